@@ -1,0 +1,46 @@
+# make demo   environment, installation, the main job on this machine's own device
+# make test   environment, installation, every check and every test
+#
+# The first run downloads; later ones need no network until pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+TORCH  := $(shell grep '^torch==' constraints.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint
+
+help:
+	@sed -n 's/^# make /make /p' Makefile
+
+demo: $(VENV)/.grape-installed
+	@$(BIN)/grape demo
+
+test: lint
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=600
+
+lint: $(VENV)/.grape-test-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# torch comes first and by its exact version, so that an index with a CPU build of that version can supply it.
+$(VENV)/.grape-installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install '$(TORCH)'
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.grape-test-installed: $(VENV)/.grape-installed
+	$(PIP) install -c constraints.txt -e '.[test,examples]'
+	@touch $@
+
+$(BIN)/python:
+	@command -v '$(PYTHON)' >/dev/null || { echo "make: no $(PYTHON) here; install it with: apt-get install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: Grape needs Python 3.11 or later and $(PYTHON) is $$($(PYTHON) -V); name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "make: $(PYTHON) cannot create environments; install what it lacks with: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -f $(BIN)/python; exit 1; }

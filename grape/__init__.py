@@ -1,0 +1,71 @@
+"""Grape: profiles a notebook cell of PyTorch code, applies CUDA graphs in place, and checks the results.
+
+In a notebook: ``%load_ext grape``, then ``%%grape`` on the first line of a cell. Elsewhere: `grape.session` and
+`grape.graph`. Importing this package imports neither torch nor IPython; the first use of a name below does.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import errors
+
+if TYPE_CHECKING:
+    from .render import Report
+    from .runtime import GraphedFunction, graph
+    from .sessions import session
+
+    last: Report | None
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GraphedFunction",
+    "Report",
+    "__version__",
+    "errors",
+    "graph",
+    "last",
+    "load_ipython_extension",
+    "session",
+    "unload_ipython_extension",
+]
+
+_HOMES = {
+    "GraphedFunction": ".runtime",
+    "Report": ".render",
+    "graph": ".runtime",
+    "session": ".sessions",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "last":
+        sessions = sys.modules.get(f"{__name__}.sessions")
+        return sessions.last_report() if sessions is not None else None
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'grape' has no attribute '{name}'; it offers {', '.join(__all__)}")
+    value = getattr(import_module(home, __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """What ``%load_ext grape`` calls: register ``%%grape`` and ``%grape`` in this shell."""
+    from .magics import load
+
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """What ``%unload_ext grape`` calls: undo everything that Grape did in this shell."""
+    from .magics import unload
+
+    unload(ipython)

@@ -1,0 +1,197 @@
+"""What holds for every test: nothing survives it, random tests are repeatable, GPU tests are never lost silently."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Before anything imports torch or starts a kernel; kernels inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REQUIRE_GPU = os.environ.get("GRAPE_REQUIRE_GPU") == "1"
+
+# Notebooks under tests/ are data for the tests (some fail on purpose); those in notebooks/ are executed.
+collect_ignore_glob = ["**/*.ipynb"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--grape-random",
+        type=int,
+        metavar="N",
+        default=int(os.environ.get("GRAPE_RANDOM_EXAMPLES", "0")),
+        help="run property tests on N random examples each instead of a fixed few (also GRAPE_RANDOM_EXAMPLES)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=quiet, print_blob=True)
+    settings.register_profile("random", settings.get_profile("fixed"), derandomize=False)
+    examples = config.getoption("--grape-random")
+    if examples > 0:
+        settings.register_profile("random", settings.get_profile("random"), max_examples=examples)
+    settings.load_profile("random" if examples > 0 else "fixed")
+    # Shells and kernels keep their history here, not in the home directory.
+    folder = tempfile.mkdtemp(prefix="grape-ipython-")
+    os.environ["IPYTHONDIR"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "gpu" in item.path.parts and item.path.is_relative_to(config.rootpath / "tests" / "gpu"):
+            item.add_marker(pytest.mark.gpu)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("random_long") and item.config.getoption("--grape-random") <= 0:
+        pytest.skip("a long random run; ask for it with --grape-random N")
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+
+
+def _fail_instead(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"GRAPE_REQUIRE_GPU=1 and this GPU test did not run: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if REQUIRE_GPU and report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("gpu"):
+        _fail_instead(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    if REQUIRE_GPU and report.skipped and collector.path.is_relative_to(collector.config.rootpath / "tests" / "gpu"):
+        _fail_instead(report)
+    return report
+
+
+def _functions(owner: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(owner).items() if callable(value)}
+
+
+def _torch_state() -> dict[str, Any]:
+    """Everything of torch that a session may change for a while. Empty where torch is not imported."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+    return {
+        "dispatch modes": _get_current_dispatch_mode_stack(),
+        "function modes": _get_current_function_mode_stack(),
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "default dtype": torch.get_default_dtype(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "functions": {
+            f"{name}.{key}": value
+            for name, owner in (
+                ("torch.nn.Module", torch.nn.Module),
+                ("torch.Tensor", torch.Tensor),
+                ("torch.cuda", torch.cuda),
+                ("torch.cuda.graphs", torch.cuda.graphs),
+                ("torch", torch),
+            )
+            for key, value in _functions(owner).items()
+        },
+    }
+
+
+def _fresh_torch_state() -> dict[str, Any]:
+    """What `_torch_state` gives in a process that has just imported torch, for tests that are the first to do so."""
+    import torch
+
+    return {
+        "dispatch modes": [],
+        "function modes": [],
+        "grad mode": True,
+        "inference mode": False,
+        "autocast": (False, False),
+        "default dtype": torch.float32,
+        "deterministic algorithms": False,
+        "functions": {"torch.nn.Module.__call__": torch.nn.Module._wrapped_call_impl},
+    }
+
+
+def _of_grape(hook: Callable[..., Any]) -> bool:
+    module = getattr(hook, "__module__", None) or type(hook).__module__
+    return module.split(".")[0] == "grape"
+
+
+def _shell_hooks() -> list[str]:
+    """What Grape has registered in the process's IPython shell. Empty where there is none."""
+    interactive = sys.modules.get("IPython.core.interactiveshell")
+    if interactive is None or not interactive.InteractiveShell.initialized():
+        return []
+    shell = interactive.InteractiveShell.instance()
+    places = {
+        "input_transformers_cleanup": shell.input_transformers_cleanup,
+        "input_transformers_post": shell.input_transformers_post,
+        "ast_transformers": shell.ast_transformers,
+        "custom_matchers": getattr(shell.Completer, "custom_matchers", []),
+        **{f"event {name}": hooks for name, hooks in shell.events.callbacks.items()},
+        **{f"{kind} magic": list(table.values()) for kind, table in shell.magics_manager.magics.items()},
+    }
+    return sorted(f"{place}: {hook!r}" for place, hooks in places.items() for hook in hooks if _of_grape(hook))
+
+
+def _threads() -> list[str]:
+    targets = ((thread, getattr(thread, "_target", None)) for thread in threading.enumerate())
+    return sorted(thread.name for thread, target in targets if _of_grape(target or thread))
+
+
+def _process_state() -> dict[str, Any]:
+    monitoring = getattr(sys, "monitoring", None)
+    return {
+        "sys.getprofile()": sys.getprofile(),
+        "sys.gettrace()": sys.gettrace(),
+        "threading.getprofile()": threading.getprofile(),
+        "sys.monitoring": [monitoring.get_tool(tool) for tool in range(6)] if monitoring else [],
+        "sys.displayhook": sys.displayhook,
+        "IPython hooks": _shell_hooks(),
+        "threads": _threads(),
+    }
+
+
+def _survivors(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    for name, value in before.items():
+        if name == "functions":
+            yield from (key for key, function in value.items() if after[name].get(key) is not function)
+        elif after[name] != value:
+            yield f"{name}: {value!r} became {after[name]!r}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_survives() -> Iterator[None]:
+    """No mode, hook, patch, profiler or thread is left when a test and its fixtures are done."""
+    process, torch_state = _process_state(), _torch_state()
+    yield
+    left = list(_survivors(process, _process_state()))
+    after = _torch_state()
+    if after:
+        left += _survivors(torch_state or _fresh_torch_state(), after)
+    assert not left, "the test left behind: " + "; ".join(left)
