@@ -1,0 +1,8 @@
+"""From evidence to findings: rules (one file per code), the cost model, and the page of each code."""
+
+from .cost import H200, MachineCosts
+from .engine import HINT_BELOW, advise
+from .explanation import explain
+from .rules import RULES, Rule
+
+__all__ = ["H200", "HINT_BELOW", "RULES", "MachineCosts", "Rule", "advise", "explain"]

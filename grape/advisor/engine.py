@@ -1,0 +1,126 @@
+"""From a cell's evidence to ordered findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..model import CellEvidence, Finding, RegionEvidence
+from .cost import H200, MachineCosts, call_ms, graph_saving_ms, held_ms
+from .rules import RULES
+
+__all__ = ["HINT_BELOW", "advise"]
+
+HINT_BELOW = 0.01
+"""What costs less than this share of a call is a hint."""
+
+_RANK = {"blocker": 0, "costly": 1, "hint": 2}
+
+
+def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding, ...]:
+    """Every finding about the cell, what matters most first.
+
+    Blockers come first, those of the region that holds most time before others; then costly findings and hints by the
+    time that they cost in the whole cell. Equal ones stay in the order of the rules. Predicted gains are milliseconds
+    per call (per execution of the line outside of regions), and None on a cell that did not run on a CUDA device.
+    """
+    regions = {region.name: region for region in evidence.regions}
+    found = [finding for rule in RULES for finding in rule.check(evidence, costs)]
+    if not evidence.cuda:
+        found = [replace(finding, predicted_ms_per_call=None) for finding in found]
+    merged = _within_families(_merge(found), regions)
+    graded = [_graded(finding, evidence, regions) for finding in merged]
+    unlocked = [_unlocked(finding, graded, evidence, regions, costs) for finding in graded]
+    return tuple(sorted(unlocked, key=lambda finding: _order(finding, evidence, regions, costs)))
+
+
+def _merge(found: list[Finding]) -> list[Finding]:
+    """One finding per cause: same code, same line, same region. Gains add up, the worst severity stays."""
+    kept: dict[object, list[Finding]] = {}
+    for finding in found:
+        line = (finding.at.file, finding.at.line) if finding.at else None
+        kept.setdefault((finding.code, line, finding.region), []).append(finding)
+    return [group[0] if len(group) == 1 else _joined(group) for group in kept.values()]
+
+
+def _joined(group: list[Finding]) -> Finding:
+    gains = [finding.predicted_ms_per_call for finding in group if finding.predicted_ms_per_call is not None]
+    first = max(group, key=lambda finding: finding.predicted_ms_per_call or 0.0)
+    return replace(
+        first,
+        severity=min((finding.severity for finding in group), key=_RANK.__getitem__),
+        message=f"{first.message}; and {len(group) - 1} more on this line",
+        evidence=(*first.evidence, ("count", len(group))),
+        predicted_ms_per_call=sum(gains) if gains else None,
+    )
+
+
+def _within_families(found: list[Finding], regions: dict[str, RegionEvidence]) -> list[Finding]:
+    """A line inside a region is also inside the regions around it; it is reported for the innermost one."""
+    lines: dict[object, set[str]] = {}
+    for finding in found:
+        if finding.region is not None:
+            lines.setdefault(_cause(finding), set()).add(finding.region)
+    return [
+        finding
+        for finding in found
+        if finding.region is None
+        or not any(finding.region in _ancestors(other, regions) for other in lines[_cause(finding)])
+    ]
+
+
+def _cause(finding: Finding) -> object:
+    return (finding.code, finding.at.file if finding.at else None, finding.at.line if finding.at else None)
+
+
+def _ancestors(name: str, regions: dict[str, RegionEvidence]) -> set[str]:
+    seen: set[str] = set()
+    region = regions.get(name)
+    while region is not None and region.parent is not None and region.parent not in seen:
+        seen.add(region.parent)
+        region = regions.get(region.parent)
+    return seen - {name}
+
+
+def _graded(finding: Finding, evidence: CellEvidence, regions: dict[str, RegionEvidence]) -> Finding:
+    """A costly finding that takes less than 1% of the call (outside of regions: of the cell) is a hint."""
+    gain = finding.predicted_ms_per_call
+    if finding.severity != "costly" or gain is None:
+        return finding
+    region = regions.get(finding.region) if finding.region else None
+    whole = call_ms(region) if region else evidence.wall_ms
+    spent = gain if region else gain * _executions(finding)
+    return replace(finding, severity="hint") if whole and spent < HINT_BELOW * whole else finding
+
+
+def _unlocked(
+    finding: Finding,
+    found: list[Finding],
+    evidence: CellEvidence,
+    regions: dict[str, RegionEvidence],
+    costs: MachineCosts,
+) -> Finding:
+    """The only blocker of a region gains what the graph would gain; one of several gains only its own cost."""
+    region = regions.get(finding.region) if finding.region else None
+    if finding.severity != "blocker" or region is None or not evidence.cuda:
+        return finding
+    blockers = sum(1 for other in found if other.severity == "blocker" and other.region == finding.region)
+    saving = graph_saving_ms(region.before, costs)
+    if saving is None:
+        return finding
+    noted = (*finding.evidence, ("graph_saving_ms_per_call", saving), ("blockers_in_region", blockers))
+    gain = max(saving, finding.predicted_ms_per_call or 0.0) if blockers == 1 else finding.predicted_ms_per_call
+    return replace(finding, evidence=noted, predicted_ms_per_call=gain)
+
+
+def _order(
+    finding: Finding, evidence: CellEvidence, regions: dict[str, RegionEvidence], costs: MachineCosts
+) -> tuple[float, ...]:
+    region = regions.get(finding.region) if finding.region else None
+    calls = region.calls if region else _executions(finding)
+    gain = (finding.predicted_ms_per_call or 0.0) * calls
+    held = held_ms(region, costs) if region and finding.severity == "blocker" else 0.0
+    return (_RANK[finding.severity], -held, -gain)
+
+
+def _executions(finding: Finding) -> int:
+    return int(dict(finding.evidence).get("executions", 1))

@@ -1,0 +1,59 @@
+"""From a refusal of the runtime to findings; and which findings stand in a capture's way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..model import CellEvidence, Finding, Position, RegionEvidence, Severity
+
+__all__ = ["refused", "severity_in", "with_refusals"]
+
+_STOPS_ANY_CAPTURE = frozenset({"GR101", "GR102", "GR103"})
+
+
+def severity_in(region: RegionEvidence | None, code: str) -> Severity:
+    """ "blocker" where `code` keeps `region` from being captured; else "costly", which the engine may lower.
+
+    Host reads stop every capture, so they block a region that does not replay, whatever it was refused for.
+    """
+    if region is None or region.outcome == "replayed":
+        return "costly"
+    if code in _STOPS_ANY_CAPTURE or (region.refused is not None and region.refused.code == code):
+        return "blocker"
+    return "costly"
+
+
+def refused(evidence: CellEvidence, code: str) -> Iterator[RegionEvidence]:
+    """The regions that were refused with `code`."""
+    return (region for region in evidence.regions if region.refused is not None and region.refused.code == code)
+
+
+def with_refusals(
+    code: str, evidence: CellEvidence, found: Iterable[Finding], advice: str, *, severity: Severity = "blocker"
+) -> Iterator[Finding]:
+    """`found`, and a finding for each refusal with `code` that `found` does not already explain.
+
+    A refusal is explained by a finding in the same region at the same line, or anywhere in it where it names no line.
+    """
+    known = list(found)
+    yield from known
+    for region in refused(evidence, code):
+        refusal = region.refused
+        assert refusal is not None
+        if any(f.region == region.name and _same_line(f.at, refusal.at) for f in known):
+            continue
+        yield Finding(
+            code=code,
+            severity=severity,
+            message=f"`{region.name}` stays eager: {refusal.why}",
+            at=refusal.at or region.at,
+            region=region.name,
+            evidence=refusal.evidence,
+            advice=advice,
+        )
+
+
+def _same_line(found: Position | None, refused_at: Position | None) -> bool:
+    if refused_at is None or found is None:
+        return refused_at is None
+    return (found.file, found.line) == (refused_at.file, refused_at.line)

@@ -1,0 +1,63 @@
+"""GR101 host-sync: the CPU waits for a value or a tensor of the GPU, and no branch needs it.
+
+Sees: `.item()`, `.tolist()`, `.cpu()`, `.numpy()`, printing or formatting a tensor, `synchronize()` in a region or in
+a loop of the cell. Costs: the wait, and the GPU's idle time until the launches behind it arrive; a captured graph
+cannot hold it at all. Fix: keep the value on the device, read it once after the loop. Wrong when: the value is needed
+at that moment (a progress line), or the read is already behind work that takes longer than the wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...model import CellEvidence, Finding
+from ..cost import H200, MachineCosts, sync_gap_ms
+from ..refusals import severity_in, with_refusals
+from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
+from ..source import cell_source
+from ..words import milliseconds, operator_name, times, via
+
+CODE = "GR101"
+
+_READS = ("item", "tolist", "cpu", "numpy", "synchronize", "to", "print", "float", "int", "bool", "format", "str")
+_ADVICE = {
+    "print": "print after the loop, or every n-th iteration; keep the values in a list of detached tensors until then",
+    "transfer-out": "keep the tensor on the GPU; copy once after the loop",
+    "host-read": "keep the value as a tensor (`x.detach()`), and read it once after the loop",
+}
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    sites = sync_sites(evidence)
+    mine = (site for site in sites if site.kind != "dynamic" and site.construct not in BRANCHES)
+    found = [_finding(evidence, site, sites) for site in mine]
+    return with_refusals(CODE, evidence, found, _ADVICE["host-read"])
+
+
+def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Finding:
+    written = cell_source(evidence).call(site.inner or site.user, _READS)
+    subject = f"`{written}`" if written else "printing a tensor" if site.construct == "print" else _operator(site)
+    saving = sync_saving_ms(evidence, site, sites)
+    gap = sync_gap_ms(site.region.before) if site.region else None
+    how_often = times(site.per_call) if site.region else f"at each of {site.executions} executions"
+    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
+    return Finding(
+        code=CODE,
+        severity=severity_in(site.region, CODE),
+        message=f"{subject} makes the CPU wait for the GPU {how_often}{cost}{via(site.user, site.inner)}",
+        at=site.at,
+        region=site.region.name if site.region else None,
+        evidence=(
+            ("syncs_per_call", site.per_call),
+            ("executions", site.executions),
+            ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
+            ("gap_ms_per_call", gap if evidence.cuda else None),
+            ("construct", site.construct),
+        ),
+        predicted_ms_per_call=saving,
+        advice=_ADVICE["print" if site.construct == "print" else site.kind],
+    )
+
+
+def _operator(site: Site) -> str:
+    return operator_name(site.op) if site.op else "a synchronization"

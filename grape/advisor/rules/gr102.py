@@ -1,0 +1,70 @@
+"""GR102 data-dependent-branch: a tensor's value decides which way the Python code goes.
+
+Sees: `if`, `while`, `break` behind an `if`, `assert`, ternaries and `and`/`or`/`not` on a tensor of the GPU. Costs:
+one wait of the CPU per decision, and a graph would freeze the way that was taken at capture. Fix: compute both sides
+and select (`torch.where`), test less often, or take the decision out of the region. Wrong when: the condition never
+changes during the run; then compute it once before the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...model import CellEvidence, Finding
+from ..cost import H200, MachineCosts
+from ..refusals import severity_in, with_refusals
+from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
+from ..source import cell_source
+from ..words import milliseconds, times, via
+
+CODE = "GR102"
+
+_ADVICE = {
+    "if": "compute both sides and select with `torch.where({0}, a, b)`, or take the `if` out of the region",
+    "while": "test `{0}` only every n-th iteration, or run a fixed number of iterations with masked updates",
+    "assert": "drop the assert from the hot path, or use `torch._assert_async({0})`, which does not wait",
+    "ternary": "select with `torch.where({0}, a, b)`",
+    "bool-op": "use `&`, `|`, `~` (or `torch.logical_and`) so that the result stays a tensor",
+}
+_WORDS = {"ternary": "conditional expression", "bool-op": "`and`/`or`/`not`"}
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    sites = sync_sites(evidence)
+    mine = (site for site in sites if site.kind != "dynamic" and site.construct in BRANCHES)
+    found = [_finding(evidence, site, sites) for site in mine]
+    return with_refusals(CODE, evidence, found, _ADVICE["if"].format("condition"))
+
+
+def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Finding:
+    construct = site.construct or "if"
+    test = cell_source(evidence).condition(site.inner or site.user, construct)
+    known = [bool(value) for value in site.values if value is not None]
+    ways = f", true {sum(known)} of {len(known)} times" if known else ""
+    statement = _statement(construct, test)
+    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
+    rate = f"{times(site.per_call)}" if site.region else f"at each of {site.executions} executions"
+    return Finding(
+        code=CODE,
+        severity=severity_in(site.region, CODE),
+        message=f"{statement} needs a tensor's value: the CPU waits {rate}{cost}{ways}{via(site.user, site.inner)}",
+        at=site.at,
+        region=site.region.name if site.region else None,
+        evidence=(
+            ("construct", construct),
+            ("condition", test),
+            ("syncs_per_call", site.per_call),
+            ("executions", site.executions),
+            ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
+            ("taken", sum(known)),
+            ("not_taken", len(known) - sum(known)),
+        ),
+        predicted_ms_per_call=sync_saving_ms(evidence, site, sites),
+        advice=_ADVICE[construct].format(test or "condition"),
+    )
+
+
+def _statement(construct: str, test: str | None) -> str:
+    if construct in _WORDS:
+        return f"`{test}`" if test and construct == "bool-op" else f"a {_WORDS[construct]}".replace("a `", "`")
+    return f"`{construct} {test}`" if test else f"`{construct}`"

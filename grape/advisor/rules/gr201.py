@@ -1,0 +1,92 @@
+"""GR201 shape-dynamism: a region was called with several argument shapes.
+
+Sees: the histogram of argument shapes, without arguments that GR202 explains. Costs: one capture, and the graph's
+memory, per shape. Fix: pad or bucket to a few sizes. Wrong when: there are two or three shapes with many calls each
+(a last smaller batch): then every shape keeps its graph, and padding would only add work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ...model import CellEvidence, Finding, RegionEvidence
+from ..cost import H200, MachineCosts, capture_ms
+from ..growth import growing
+from ..refusals import with_refusals
+from ..words import amount, listed, milliseconds, shape_text
+
+CODE = "GR201"
+
+_ADVICE = "pad or bucket {0} to a few sizes, so that calls share graphs"
+_SHOWN = 5
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    found = (_finding(region, costs) for region in evidence.regions)
+    return with_refusals(CODE, evidence, (f for f in found if f is not None), _ADVICE.format("the arguments"))
+
+
+def _finding(region: RegionEvidence, costs: MachineCosts) -> Finding | None:
+    explained = {growth.argument for growth in growing(region.shapes)}
+    varying = [name for name in _varying(region) if name not in explained]
+    histogram: Counter[str] = Counter()
+    for count in region.shapes:
+        shown = [f"{name} {shape_text(shape)}" for name, shape in count.shapes if name in varying]
+        histogram[", ".join(shown[:2]) + (", ..." if len(shown) > 2 else "")] += count.calls
+    if not varying or (explained and _only_the_start_differs(region, varying)):
+        return None
+    distinct = len({tuple((n, s) for n, s in count.shapes if n in varying) for count in region.shapes})
+    captured = [count for count in region.shapes if count.captured]
+    spent, held = sum(c.capture_ms for c in captured), sum(c.graph_bytes for c in captured)
+    each = spent / len(captured) if captured else capture_ms(region.before, costs)
+    total = spent if len(captured) == len(region.shapes) else each * len(region.shapes) if each is not None else None
+    return Finding(
+        code=CODE,
+        severity="costly",
+        message=f"`{region.name}` was called with {distinct} shapes of {listed(varying)} in {region.calls} calls"
+        + _price(captured=len(captured), shapes=len(region.shapes), total=total, held=held),
+        at=region.at,
+        end_line=region.end_line,
+        region=region.name,
+        evidence=(
+            ("distinct", distinct),
+            ("calls", region.calls),
+            ("arguments", tuple(varying)),
+            ("histogram", tuple(histogram.most_common(_SHOWN))),
+            ("captured", len(captured)),
+            ("capture_ms", spent if captured else None),
+            ("capture_all_ms", total),
+            ("graph_bytes", held),
+        ),
+        predicted_ms_per_call=(spent - max(c.capture_ms for c in captured)) / region.calls
+        if captured and region.calls
+        else None,
+        advice=_ADVICE.format(listed(varying)),
+    )
+
+
+def _price(*, captured: int, shapes: int, total: float | None, held: int) -> str:
+    if total is None:
+        return ""
+    if captured == shapes:
+        return f"; capturing all took {milliseconds(total)} and holds {amount(held)}"
+    return f"; {captured} of {shapes} are captured, capturing all would take about {milliseconds(total)}"
+
+
+def _varying(region: RegionEvidence) -> list[str]:
+    """Arguments that had more than one shape, or that were there only sometimes."""
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    present: Counter[str] = Counter()
+    for count in region.shapes:
+        for name, shape in count.shapes:
+            shapes.setdefault(name, set()).add(shape)
+            present[name] += 1
+    changed = [name for name, seen in shapes.items() if len(seen) > 1]
+    return changed or [name for name in shapes if present[name] < len(region.shapes)]
+
+
+def _only_the_start_differs(region: RegionEvidence, varying: list[str]) -> bool:
+    """True where the arguments differ only between a prompt (fewest calls) and the steps that follow it."""
+    kinds = Counter(tuple((n, s) for n, s in count.shapes if n in varying) for count in region.shapes)
+    return len(kinds) <= 2 and min(kinds.values()) == 1

@@ -1,0 +1,96 @@
+"""GR302 host-input: a tensor comes from the CPU's memory at each call.
+
+Sees: an argument in CPU memory, copied to the device at each call of a region or in a loop of the cell. Costs: the
+transfer; from unpinned memory the CPU is held too, until the bytes have left. Fix: put the data on the device before
+the loop, or pin it and copy with `non_blocking=True`. Wrong when: the data does not fit on the device and is already
+pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
+from ..cost import H200, MachineCosts, transfer_ms
+from ..refusals import with_refusals
+from ..sites import Site, op_sites
+from ..source import cell_source
+from ..transfers import origin, sources
+from ..words import amount, listed, milliseconds, times, via
+
+CODE = "GR302"
+
+_UNPINNED = "move {0} to the GPU once before the loop, or pin it and copy with `non_blocking=True`"
+_PINNED = "move {0} to the GPU once before the loop, or copy the next one while this call runs"
+_CALLS = ("to", "cuda", "copy_")
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    found = [_of_copies(evidence, region, copy, costs) for region in evidence.regions for copy in _host(region)]
+    copied = {finding.region for finding in found}
+    sites = op_sites(evidence, _comes_in)
+    found += [_of_site(evidence, site, costs) for site in sites if not site.region or site.region.name not in copied]
+    return with_refusals(CODE, evidence, found, _UNPINNED.format("the argument"))
+
+
+def _host(region: RegionEvidence) -> Iterator[CopyRecord]:
+    return (copy for copy in region.copies if copy.host and copy.bytes and copy.calls)
+
+
+def _comes_in(op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
+    """An argument of a region; in the cell's own code any tensor that was not made from Python values there."""
+    if op.kind != "transfer-in":
+        return False
+    where = origin(op, trace)
+    return where == "argument" if region is not None else where != "constant"
+
+
+def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord, costs: MachineCosts) -> Finding:
+    cost = copy.ms_per_call
+    if cost is None and evidence.cuda:
+        cost = transfer_ms(region.after or region.before, copy.bytes, 1.0, costs)
+    price = f", {milliseconds(cost)}" if cost is not None and evidence.cuda else ""
+    memory = "pinned" if copy.pinned else "unpinned"
+    return Finding(
+        code=CODE,
+        severity="costly",
+        message=f"{listed([copy.argument])} comes from {memory} CPU memory at each call of `{region.name}`: "
+        f"{amount(copy.bytes)}{price} per call",
+        at=copy.made_at or region.at,
+        region=region.name,
+        evidence=(
+            ("argument", copy.argument),
+            ("bytes_per_call", copy.bytes),
+            ("calls", copy.calls),
+            ("pinned", copy.pinned),
+            ("ms_per_call", cost if evidence.cuda else None),
+        ),
+        predicted_ms_per_call=cost,
+        advice=(_PINNED if copy.pinned else _UNPINNED).format(f"`{copy.argument}`"),
+    )
+
+
+def _of_site(evidence: CellEvidence, site: Site, costs: MachineCosts) -> Finding:
+    assert site.op is not None
+    moved: TensorView = sources(site.op)[0]
+    timeline = site.region.before if site.region else evidence.timeline
+    cost = transfer_ms(timeline, moved.nbytes, site.per_call, costs) if evidence.cuda else None
+    written = cell_source(evidence).call(site.inner or site.user, _CALLS)
+    rate = times(site.per_call) if site.region else f"at each of {site.executions} executions"
+    price = f", {milliseconds(cost)}" if cost is not None else ""
+    return Finding(
+        code=CODE,
+        severity="costly",
+        message=f"{f'`{written}`' if written else 'a CPU tensor'} sends {amount(moved.nbytes)} to the GPU {rate}{price}"
+        f"{via(site.user, site.inner)}",
+        at=site.at,
+        region=site.region.name if site.region else None,
+        evidence=(
+            ("bytes", moved.nbytes),
+            ("shape", moved.shape),
+            ("per_call", site.per_call),
+            ("executions", site.executions),
+        ),
+        predicted_ms_per_call=cost,
+        advice=_UNPINNED.format("it"),
+    )

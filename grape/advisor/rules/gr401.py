@@ -1,0 +1,77 @@
+"""GR401 host-constant: a Python number or a CPU tensor is sent to the device inside the region.
+
+Sees: `torch.tensor(0.0, device="cuda")`, a CPU tensor used in the region, numbers turned into tensors by a library.
+Costs: one blocking copy each, at every eager call; a capture cannot hold an unpinned copy unless the value is known
+to be constant. Fix: make the tensor once outside, or use operators that take the number itself. Wrong when: the value
+changes from call to call; then it is an input: pass it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
+from ..cost import H200, MachineCosts, transfer_ms
+from ..refusals import severity_in, with_refusals
+from ..sites import Site, op_sites
+from ..source import cell_source
+from ..transfers import Origin, origin, sources
+from ..words import amount, milliseconds, times, via
+
+CODE = "GR401"
+
+_CALLS = ("tensor", "as_tensor", "scalar_tensor", "from_numpy", "full", "to", "cuda")
+_ADVICE: dict[Origin, str] = {
+    "constant": "make {0} once outside and reuse it, or pass the Python number itself to the operator",
+    "computed": "compute {0} on the GPU (`device=x.device`), or once outside",
+    "outside": "move {0} to the GPU once outside (`.to(device)`, or `register_buffer` in a module)",
+}
+_WHAT: dict[Origin, str] = {
+    "constant": "a Python value",
+    "computed": "a tensor computed on the CPU",
+    "outside": "a CPU tensor from outside",
+}
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    kinds: tuple[Origin, ...] = ("constant", "computed", "outside")
+    found = [
+        _finding(evidence, site, kind, costs) for kind in kinds for site in op_sites(evidence, partial(_is_of, kind))
+    ]
+    return with_refusals(CODE, evidence, found, _ADVICE["constant"].format("the tensor"))
+
+
+def _is_of(kind: Origin, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
+    """In the cell's own loops only values made from Python: tensors that are sent there are GR302."""
+    if op.kind != "transfer-in" or (region is None and kind != "constant"):
+        return False
+    return origin(op, trace) == kind
+
+
+def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCosts) -> Finding:
+    assert site.op is not None
+    nbytes = sum(view.nbytes for view in sources(site.op)) or site.nbytes
+    timeline = site.region.before if site.region else evidence.timeline
+    cost = transfer_ms(timeline, nbytes, site.per_call, costs) if evidence.cuda else None
+    written = cell_source(evidence).call(site.inner or site.user, _CALLS)
+    rate = times(site.per_call) if site.region else f"at each of {site.executions} executions"
+    price = f", {milliseconds(cost)}" if cost is not None else ""
+    subject = f"`{written}`" if written else _WHAT[kind]
+    return Finding(
+        code=CODE,
+        severity=severity_in(site.region, CODE),
+        message=f"{subject} is sent from the CPU to the GPU {rate}: {amount(nbytes)}{price}"
+        f"{via(site.user, site.inner)}",
+        at=site.at,
+        region=site.region.name if site.region else None,
+        evidence=(
+            ("operator", site.op.name),
+            ("origin", kind),
+            ("per_call", site.per_call),
+            ("executions", site.executions),
+            ("bytes", nbytes),
+        ),
+        predicted_ms_per_call=cost,
+        advice=_ADVICE[kind].format(f"`{written}`" if written else "the tensor"),
+    )

@@ -1,0 +1,151 @@
+"""Where in the person's code operators ran, gathered over the traced calls: what most rules start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from ..model import CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Trace
+from .cost import idle_ms, sync_gap_ms
+from .source import cell_source
+
+__all__ = ["BRANCHES", "Site", "op_sites", "sync_saving_ms", "sync_sites"]
+
+BRANCHES = frozenset({"if", "while", "assert", "ternary", "bool-op"})
+_SYNCS = frozenset({"host-read", "transfer-out", "dynamic"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One line that ran operators of one name, over all traced calls of a region (or in the cell outside of regions).
+
+    `executions` counts them over `traces` calls; `wait_ns` is the CPU's waiting over all executions. `op` is the first
+    of the operators, None for a wait without one (`torch.cuda.synchronize()`).
+    """
+
+    region: RegionEvidence | None
+    user: Position | None
+    inner: Position | None
+    construct: str | None
+    op: OpRecord | None
+    traces: int
+    executions: int = 0
+    wait_ns: int = 0
+    values: tuple[object, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    nbytes: int = 0
+
+    @property
+    def at(self) -> Position | None:
+        return self.user or self.inner
+
+    @property
+    def per_call(self) -> float:
+        """Executions per call of the region; 1 outside of regions, where each execution is counted by itself."""
+        return self.executions / self.traces if self.region is not None else 1.0
+
+    @property
+    def wait_ms(self) -> float:
+        """The CPU's waiting per call of the region, or per execution outside of regions."""
+        return self.wait_ns / 1e6 / max(1, self.traces if self.region is not None else self.executions)
+
+    @property
+    def kind(self) -> str:
+        return self.op.kind if self.op else "host-read"
+
+    @property
+    def where(self) -> tuple[str | None, Position | None]:
+        return (self.region.name if self.region else None, self.at)
+
+
+def op_sites(
+    evidence: CellEvidence, wanted: Callable[[OpRecord, Trace, RegionEvidence | None], bool]
+) -> tuple[Site, ...]:
+    """Sites of the operators that `wanted` picks (its region is None outside of regions), in order of appearance."""
+    gathered: dict[object, Site] = {}
+    for region, trace in _traces(evidence):
+        for op in trace.ops:
+            if wanted(op, trace, region):
+                _gather(gathered, region, op, None)
+    return _hot(evidence, gathered)
+
+
+def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
+    """Sites at which the CPU waited for the device: values read, tensors copied out, shapes that depend on data."""
+    gathered: dict[object, Site] = {}
+    for region, trace in _traces(evidence):
+        reads = {read.ordinal: read for read in trace.host_reads}
+        for op in trace.ops:
+            if op.kind in _SYNCS:
+                _gather(gathered, region, op, reads.pop(op.ordinal, None))
+        for read in reads.values():
+            _gather(gathered, region, None, read)
+    return _hot(evidence, gathered)
+
+
+def sync_saving_ms(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> float | None:
+    """What removing one site's waits saves per call.
+
+    The wait itself and the device's idle time after it, but no more than the device idles at all: a wait that overlaps
+    device work is no loss. None without a CUDA device.
+    """
+    if not evidence.cuda:
+        return None
+    if site.region is None:
+        return site.wait_ms
+    gap, idle = sync_gap_ms(site.region.before), idle_ms(site.region.before)
+    if gap is None or idle is None:
+        return site.wait_ms
+    siblings = sum(s.executions for s in sites if s.region is site.region)
+    return min(idle, site.wait_ms + gap * site.executions / siblings)
+
+
+def _traces(evidence: CellEvidence) -> Iterator[tuple[RegionEvidence | None, Trace]]:
+    for region in evidence.regions:
+        for trace in region.traces:
+            yield region, trace
+    if evidence.trace is not None:
+        yield None, evidence.trace
+
+
+def _gather(
+    sites: dict[object, Site], region: RegionEvidence | None, op: OpRecord | None, read: HostRead | None
+) -> None:
+    user = op.user if op else None
+    user = user or (read.position if read else None)
+    inner = op.inner if op else None
+    construct = read.construct if read else None
+    key = (id(region), _line(user), _line(inner), op.name if op else None, construct)
+    site = sites.get(key) or Site(
+        region=region,
+        user=user,
+        inner=inner,
+        construct=construct,
+        op=op,
+        traces=len(region.traces) if region else 1,
+    )
+    moved = op.outputs[0] if op and op.outputs else None
+    sites[key] = replace(
+        site,
+        executions=site.executions + 1,
+        wait_ns=site.wait_ns + (read.wait_ns if read else op.host_ns if op else 0),
+        values=(*site.values, read.value) if read else site.values,
+        shapes=(*site.shapes, moved.shape) if moved else site.shapes,
+        nbytes=max(site.nbytes, moved.nbytes) if moved else site.nbytes,
+    )
+
+
+def _line(at: Position | None) -> tuple[str, int] | None:
+    return (at.file, at.line) if at else None
+
+
+def _hot(evidence: CellEvidence, gathered: dict[object, Site]) -> tuple[Site, ...]:
+    """All sites of regions; of the rest of the cell only lines that ran repeatedly, in a loop or in a function."""
+    source = cell_source(evidence)
+    return tuple(site for site in gathered.values() if site.region is not None or _repeats(site, source.in_loop))
+
+
+def _repeats(site: Site, in_loop: Callable[[Position | None], bool | None]) -> bool:
+    if site.executions < 2:
+        return False
+    return in_loop(site.at) is not False or (site.at is not None and site.at.function != "<module>")

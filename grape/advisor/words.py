@@ -1,0 +1,74 @@
+"""How findings say things: amounts, counts, operator names, places in libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..model import OpRecord, Position
+
+__all__ = ["amount", "listed", "milliseconds", "operator_name", "shape_text", "times", "via"]
+
+_SPOKEN = {
+    "_local_scalar_dense": "reading a value",
+    "item": "reading a value",
+    "is_nonzero": "reading a value",
+    "equal": "`torch.equal`",
+    "_unique2": "`torch.unique`",
+    "unique_dim": "`torch.unique`",
+    "unique_consecutive": "`torch.unique_consecutive`",
+    "unique_dim_consecutive": "`torch.unique_consecutive`",
+    "index": "boolean-mask indexing",
+}
+
+
+def operator_name(op: OpRecord) -> str:
+    """The person's word for an operator: ``"aten._unique2.default"`` is `torch.unique`."""
+    base = op.name.split(".")[1] if op.name.count(".") else op.name
+    if base in _SPOKEN:
+        return _SPOKEN[base]
+    if op.kind == "transfer-out":
+        return "copying a tensor to the CPU"
+    if op.kind == "transfer-in":
+        return "copying a tensor from the CPU"
+    return f"`{base.removeprefix('_')}`"
+
+
+def milliseconds(value: float) -> str:
+    """``0.0421`` is "0.0421 ms"; three significant digits."""
+    return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
+
+
+def amount(nbytes: float) -> str:
+    """Bytes in powers of 1024: "512 B", "1.5 KB", "91 MB"."""
+    size, unit = float(nbytes), "B"
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024 or unit == "GB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+
+
+def times(per_call: float) -> str:
+    """``1`` is "once per call", ``2.5`` is "2.5 times per call"."""
+    return "once per call" if per_call == 1 else f"{per_call:.3g} times per call"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first two names and how many more there are."""
+    head = ", ".join(f"`{name}`" for name in names[:2])
+    return head if len(names) <= 2 else f"{head} and {len(names) - 2} more"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    return "[" + ", ".join(str(size) for size in shape) + "]"
+
+
+def via(user: Position | None, inner: Position | None) -> str:
+    """Where in a library the person's line ends up; empty where the line itself is the innermost frame."""
+    if user is None or inner is None or inner.file == user.file:
+        return ""
+    file = inner.file.replace("\\", "/")
+    for root in ("/site-packages/", "/dist-packages/"):
+        _, found, rest = file.partition(root)
+        file = rest if found else file
+    return f" (in {inner.function}, {file}, line {inner.line})"
