@@ -1,0 +1,249 @@
+"""The report as a static HTML fragment.
+
+It must read the same in an untrusted notebook, on GitHub and after nbconvert, in light and dark themes. So: tables,
+details and inline styles, nothing that a sanitizer drops, no scripts, no classes, nothing fetched. Text takes the
+theme's colour; only bars, badges and tints have one of their own. Every bar has its figure beside it as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from itertools import groupby
+from typing import Any
+
+from ..model import Finding, ReportData
+from .summary import (
+    SHOWN_FINDINGS,
+    Bar,
+    Row,
+    Strip,
+    cost,
+    headline,
+    level,
+    memory_bars,
+    next_step,
+    place,
+    rows,
+    strips,
+    time_bars,
+)
+from .units import clean, count, duration, plural, three
+
+__all__ = ["FILLS", "TONES", "render_html"]
+
+TONES = {"before": "#808a94", "after": "#9461d6", "memory": "#3f83c4"}
+"""Bars: at least 3:1 against white and against the dark grounds of JupyterLab and VS Code."""
+
+FILLS = {"blocker": "#b42318", "costly": "#8a5a00", "hint": "#1f5fa8", "replayed": "#1a6b37", "refused": "#8a5a00"}
+"""Badges: white on these is at least 4.5:1."""
+
+_TRACK = "rgba(128,128,128,0.18)"
+_LINE = "1px solid rgba(128,128,128,0.35)"
+_DIFF = {"+": "rgba(46,160,67,0.25)", "-": "rgba(218,54,51,0.25)", "@": "rgba(128,128,128,0.2)"}
+_MONO = "font-family:monospace;font-size:12px"
+_TABLE = "border-collapse:collapse;margin:4px 0;border:0"
+
+
+def render_html(report: ReportData) -> str:
+    """One ``<div>``. All text that came from the person's code is escaped."""
+    parts = [
+        f'<div style="font-size:15px;font-weight:600;margin:0 0 2px 0">{_text(report.verdict)}</div>',
+        f'<div style="font-size:12px;opacity:0.75">{_text(headline(report))}</div>',
+        _raised(report.evidence.error),
+        *(f'<div style="font-size:12px;opacity:0.75">note: {_text(note)}</div>' for note in report.evidence.notes),
+        _regions(rows(report)),
+        _bars("time per call" + _of(report), time_bars(report)),
+        _strips(strips(report)),
+        _bars("GPU memory", memory_bars(report)),
+        _findings(report.findings),
+        _decisions(report),
+        _next(report),
+    ]
+    body = "".join(part for part in parts if part)
+    return f'<div style="font-size:13px;line-height:1.5;max-width:960px;overflow-x:auto;text-align:left">{body}</div>'
+
+
+def _raised(error: str | None) -> str:
+    return f'<div style="font-size:12px">the cell raised {_text(error)}</div>' if error else ""
+
+
+def _text(value: str) -> str:
+    return escape(clean(value), quote=True)
+
+
+def _of(report: ReportData) -> str:
+    main = report.main_region
+    return f" of {main.name}" if main and len(report.regions) > 1 else ""
+
+
+def _badge(word: str) -> str:
+    fill = FILLS.get(word)
+    if fill is None:
+        return _text(word)
+    return (
+        f'<span style="background:{fill};color:#ffffff;padding:1px 6px;border-radius:3px;font-size:11px;'
+        f'white-space:nowrap">{_text(word)}</span>'
+    )
+
+
+def _title(title: str) -> str:
+    return f'<div style="font-weight:600;margin:10px 0 0 0">{_text(title)}</div>'
+
+
+def _cell(content: str, align: str = "left", tag: str = "td") -> str:
+    weight = ";font-weight:600" if tag == "th" else ""
+    style = f"text-align:{align};vertical-align:top;padding:3px 12px 3px 0;border:0;border-bottom:{_LINE}{weight}"
+    return f'<{tag} style="{style}">{content}</{tag}>'
+
+
+def _table(header: Iterable[str], body: Iterable[Iterable[str]], right: frozenset[int] = frozenset()) -> str:
+    """`header` and the cells of `body` are HTML. `right` are the columns of numbers."""
+
+    def line(cells: Iterable[str], tag: str) -> str:
+        done = "".join(_cell(c, "right" if i in right else "left", tag) for i, c in enumerate(cells))
+        return f'<tr style="background:transparent">{done}</tr>'
+
+    lines = "".join(line(cells, "td") for cells in body)
+    return f'<table style="{_TABLE}"><thead style="border:0">{line(header, "th")}</thead><tbody>{lines}</tbody></table>'
+
+
+def _regions(shown: tuple[Row, ...]) -> str:
+    if not shown:
+        return ""
+    header = ("region", "outcome", "calls", "replays", "before", "after", "speedup", "outputs")
+    body = (
+        (
+            f'<span style="{_MONO}">{_text(row.name)}</span><br><span style="opacity:0.75">{_text(row.where)}</span>',
+            _badge(row.outcome) + (f" {_text(row.reason)}" if row.reason else ""),
+            *map(_text, (row.calls, row.replays, row.before, row.after)),
+            f"<b>{_text(row.speedup)}</b>",
+            _text(row.verified),
+        )
+        for row in shown
+    )
+    return _table(header, body, right=frozenset(range(2, 7)))
+
+
+def _width(share: float) -> str:
+    return f"{100 * min(1.0, max(0.0, share)):.1f}%"
+
+
+def _label(text: str) -> str:
+    return (
+        '<td style="width:130px;text-align:left;vertical-align:middle;padding:2px 8px 2px 0;border:0;'
+        f'white-space:nowrap">{_text(text)}</td>'
+    )
+
+
+def _bars(title: str, bars: tuple[Bar, ...]) -> str:
+    if not bars:
+        return ""
+    lines = "".join(
+        f'<tr style="background:transparent">{_label(bar.label)}'
+        f'<td style="width:300px;padding:2px 0;border:0;vertical-align:middle"><div style="background:{_TRACK}">'
+        f'<div style="width:{_width(bar.share)};height:12px;background:{TONES[bar.tone]}"></div></div></td>'
+        f'<td style="text-align:left;padding:2px 0 2px 8px;border:0">{_text(bar.value)}</td></tr>'
+        for bar in bars
+    )
+    return f'{_title(title)}<table style="{_TABLE}"><tbody>{lines}</tbody></table>'
+
+
+def _strips(shown: tuple[Strip, ...]) -> str:
+    if not shown:
+        return ""
+    most = max(len(strip.buckets) for strip in shown)
+    lines = "".join(
+        f'<div style="margin:4px 0 0 0">{_text(strip.label)}: {_text(strip.value)}</div>{_strip(strip, most)}'
+        for strip in shown
+    )
+    return f"{_title('GPU over time (coloured: busy, grey: waiting)')}{lines}"
+
+
+def _strip(strip: Strip, most: int) -> str:
+    """Runs of equal busyness as cells; four steps of opacity, the gaps in the colour of the track."""
+    total = len(strip.buckets)
+    cells = []
+    for step, run in groupby(strip.buckets, key=level):
+        width = sum(1 for _ in run) / total
+        fill = TONES[strip.tone] if step else _TRACK
+        opacity = f";opacity:{0.25 + 0.1875 * step:.2f}" if step else ""
+        look = f"width:{_width(width)};height:14px;padding:0;border:0;background:{fill}{opacity}"
+        cells.append(f'<td style="{look}"></td>')
+    style = f"{_TABLE};width:{_width(total / most)};table-layout:fixed"
+    return f'<table style="{style}"><tbody><tr style="background:transparent">{"".join(cells)}</tr></tbody></table>'
+
+
+def _findings(findings: tuple[Finding, ...]) -> str:
+    if not findings:
+        return ""
+    shown = "".join(map(_finding, findings[:SHOWN_FINDINGS]))
+    rest = findings[SHOWN_FINDINGS:]
+    if rest:
+        shown += (
+            f"<details><summary>and {count(len(rest))} more: %grape status / report.findings</summary>"
+            f"{''.join(map(_finding, rest))}</details>"
+        )
+    return f"{_title(plural(len(findings), 'finding'))}{shown}"
+
+
+def _finding(finding: Finding) -> str:
+    where = place(finding.at.file, finding.at.line) if finding.at else finding.region or ""
+    head = ", ".join(_text(part) for part in (f"{finding.code} {finding.name}", where, cost(finding)) if part)
+    parts = [
+        f"<div>{_badge(finding.severity)} <b>{head}</b></div>",
+        f"<div>{_text(finding.message)}</div>",
+    ]
+    if finding.advice:
+        parts.append(f"<div><b>fix:</b> {_text(finding.advice)}</div>")
+    if finding.fix:
+        parts.append(_diff(finding.fix.diff))
+    if finding.evidence:
+        facts = ((_text(str(key)), _text(_value(value))) for key, value in finding.evidence)
+        parts.append(f"<details><summary>evidence</summary>{_table(('what', 'value'), facts)}</details>")
+    return f'<div style="margin:8px 0;padding:0 0 0 8px;border-left:3px solid {_TRACK}">{"".join(parts)}</div>'
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return three(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value, value))
+    return str(value)
+
+
+def _diff(diff: str) -> str:
+    lines = []
+    for line in clean(diff).rstrip("\n").split("\n"):
+        tint = _DIFF.get(line[:1])
+        done = escape(line, quote=True)
+        lines.append(f'<span style="background:{tint}">{done}</span>' if tint else done)
+    return f'<pre style="{_MONO};margin:4px 0;padding:4px 0;white-space:pre-wrap">{chr(10).join(lines)}</pre>'
+
+
+def _decisions(report: ReportData) -> str:
+    """What the capture policy decided and why: folded, for those who ask why a shape is not captured."""
+    body = [
+        (
+            f'<span style="{_MONO}">{_text(region.name)}</span>',
+            _text(decision.action),
+            _text(decision.shapes),
+            count(decision.seen),
+            count(decision.expected_calls),
+            duration(decision.saving_ms),
+            duration(decision.capture_ms),
+            _text(decision.why),
+        )
+        for region in report.evidence.regions
+        for decision in region.decisions
+    ]
+    if not body:
+        return ""
+    header = ("region", "decision", "shapes", "seen", "expected calls", "saving per call", "capture", "why")
+    summary = f"<summary>{plural(len(body), 'capture decision')}</summary>"
+    return f'<details style="margin:8px 0">{summary}{_table(header, body, frozenset(range(3, 7)))}</details>'
+
+
+def _next(report: ReportData) -> str:
+    step = next_step(report)
+    return f'<div style="margin:10px 0 0 0"><b>next:</b> {_text(step)}</div>' if step else ""

@@ -1,0 +1,79 @@
+"""The public report: the data of one cell with its renderings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..model import CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
+from .verdict import FEWEST_SAMPLES, build_verdict, gpu_measured
+
+__all__ = ["Report", "build_report"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Report(ReportData):
+    """What Grape says about one cell. Every method is a pure function of the data, apart from the file it may write.
+
+    The last expression of a cell shows it as HTML in a notebook and as text elsewhere.
+    """
+
+    def __repr__(self) -> str:
+        return f"<grape.Report: {self.verdict}>"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, width: int | None = None, color: bool = False) -> str:
+        """Text for a terminal of `width` columns (80 where None); `color` adds ANSI styles."""
+        from .text import render_text
+
+        return render_text(self, width, color)
+
+    def to_html(self) -> str:
+        """A static fragment that an untrusted notebook shows in full: tables, details and inline styles only."""
+        from .html import render_html
+
+        return render_html(self)
+
+    def to_json(self) -> str:
+        """`to_dict()` as JSON text; see ``docs/report.schema.json``."""
+        from .jsontext import render_json
+
+        return render_json(self)
+
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the timelines for Perfetto. Raises `UsageError` where `path` cannot be written."""
+        from .chrome import write_chrome_trace
+
+        write_chrome_trace(self, path)
+
+    def _repr_mimebundle_(
+        self, include: Container[str] | None = None, exclude: Container[str] | None = None
+    ) -> dict[str, Any]:
+        renderers = {"text/plain": self.to_text, "text/html": self.to_html}
+        return {
+            mime: render()
+            for mime, render in renderers.items()
+            if (not include or mime in include) and not (exclude and mime in exclude)
+        }
+
+
+def build_report(evidence: CellEvidence, findings: Sequence[Finding]) -> Report:
+    """The report of one cell. `findings` are kept in their order, the most important first."""
+    regions = tuple(_region_report(evidence, region) for region in evidence.regions)
+    return Report(
+        verdict=build_verdict(evidence, regions, findings),
+        evidence=evidence,
+        regions=regions,
+        findings=tuple(findings),
+    )
+
+
+def _region_report(evidence: CellEvidence, region: RegionEvidence) -> RegionReport:
+    """A speed-up stands only where a GPU was timed, often enough to have quartiles."""
+    report = RegionReport.of(region)
+    fewest = min((m.n for m in (report.before_ms, report.after_ms) if m), default=0)
+    return report if gpu_measured(evidence) and fewest >= FEWEST_SAMPLES else replace(report, speedup=None)

@@ -1,0 +1,224 @@
+"""What a summary shows, before anybody decides how: rows, bars, strips, findings, the next step.
+
+Text and HTML are made from these values alone, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ..model import Event, Finding, Measured, RegionReport, ReportData, Timeline
+from .units import clean, count, duration, nbytes, one_line, percent, plural, ratio
+from .verdict import gpu_measured
+
+__all__ = [
+    "SHOWN_FINDINGS",
+    "Bar",
+    "Row",
+    "Strip",
+    "busy_buckets",
+    "cost",
+    "headline",
+    "level",
+    "memory_bars",
+    "next_step",
+    "place",
+    "rows",
+    "strips",
+    "time_bars",
+]
+
+SHOWN_FINDINGS = 5
+_BUCKETS = 60
+_CALLS_SHOWN = 4
+
+Tone = Literal["before", "after", "memory"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One region, as text. `reason` is empty where the region was not refused."""
+
+    name: str
+    where: str
+    outcome: str
+    reason: str
+    calls: str
+    replays: str
+    before: str
+    after: str
+    speedup: str
+    verified: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """`share` in [0, 1] of the longest bar of its group."""
+
+    label: str
+    value: str
+    share: float
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """The device over time. Each bucket is a busy share in [0, 1]; in all strips of a report it spans the same time."""
+
+    label: str
+    value: str
+    buckets: tuple[float, ...]
+    tone: Tone
+
+
+def place(file: str | None, line: int | None) -> str:
+    """``In[4], line 7``; a path keeps its last two parts."""
+    if file is None:
+        return "-"
+    parts = clean(file).replace("\\", "/").split("/")
+    shown = "/".join(parts[-2:]) if len(parts) > 2 else "/".join(parts)
+    return shown if line is None else f"{shown}, line {line}"
+
+
+def headline(report: ReportData) -> str:
+    """Where it was measured: device, backend, cell, wall time."""
+    cell = report.evidence
+    parts = [clean(cell.device), "the tape (CPU reference)" if cell.backend == "tape" else clean(cell.backend)]
+    return ", ".join([*(p for p in parts if p), f"{place(cell.file, None)} took {duration(cell.wall_ms)}"])
+
+
+def rows(report: ReportData) -> tuple[Row, ...]:
+    """One row per region, in the order of the report."""
+    return tuple(_row(region) for region in report.regions)
+
+
+def _row(region: RegionReport) -> Row:
+    return Row(
+        name=clean(region.name),
+        where=place(region.file, region.line),
+        outcome=region.outcome,
+        reason=region.reason or "",
+        calls=count(region.calls),
+        replays=count(region.replays),
+        before=duration(region.before_ms.median_ms if region.before_ms else None),
+        after=duration(region.after_ms.median_ms if region.after_ms else None),
+        speedup=ratio(region.speedup),
+        verified=clean(region.verified or "-"),
+    )
+
+
+def time_bars(report: ReportData) -> tuple[Bar, ...]:
+    """Median time per call of the main region, before and after."""
+    main = report.main_region
+    if main is None:
+        return ()
+    timed: tuple[tuple[Tone, Measured | None], ...] = (("before", main.before_ms), ("after", main.after_ms))
+    longest = max((m.median_ms for _, m in timed if m), default=0.0)
+    return tuple(
+        Bar(
+            label=tone,
+            value=f"{duration(m.median_ms)} (n={count(m.n)}, IQR {duration(m.iqr_ms)})",
+            share=m.median_ms / longest if longest > 0 else 0.0,
+            tone=tone,
+        )
+        for tone, m in timed
+        if m
+    )
+
+
+def memory_bars(report: ReportData) -> tuple[Bar, ...]:
+    """Peaks of the cell and what graphs hold, on one scale. Empty where nothing was recorded."""
+    memory = report.memory
+    sizes = (
+        ("peak allocated", memory.peak_allocated_bytes),
+        ("peak reserved", memory.peak_reserved_bytes),
+        ("graphs", sum(region.graph_bytes for region in report.regions)),
+        ("device, all in use", max(memory.device_used_bytes, default=0)),
+    )
+    most = max(size for _, size in sizes)
+    return tuple(
+        Bar(label=label, value=nbytes(size), share=size / most, tone="memory") for label, size in sizes if size > 0
+    )
+
+
+def busy_buckets(events: Iterable[Event], window_ns: int, buckets: int) -> tuple[float, ...]:
+    """Share of each of `buckets` equal parts of [0, `window_ns`) in which at least one of `events` ran."""
+    if window_ns <= 0 or buckets <= 0:
+        return ()
+    width = window_ns / buckets
+    busy = [0.0] * buckets
+    reach = 0
+    for start, end in sorted((e.start_ns, e.end_ns) for e in events):
+        start, end = max(start, reach), min(end, window_ns)
+        if end <= start:
+            continue
+        reach = end
+        first, last = int(start / width), min(buckets - 1, int(end / width))
+        for index in range(first, last + 1):
+            busy[index] += max(0.0, min(end, (index + 1) * width) - max(start, index * width))
+    return tuple(min(1.0, share / width) for share in busy)
+
+
+def strips(report: ReportData) -> tuple[Strip, ...]:
+    """Busy and idle device, before and after, over the same number of calls and on the same time scale."""
+    before, after = report.timelines()
+    named: list[tuple[Tone, Timeline]] = []
+    if before and before.wall_ns > 0 and before.device_events():
+        named.append(("before", before))
+    if after and after.wall_ns > 0 and after.device_events():
+        named.append(("after", after))
+    if not named:
+        return ()
+    calls = min(_CALLS_SHOWN, *(max(1, timeline.calls) for _, timeline in named))
+    windows = [timeline.wall_ns * calls // max(1, timeline.calls) for _, timeline in named]
+    longest = max(*windows, 1)
+    return tuple(
+        Strip(
+            label=tone,
+            value=f"{plural(calls, 'call')} in {duration(window / 1e6)}, "
+            f"GPU busy {percent(timeline.gpu_busy_share)}, "
+            f"{plural(timeline.kernels_per_call, 'device operation')} per call",
+            buckets=busy_buckets(timeline.device_events(), window, max(1, round(_BUCKETS * window / longest))),
+            tone=tone,
+        )
+        for (tone, timeline), window in zip(named, windows, strict=True)
+    )
+
+
+def cost(finding: Finding) -> str:
+    """What removing it should save; empty where that was not measured."""
+    saved = finding.predicted_ms_per_call
+    return "" if saved is None else f"about {duration(saved)} per call"
+
+
+def next_step(report: ReportData) -> str | None:
+    """The one thing to do now, or None."""
+    main = report.main_region
+    for finding in report.findings:
+        if finding.fix is not None:
+            return f"%grape apply {finding.fix.id} rewrites {_at(finding)} ({finding.code} {finding.name})"
+    for finding in report.findings:
+        if finding.severity == "blocker" and finding.advice:
+            return f"{_at(finding)}: {one_line(finding.advice, 160)}"
+    if main is None:
+        return None
+    if report.speedup is not None and report.speedup < 0.95:
+        return "%grape undo returns to eager execution"
+    if not gpu_measured(report.evidence):
+        return "run it on an NVIDIA GPU to measure; %grape doctor says what works on this machine"
+    if main.outcome == "observed" and not report.evidence.profile_only:
+        return "run the cell again: what was observed now is captured then"
+    if main.outcome == "replayed":
+        return "later cells use the same graphs; %grape undo returns to eager execution"
+    return None
+
+
+def level(share: float) -> int:
+    """A busy share as one of five steps; 0 only where the device did nothing."""
+    return 0 if share <= 0 else min(4, 1 + int(share * 4))
+
+
+def _at(finding: Finding) -> str:
+    return place(finding.at.file, finding.at.line) if finding.at else clean(finding.region or "the cell")

@@ -1,0 +1,206 @@
+"""The verdict: the one line that a person reads first. It claims what was measured and verified, nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..model import CODES, CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
+from .units import count, one_line, pair, percent, plural, ratio
+
+__all__ = ["BUSY_SHARE", "FEWEST_SAMPLES", "build_verdict", "gpu_measured"]
+
+BUSY_SHARE = 0.85
+"""From here on the GPU is what limits a call: at most 1 / 0.85 could be gained by removing launches."""
+
+FEWEST_SAMPLES = 3
+"""Below this a quartile is a sample, and ranges that do not overlap prove nothing."""
+
+
+def gpu_measured(evidence: CellEvidence) -> bool:
+    """True where times are those of a GPU. Times of the tape, the CPU reference, claim no gain."""
+    return evidence.cuda and evidence.backend != "tape"
+
+
+def build_verdict(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: Sequence[Finding]) -> str:
+    """One line, for example ``4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical, 1 blocker left``."""
+    stopped = f"stopped by {_error_name(evidence.error)}; " if evidence.error else ""
+    return stopped + _body(evidence, regions, findings)
+
+
+def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: Sequence[Finding]) -> str:
+    main = ReportData(verdict="", evidence=evidence, regions=regions, findings=()).main_region
+    blockers = sum(finding.severity == "blocker" for finding in findings)
+    left = [f"{plural(blockers, 'blocker')} left"] if blockers else []
+    if main is None and not _ran_torch(evidence):
+        return ", ".join(["no PyTorch work in this cell", *left])
+    if not gpu_measured(evidence):
+        return ", ".join([_not_measured(evidence, main, regions), *_outputs(regions), *left])
+    if main is None:
+        return ", ".join([_without_regions(evidence), *left])
+    if main.outcome == "replayed":
+        return ", ".join([_replayed(evidence, main, regions, findings), *left])
+    if main.outcome == "refused":
+        return ", ".join([_refused(evidence, main, findings), *left])
+    return _observed(evidence, main, findings)
+
+
+def _error_name(error: str) -> str:
+    match = re.match(r"[^\W\d][\w.]*", error)
+    return match.group() if match else "an error"
+
+
+def _ran_torch(evidence: CellEvidence) -> bool:
+    return bool((evidence.trace and evidence.trace.ops) or (evidence.timeline and evidence.timeline.events))
+
+
+def _name(region: RegionReport) -> str:
+    return one_line(region.name, 48)
+
+
+def _calls(region: RegionReport) -> str:
+    return f"{plural(region.calls, 'call')} of {_name(region)}"
+
+
+def _evidence_of(evidence: CellEvidence, region: RegionReport) -> RegionEvidence | None:
+    for candidate in evidence.regions:
+        if (candidate.name, candidate.at.file, candidate.at.line) == (region.name, region.file, region.line):
+            return candidate
+    return None
+
+
+def _outputs(regions: Sequence[RegionReport]) -> list[str]:
+    """What is known of the outputs of all replayed regions together."""
+    replayed = [region.verified for region in regions if region.outcome == "replayed"]
+    if not replayed:
+        return []
+    unknown = replayed.count(None)
+    if unknown:
+        return ["outputs not compared" if unknown == len(replayed) else f"outputs not compared in {unknown} of them"]
+    loose = sorted({verified for verified in replayed if verified and verified != "identical"})
+    if not loose:
+        return ["outputs identical"]
+    return [f"outputs {one_line(loose[0], 40)}" if len(loose) == 1 else "outputs within their tolerances"]
+
+
+def _not_measured(evidence: CellEvidence, main: RegionReport | None, regions: Sequence[RegionReport]) -> str:
+    why = "the work ran on the CPU" if evidence.cuda else "no CUDA device"
+    replayed = sum(region.outcome == "replayed" for region in regions)
+    if main is None:
+        what = "no callable was called twice"
+    elif replayed:
+        what = f"{plural(replayed, 'region')} replayed on the CPU reference"
+    elif main.outcome == "refused":
+        what = f"{_name(main)} stays eager{_because(evidence, main)}"
+    else:
+        what = f"observed {_calls(main)}"
+    return f"not measured: {why}; {what}"
+
+
+def _without_regions(evidence: CellEvidence) -> str:
+    share = evidence.timeline.gpu_busy_share if evidence.timeline else None
+    return f"no significant change: {_busy(share) or 'no callable was called twice, so there is nothing to replay'}"
+
+
+def _busy(share: float | None) -> str | None:
+    return f"the GPU is already busy {percent(share)} of the time" if share and share >= BUSY_SHARE else None
+
+
+def _samples(region: RegionReport) -> int:
+    return min(region.before_ms.n, region.after_ms.n) if region.before_ms and region.after_ms else 0
+
+
+def _times(region: RegionReport, suffix: str = "") -> str:
+    if region.before_ms is None or region.after_ms is None:
+        return ""
+    times = pair(region.before_ms.median_ms, region.after_ms.median_ms, suffix)
+    return f" ({times}, n={count(_samples(region))})"
+
+
+def _replayed(
+    evidence: CellEvidence, main: RegionReport, regions: Sequence[RegionReport], findings: Sequence[Finding]
+) -> str:
+    others = sum(region.outcome == "replayed" for region in regions) - 1
+    costlier = _costlier_eager(evidence, main, regions)
+    of = f" of {_name(main)}" if others or costlier else ""
+    speedup = main.speedup
+    if speedup is not None and ratio(speedup) != "1.0x":
+        word = f"{ratio(speedup)} faster" if speedup > 1 else f"{ratio(1 / speedup if speedup else None)} slower"
+        parts = [f"{word} per call{of}{_times(main)}"]
+    elif 0 < _samples(main) < FEWEST_SAMPLES:
+        parts = [f"{_replays(main)}; too few timed calls to claim a change{_times(main)}"]
+    elif not _samples(main):
+        parts = [f"{_replays(main)}; its time was not measured"]
+    elif main.verified is None:
+        parts = [f"no change claimed{_times(main, ' per call')}"]
+    else:
+        parts = [f"no significant change{_why_no_change(evidence, main, findings)}{_times(main, ' per call')}"]
+    parts += [f"{plural(others, 'more region')} replayed"] if others else []
+    parts += [f"{_name(costlier)} stays eager"] if costlier else []
+    return ", ".join([*parts, *_outputs(regions)])
+
+
+def _replays(region: RegionReport) -> str:
+    return f"replayed {count(region.replays)} of {_calls(region)}"
+
+
+def _costlier_eager(evidence: CellEvidence, main: RegionReport, regions: Sequence[RegionReport]) -> RegionReport | None:
+    """A region beside the main one that was not replayed and takes more of the cell's time. Callers do not count."""
+    parents = {region.name: region.parent for region in evidence.regions}
+    callers: set[str] = set()
+    caller = parents.get(main.name)
+    while caller is not None and caller not in callers:
+        callers.add(caller)
+        caller = parents.get(caller)
+    rest = [r for r in regions if r.outcome != "replayed" and r.name not in callers and _total(r) > _total(main)]
+    return max(rest, key=_total, default=None)
+
+
+def _total(region: RegionReport) -> float:
+    return region.before_ms.median_ms * region.calls if region.before_ms else 0.0
+
+
+def _why_no_change(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
+    busy = _busy(main.gpu_busy_share)
+    if busy:
+        return f": {busy}"
+    known = _evidence_of(evidence, main)
+    if known and known.refused and known.refused.code == "GR406":
+        return f": {one_line(known.refused.why)}"
+    for finding in findings:
+        if finding.code == "GR406" and finding.region in (main.name, None):
+            return f": {one_line(finding.message)}"
+    return ""
+
+
+def _because(evidence: CellEvidence, main: RegionReport) -> str:
+    if main.reason is None:
+        return ""
+    known = _evidence_of(evidence, main)
+    at = known.refused.at if known and known.refused else None
+    place = f", {one_line(str(at), 60)}" if at else ""
+    return f" ({main.reason} {CODES.get(main.reason, '')}".rstrip() + f"{place})"
+
+
+def _refused(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
+    if main.reason == "GR406" or _busy(main.gpu_busy_share):
+        why = _why_no_change(evidence, main, findings) or ": the graph was not faster"
+        return f"no significant change{why}{_times(main, ' per call')}"
+    return f"not accelerated: {_name(main)} stays eager{_because(evidence, main)}"
+
+
+def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
+    seen = f"observed: {_calls(main)}"
+    known = _evidence_of(evidence, main)
+    last = known.decisions[-1] if known and known.decisions else None
+    blockers = [finding for finding in findings if finding.severity == "blocker"]
+    left = f", {plural(len(blockers), 'blocker')} left" if blockers else ""
+    if evidence.profile_only:
+        return f"{seen}; nothing applied (--profile){left}"
+    if last and last.action == "drop":
+        busy = _busy(main.gpu_busy_share)
+        return f"no significant change: {busy}{left}" if busy else f"{seen}; left eager: {one_line(last.why)}{left}"
+    mine = sum(finding.region in (main.name, None) for finding in blockers)
+    if mine:
+        return f"{seen}; {plural(mine, 'blocker')} to remove before it can be accelerated"
+    return f"{seen}; accelerated when it is called again{left}"

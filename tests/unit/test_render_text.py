@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from grape.model import Event, Timeline
+from grape.render import build_report
+from grape.render.summary import busy_buckets, level, strips, time_bars
+from tests.unit.sample_evidence import cell, fix, host_sync, launch_bound, measured, refused, region, sample, tape_cell
+
+EXPECTED = """\
+4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical, 1 blocker left
+NVIDIA H200, cuda, In[4] took 310 ms
+
+region                 outcome  calls replays   before   after speedup outputs
+────────────────────────────────────────────────────────────────────────────────
+…T2LMHeadModel.forward replayed    64      58  4.68 ms 1.14 ms    4.1x identical
+  In[4], line 7
+sample_token           refused     64       0 0.310 ms       -       - -
+  In[4], line 3        GR101
+
+time per call of GPT2LMHeadModel.forward
+  before  ██████████████████████████  4.68 ms (n=44, IQR 93.6 us)
+  after   ██████                      1.14 ms (n=40, IQR 22.8 us)
+
+GPU over time (· idle, █ busy)
+  before  ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░
+          3 calls in 14.0 ms, GPU busy 16%, 269 device operations per call
+  after   ▓███░▓███░▓███░
+          3 calls in 3.42 ms, GPU busy 79%, 312 device operations per call
+
+GPU memory
+  peak allocated      ████████                    310 MB
+  peak reserved       ██████████                  400 MB
+  graphs              █                           1.16 MB
+  device, all in use  ██████████████████████████  1,000 MB
+
+GR101 host-sync, In[4], line 11, about 0.420 ms per call, blocker
+  .item() makes the CPU wait for the GPU in every step
+  fix: keep the value on the GPU and read it after the loop
+    --- In[4]
+    +++ In[4]
+    @@ -11 +11 @@
+    -    if done.item() < 1:
+    +    with grape.Predicate(done < 1):
+
+GR501 launch-bound, In[4], line 7, about 3.54 ms per call, hint
+  the GPU waits for launches 84% of the time
+
+next: %grape apply 2 rewrites In[4], line 11 (GR101 host-sync)
+"""
+
+
+def test_the_sample_in_eighty_columns() -> None:
+    assert build_report(*sample()).to_text() == EXPECTED
+
+
+@pytest.mark.parametrize("width", [40, 60, 76, 80, 120])
+def test_only_the_verdict_and_a_diff_are_wider_than_asked(width: int) -> None:
+    lines = build_report(*sample()).to_text(width=width).splitlines()
+    assert all(len(line) <= width for line in lines[1:] if not line.startswith("    "))
+
+
+def test_plain_text_has_no_escape_and_coloured_text_the_same_words() -> None:
+    report = build_report(*sample())
+    plain, coloured = report.to_text(), report.to_text(color=True)
+    assert "\x1b" not in plain
+    assert "\x1b[" in coloured
+    stripped = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in stripped.splitlines()] == plain.splitlines()
+
+
+def test_environment_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "20", "TERM": "dumb", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert build_report(*sample()).to_text() == EXPECTED
+    assert "\x1b[" in build_report(*sample()).to_text(color=True)
+
+
+def test_five_findings_then_a_count() -> None:
+    text = build_report(cell(region()), tuple(host_sync(line) for line in range(1, 8))).to_text()
+    assert text.count("GR101 host-sync") == 5
+    assert "and 2 more: %grape status / report.findings" in text
+
+
+def test_markup_and_escapes_of_the_person_are_shown_not_obeyed() -> None:
+    finding = host_sync(message="x[bold red]y[/] \x1b[2J :smile:", advice="[link=http://x]z[/link]")
+    text = build_report(cell(region("f[red]\x07")), (finding,)).to_text()
+    assert "x[bold red]y[/] \ufffd[2J :smile:" in text
+    assert "[link=http://x]z[/link]" in text
+    assert "f[red]\ufffd" in text
+    assert "\x1b" not in text
+
+
+def test_an_empty_report_and_one_with_only_an_error() -> None:
+    assert build_report(tape_cell(), ()).to_text() == (
+        "no PyTorch work in this cell\ncpu, the tape (CPU reference), In[4] took 310 ms\n"
+    )
+    text = build_report(tape_cell(error="ValueError: boom\nmore", notes=("NVML is missing",)), ()).to_text()
+    assert text.splitlines()[2:] == ["the cell raised ValueError: boom", "note: NVML is missing"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "findings", "step"),
+    [
+        (cell(region()), (host_sync(fix=fix()),), "%grape apply 2 rewrites In[4], line 11 (GR101 host-sync)"),
+        (cell(region()), (host_sync(),), "In[4], line 11: keep the value on the GPU and read it after the loop"),
+        (cell(region()), (launch_bound(),), "later cells use the same graphs; %grape undo returns to eager execution"),
+        (cell(region(after_ms=measured(20.0))), (), "%grape undo returns to eager execution"),
+        (cell(region(outcome="observed")), (), "run the cell again: what was observed now is captured then"),
+        (tape_cell(region()), (), "run it on an NVIDIA GPU to measure; %grape doctor says what works on this machine"),
+        (cell(refused("GR405", "autograd")), (), None),
+        (cell(), (), None),
+    ],
+)
+def test_one_next_step(evidence: object, findings: tuple[object, ...], step: str | None) -> None:
+    text = build_report(evidence, findings).to_text(width=200)  # type: ignore[arg-type]
+    assert re.findall(r"^next: (.*)$", text, flags=re.MULTILINE) == ([step] if step else [])
+
+
+def test_bars_are_proportional_to_the_medians() -> None:
+    before, after = time_bars(build_report(*sample()))
+    assert before.share == 1.0
+    assert after.share == pytest.approx(1.14 / 4.68)
+    assert time_bars(build_report(cell(region(before_ms=measured(0.0), after_ms=None)), ()))[0].share == 0.0
+
+
+def kernel(start: int, end: int) -> Event:
+    return Event(name="k", lane="device", category="kernel", start_ns=start, end_ns=end)
+
+
+@pytest.mark.parametrize(
+    ("events", "window", "buckets", "busy"),
+    [
+        ([], 100, 2, (0.0, 0.0)),
+        ([kernel(0, 100)], 100, 4, (1.0, 1.0, 1.0, 1.0)),
+        ([kernel(0, 25), kernel(40, 60)], 100, 2, (0.7, 0.2)),
+        ([kernel(0, 30), kernel(10, 30), kernel(20, 40)], 100, 2, (0.8, 0.0)),
+        ([kernel(90, 400)], 100, 2, (0.0, 0.2)),
+        ([kernel(0, 1)], 0, 4, ()),
+    ],
+)
+def test_busy_buckets(events: list[Event], window: int, buckets: int, busy: tuple[float, ...]) -> None:
+    assert busy_buckets(events, window, buckets) == pytest.approx(busy)
+
+
+def test_busy_buckets_keep_the_busy_time_of_the_timeline() -> None:
+    timeline = sample()[0].regions[0].before
+    assert timeline is not None
+    shares = busy_buckets(timeline.device_events(), timeline.wall_ns, 60)
+    assert sum(shares) / 60 == pytest.approx(timeline.gpu_busy_share)
+
+
+def test_strips_share_a_time_scale_over_equally_many_calls() -> None:
+    before, after = strips(build_report(*sample()))
+    assert (len(before.buckets), len(after.buckets)) == (60, round(60 * 1.14 / 4.68))
+    one = Timeline(events=(kernel(0, 500_000),), wall_ns=1_000_000, calls=1)
+    ten = Timeline(events=(kernel(0, 500_000),), wall_ns=5_000_000, calls=10)
+    first, second = strips(build_report(cell(region(before=one, after=ten)), ()))
+    assert (len(first.buckets), len(second.buckets)) == (60, 30)
+    assert first.value == "1 call in 1.00 ms, GPU busy 50%, 1 device operation per call"
+
+
+@pytest.mark.parametrize(("share", "step"), [(0.0, 0), (1e-9, 1), (0.3, 2), (0.74, 3), (0.75, 4), (1.0, 4)])
+def test_levels(share: float, step: int) -> None:
+    assert level(share) == step
+
+
+def test_representations_of_a_report() -> None:
+    report = build_report(*sample())
+    assert repr(report) == f"<grape.Report: {report.verdict}>"
+    assert str(report) == report.to_text()
+    assert report._repr_mimebundle_() == {"text/plain": report.to_text(), "text/html": report.to_html()}
+    assert list(report._repr_mimebundle_(include={"text/html"})) == ["text/html"]
+    assert list(report._repr_mimebundle_(exclude={"text/html"})) == ["text/plain"]
+
+
+def test_importing_the_renderers_imports_no_torch_ipython_or_rich() -> None:
+    code = "import sys, grape.render; print([m for m in ('torch', 'IPython', 'rich', 'pygments') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

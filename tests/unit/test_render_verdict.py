@@ -1,0 +1,280 @@
+"""The verdict, word for word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from grape.model import CellEvidence, Decision, Finding
+from grape.render import build_report
+from tests.unit.sample_evidence import (
+    FORWARD,
+    at,
+    cell,
+    eager_timeline,
+    host_sync,
+    launch_bound,
+    measured,
+    memory_curve,
+    operators,
+    refused,
+    region,
+    sample,
+    tape_cell,
+)
+
+BUSY = eager_timeline(kernel_us=17.0)
+SYNC = host_sync()
+GR406 = Finding(code="GR406", severity="hint", message="the graph saves 1% of a call.", at=at(7), region=FORWARD)
+
+
+def drop(why: str) -> Decision:
+    return Decision(
+        action="drop", shapes="x (1,)", seen=3, expected_calls=2.0, saving_ms=1.0, capture_ms=400.0, why=why
+    )
+
+
+def observed(**changes: Any) -> Any:
+    return region(outcome="observed", **changes)
+
+
+CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
+    ("issue's line", *sample(), "4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical, 1 blocker left"),
+    (
+        "no blocker",
+        cell(region()),
+        (launch_bound(),),
+        "4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical",
+    ),
+    (
+        "tolerance",
+        cell(region(verified="within 0.001")),
+        (SYNC, SYNC),
+        "4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs within 0.001, 2 blockers left",
+    ),
+    (
+        "two replayed regions are told apart by name",
+        cell(region(), region("embed", before_ms=measured(0.5), after_ms=measured(0.2), verified="within 0.001")),
+        (),
+        f"4.1x faster per call of {FORWARD} (4.68 -> 1.14 ms, n=40), 1 more region replayed, outputs within 0.001",
+    ),
+    (
+        "one of two not compared",
+        cell(region(), region("embed", before_ms=measured(0.5), after_ms=measured(0.2), verified=None)),
+        (),
+        f"4.1x faster per call of {FORWARD} (4.68 -> 1.14 ms, n=40), 1 more region replayed, "
+        "outputs not compared in 1 of them",
+    ),
+    (
+        "the larger part of the cell stayed eager",
+        cell(region(), refused("GR101", "sync", name="sample_token", before_ms=measured(20.0))),
+        (SYNC,),
+        f"4.1x faster per call of {FORWARD} (4.68 -> 1.14 ms, n=40), sample_token stays eager, outputs identical, "
+        "1 blocker left",
+    ),
+    (
+        "a caller of the main region does not count as another one",
+        cell(region(parent="generate"), observed(name="generate", before_ms=measured(900.0))),
+        (),
+        "4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical",
+    ),
+    (
+        "slower is said to be slower",
+        cell(region(before_ms=measured(1.14), after_ms=measured(4.68))),
+        (),
+        "4.1x slower per call (1.14 -> 4.68 ms, n=40), outputs identical",
+    ),
+    (
+        "clear, but too small to matter",
+        cell(region(before_ms=measured(4.68), after_ms=measured(4.58))),
+        (),
+        "no significant change (4.68 -> 4.58 ms per call, n=40), outputs identical",
+    ),
+    (
+        "ranges overlap",
+        cell(region(before_ms=measured(4.68, spread=0.5), after_ms=measured(3.0, spread=0.5))),
+        (),
+        "no significant change (4.68 -> 3.00 ms per call, n=40), outputs identical",
+    ),
+    (
+        "outputs not compared: nothing is claimed",
+        cell(region(verified=None)),
+        (),
+        "no change claimed (4.68 -> 1.14 ms per call, n=40), outputs not compared",
+    ),
+    (
+        "GPU-bound",
+        cell(region(before=BUSY, before_ms=measured(4.68), after_ms=measured(4.67, n=20))),
+        (),
+        "no significant change: the GPU is already busy 98% of the time (4.68 -> 4.67 ms per call, n=20), "
+        "outputs identical",
+    ),
+    (
+        "a finding explains it",
+        cell(region(before_ms=measured(4.68), after_ms=measured(4.67))),
+        (GR406,),
+        "no significant change: the graph saves 1% of a call (4.68 -> 4.67 ms per call, n=40), outputs identical",
+    ),
+    (
+        "too few samples",
+        cell(region(before_ms=measured(4.68, n=2))),
+        (),
+        f"replayed 58 of 64 calls of {FORWARD}; too few timed calls to claim a change (4.68 -> 1.14 ms, n=2), "
+        "outputs identical",
+    ),
+    (
+        "replayed, not timed",
+        cell(region(after_ms=None)),
+        (),
+        f"replayed 58 of 64 calls of {FORWARD}; its time was not measured, outputs identical",
+    ),
+    (
+        "not worthwhile",
+        cell(refused("GR406", "the graph saves 1% of a call")),
+        (),
+        "no significant change: the graph saves 1% of a call",
+    ),
+    (
+        "not worthwhile, GPU-bound",
+        cell(refused("GR406", "not faster", before=BUSY, after_ms=measured(4.7), verified="identical")),
+        (),
+        "no significant change: the GPU is already busy 98% of the time (4.68 -> 4.70 ms per call, n=40)",
+    ),
+    (
+        "refused",
+        cell(refused("GR101", ".item()")),
+        (SYNC,),
+        f"not accelerated: {FORWARD} stays eager (GR101 host-sync, In[4], line 11), 1 blocker left",
+    ),
+    (
+        "observed",
+        cell(observed(calls=1)),
+        (launch_bound(),),
+        f"observed: 1 call of {FORWARD}; accelerated when it is called again",
+    ),
+    (
+        "observed with a blocker of its own",
+        cell(observed(calls=3)),
+        (SYNC,),
+        f"observed: 3 calls of {FORWARD}; 1 blocker to remove before it can be accelerated",
+    ),
+    (
+        "observed with a blocker elsewhere",
+        cell(observed(calls=3)),
+        (host_sync(region="sample_token"),),
+        f"observed: 3 calls of {FORWARD}; accelerated when it is called again, 1 blocker left",
+    ),
+    (
+        "not expected to pay",
+        cell(observed(calls=1019, decisions=(drop("2 expected calls save 2 ms, a capture costs 400 ms."),))),
+        (),
+        f"observed: 1,019 calls of {FORWARD}; left eager: 2 expected calls save 2 ms, a capture costs 400 ms",
+    ),
+    (
+        "not expected to pay because the GPU is busy",
+        cell(observed(before=BUSY, decisions=(drop("saves nothing"),))),
+        (),
+        "no significant change: the GPU is already busy 98% of the time",
+    ),
+    (
+        "--profile",
+        cell(observed(), profile_only=True),
+        (SYNC,),
+        f"observed: 64 calls of {FORWARD}; nothing applied (--profile), 1 blocker left",
+    ),
+    (
+        "no GPU, replayed on the tape",
+        tape_cell(region()),
+        (SYNC, SYNC),
+        "not measured: no CUDA device; 1 region replayed on the CPU reference, outputs identical, 2 blockers left",
+    ),
+    (
+        "no GPU, two replayed",
+        tape_cell(region(), region("embed")),
+        (),
+        "not measured: no CUDA device; 2 regions replayed on the CPU reference, outputs identical",
+    ),
+    (
+        "no GPU, observed",
+        tape_cell(observed(calls=3)),
+        (),
+        f"not measured: no CUDA device; observed 3 calls of {FORWARD}",
+    ),
+    (
+        "no GPU, refused",
+        tape_cell(refused("GR405", "autograd")),
+        (),
+        f"not measured: no CUDA device; {FORWARD} stays eager (GR405 unsupported, In[4], line 11)",
+    ),
+    (
+        "no GPU, no region",
+        tape_cell(trace=operators()),
+        (),
+        "not measured: no CUDA device; no callable was called twice",
+    ),
+    (
+        "model on the CPU of a CUDA machine",
+        tape_cell(region(), cuda=True),
+        (),
+        "not measured: the work ran on the CPU; 1 region replayed on the CPU reference, outputs identical",
+    ),
+    ("no tensors", cell(), (), "no PyTorch work in this cell"),
+    ("no tensors, no GPU", tape_cell(), (), "no PyTorch work in this cell"),
+    (
+        "operators but nothing twice",
+        cell(trace=operators()),
+        (),
+        "no significant change: no callable was called twice, so there is nothing to replay",
+    ),
+    (
+        "a busy GPU and no region",
+        cell(timeline=BUSY),
+        (),
+        "no significant change: the GPU is already busy 98% of the time",
+    ),
+    ("only an error", cell(error="ValueError: boom"), (), "stopped by ValueError; no PyTorch work in this cell"),
+    (
+        "an error after replays",
+        cell(region(), error="torch.OutOfMemoryError: CUDA out of memory"),
+        (),
+        "stopped by torch.OutOfMemoryError; 4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical",
+    ),
+    ("an error without a name", cell(error="?"), (), "stopped by an error; no PyTorch work in this cell"),
+    (
+        "microseconds and a large factor",
+        cell(region(before_ms=measured(0.09), after_ms=measured(0.0004))),
+        (),
+        "225x faster per call (90.0 -> 0.400 us, n=40), outputs identical",
+    ),
+    (
+        "a name that is no name",
+        cell(region("<lambda>\x1b[31m" + "x" * 90, after_ms=None, calls=1_000_000)),
+        (),
+        "replayed 58 of 1,000,000 calls of <lambda>\ufffd[31m" + "x" * 34 + "\u2026; its time was not measured, "
+        "outputs identical",
+    ),
+]
+
+
+@pytest.mark.parametrize(("evidence", "findings", "verdict"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_verdict(evidence: CellEvidence, findings: tuple[Finding, ...], verdict: str) -> None:
+    assert build_report(evidence, findings).verdict == verdict
+
+
+@pytest.mark.parametrize("evidence", [c[1] for c in CASES], ids=[c[0] for c in CASES])
+def test_a_verdict_is_one_line_and_agrees_with_speedup(evidence: CellEvidence) -> None:
+    report = build_report(evidence, ())
+    assert len(report.verdict.splitlines()) == 1
+    assert ("faster" in report.verdict) <= (report.speedup is not None and report.speedup > 1)
+
+
+def test_the_tape_claims_no_speedup_anywhere() -> None:
+    report = build_report(tape_cell(region(), memory=memory_curve()), ())
+    assert report.speedup is None
+    assert [r["speedup"] for r in report.to_dict()["regions"]] == [None]
+
+
+def test_one_sample_is_no_speedup() -> None:
+    assert build_report(cell(region(before_ms=measured(4.68, n=1))), ()).speedup is None
+    assert build_report(cell(region(before_ms=measured(4.68, n=3))), ()).speedup == pytest.approx(4.105, abs=1e-3)
