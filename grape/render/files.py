@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from ..errors import UsageError
+from .units import one_line
 
 __all__ = ["write_text"]
 
@@ -28,4 +29,5 @@ def write_text(path: str | os.PathLike[str], text: str, what: str) -> None:
                 part.unlink()
     except (OSError, ValueError, RuntimeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise UsageError(f"cannot write {what} to '{shown}': {why}; name a file in a folder that exists") from None
+        place = one_line(str(shown), 200)
+        raise UsageError(f"cannot write {what} to '{place}': {why}; name a file in a folder that exists") from None

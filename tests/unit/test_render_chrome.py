@@ -156,7 +156,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     assert os.listdir(tmp_path) == ["trace.json"]
 
 
-@pytest.mark.parametrize("name", ["missing/trace.json", "", "a\0b", "x" * 300, "."])
+@pytest.mark.parametrize("name", ["missing/trace.json", "", "a\0b", "x" * 300, "a\nb/c", "."])
 def test_a_path_that_cannot_be_written_is_a_usage_error(name: str, tmp_path: Path) -> None:
     path = os.path.join(tmp_path, name) if name else ""
     with pytest.raises(
