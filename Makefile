@@ -29,7 +29,7 @@ lint: $(VENV)/.grape-test-installed
 
 # torch comes first and by its exact version, so that an index with a CPU build of that version can supply it.
 $(VENV)/.grape-installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install '$(TORCH)'
+	$(PIP) install -c constraints.txt '$(TORCH)'
 	$(PIP) install -c constraints.txt -e .
 	@touch $@
 
