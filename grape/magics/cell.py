@@ -1,0 +1,124 @@
+"""One cell under ``%%grape``: its session, its display and what is left of it afterwards.
+
+Whatever goes wrong on Grape's side becomes one line for the person, and their cell goes on without Grape.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import GrapeError, UsageError
+from .display import CellDisplay, say
+
+if TYPE_CHECKING:
+    from ..options import Options
+    from ..render import Report
+    from ..sessions import Session
+
+__all__ = ["EMPTY", "GrapeCell"]
+
+EMPTY = "%%grape: nothing to run; put the code below the %%grape line"
+
+
+class GrapeCell:
+    """From the ``%%grape`` line to the report. The session opens with the first statement: a cell that does not
+    compile never has one.
+    """
+
+    def __init__(self, shell: Any, *, source: str, options: Options, info: Any = None) -> None:
+        self.info = info
+        self.thread = threading.get_ident()
+        self._shell = shell
+        self._source = source
+        self._options = options
+        self._session: Session | None = None
+        self._started = False
+        self._display = CellDisplay(shell)
+
+    def before_statement(self, filename: str) -> None:
+        """Called before each top-level statement; `filename` is the code filename of the cell."""
+        if not self._started:
+            self._started = True
+            self._guard("could not start", self._open, filename)
+        elif self._session is not None:
+            self._guard("stopped", self._session.statement_boundary)
+
+    def finish(self, error: BaseException | None) -> None:
+        """Close the session, bind and write what was asked for, show the report. Idempotent; raises nothing."""
+        session, self._session = self._session, None
+        try:
+            if session is not None:
+                self._conclude(session, error)
+            elif not self._started and error is None:
+                say(EMPTY)
+        finally:
+            self._display.close()
+
+    def abandon(self, error: BaseException) -> None:
+        """Close the session without a report."""
+        session, self._session = self._session, None
+        if session is not None:
+            try:
+                session.close(error)
+            except Exception as second:
+                say(f"Grape: closing failed too: {_words(second)}")
+
+    def _open(self, filename: str) -> None:
+        from ..sessions import Cell, Session
+
+        def shown(file: str) -> str:
+            label = self._shell.compile.format_code_name(file)
+            return str(label[1]) if label else file
+
+        cell = Cell(name=shown(filename), source=self._source, filename=filename)
+        self._session = Session(
+            options=self._options,
+            cell=cell,
+            namespace=self._shell.user_ns,
+            on_progress=self._display.progress,
+            file_names=shown,
+        )
+        self._session.open()
+
+    def _guard(self, what: str, step: Callable[..., None], *args: object) -> None:
+        """Run `step` of the session; where it fails, say so and go on without a session."""
+        try:
+            step(*args)
+        except Exception as error:
+            self.abandon(error)
+            self._display.withdraw(f"{what}, the cell goes on without it: {_words(error)}")
+        except BaseException as interrupt:
+            self.abandon(interrupt)
+            raise
+
+    def _conclude(self, session: Session, error: BaseException | None) -> None:
+        try:
+            report = session.close(error)
+        except (Exception, KeyboardInterrupt) as failure:
+            self._display.withdraw(f"no report, the cell itself is not affected: {_words(failure)}")
+            return
+        if self._options.output is not None:
+            self._shell.push({self._options.output: report})
+        if self._options.json is not None:
+            _write_json(report, self._options.json)
+        try:
+            self._display.finish(report, error)
+        except (Exception, KeyboardInterrupt) as failure:
+            say(f"Grape: the report is in grape.last but could not be shown: {_words(failure)}")
+
+
+def _write_json(report: Report, path: str) -> None:
+    from ..render.files import write_text
+
+    try:
+        write_text(path, report.to_json(), "the report")
+    except UsageError as error:
+        say(f"UsageError: %%grape --json: {error}")
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, GrapeError):
+        return str(error)
+    return f"{type(error).__name__}: {error}".splitlines()[0]

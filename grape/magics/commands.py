@@ -1,0 +1,150 @@
+"""``%grape COMMAND``: one function per command, each returns the text to print. Errors are `UsageError`s."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..model import CODES
+from .documentation import line_help
+
+if TYPE_CHECKING:
+    from ..render import Report
+
+__all__ = ["COMMANDS", "Command", "run_command"]
+
+_NOTHING_YET = "nothing has run under %%grape yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One row of the table. `argument` is "" for none, ``[N]`` for an optional and ``FILE`` for a required one."""
+
+    name: str
+    argument: str
+    help: str
+    run: Callable[[str | None], str]
+
+
+def run_command(line: str) -> str:
+    """What ``%grape line`` prints. Raises `UsageError` with one line."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"cannot read '{line}': {error}") from None
+    if not words or words[0] in ("-h", "--help"):
+        return line_help()
+    name, *arguments = words
+    command = COMMANDS.get(name)
+    if command is None:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"commands: {', '.join(COMMANDS)}"
+        raise UsageError(f"unknown command '{name}'; {hint}")
+    if any(word in ("-h", "--help") for word in arguments):
+        return f"%grape {name} {command.argument}".rstrip() + f"\n  {command.help}"
+    most = 1 if command.argument else 0
+    if len(arguments) > most:
+        extra = arguments[most]
+        takes = f"one argument, {command.argument}" if command.argument else "no argument"
+        raise UsageError(f"%grape {name} takes {takes}; '{extra}' is too much")
+    if not arguments and command.argument and not command.argument.startswith("["):
+        raise UsageError(f"%grape {name} needs an argument: %grape {name} {command.argument}")
+    return command.run(arguments[0] if arguments else None)
+
+
+def _sessions() -> Any:
+    """The session layer where something has run, else None: asking for the status must not import torch."""
+    return sys.modules.get("grape.sessions")
+
+
+def _report() -> Report:
+    sessions = _sessions()
+    report: Report | None = sessions.last_report() if sessions is not None else None
+    if report is None:
+        raise UsageError("there is no report yet; run a cell with %%grape on its first line")
+    return report
+
+
+def _status(_: str | None) -> str:
+    sessions = _sessions()
+    return sessions.engine().status() if sessions is not None else _NOTHING_YET
+
+
+def _undo(number: str | None) -> str:
+    if number is not None and not (number.isascii() and number.isdigit()):
+        raise UsageError(f"%grape undo takes a number from %grape status, not '{number}'")
+    sessions = _sessions()
+    if sessions is None:
+        return f"nothing to undo: {_NOTHING_YET}"
+    return str(sessions.engine().undo(int(number) if number is not None else None))
+
+
+def _reset(_: str | None) -> str:
+    sessions = _sessions()
+    return sessions.engine().reset() if sessions is not None else f"nothing to reset: {_NOTHING_YET}"
+
+
+def _save(path: str | None) -> str:
+    from ..render.files import write_text
+
+    assert path is not None
+    renderers: dict[str, Callable[[Report], str]] = {
+        ".html": lambda report: report.to_html(),
+        ".json": lambda report: report.to_json(),
+        ".txt": lambda report: report.to_text(),
+    }
+    render = renderers.get(PurePath(path).suffix.lower())
+    if render is None:
+        raise UsageError(f"cannot tell the format of '{path}'; end its name in {', '.join(renderers)}")
+    write_text(path, render(_report()), "the report")
+    return f"saved {path}"
+
+
+def _trace(path: str | None) -> str:
+    assert path is not None
+    _report().to_chrome_trace(path)
+    return f"saved {path}; open it in https://ui.perfetto.dev or chrome://tracing"
+
+
+def _doctor(_: str | None) -> str:
+    from ..doctor import doctor
+
+    return doctor()
+
+
+def _explain(code: str | None) -> str:
+    assert code is not None
+    by_name = {name: key for key, name in CODES.items()}
+    known = code.upper() if code.upper() in CODES else by_name.get(code.lower())
+    if known is None:
+        close = difflib.get_close_matches(code.lower(), by_name, n=1, cutoff=0.7)
+        hint = f"did you mean {close[0]}?" if close else f"codes: {', '.join(CODES)}"
+        raise UsageError(f"unknown code '{code}'; {hint}")
+    from ..advisor import explain
+
+    return explain(known)
+
+
+def _help(_: str | None) -> str:
+    return line_help()
+
+
+COMMANDS: dict[str, Command] = {
+    command.name: command
+    for command in (
+        Command(name="status", argument="", help="what is accelerated now, and what it holds", run=_status),
+        Command(name="undo", argument="[N]", help="take back what was applied last, or number N", run=_undo),
+        Command(name="reset", argument="", help="forget everything and release all graphs", run=_reset),
+        Command(name="save", argument="FILE", help="write the last report: .html, .json or .txt", run=_save),
+        Command(name="trace", argument="FILE", help="write the last timelines for Perfetto", run=_trace),
+        Command(name="doctor", argument="", help="driver, torch, bindings: what works here and what not", run=_doctor),
+        Command(name="explain", argument="CODE", help="what a finding means, for example GR101", run=_explain),
+        Command(name="help", argument="", help="this text", run=_help),
+    )
+}

@@ -1,0 +1,106 @@
+"""What one cell shows of Grape: at most one output, its progress first and then its report in the same place."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.displaypub import DisplayPublisher
+from IPython.display import DisplayHandle, display
+
+from .patches import replace_method
+
+if TYPE_CHECKING:
+    from ..render import Report
+
+__all__ = ["CellDisplay", "say"]
+
+SECONDS_BETWEEN_UPDATES = 0.1
+
+
+def say(message: str) -> None:
+    """One line for the person, on stderr as IPython's own usage errors are."""
+    print(message, file=sys.stderr)
+
+
+class _Bundle:
+    """Ready-made representations, by MIME type."""
+
+    def __init__(self, **representations: str) -> None:
+        self._bundle = {mime.replace("_", "/"): text for mime, text in representations.items()}
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self._bundle
+
+
+def _progress(text: str) -> _Bundle:
+    return _Bundle(text_plain=f"Grape: {text}", text_html=f"<div style='opacity: 0.7'>Grape: {html.escape(text)}</div>")
+
+
+def _after_error(report: Report, error: BaseException) -> _Bundle:
+    line = f"Grape: the cell stopped with {type(error).__name__}; until then: {report.verdict}"
+    return _Bundle(
+        text_plain=f"{line} (all of it: print(grape.last))",
+        text_html=f"<details><summary>{html.escape(line)}</summary>{report.to_html()}</details>",
+    )
+
+
+class CellDisplay:
+    """The one display of a cell. It never goes through the displayhook, so that ``Out`` and ``_`` are the person's.
+
+    A front end that cannot replace an output (a terminal) shows no progress. Where the cell clears its output, the
+    place of the progress is gone: no more progress then, and the report comes at the end.
+    """
+
+    def __init__(self, shell: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shell = shell
+        self._clock = clock
+        # IPython's own class prints; those of the front ends send messages, which can be replaced.
+        self._silent = type(shell.display_pub) is DisplayPublisher
+        self._handle: DisplayHandle | None = None
+        self._updated_at = float("-inf")
+        self._restore = replace_method(shell.display_pub, "clear_output", self._watch_clear(shell.display_pub))
+
+    def progress(self, text: str) -> None:
+        """Show `text`, at most ten times a second; what comes faster is dropped."""
+        now = self._clock()
+        if self._silent or now - self._updated_at < SECONDS_BETWEEN_UPDATES:
+            return
+        self._updated_at = now
+        self._show(_progress(text))
+
+    def finish(self, report: Report, error: BaseException | None) -> None:
+        """The report in place of the progress; folded into one line where the cell raised."""
+        self._show(report if error is None else _after_error(report, error), last=True)
+
+    def withdraw(self, why: str) -> None:
+        """There will be no report: say why, and leave no unfinished progress behind."""
+        if self._handle is not None:
+            self._handle.update(_progress(why))
+        else:
+            say(f"Grape: {why}")
+
+    def close(self) -> None:
+        self._silent = True
+        self._restore()
+
+    def _show(self, shown: Any, *, last: bool = False) -> None:
+        if self._handle is not None:
+            self._handle.update(shown)
+        elif last:
+            display(shown)
+        else:
+            self._handle = display(shown, display_id=True)
+
+    def _watch_clear(self, publisher: Any) -> Callable[..., Any]:
+        original = publisher.clear_output
+
+        def clear_output(*args: Any, **kwargs: Any) -> Any:
+            self._handle = None
+            self._silent = True
+            return original(*args, **kwargs)
+
+        return clear_output

@@ -1,0 +1,60 @@
+"""The words behind ``%%grape?``, ``%grape?`` and ``--help``, made from the tables of options and of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..options import OPTIONS
+
+__all__ = ["cell_help", "line_help"]
+
+_CELL_HEAD = """\
+%%grape [options] on the first line of a cell: run the cell once, as without it, and report.
+
+Grape looks on while the cell runs, finds what makes the GPU wait, puts CUDA graphs in the place of what is
+called again and again, checks that the results are the same bits, and shows before and after.
+"""
+
+_CELL_TAIL = """\
+Examples:
+  %%grape                             observe, apply, verify, report
+  %%grape --profile                   observe and advise; apply nothing
+  %%grape -o report --no-widget       keep the report under the name 'report'
+  %%grape --memory-budget 2GB --json report.json
+
+The report is also in grape.last. '%grape undo' takes back what was applied; '%grape?' lists the other commands.
+Below another cell magic (%%time) it works too; top-level await then does not, and errors show the magics' frames."""
+
+_LINE_HEAD = """\
+%grape COMMAND: what Grape knows, does and has done. Put %%grape on the first line of a cell to run it under Grape.
+"""
+
+_LINE_TAIL = """\
+Examples:
+  %grape status
+  %grape undo 2
+  %grape save report.html
+  %grape explain GR101"""
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    rows = list(rows)
+    width = max(len(left) for left, _ in rows)
+    return "\n".join(f"  {left:<{width}}  {right}" for left, right in rows)
+
+
+def cell_help() -> str:
+    options = _table(
+        (", ".join(option.flags) + (f" {option.metavar}" if option.metavar else ""), option.help) for option in OPTIONS
+    )
+    return f"{_CELL_HEAD}\nOptions:\n{options}\n\n{_CELL_TAIL}"
+
+
+def line_help() -> str:
+    from .commands import COMMANDS
+
+    commands = _table(
+        (command.name + (f" {command.argument}" if command.argument else ""), command.help)
+        for command in COMMANDS.values()
+    )
+    return f"{_LINE_HEAD}\nCommands:\n{commands}\n\n{_LINE_TAIL}"

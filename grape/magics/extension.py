@@ -1,0 +1,108 @@
+"""What ``%load_ext grape`` puts into a shell, and how ``%unload_ext grape`` takes all of it out again."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from IPython.core.error import UsageError as IPythonUsageError
+from IPython.core.magic import no_var_expand, output_can_be_silenced
+
+from ..errors import GrapeError
+from .commands import run_command
+from .completion import grape_matcher
+from .documentation import cell_help, line_help
+from .hooks import CellHooks
+from .nested import run_nested
+
+__all__ = ["load", "unload"]
+
+_LOADED: WeakKeyDictionary[Any, ExitStack] = WeakKeyDictionary()
+
+
+def load(ipython: Any) -> None:
+    """Register ``%%grape`` and ``%grape`` in this shell. Harmless where they are there already."""
+    if ipython in _LOADED:
+        return
+    with ExitStack() as undo:
+        hooks = CellHooks(ipython)
+        undo.callback(_close_engine)
+        _add_transformer(ipython, hooks, undo)
+        _add_matcher(ipython, undo)
+        _add_magics(ipython, hooks, undo)
+        for event in ("pre_run_cell", "post_run_cell"):
+            callback = getattr(hooks, event)
+            ipython.events.register(event, callback)
+            undo.callback(ipython.events.unregister, event, callback)
+        undo.callback(hooks.close)
+        _LOADED[ipython] = undo.pop_all()
+
+
+def unload(ipython: Any) -> None:
+    """Take everything out of this shell again and release all graphs. Harmless where nothing was loaded."""
+    undo = _LOADED.pop(ipython, None)
+    if undo is not None:
+        undo.close()
+
+
+def _close_engine() -> None:
+    sessions = sys.modules.get("grape.sessions")
+    if sessions is not None:
+        sessions.engine().close()
+
+
+def _remove(items: list[Any], item: Any) -> None:
+    if item in items:
+        items.remove(item)
+
+
+def _add_transformer(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
+    transformers = shell.input_transformers_cleanup
+
+    def grape_comment(lines: list[str]) -> list[str]:
+        return hooks.transform(lines)
+
+    # Asked whether a cell is complete, IPython leaves such a transformer out. A terminal then waits for the cell's
+    # body as below any cell magic, instead of running a lonely comment.
+    grape_comment.has_side_effects = True  # type: ignore[attr-defined]
+    # First of all: the next one drops blank lines, which would shift the line numbers.
+    transformers.insert(0, grape_comment)
+    undo.callback(_remove, transformers, grape_comment)
+
+
+def _add_matcher(shell: Any, undo: ExitStack) -> None:
+    matchers = shell.Completer.custom_matchers
+    matchers.append(grape_matcher)
+    undo.callback(_remove, matchers, grape_matcher)
+
+
+def _add_magics(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
+    @no_var_expand
+    def line_magic(line: str) -> None:
+        try:
+            print(run_command(line))
+        except GrapeError as error:
+            raise IPythonUsageError(f"%grape: {error}") from None
+
+    @no_var_expand
+    @output_can_be_silenced
+    def cell_magic(line: str, cell: str) -> Any:
+        return run_nested(shell, hooks.cell, line, cell)
+
+    line_magic.__doc__ = line_help()
+    cell_magic.__doc__ = cell_help()
+    for kind, function in (("line", line_magic), ("cell", cell_magic)):
+        table = shell.magics_manager.magics[kind]
+        undo.callback(_restore_magic, table, function, table.get("grape"))
+        table["grape"] = function
+
+
+def _restore_magic(table: dict[str, Any], ours: Any, before: Any) -> None:
+    if table.get("grape") is not ours:
+        return
+    if before is None:
+        del table["grape"]
+    else:
+        table["grape"] = before

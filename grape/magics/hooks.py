@@ -1,0 +1,130 @@
+"""How a cell under ``%%grape`` runs: IPython runs it, once, as any other cell; Grape looks on from hooks.
+
+`pre_run_cell` decides from what was typed, `run_code` is wrapped for the time of the cell to see its top-level
+statements, `post_run_cell` ends it. IPython calls `post_run_cell` for every way a cell can end, interrupts and
+cancelled coroutines included; should it ever be missed, the next `pre_run_cell` ends the cell that was left open.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from ..errors import UsageError
+from ..options import parse_options
+from .cell import EMPTY, GrapeCell
+from .display import say
+from .documentation import cell_help
+from .patches import replace_method
+from .source import comment_out, find_magic, wants_help
+
+__all__ = ["CellHooks", "inside_running_cell"]
+
+
+def inside_running_cell() -> bool:
+    """Whether a cell's code is on this thread's stack: then what IPython is asked to run or transform is nested."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is InteractiveShell.run_code.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class CellHooks:
+    """The input transformer and the event callbacks of one shell, and the cell that is open now."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._cell: GrapeCell | None = None
+        self._restore: Callable[[], None] | None = None
+
+    @property
+    def cell(self) -> GrapeCell | None:
+        """The cell that is open now."""
+        return self._cell
+
+    def transform(self, lines: list[str]) -> list[str]:
+        """For `input_transformers_cleanup`. Nested code (a cell magic's body) keeps ``%%grape`` as a cell magic."""
+        if find_magic(lines) is None or inside_running_cell():
+            return lines
+        return comment_out(lines)
+
+    def pre_run_cell(self, info: Any) -> None:
+        if inside_running_cell():
+            return
+        if self._cell is not None and self._is_stale(self._cell):
+            self._finish(None)
+        source = info.raw_cell
+        magic = find_magic(source.splitlines(keepends=True))
+        if magic is None or magic.is_help_over_code:
+            return
+        if wants_help(magic.options):
+            print(cell_help())
+        elif magic.body_is_blank:
+            say(EMPTY)
+        elif self._cell is not None:
+            say("%%grape: another thread runs a cell under Grape; this cell runs without it")
+        else:
+            self._begin(source, magic.options, info)
+
+    def post_run_cell(self, result: Any) -> None:
+        """`result` is None where IPython could not finish the cell; the exception is then on its way."""
+        cell = self._cell
+        if cell is None or cell.thread != threading.get_ident():
+            return
+        if result is None:
+            ended = not inside_running_cell()
+            error = sys.exception()
+        else:
+            ended = result.info is cell.info or not inside_running_cell()
+            error = result.error_in_exec or result.error_before_exec
+        if ended:
+            self._finish(error)
+
+    def close(self) -> None:
+        """End a cell that is still open, as when the extension is unloaded inside it."""
+        self._finish(None)
+
+    def _begin(self, source: str, options: str, info: Any) -> None:
+        try:
+            parsed = parse_options(options)
+        except UsageError as error:
+            say(f"UsageError: %%grape: {error} (the cell runs without Grape)")
+            return
+        self._cell = cell = GrapeCell(self._shell, source=source, options=parsed, info=info)
+        self._restore = replace_method(self._shell, "run_code", self._watch_statements(cell))
+
+    def _finish(self, error: BaseException | None) -> None:
+        cell, self._cell = self._cell, None
+        restore, self._restore = self._restore, None
+        if restore is not None:
+            restore()
+        if cell is not None:
+            cell.finish(error)
+
+    def _is_stale(self, cell: GrapeCell) -> bool:
+        here = threading.get_ident()
+        return cell.thread == here or all(thread.ident != cell.thread for thread in threading.enumerate())
+
+    def _watch_statements(self, cell: GrapeCell) -> Callable[..., Any]:
+        original = self._shell.run_code
+
+        async def run_code(code_obj: Any, result: Any = None, *, async_: bool = False) -> Any:
+            mine = self._cell is cell and result is not None and result.info is cell.info
+            if mine:
+                try:
+                    cell.before_statement(code_obj.co_filename)
+                except BaseException as interrupt:
+                    # Ctrl-C reached Grape instead of the statement: it ends the cell as it would have in there.
+                    result.error_in_exec = interrupt
+                    self._shell.showtraceback((type(interrupt), interrupt, None))
+                    return True
+            return await original(code_obj, result, async_=async_)
+
+        return run_code

@@ -1,0 +1,78 @@
+"""``%%grape`` as a real cell magic: below another cell magic (``%%time``), or behind a pasted prompt.
+
+What differs from ``%%grape`` on the first line: the report comes before the traceback of an error, the traceback
+also shows the frames of the magics, and there is no top-level ``await``. Errors are raised, never swallowed.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from IPython.core.error import UsageError as IPythonUsageError
+
+from ..errors import UsageError
+from ..options import parse_options
+from .cell import GrapeCell
+from .display import say
+from .documentation import cell_help
+from .source import comment_out, wants_help
+
+__all__ = ["run_nested"]
+
+
+def run_nested(shell: Any, outer: GrapeCell | None, line: str, body: str) -> Any:
+    """Run `body` and return the value of its last expression, or None. Raises what the body raises."""
+    if wants_help(line):
+        print(cell_help())
+        return None
+    source = f"%%grape {line}".rstrip() + "\n" + body
+    statements, filename = _parse(shell, source)
+    cell = None
+    if outer is not None:
+        say("%%grape: the whole cell runs under Grape already; this line is ignored")
+    else:
+        try:
+            cell = GrapeCell(shell, source=source, options=parse_options(line))
+        except UsageError as error:
+            say(f"UsageError: %%grape: {error} (the cell runs without Grape)")
+    try:
+        value = _run(shell, statements, filename, cell)
+    except BaseException as error:
+        if cell is not None:
+            cell.finish(error)
+        raise
+    if cell is not None:
+        cell.finish(None)
+    return value
+
+
+def _parse(shell: Any, source: str) -> tuple[list[ast.stmt], str]:
+    text = shell.transform_cell("".join(comment_out(source.splitlines(keepends=True))))
+    filename = shell.compile.cache(text, shell.displayhook.prompt_count, raw_code=source)
+    tree = shell.transform_ast(shell.compile.ast_parse(text, filename))
+    return tree.body, filename
+
+
+def _run(shell: Any, statements: list[ast.stmt], filename: str, cell: GrapeCell | None) -> Any:
+    value = None
+    for statement in statements:
+        if cell is not None:
+            cell.before_statement(filename)
+        if statement is statements[-1] and isinstance(statement, ast.Expr):
+            code = _compiled(shell, ast.Expression(statement.value), filename, "eval")
+            value = eval(code, shell.user_global_ns, shell.user_ns)
+        else:
+            exec(_compiled(shell, ast.Module([statement], []), filename, "exec"), shell.user_global_ns, shell.user_ns)
+    return value
+
+
+def _compiled(shell: Any, tree: ast.AST, filename: str, mode: str) -> Any:
+    try:
+        return shell.compile(tree, filename, mode)
+    except SyntaxError as error:
+        if "await" in str(error):
+            raise IPythonUsageError(
+                "%%grape: top-level await works where %%grape is the first line of the cell"
+            ) from None
+        raise
