@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..model import OpRecord, Position
+from ..model import CellEvidence, OpRecord, Position
 
-__all__ = ["amount", "listed", "milliseconds", "operator_name", "shape_text", "times", "via"]
+__all__ = ["amount", "listed", "milliseconds", "operator_name", "shape_text", "times", "via", "waits"]
 
 _SPOKEN = {
     "_local_scalar_dense": "reading a value",
@@ -72,3 +72,8 @@ def via(user: Position | None, inner: Position | None) -> str:
         _, found, rest = file.partition(root)
         file = rest if found else file
     return f" (in {inner.function}, {file}, line {inner.line})"
+
+
+def waits(evidence: CellEvidence) -> str:
+    """Without a CUDA device nothing waited: the trace only shows where it would."""
+    return "the CPU waits" if evidence.cuda else "the CPU would wait for a GPU"

@@ -39,12 +39,13 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     subject = f"`{written}`" if written else "printing a tensor" if site.construct == "print" else _operator(site)
     saving = sync_saving_ms(evidence, site, sites)
     gap = sync_gap_ms(site.region.before) if site.region else None
+    verb = "makes the CPU wait for the GPU" if evidence.cuda else "would make the CPU wait for a GPU"
     how_often = times(site.per_call) if site.region else f"at each of {site.executions} executions"
     cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     return Finding(
         code=CODE,
         severity=severity_in(site.region, CODE),
-        message=f"{subject} makes the CPU wait for the GPU {how_often}{cost}{via(site.user, site.inner)}",
+        message=f"{subject} {verb} {how_often}{cost}{via(site.user, site.inner)}",
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(

@@ -15,7 +15,7 @@ from ..cost import H200, MachineCosts
 from ..refusals import severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
-from ..words import milliseconds, times, via
+from ..words import milliseconds, times, via, waits
 
 CODE = "GR102"
 
@@ -47,7 +47,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     return Finding(
         code=CODE,
         severity=severity_in(site.region, CODE),
-        message=f"{statement} needs a tensor's value: the CPU waits {rate}{cost}{ways}{via(site.user, site.inner)}",
+        message=f"{statement} needs a tensor's value: {waits(evidence)} {rate}{cost}{ways}{via(site.user, site.inner)}",
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(

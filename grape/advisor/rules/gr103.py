@@ -15,7 +15,7 @@ from ..cost import H200, MachineCosts
 from ..refusals import severity_in, with_refusals
 from ..sites import Site, sync_saving_ms, sync_sites
 from ..source import cell_source
-from ..words import milliseconds, operator_name, shape_text, times, via
+from ..words import milliseconds, operator_name, shape_text, times, via, waits
 
 CODE = "GR103"
 
@@ -58,7 +58,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     return Finding(
         code=CODE,
         severity=severity_in(site.region, CODE),
-        message=f"the output shape of {subject} depends on data: the CPU waits {rate}{cost}{seen}"
+        message=f"the output shape of {subject} depends on data: {waits(evidence)} {rate}{cost}{seen}"
         f"{via(site.user, site.inner)}",
         at=site.at,
         region=site.region.name if site.region else None,

@@ -1,0 +1,168 @@
+"""The engine: severity by measured cost, one finding per cause, what matters most first."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grape.advisor import advise
+from grape.model import CODES, CellEvidence, CopyRecord, Decision, Refused, ScalarChange, Trace
+from tests.unit.trace_builder import LIBRARY, at, cell, item, ms, op, region, shapes, timeline, trace, view
+
+# One call of 1 ms with 100 us of device work.
+IDLE = timeline(*[(i * 100, i * 100 + 10) for i in range(10)], wall_us=1000)
+BUSY = timeline((0, 990), wall_us=1000)
+
+
+def reading(line: int, wait_ns: int = 10_000, construct: str | None = "call") -> Trace:
+    return trace(item(line=line), reads=[(0, construct, 1.0, wait_ns)])
+
+
+def codes(evidence: CellEvidence) -> list[str]:
+    return [finding.code for finding in advise(evidence)]
+
+
+def test_a_cell_without_regions_has_no_findings() -> None:
+    assert advise(cell()) == ()
+    assert advise(cell(region(outcome="replayed", traces=(trace(),), before=BUSY))) == ()
+
+
+@pytest.mark.parametrize(
+    ("wait_ns", "severity"),
+    [(9_900, "hint"), (10_000, "costly"), (500_000, "costly")],
+    ids=["below 1%", "exactly 1%", "above"],
+)
+def test_below_one_percent_of_the_call_is_a_hint(wait_ns: int, severity: str) -> None:
+    evidence = cell(region(outcome="replayed", traces=(reading(1, wait_ns),), before_ms=ms(1.0), after_ms=ms(1.0)))
+    (finding,) = advise(evidence)
+    assert finding.severity == severity
+
+
+def test_a_replayed_region_is_graded_by_what_a_call_takes_now() -> None:
+    call = reading(1, 15_000)
+    replayed = region(outcome="replayed", traces=(call,), before_ms=ms(10.0), after_ms=ms(1.0))
+    assert advise(cell(replayed))[0].severity == "costly"
+
+
+def test_outside_of_regions_the_whole_cell_is_the_measure() -> None:
+    loop = trace(*[item(line=2)] * 4, reads=[(i, "call", 1.0, 2_000_000) for i in range(4)])
+    source = "for x in y:\n    z += f(x).item()\n"
+    assert advise(cell(source=source, trace=loop, wall_ms=801.0))[0].severity == "hint"
+    assert advise(cell(source=source, trace=loop, wall_ms=800.0))[0].severity == "costly"
+
+
+def test_what_was_not_measured_is_costly_and_predicts_nothing_on_the_tape() -> None:
+    copies = (CopyRecord(argument="x", bytes=2**20, calls=9, ms_per_call=0.5),)
+    findings = advise(cell(region(outcome="replayed", copies=copies, traces=(reading(1),)), cuda=False))
+    assert [(f.code, f.severity, f.predicted_ms_per_call) for f in findings] == [
+        ("GR101", "costly", None),
+        ("GR301", "costly", None),
+    ]
+
+
+def test_a_blocker_stays_one_however_little_it_costs() -> None:
+    (finding,) = advise(cell(region(traces=(reading(1, 1),), before_ms=ms(100.0))))
+    assert finding.severity == "blocker"
+
+
+def test_same_code_line_and_region_are_one_finding_with_a_count() -> None:
+    first = item(inner=at(5, file=LIBRARY, function="a"))
+    second = item(inner=at(9, file=LIBRARY, function="b"))
+    call = trace(first, second, reads=[(0, None, 1, 10_000), (1, None, 1, 30_000)])
+    (finding,) = advise(cell(region(traces=(call,))))
+    assert finding.message == (
+        "reading a value makes the CPU wait for the GPU once per call (0.03 ms) (in b, somelib/masks.py, line 9)"
+        "; and 1 more on this line"
+    )
+    assert dict(finding.evidence)["count"] == 2
+    assert finding.predicted_ms_per_call == pytest.approx(0.04)
+
+
+def test_other_lines_regions_and_codes_stay_apart() -> None:
+    twice = trace(item(line=1), item(line=2), reads=[(0, "call", 1, 5), (1, "call", 1, 5)])
+    branch = trace(item(line=1), item(line=1), reads=[(0, "call", 1, 5), (1, "if", True, 5)])
+    assert len(advise(cell(region("a", traces=(twice,)), region("b", traces=(reading(1),))))) == 3
+    assert codes(cell(region(traces=(branch,)))) == ["GR101", "GR102"]
+
+
+def test_a_line_in_nested_regions_is_reported_for_the_innermost() -> None:
+    outer = region("generate", traces=(reading(7),))
+    inner = region("forward", parent="generate", traces=(reading(7),))
+    sibling = region("score", traces=(reading(7),))
+    assert [f.region for f in advise(cell(outer, inner, sibling))] == ["forward", "score"]
+
+
+def test_blockers_first_and_among_them_the_region_that_holds_most_time() -> None:
+    small = region("small", line=1, calls=10, traces=(reading(1, 900_000),), before=BUSY, before_ms=ms(1.0))
+    large = region("large", line=2, calls=10, traces=(reading(2, 1_000),), before=IDLE, before_ms=ms(1.0))
+    applied = region("applied", line=3, calls=10, outcome="replayed", traces=(reading(3, 500_000),), after_ms=ms(1.0))
+    findings = advise(cell(applied, small, large))
+    assert [(f.code, f.region) for f in findings if f.severity == "blocker"] == [("GR101", "large"), ("GR101", "small")]
+    assert [f.severity for f in findings] == sorted(
+        (f.severity for f in findings), key=["blocker", "costly", "hint"].index
+    )
+
+
+def test_costly_findings_by_what_they_cost_in_the_whole_cell() -> None:
+    rare = region("rare", line=1, calls=2, outcome="replayed", traces=(reading(1, 900_000),), after_ms=ms(1.0))
+    often = region("often", line=2, calls=500, outcome="replayed", traces=(reading(2, 50_000),), after_ms=ms(1.0))
+    assert [f.region for f in advise(cell(rare, often))] == ["often", "rare"]
+
+
+def test_equal_findings_keep_their_order() -> None:
+    regions = [region(name, line=i, traces=(reading(i),)) for i, name in enumerate("cab", start=1)]
+    evidence = cell(*regions)
+    assert [f.region for f in advise(evidence)] == ["c", "a", "b"]
+    assert advise(evidence) == advise(evidence)
+
+
+def test_the_only_blocker_gains_what_the_graph_would() -> None:
+    (blocker, launches) = advise(cell(region(traces=(reading(1),), before=IDLE, before_ms=ms(1.0))))
+    assert (blocker.code, launches.code) == ("GR101", "GR501")
+    assert blocker.predicted_ms_per_call == pytest.approx(0.9 - 10 * 0.0012)
+    assert dict(blocker.evidence)["blockers_in_region"] == 1
+
+
+def test_one_of_several_blockers_gains_its_own_cost_only() -> None:
+    both = trace(item(line=1), item(line=2), reads=[(0, "call", 1, 10_000), (1, "if", True, 20_000)])
+    findings = [f for f in advise(cell(region(traces=(both,), before=IDLE))) if f.severity == "blocker"]
+    assert [(f.code, f.predicted_ms_per_call) for f in findings] == [
+        ("GR102", pytest.approx(0.02)),
+        ("GR101", pytest.approx(0.01)),
+    ]
+
+
+def test_every_refusal_has_a_finding_with_its_code() -> None:
+    for code in CODES:
+        refused = Refused(code=code, why="because", at=at(3))
+        found = advise(cell(region(outcome="refused", refused=refused), cuda=False))
+        if code == "GR501":  # no capture is refused for being launch-bound
+            assert found == ()
+        else:
+            assert [f.code for f in found] == [code], code
+
+
+def test_findings_are_plain_values() -> None:
+    """Everything at once; `json.dumps` takes it, and each finding has a line and an advice."""
+    sent = op("aten._to_copy.default", "transfer-in", args=[view(8, (), device="cpu")], outputs=[view(9, ())])
+    dynamic = op("aten.nonzero.default", "dynamic", outputs=[view(7, (3, 1))])
+    call = trace(item(), item(), dynamic, sent, reads=[(0, "call", 1, 5), (1, "if", True, 5)], needs_grad=True)
+    decision = Decision(
+        action="drop", shapes="x", seen=1, expected_calls=1.0, saving_ms=0.1, capture_ms=9.0, why="too few calls"
+    )
+    busy = region(
+        traces=(call,),
+        before=IDLE,
+        before_ms=ms(1.0),
+        shapes=shapes(*[{"past": (1, n), "x": (m,)} for n, m in zip(range(5, 9), (3, 9, 4, 4), strict=True)]),
+        copies=(CopyRecord(argument="x", bytes=9, calls=1), CopyRecord(argument="h", bytes=9, calls=1, host=True)),
+        scalar_changes=(ScalarChange(operator="aten.mul.Tensor", values=(1, 2), at=None),),
+        decisions=(decision,),
+    )
+    findings = advise(cell(busy))
+    seen = {finding.code for finding in findings}
+    assert seen == set(CODES) - {"GR402", "GR404"}
+    for finding in findings:
+        json.dumps(finding.to_dict())
+        assert finding.at is not None and finding.advice and finding.fix is None and "\n" not in finding.message

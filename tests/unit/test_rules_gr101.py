@@ -1,0 +1,101 @@
+"""GR101: the CPU waits for the GPU, and no branch needs the value."""
+
+from __future__ import annotations
+
+import pytest
+
+from grape.advisor.rules import gr101
+from grape.model import Refused
+from tests.unit.trace_builder import LIBRARY, at, cell, item, op, region, timeline, trace, view
+
+SOURCE = "for x in data:\n    total += loss(x).item()\nprint(total)\n"
+
+
+def test_names_the_call_the_count_and_the_wait() -> None:
+    calls = (
+        trace(item(line=2), reads=[(0, "call", 0.5, 40_000)]),
+        trace(item(line=2), reads=[(0, "call", 0.6, 60_000)]),
+    )
+    (finding,) = gr101.check(cell(region(traces=calls), source=SOURCE))
+    assert finding.message == "`loss(x).item()` makes the CPU wait for the GPU once per call (0.05 ms)"
+    assert finding.predicted_ms_per_call == pytest.approx(0.05)
+    assert (finding.severity, finding.at, finding.region) == ("blocker", at(2), "step")
+    assert finding.advice == "keep the value as a tensor (`x.detach()`), and read it once after the loop"
+
+
+def test_names_the_operator_where_the_line_is_not_in_the_cell() -> None:
+    inner = at(9, file=LIBRARY, function="build")
+    (finding,) = gr101.check(cell(region(traces=(trace(item(inner=inner), reads=[(0, None, 1, 1_000)]),))))
+    assert finding.message == (
+        "reading a value makes the CPU wait for the GPU once per call (0.001 ms) (in build, somelib/masks.py, line 9)"
+    )
+
+
+def test_a_copy_to_the_cpu_without_a_recorded_read_counts_its_own_time() -> None:
+    out = op("aten._to_copy.default", "transfer-out", args=[view(0)], outputs=[view(1, device="cpu")], host_ns=200_000)
+    (finding,) = gr101.check(cell(region(outcome="replayed", traces=(trace(out),))))
+    assert finding.message == "copying a tensor to the CPU makes the CPU wait for the GPU once per call (0.2 ms)"
+    assert (finding.severity, finding.advice) == ("costly", "keep the tensor on the GPU; copy once after the loop")
+
+
+def test_printing_gets_its_own_advice() -> None:
+    (finding,) = gr101.check(cell(region(traces=(trace(item(), reads=[(0, "print", 1.0, 0)]),))))
+    assert finding.message.startswith("printing a tensor makes the CPU wait")
+    assert finding.advice is not None and finding.advice.startswith("print after the loop")
+
+
+@pytest.mark.parametrize("construct", ["if", "while", "assert", "ternary", "bool-op"])
+def test_leaves_branches_to_gr102(construct: str) -> None:
+    assert not list(gr101.check(cell(region(traces=(trace(item(), reads=[(0, construct, True, 5)]),)))))
+
+
+def test_leaves_dynamic_shapes_to_gr103() -> None:
+    dynamic = op("aten.nonzero.default", "dynamic", outputs=[view(1, (3, 1))])
+    assert not list(gr101.check(cell(region(traces=(trace(dynamic, reads=[(0, None, None, 5)]),)))))
+
+
+def test_a_saving_includes_the_gap_behind_the_copy_but_is_never_more_than_the_idle_time() -> None:
+    call = trace(item(), reads=[(0, "call", 1.0, 30_000)])
+    # One call of 100 us: kernel, copy to the host, 20 us of nothing, kernel until the end.
+    gap = timeline((0, 40), (40, 45, "Memcpy DtoH (Device -> Pageable)", 4), (65, 100), wall_us=100)
+    (finding,) = gr101.check(cell(region(traces=(call,), before=gap)))
+    assert dict(finding.evidence)["gap_ms_per_call"] == pytest.approx(0.02)
+    assert finding.predicted_ms_per_call == pytest.approx(0.02)  # waiting 30 us behind 45 us of work is no loss
+    idle = timeline((0, 10), (10, 15, "Memcpy DtoH (Device -> Pageable)", 4), (35, 40), wall_us=100)
+    (finding,) = gr101.check(cell(region(traces=(call,), before=idle)))
+    assert finding.predicted_ms_per_call == pytest.approx(0.05)
+
+
+def test_claims_no_time_on_the_tape() -> None:
+    call = trace(item(), reads=[(0, "call", 1.0, 30_000)])
+    (finding,) = gr101.check(cell(region(traces=(call,)), cuda=False))
+    assert finding.message == "reading a value would make the CPU wait for a GPU once per call"
+    assert finding.predicted_ms_per_call is None
+    assert dict(finding.evidence)["wait_ms_per_call"] is None
+
+
+def test_in_the_cell_a_read_counts_when_its_line_repeats() -> None:
+    loop = trace(*[item(line=2)] * 3, reads=[(i, "call", 1.0, 10_000) for i in range(3)])
+    (finding,) = gr101.check(cell(source=SOURCE, trace=loop))
+    assert finding.message == "`loss(x).item()` makes the CPU wait for the GPU at each of 3 executions (0.01 ms each)"
+    assert (finding.region, finding.severity) == (None, "costly")
+
+
+def test_in_the_cell_a_read_after_the_loop_is_no_finding() -> None:
+    after = "y = f(x)\nprint(y.item(), y.item())\n"
+    twice = trace(*[item(line=2)] * 2, reads=[(i, "call", 1.0, 10_000) for i in range(2)])
+    assert not list(gr101.check(cell(source=after, trace=twice)))
+    assert not list(gr101.check(cell(source=SOURCE, trace=trace(item(line=2), reads=[(0, "call", 1.0, 10)]))))
+
+
+def test_a_refusal_without_a_traced_read_is_still_reported() -> None:
+    refused = Refused(code="GR101", why="the host reads a value inside the call", at=at(7))
+    (finding,) = gr101.check(cell(region(outcome="refused", refused=refused)))
+    assert (finding.message, finding.at) == ("`step` stays eager: the host reads a value inside the call", at(7))
+
+
+def test_a_refusal_at_a_traced_line_is_reported_once() -> None:
+    refused = Refused(code="GR101", why="the host reads a value inside the call", at=at(2))
+    call = trace(item(line=2), reads=[(0, "call", 1.0, 10)])
+    (finding,) = gr101.check(cell(region(outcome="refused", refused=refused, traces=(call,))))
+    assert finding.message.startswith("reading a value makes")

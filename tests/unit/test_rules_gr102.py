@@ -1,0 +1,106 @@
+"""GR102: a tensor's value decides which way the Python code goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from grape.advisor.rules import gr102
+from grape.model import Finding
+from tests.unit.trace_builder import LIBRARY, at, cell, item, op, region, trace, view
+
+
+def one(construct: str | None, *values: object, source: str = "", outcome: str = "refused") -> list[Finding]:
+    calls = tuple(trace(item(), reads=[(0, construct, value, 20_000)]) for value in values)
+    return list(gr102.check(cell(region(traces=calls, outcome=outcome), source=source)))
+
+
+@pytest.mark.parametrize(
+    ("construct", "source", "message", "advice"),
+    [
+        (
+            "if",
+            "if top > limit: x = x / top",
+            "`if top > limit` needs a tensor's value: the CPU waits once per call (0.02 ms), true 1 of 2 times",
+            "compute both sides and select with `torch.where(top > limit, a, b)`, or take the `if` out of the region",
+        ),
+        (
+            "while",
+            "while not done.all(): step()",
+            "`while not done.all()` needs a tensor's value: the CPU waits once per call (0.02 ms), true 1 of 2 times",
+            "test `not done.all()` only every n-th iteration, or run a fixed number of iterations with masked updates",
+        ),
+        (
+            "assert",
+            "assert x.isfinite()",
+            "`assert x.isfinite()` needs a tensor's value: the CPU waits once per call (0.02 ms), true 1 of 2 times",
+            "drop the assert from the hot path, or use `torch._assert_async(x.isfinite())`, which does not wait",
+        ),
+        (
+            "ternary",
+            "y = a if (x > 0).any() else b",
+            "a conditional expression needs a tensor's value: the CPU waits once per call (0.02 ms), true 1 of 2 times",
+            "select with `torch.where((x > 0).any(), a, b)`",
+        ),
+        (
+            "bool-op",
+            "ok = low and high",
+            "`low and high` needs a tensor's value: the CPU waits once per call (0.02 ms), true 1 of 2 times",
+            "use `&`, `|`, `~` (or `torch.logical_and`) so that the result stays a tensor",
+        ),
+    ],
+)
+def test_each_construct_is_named_with_its_condition(construct: str, source: str, message: str, advice: str) -> None:
+    (finding,) = one(construct, True, False, source=source)
+    assert (finding.message, finding.advice, finding.severity) == (message, advice, "blocker")
+
+
+def test_evidence_says_how_often_each_way_was_taken() -> None:
+    (finding,) = one("if", True, True, False)
+    evidence = dict(finding.evidence)
+    assert (evidence["taken"], evidence["not_taken"], evidence["syncs_per_call"]) == (2, 1, 1.0)
+
+
+@pytest.mark.parametrize("construct", [None, "print", "call"])
+def test_other_reads_are_no_branch(construct: str | None) -> None:
+    assert one(construct, 1.0) == []
+
+
+def test_a_value_that_was_not_recorded_leaves_the_ways_out() -> None:
+    (finding,) = one("if", None)
+    assert finding.message == "`if` needs a tensor's value: the CPU waits once per call (0.02 ms)"
+
+
+def test_a_branch_in_a_library_names_the_innermost_frame_and_not_the_persons_if() -> None:
+    read = item(inner=at(30, file=LIBRARY, function="causal"))
+    evidence = cell(region(traces=(trace(read, reads=[(0, "if", True, 0)]),)), source="if model(x): pass")
+    (finding,) = gr102.check(evidence)
+    assert finding.message.endswith("(in causal, somelib/masks.py, line 30)")
+    assert dict(finding.evidence)["condition"] is None
+
+
+def test_in_a_replayed_region_a_branch_blocks_nothing() -> None:
+    (finding,) = one("if", True, outcome="replayed")
+    assert finding.severity == "costly"
+
+
+def test_a_break_in_the_cells_own_loop_is_reported_outside_of_regions() -> None:
+    source = "for i in range(9):\n    t = step(t)\n    if t == end:\n        break\n"
+    reads = trace(*[item(line=3)] * 4, reads=[(i, "if", i == 3, 1_000) for i in range(4)])
+    (finding,) = gr102.check(cell(source=source, trace=reads))
+    assert finding.message == (
+        "`if t == end` needs a tensor's value: the CPU waits at each of 4 executions (0.001 ms each), true 1 of 4 times"
+    )
+    assert finding.region is None
+
+
+def test_dynamic_operators_are_no_branch() -> None:
+    dynamic = op("aten.nonzero.default", "dynamic", outputs=[view(1, (3, 1))])
+    assert not list(gr102.check(cell(region(traces=(trace(dynamic, reads=[(0, "if", None, 5)]),)))))
+
+
+def test_on_the_tape_nothing_waited() -> None:
+    call = trace(item(), reads=[(0, "if", True, 20_000)])
+    (finding,) = gr102.check(cell(region(traces=(call,)), cuda=False))
+    assert finding.message == (
+        "`if` needs a tensor's value: the CPU would wait for a GPU once per call, true 1 of 1 times"
+    )

@@ -1,0 +1,74 @@
+"""GR201: a region was called with several argument shapes."""
+
+from __future__ import annotations
+
+import pytest
+
+from grape.advisor.rules import gr201
+from tests.unit.trace_builder import cell, region, shapes, timeline
+
+LENGTHS = [{"x": (8, length)} for length in (20, 31, 25, 60, 33, 47, 29)]
+
+
+def test_counts_shapes_and_sums_what_capturing_all_took() -> None:
+    counted = shapes(*LENGTHS, counts=[9, 1, 1, 1, 1, 1, 6], captured=True, capture_ms=40.0, graph_bytes=2**20)
+    (finding,) = gr201.check(cell(region(calls=20, shapes=counted)))
+    assert finding.message == (
+        "`step` was called with 7 shapes of `x` in 20 calls; capturing all took 280 ms and holds 7 MB"
+    )
+    evidence = dict(finding.evidence)
+    assert evidence["histogram"] == (
+        ("x [8, 20]", 9),
+        ("x [8, 29]", 6),
+        ("x [8, 31]", 1),
+        ("x [8, 25]", 1),
+        ("x [8, 60]", 1),
+    )
+    assert finding.predicted_ms_per_call == pytest.approx(240 / 20)
+    assert finding.advice == "pad or bucket `x` to a few sizes, so that calls share graphs"
+
+
+def test_a_partly_captured_region_is_extrapolated_and_says_so() -> None:
+    done = shapes(LENGTHS[0], captured=True, capture_ms=30.0, graph_bytes=2**20)
+    (finding,) = gr201.check(cell(region(calls=9, shapes=(*done, *shapes(*LENGTHS)[1:3]))))
+    assert finding.message.endswith("; 1 of 3 are captured, capturing all would take about 90 ms")
+    assert finding.predicted_ms_per_call == 0.0
+
+
+def test_without_any_capture_the_timeline_prices_it() -> None:
+    before = timeline(*[(i * 10, i * 10 + 5) for i in range(312)], wall_us=5000)
+    (finding,) = gr201.check(cell(region(shapes=shapes(*LENGTHS[:2]), before=before)))
+    assert finding.message.endswith("; 0 of 2 are captured, capturing all would take about 80 ms")
+    assert finding.predicted_ms_per_call is None
+
+
+def test_without_any_measurement_no_price_is_named() -> None:
+    (finding,) = gr201.check(cell(region(shapes=shapes(*LENGTHS[:2]))))
+    assert finding.message == "`step` was called with 2 shapes of `x` in 10 calls"
+
+
+def test_only_the_arguments_that_vary_are_named() -> None:
+    (finding,) = gr201.check(cell(region(shapes=shapes({"x": (8, 3), "w": (5,)}, {"x": (8, 9), "w": (5,)}))))
+    assert dict(finding.evidence)["arguments"] == ("x",)
+
+
+def test_one_shape_is_no_finding() -> None:
+    assert not list(gr201.check(cell(region(shapes=shapes(LENGTHS[0], counts=[100])))))
+    assert not list(gr201.check(cell(region())))
+
+
+def test_steady_growth_belongs_to_gr202() -> None:
+    growing = shapes(*[{"past": (1, n), "ids": (1, 1)} for n in range(5, 12)])
+    assert not list(gr201.check(cell(region(shapes=growing))))
+
+
+def test_a_prompt_before_growing_steps_is_no_shape_dynamism() -> None:
+    decode = shapes({"ids": (1, 5)}, *[{"ids": (1, 1), "past": (1, 12, n, 64)} for n in range(5, 12)])
+    assert not list(gr201.check(cell(region(shapes=decode))))
+
+
+def test_beside_growth_another_varying_argument_is_reported_alone() -> None:
+    mixed = shapes(*[{"past": (1, 5 + i), "image": (3, size)} for i, size in enumerate((64, 64, 48, 80, 96))])
+    (finding,) = gr201.check(cell(region(shapes=mixed)))
+    assert dict(finding.evidence)["arguments"] == ("image",)
+    assert dict(finding.evidence)["distinct"] == 4

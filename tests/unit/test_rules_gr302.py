@@ -1,0 +1,74 @@
+"""GR302: a tensor comes from the CPU's memory at each call."""
+
+from __future__ import annotations
+
+import pytest
+
+from grape.advisor.cost import MachineCosts
+from grape.advisor.rules import gr302
+from grape.model import CopyRecord
+from tests.unit.trace_builder import at, cell, op, region, timeline, trace, view
+
+SENT = op(
+    "aten._to_copy.default", "transfer-in", args=[view(0, (256,), device="cpu")], outputs=[view(1, (256,))], line=2
+)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "message", "advice"),
+    [
+        (
+            False,
+            "`x` comes from unpinned CPU memory at each call of `step`: 1 KB, 0.2 ms per call",
+            "move `x` to the GPU once before the loop, or pin it and copy with `non_blocking=True`",
+        ),
+        (
+            True,
+            "`x` comes from pinned CPU memory at each call of `step`: 1 KB, 0.2 ms per call",
+            "move `x` to the GPU once before the loop, or copy the next one while this call runs",
+        ),
+    ],
+)
+def test_a_host_argument_of_a_replay(pinned: bool, message: str, advice: str) -> None:
+    copy = CopyRecord(argument="x", bytes=1024, calls=9, ms_per_call=0.2, host=True, pinned=pinned, made_at=at(3))
+    (finding,) = gr302.check(cell(region(outcome="replayed", copies=(copy,))))
+    assert (finding.message, finding.advice, finding.at) == (message, advice, at(3))
+    assert finding.predicted_ms_per_call == 0.2
+
+
+def test_an_argument_sent_inside_the_region() -> None:
+    before = timeline((0, 10, "Memcpy HtoD (Pageable -> Device)", 1024), (20, 60), wall_us=100)
+    evidence = cell(
+        region(traces=(trace(SENT, arguments=[0]),), before=before), source="def step(x):\n    x = x.to('cuda')\n"
+    )
+    (finding,) = gr302.check(evidence)
+    assert finding.message == "`x.to('cuda')` sends 1 KB to the GPU once per call, 0.01 ms"
+    assert finding.predicted_ms_per_call == pytest.approx(0.01)
+
+
+def test_copies_of_another_size_do_not_price_it() -> None:
+    before = timeline((0, 10, "Memcpy HtoD (Pageable -> Device)", 4), (20, 60), wall_us=100)
+    (finding,) = gr302.check(cell(region(traces=(trace(SENT, arguments=[0]),), before=before)))
+    assert finding.message == "a CPU tensor sends 1 KB to the GPU once per call"
+    assert finding.predicted_ms_per_call is None
+
+
+def test_a_calibrated_rate_prices_it_without_a_timeline() -> None:
+    (finding,) = gr302.check(cell(region(traces=(trace(SENT, arguments=[0]),))), MachineCosts(host_copy_gb_per_s=1.024))
+    assert finding.predicted_ms_per_call == pytest.approx(0.001)
+
+
+def test_what_is_no_argument_belongs_to_gr401() -> None:
+    assert not list(gr302.check(cell(region(traces=(trace(SENT),)))))
+
+
+def test_in_a_loop_of_the_cell_any_tensor_counts() -> None:
+    source = "for x in data:\n    y = step(x.to('cuda'))\n"
+    (finding,) = gr302.check(cell(source=source, trace=trace(SENT, SENT, SENT)))
+    assert finding.message == "`x.to('cuda')` sends 1 KB to the GPU at each of 3 executions"
+    assert finding.region is None
+
+
+def test_moving_once_before_the_loop_is_no_finding() -> None:
+    source = "\nmodel.cuda()\nfor x in data:\n    step(x)\n"
+    assert not list(gr302.check(cell(source=source, trace=trace(SENT, SENT, SENT))))

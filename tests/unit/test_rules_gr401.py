@@ -1,0 +1,59 @@
+"""GR401: a Python number or a CPU tensor is sent to the device inside the region."""
+
+from __future__ import annotations
+
+import pytest
+
+from grape.advisor.rules import gr401
+from grape.model import Refused
+from tests.unit.trace_builder import at, cell, op, region, timeline, trace, view
+
+HOST = view(3, (), device="cpu")
+LIFT = op("aten.lift_fresh.default", "host", args=[HOST], outputs=[HOST])
+SENT = op("aten._to_copy.default", "transfer-in", args=[HOST], outputs=[view(4, ())], born=[4], line=2)
+SOURCE = "def f(x):\n    return x + torch.tensor(0.0, device='cuda')\n"
+
+
+def test_a_number_turned_into_a_tensor() -> None:
+    before = timeline((0, 2, "Memcpy HtoD (Pageable -> Device)", 4), (20, 60), wall_us=100)
+    (finding,) = gr401.check(cell(region(traces=(trace(LIFT, SENT, LIFT, SENT),), before=before), source=SOURCE))
+    assert finding.message == (
+        "`torch.tensor(0.0, device='cuda')` is sent from the CPU to the GPU 2 times per call: 4 B, 0.004 ms"
+    )
+    assert finding.predicted_ms_per_call == pytest.approx(0.004)
+    assert dict(finding.evidence)["origin"] == "constant"
+    assert (finding.at, finding.severity) == (at(2), "costly")
+    assert finding.advice == (
+        "make `torch.tensor(0.0, device='cuda')` once outside and reuse it, "
+        "or pass the Python number itself to the operator"
+    )
+
+
+def test_a_cpu_tensor_from_outside() -> None:
+    (finding,) = gr401.check(cell(region(traces=(trace(SENT),))))
+    assert finding.message == "a CPU tensor from outside is sent from the CPU to the GPU once per call: 4 B"
+    assert dict(finding.evidence)["origin"] == "outside"
+
+
+def test_a_tensor_computed_on_the_cpu() -> None:
+    made = op("aten.arange.default", "host", outputs=[HOST], born=[3])
+    (finding,) = gr401.check(cell(region(traces=(trace(made, SENT),))))
+    assert dict(finding.evidence)["origin"] == "computed"
+    assert finding.advice == "compute the tensor on the GPU (`device=x.device`), or once outside"
+
+
+def test_arguments_belong_to_gr302() -> None:
+    assert not list(gr401.check(cell(region(traces=(trace(SENT, arguments=[3]),)))))
+
+
+def test_a_region_refused_for_it_is_blocked() -> None:
+    refused = Refused(code="GR401", why="a value from the CPU changes between calls", at=at(2))
+    (finding,) = gr401.check(cell(region(outcome="refused", refused=refused, traces=(trace(LIFT, SENT),))))
+    assert finding.severity == "blocker"
+
+
+def test_in_a_loop_of_the_cell_only_python_values_count() -> None:
+    source = "for i in range(3):\n    y = f(torch.tensor(i, device='cuda'))\n"
+    (finding,) = gr401.check(cell(source=source, trace=trace(LIFT, SENT, LIFT, SENT)))
+    assert finding.message.startswith("`torch.tensor(i, device='cuda')` is sent from the CPU to the GPU at each of 2")
+    assert not list(gr401.check(cell(source=source, trace=trace(SENT, SENT))))
