@@ -1,0 +1,157 @@
+"""The reference backend: a CUDA graph's rules on the CPU, so that the runtime is tested without a GPU.
+
+Addresses are fixed at capture, shapes are frozen, nothing executes on data during capture, the host cannot read
+values during capture, a replay overwrites what the replay before it wrote, and all graphs of one backend share one
+arena (`tape_memory`). Memory made in a capture is poisoned, and stays so until the first replay.
+
+Where the tape differs from a GPU:
+
+- everything is on the CPU, so it cannot tell a host constant or a host copy from device work. `torch.tensor(...)` in a
+  body is frozen as a constant, where CUDA refuses the copy; `.cpu()` is no transfer;
+- `.item()` of a tensor that a GPU program keeps on the host is refused too;
+- random operators draw from the default CPU generator at replay, and so follow the eager stream; setting the seed in
+  a body is refused (GR405), for a replay would not set it;
+- it gains nothing on the device, and reports must not say so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, TypeVar
+
+import torch
+
+from .protocol import CaptureFailed, MemoryAccount
+from .tape_capture import CaptureMode
+from .tape_graph import TapeGraph
+from .tape_host_reads import refuse_host_reads
+from .tape_memory import Arena
+
+__all__ = ["HostTimer", "TapeBackend"]
+
+T = TypeVar("T")
+
+_capturing = threading.RLock()
+_depth = 0
+
+
+@contextmanager
+def _exclusive() -> Iterator[None]:
+    """One capture a process: host reads are guarded on `torch.Tensor`, which must be undone in reverse order."""
+    global _depth
+    with _capturing:
+        if _depth:
+            raise CaptureFailed("GR405", "a capture is already running in this thread")
+        _depth += 1
+        try:
+            yield
+        finally:
+            _depth -= 1
+
+
+@contextmanager
+def _autocast_cache_off() -> Iterator[None]:
+    """A cast that autocast caches dies with the caller's autocast block: the graph must not use one, nor leave one."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+        torch.clear_autocast_cache()
+
+
+class HostTimer:
+    """Implements `CallTimer` with the host's clock: on the CPU a call is over when it returns."""
+
+    def __init__(self) -> None:
+        self._start_ns = self._stop_ns = 0
+
+    def start(self) -> None:
+        self._start_ns = time.perf_counter_ns()
+
+    def stop(self) -> None:
+        self._stop_ns = time.perf_counter_ns()
+
+    def elapsed_ms(self) -> float:
+        return (self._stop_ns - self._start_ns) / 1e6
+
+
+class TapeBackend:
+    """Implements `Backend`. `poison=True` also fills outputs before and scratch memory after every replay."""
+
+    def __init__(self, *, poison: bool = False) -> None:
+        self._arena = Arena()
+        self._graphs: weakref.WeakSet[TapeGraph] = weakref.WeakSet()
+        self._poison = poison
+
+    @property
+    def kind(self) -> Literal["cuda", "tape"]:
+        return "tape"
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        with torch.inference_mode(False):
+            return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="cpu")
+
+    def capture(self, body: Callable[[], T]) -> tuple[TapeGraph, T]:
+        """See `Backend.capture`. Call it under `torch.no_grad()` or `torch.inference_mode()`.
+
+        A refusal counts even where `body` caught it. `CaptureFailed.code` is GR101 for host reads, GR103 for shapes
+        that depend on data, GR405 for what the tape cannot record.
+        """
+        with _exclusive():
+            state = torch.get_rng_state()
+            mode = CaptureMode(self._arena)
+            try:
+                with _autocast_cache_off(), mode, refuse_host_reads(mode.refuse):
+                    result = body()
+            except Exception as error:
+                if mode.failure is not None and mode.failure is not error:
+                    raise mode.failure from error
+                raise
+            finally:
+                moved = not torch.equal(state, torch.get_rng_state())
+                torch.set_rng_state(state)
+            if mode.failure is not None:
+                raise mode.failure
+            if moved:
+                raise CaptureFailed("GR405", "the region sets the random seed, which a replay would not repeat")
+            graph = mode.finish(debug_poison=self._poison)
+        self._graphs.add(graph)
+        return graph, result
+
+    def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+        if targets:
+            with torch.inference_mode():
+                torch._foreach_copy_(list(targets), list(sources))
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: CPU operators are done when they return."""
+
+    def timer(self) -> HostTimer:
+        return HostTimer()
+
+    def rng_state(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
+    def memory(self) -> MemoryAccount:
+        """`pool_bytes`: the arena. `executable_bytes`: 0. `host_bytes`: values that bodies made on the host."""
+        constants = sum(graph.constant_bytes for graph in self._graphs)
+        return MemoryAccount(pool_bytes=self._arena.nbytes, executable_bytes=0, host_bytes=constants)
+
+    def close(self) -> None:
+        for graph in list(self._graphs):
+            graph.release()
+        self._graphs.clear()
+        self._arena.close()

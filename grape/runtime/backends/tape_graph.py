@@ -1,0 +1,124 @@
+"""A captured tape: a sequence of steps that read and write fixed addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
+
+from .tape_memory import bare, poison
+
+__all__ = ["Constant", "External", "Operation", "Step", "TapeGraph"]
+
+
+class Step(Protocol):
+    """One device activity of a graph. A step may hold further steps: a conditional body is a step of its own."""
+
+    def run(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """`func` on aliases of its arguments; `targets` are the fixed places of its results, None for those in place."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    targets: tuple[torch.Tensor | None, ...]
+
+    def run(self) -> None:
+        results = tree_leaves(self.func(*self.args, **self.kwargs))
+        for target, result in zip(self.targets, results, strict=True):
+            if target is None:
+                continue
+            if target.shape != result.shape:
+                raise RuntimeError(f"{self.func} returned {tuple(result.shape)}, captured as {tuple(target.shape)}")
+            target.copy_(result)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A value that the host made in the body; every replay writes it afresh, for a later step may overwrite it."""
+
+    value: torch.Tensor
+    target: torch.Tensor
+
+    def run(self) -> None:
+        self.target.copy_(self.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class External:
+    """Memory that the graph uses and does not own. Somebody else must keep it alive and in its place."""
+
+    ref: StorageWeakRef
+    address: int
+
+    def in_place(self) -> bool:
+        storage: Any = torch.UntypedStorage._new_with_weak_ptr(self.ref.cdata)
+        return storage is not None and storage.data_ptr() == self.address
+
+
+class TapeGraph:
+    """Implements `Graph`. `nodes` counts the steps; `nbytes` is 0, for a tape has no executable on a device.
+
+    `outputs` and `scratch` alias what was alive and what was dead when the capture ended. With `debug_poison` a replay
+    fills the outputs before it and the scratch after it, so that stale reads are seen.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        *,
+        externals: Sequence[External],
+        kept: Sequence[Any],
+        outputs: Sequence[torch.Tensor],
+        scratch: Sequence[torch.Tensor],
+        debug_poison: bool,
+    ) -> None:
+        self._steps: tuple[Step, ...] | None = tuple(steps)
+        self._externals = tuple(externals)
+        self._kept = tuple(kept)
+        self._outputs = tuple(outputs) if debug_poison else ()
+        self._scratch = tuple(scratch) if debug_poison else ()
+        self._nodes = len(steps)
+
+    @property
+    def nodes(self) -> int:
+        return self._nodes
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the values that the host made in the body."""
+        return sum(step.value.nbytes for step in self._steps or () if isinstance(step, Constant))
+
+    def replay(self) -> None:
+        """Run the steps in order, whatever modes, autocast or grad mode the caller has on.
+
+        Raises `RuntimeError` where a device would fault: the graph was released, or memory that it reads was freed
+        or moved. What an operator raises for bad data (an index out of range) propagates.
+        """
+        if self._steps is None:
+            raise RuntimeError("replay of a released graph")
+        if not all(external.in_place() for external in self._externals):
+            raise RuntimeError("the graph uses memory that was freed or moved since its capture; keep it alive")
+        with bare(), torch.inference_mode():
+            for tensor in self._outputs:
+                poison(tensor)
+            for step in self._steps:
+                step.run()
+            for tensor in self._scratch:
+                poison(tensor)
+
+    def release(self) -> None:
+        self._steps = None
+        self._externals = self._kept = ()
+        self._outputs = self._scratch = ()
