@@ -1,0 +1,41 @@
+"""Frozen data that crosses layers. Nothing here imports torch or IPython."""
+
+from .codes import CODES, Outcome, Severity
+from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, ShapeCount
+from .finding import Finding, Fix
+from .location import Position
+from .measured import Measured, quartiles
+from .outcome import Decision, Refused
+from .report import RegionReport, ReportData
+from .timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
+from .trace import HostRead, OpRecord, TensorView, Trace
+
+__all__ = [
+    "CODES",
+    "DEVICE_WORK",
+    "Category",
+    "CellEvidence",
+    "CopyRecord",
+    "Decision",
+    "Event",
+    "Finding",
+    "Fix",
+    "HostRead",
+    "Lane",
+    "Measured",
+    "MemoryCurve",
+    "OpRecord",
+    "Outcome",
+    "Position",
+    "Refused",
+    "RegionEvidence",
+    "RegionReport",
+    "ReportData",
+    "ScalarChange",
+    "Severity",
+    "ShapeCount",
+    "TensorView",
+    "Timeline",
+    "Trace",
+    "quartiles",
+]

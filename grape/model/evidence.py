@@ -1,0 +1,109 @@
+"""What the session hands to the advisor: everything observed about a cell, as frozen data.
+
+A rule is a function of this evidence and of nothing else, so that a recorded cell can be judged again at any time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .codes import Outcome
+from .location import Position
+from .measured import Measured
+from .outcome import Decision, Refused
+from .timeline import MemoryCurve, Timeline
+from .trace import Trace
+
+__all__ = ["CellEvidence", "CopyRecord", "RegionEvidence", "ScalarChange", "ShapeCount"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeCount:
+    """One distinct set of argument shapes of a region.
+
+    `shapes` names each tensor argument: (("past.0", (5, 12, 64, 64)), ...). `order` is the ordinal of the first call
+    that had them. `graph_bytes` and `capture_ms` are 0 where nothing was captured.
+    """
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    calls: int
+    order: int
+    captured: bool = False
+    capture_ms: float = 0.0
+    graph_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRecord:
+    """An argument that had to be copied into its placeholder at replays. `bytes` is per call.
+
+    `host` is set where the argument lay in CPU memory, `pinned` where that memory was page-locked. `made_at` is the
+    line that made the copied tensor, where it was seen.
+    """
+
+    argument: str
+    bytes: int
+    calls: int
+    ms_per_call: float | None = None
+    host: bool = False
+    pinned: bool = False
+    made_at: Position | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarChange:
+    """A Python number that reached an operator and was another one the next time."""
+
+    operator: str
+    values: tuple[object, ...]
+    at: Position | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionEvidence:
+    """All that is known of one region. Times are per call, `n` calls each; None where not measured."""
+
+    name: str
+    at: Position
+    end_line: int | None
+    outcome: Outcome
+    refused: Refused | None
+    calls: int
+    replays: int
+    parent: str | None = None
+    verified: str | None = None
+    traces: tuple[Trace, ...] = ()
+    before: Timeline | None = None
+    after: Timeline | None = None
+    before_ms: Measured | None = None
+    after_ms: Measured | None = None
+    shapes: tuple[ShapeCount, ...] = ()
+    copies: tuple[CopyRecord, ...] = ()
+    scalar_changes: tuple[ScalarChange, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    copied_bytes_per_call: int = 0
+    alias_hits: int = 0
+    alias_misses: int = 0
+    graph_bytes: int = 0
+    kept_alive: int = 0
+    """Replays whose output was still in use at the next call, so that it was copied out or that call ran eagerly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEvidence:
+    """All that is known of one cell. `trace` holds operators that ran outside every region."""
+
+    file: str
+    source: str
+    device: str
+    backend: str
+    wall_ms: float
+    regions: tuple[RegionEvidence, ...] = ()
+    trace: Trace | None = None
+    timeline: Timeline | None = None
+    memory: MemoryCurve = MemoryCurve()
+    error: str | None = None
+    cuda: bool = False
+    notes: tuple[str, ...] = ()
+    profile_only: bool = False
+    """True under ``--profile``: observed and advised, nothing applied."""

@@ -1,0 +1,57 @@
+"""What Grape says about a person's code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .codes import CODES, Severity
+from .location import Position
+
+__all__ = ["Finding", "Fix"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """A rewrite of the person's source. `diff` is a unified diff; `verified` says whether results were compared."""
+
+    id: int
+    diff: str
+    verified: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "diff": self.diff, "verified": self.verified}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding. `predicted_ms_per_call` is what removing it should save, None where it was not measured."""
+
+    code: str
+    severity: Severity
+    message: str
+    at: Position | None
+    end_line: int | None = None
+    region: str | None = None
+    evidence: tuple[tuple[str, Any], ...] = ()
+    predicted_ms_per_call: float | None = None
+    advice: str | None = None
+    fix: Fix | None = None
+
+    @property
+    def name(self) -> str:
+        return CODES[self.code]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "name": self.name,
+            "severity": self.severity,
+            "file": self.at.file if self.at else None,
+            "line": self.at.line if self.at else None,
+            "end_line": self.end_line if self.end_line is not None else (self.at.line if self.at else None),
+            "message": self.message,
+            "evidence": dict(self.evidence),
+            "predicted_ms_per_call": self.predicted_ms_per_call,
+            "fix": self.fix.to_dict() if self.fix else None,
+        }

@@ -1,0 +1,170 @@
+"""The report of one cell: the versioned contract that people script on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .codes import Outcome
+from .evidence import CellEvidence, RegionEvidence
+from .finding import Finding
+from .measured import Measured
+from .timeline import MemoryCurve, Timeline
+
+__all__ = ["RegionReport", "ReportData"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionReport:
+    """One row of the regions table; fields as in DESIGN section 2."""
+
+    name: str
+    file: str
+    line: int
+    outcome: Outcome
+    reason: str | None
+    calls: int
+    replays: int
+    before_ms: Measured | None
+    after_ms: Measured | None
+    speedup: float | None
+    verified: str | None
+    shapes: int
+    copied_bytes_per_call: int
+    alias_hits: int
+    alias_misses: int
+    graph_bytes: int
+    kernels_per_call: float | None
+    gpu_busy_share: float | None
+
+    @classmethod
+    def of(cls, region: RegionEvidence) -> RegionReport:
+        """A speed-up is claimed only where outputs were verified and the interquartile ranges do not overlap."""
+        before, after = region.before_ms, region.after_ms
+        claimed = (
+            region.verified is not None
+            and before is not None
+            and after is not None
+            and (after.clearly_below(before) or before.clearly_below(after))
+        )
+        timeline = region.before
+        return cls(
+            name=region.name,
+            file=region.at.file,
+            line=region.at.line,
+            outcome=region.outcome,
+            reason=region.refused.code if region.refused else None,
+            calls=region.calls,
+            replays=region.replays,
+            before_ms=before,
+            after_ms=after,
+            speedup=before.median_ms / after.median_ms if claimed and before and after else None,
+            verified=region.verified,
+            shapes=len(region.shapes),
+            copied_bytes_per_call=region.copied_bytes_per_call,
+            alias_hits=region.alias_hits,
+            alias_misses=region.alias_misses,
+            graph_bytes=region.graph_bytes,
+            kernels_per_call=timeline.kernels_per_call if timeline else None,
+            gpu_busy_share=timeline.gpu_busy_share if timeline else None,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "file": self.file,
+            "line": self.line,
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "calls": self.calls,
+            "replays": self.replays,
+            "before_ms": self.before_ms.to_dict() if self.before_ms else None,
+            "after_ms": self.after_ms.to_dict() if self.after_ms else None,
+            "speedup": self.speedup,
+            "verified": self.verified,
+            "shapes": self.shapes,
+            "copied_bytes_per_call": self.copied_bytes_per_call,
+            "alias_hits": self.alias_hits,
+            "alias_misses": self.alias_misses,
+            "graph_bytes": self.graph_bytes,
+            "kernels_per_call": self.kernels_per_call,
+            "gpu_busy_share": self.gpu_busy_share,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportData:
+    """Verdict, regions and findings of one cell, with the evidence they rest on."""
+
+    verdict: str
+    evidence: CellEvidence
+    regions: tuple[RegionReport, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def device(self) -> str:
+        return self.evidence.device
+
+    @property
+    def memory(self) -> MemoryCurve:
+        return self.evidence.memory
+
+    @property
+    def main_region(self) -> RegionReport | None:
+        """The region that the verdict speaks of: the replayed one that took most eager time, else the costliest."""
+        if not self.regions:
+            return None
+        return max(
+            self.regions,
+            key=lambda r: (r.outcome == "replayed", (r.before_ms.median_ms if r.before_ms else 0.0) * r.calls),
+        )
+
+    @property
+    def speedup(self) -> float | None:
+        """Of the main region; None where nothing was claimed."""
+        region = self.main_region
+        return region.speedup if region else None
+
+    def timelines(self) -> tuple[Timeline | None, Timeline | None]:
+        """Before and after, of the main region."""
+        main = self.main_region
+        for region in self.evidence.regions:
+            if main is not None and region.name == main.name and region.at.line == main.line:
+                return region.before, region.after
+        return self.evidence.timeline, None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The contract: see `docs/report.md`. Plain values only; `json.dumps` takes it."""
+        cell = self.evidence
+        return {
+            "version": VERSION,
+            "device": cell.device,
+            "verdict": self.verdict,
+            "cell": {
+                "file": cell.file,
+                "backend": cell.backend,
+                "wall_ms": cell.wall_ms,
+                "error": cell.error,
+                "notes": list(cell.notes),
+                "peak_allocated_bytes": cell.memory.peak_allocated_bytes,
+                "peak_reserved_bytes": cell.memory.peak_reserved_bytes,
+                "decisions": [
+                    {
+                        "region": region.name,
+                        "action": d.action,
+                        "shapes": d.shapes,
+                        "seen": d.seen,
+                        "expected_calls": d.expected_calls,
+                        "saving_ms": d.saving_ms,
+                        "capture_ms": d.capture_ms,
+                        "why": d.why,
+                    }
+                    for region in cell.regions
+                    for d in region.decisions
+                ],
+            },
+            "regions": [region.to_dict() for region in self.regions],
+            "findings": [finding.to_dict() for finding in self.findings],
+        }

@@ -1,0 +1,124 @@
+"""The operator trace of one call: what ran, on which storages, from which line.
+
+Pure data. `grape.tracing` makes traces; rules and the audit read them. Two calls with equal `signature()` did the
+same device work up to the contents of their inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .location import Position
+
+__all__ = ["HostRead", "OpRecord", "TensorView", "Trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """A tensor as the trace sees it: a view of the `storage`-th storage that the call touched.
+
+    `offset`, `shape` and `stride` count elements. `dtype` and `device` are their torch names ("float16", "cuda:0").
+    """
+
+    storage: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpRecord:
+    """One operator as it was dispatched.
+
+    `args` and `kwargs` hold `TensorView`s where tensors stood and plain values (numbers, strings, torch enums)
+    elsewhere, nested as they were passed. `written` are storages that existed before and that the operator writes.
+    `born` are storages that the operator allocated. `kind` is "compute", "view" (no device work), "host-read"
+    (the CPU waits for a value), "transfer-in" (CPU to device), "transfer-out" (device to CPU; the CPU waits),
+    "dynamic" (output shape depends on data), "random" or "host" (runs on CPU tensors only).
+    """
+
+    ordinal: int
+    name: str
+    kind: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    outputs: tuple[TensorView, ...]
+    written: tuple[int, ...]
+    born: tuple[int, ...]
+    user: Position | None
+    inner: Position | None
+    host_ns: int = 0
+
+    def tensors(self) -> Iterator[TensorView]:
+        """The tensors among the arguments, in order."""
+        yield from _views(self.args)
+        yield from _views(tuple(value for _, value in self.kwargs))
+
+    def scalars(self) -> tuple[Any, ...]:
+        """The values among the arguments that are no tensors, in order."""
+        return tuple(_plain((self.args, tuple(value for _, value in self.kwargs))))
+
+    def signature(self) -> tuple[Any, ...]:
+        """What must be equal for two executions to have done the same work."""
+        return (self.name, self.args, self.kwargs, self.outputs, self.written, self.born)
+
+
+def _views(value: Any) -> Iterator[TensorView]:
+    if isinstance(value, TensorView):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _views(item)
+
+
+def _plain(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _plain(item)
+    elif not isinstance(value, TensorView):
+        yield value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRead:
+    """A value that the CPU waited for. `value` is what it read (a Python number) or None where it was a tensor."""
+
+    ordinal: int
+    value: Any
+    wait_ns: int
+    construct: str | None
+    """The statement that used it: "if", "while", "assert", "ternary", "bool-op", "print", "call" or None."""
+    position: Position | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """All operators of one call, in order. `external` are storages that were read but neither passed in nor made."""
+
+    ops: tuple[OpRecord, ...]
+    host_reads: tuple[HostRead, ...] = ()
+    argument_storages: tuple[int, ...] = ()
+    external_storages: tuple[int, ...] = ()
+    needs_grad: bool = False
+    wall_ns: int = 0
+
+    def signature(self) -> tuple[Any, ...]:
+        """Equal for two calls that issued the same operators on the same storages with the same scalars."""
+        return tuple(op.signature() for op in self.ops)
+
+    def first_difference(self, other: Trace) -> tuple[OpRecord | None, OpRecord | None] | None:
+        """The first pair of operators that differ, or None where the traces are equal."""
+        for mine, theirs in zip(self.ops, other.ops, strict=False):
+            if mine.signature() != theirs.signature():
+                return mine, theirs
+        if len(self.ops) == len(other.ops):
+            return None
+        shorter = min(len(self.ops), len(other.ops))
+        longer = self.ops if len(self.ops) > shorter else other.ops
+        extra = longer[shorter]
+        return (extra, None) if longer is self.ops else (None, extra)

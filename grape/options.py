@@ -1,0 +1,120 @@
+"""The one option table that `%%grape`, `grape run` and `grape.session` share."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .errors import UsageError
+
+__all__ = ["OPTIONS", "Option", "Options", "parse_bytes", "parse_options"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a person can ask of one session. The defaults are right for most cells."""
+
+    profile: bool = False
+    tolerance: float = 0.0
+    memory_budget: int | None = None
+    no_widget: bool = False
+    output: str | None = None
+    json: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One row of the table. `metavar` is None for a switch; `field` names the attribute of `Options`."""
+
+    flags: tuple[str, ...]
+    field: str
+    metavar: str | None
+    help: str
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(flags=("--profile",), field="profile", metavar=None, help="observe and advise; apply nothing"),
+    Option(
+        flags=("--tolerance",),
+        field="tolerance",
+        metavar="X",
+        help="largest absolute difference accepted from operators documented as non-deterministic (default 0: none)",
+    ),
+    Option(
+        flags=("--memory-budget",),
+        field="memory_budget",
+        metavar="SIZE",
+        help="most GPU memory that graphs may hold, for example 2GB or 512MB",
+    ),
+    Option(flags=("--no-widget",), field="no_widget", metavar=None, help="static summary only"),
+    Option(flags=("-o", "--output"), field="output", metavar="NAME", help="bind the report to this name"),
+    Option(flags=("--json",), field="json", metavar="FILE", help="write the report as JSON"),
+)
+
+_UNITS = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def parse_bytes(text: str) -> int:
+    """``"2GB"`` to bytes; units are powers of 1024. Raises `UsageError` where `text` is no size."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(match.group(2).upper()) if match else None
+    if match is None or unit is None:
+        raise UsageError(f"'{text}' is not a size; write for example 512MB or 2GB")
+    return int(float(match.group(1)) * unit)
+
+
+def _convert(option: Option, text: str) -> Any:
+    if option.field == "memory_budget":
+        return parse_bytes(text)
+    if option.field == "tolerance":
+        try:
+            value = float(text)
+        except ValueError:
+            raise UsageError(f"{option.flags[0]} takes a number, not '{text}'") from None
+        if not value >= 0 or value == float("inf"):
+            raise UsageError(f"{option.flags[0]} takes a finite number of at least 0, not '{text}'")
+        return value
+    if option.field == "output" and not text.isidentifier():
+        raise UsageError(f"-o takes a Python name, not '{text}'")
+    return text
+
+
+def parse_options(line: str | Sequence[str]) -> Options:
+    """The options of one line, as `%%grape` or the CLI received it.
+
+    Raises `UsageError` with one line that says what is wrong and, where it can, what was meant.
+    """
+    try:
+        words = shlex.split(line) if isinstance(line, str) else list(line)
+    except ValueError as error:
+        raise UsageError(f"cannot read the options '{line}': {error}") from None
+    known = {flag: option for option in OPTIONS for flag in option.flags}
+    values: dict[str, Any] = {}
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        flag, equals, attached = word.partition("=") if word.startswith("--") else (word, "", "")
+        option = known.get(flag)
+        if option is None:
+            close = difflib.get_close_matches(flag, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]}?" if close else f"; options: {', '.join(known)}"
+            kind = "option" if word.startswith("-") else "argument"
+            raise UsageError(f"unknown {kind} '{word}'{hint}")
+        if option.metavar is None:
+            if equals:
+                raise UsageError(f"{flag} takes no value")
+            values[option.field] = True
+            continue
+        if not equals:
+            if position >= len(words):
+                raise UsageError(f"{flag} needs a value: {flag} {option.metavar}")
+            attached = words[position]
+            position += 1
+        values[option.field] = _convert(option, attached)
+    assert set(values) <= {f.name for f in fields(Options)}
+    return replace(Options(), **values)

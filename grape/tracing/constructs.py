@@ -1,0 +1,76 @@
+"""Which statement asked for a value on the host: an `if`, a `while`, a `print`, ..."""
+
+from __future__ import annotations
+
+import ast
+from types import CodeType, FrameType
+from typing import Any
+
+import executing
+
+__all__ = ["construct_of"]
+
+_cache: dict[tuple[int, int], tuple[CodeType, str | None]] = {}
+_OUTPUT = frozenset({"print", "display", "format", "str", "repr", "write", "info", "warning", "debug"})
+
+
+def construct_of(frame: FrameType) -> str | None:
+    """The construct around the expression that `frame` executes; None where the source is not available.
+
+    One of "if", "while", "assert", "ternary", "bool-op", "print", "call".
+    """
+    key = (id(frame.f_code), frame.f_lasti)
+    known = _cache.get(key)
+    if known is None:
+        known = _cache[key] = (frame.f_code, _classify(frame))
+    return known[1]
+
+
+def _classify(frame: FrameType) -> str | None:
+    try:
+        found = executing.Source.executing(frame)
+    except Exception:  # executing reads foreign source; whatever it meets, the cell goes on
+        return None
+    node: Any = found.node
+    if node is None:
+        return _by_line(found.statements, frame.f_lineno)
+    child = node
+    while node is not None:
+        name = _of_node(node, child)
+        if name is not None:
+            return name
+        if isinstance(node, ast.stmt):
+            break
+        child, node = node, getattr(node, "parent", None)
+    return "call" if isinstance(found.node, ast.Call) else None
+
+
+def _of_node(node: ast.AST, child: ast.AST) -> str | None:
+    if isinstance(node, ast.If):
+        return "if"
+    if isinstance(node, ast.While):
+        return "while"
+    if isinstance(node, ast.Assert):
+        return "assert"
+    if isinstance(node, ast.IfExp) and child is node.test:
+        return "ternary"
+    if isinstance(node, ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
+        return "bool-op"
+    if isinstance(node, (ast.FormattedValue, ast.JoinedStr)):
+        return "print"
+    if isinstance(node, ast.Call) and child is not node:
+        target = node.func
+        name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
+        if name in _OUTPUT:
+            return "print"
+    return None
+
+
+def _by_line(statements: Any, line: int | None) -> str | None:
+    """Jumps of `if tensor:` have no expression node of their own; the statement tells."""
+    for statement in statements or ():
+        if isinstance(statement, (ast.If, ast.While, ast.Assert)) and statement.lineno == line:
+            return _of_node(statement, statement)
+        if isinstance(statement, ast.stmt) and any(isinstance(node, ast.IfExp) for node in ast.walk(statement)):
+            return "ternary"
+    return None

@@ -1,0 +1,89 @@
+"""Code positions: which line of the person's own code, and which line of all, is running now."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Callable
+from types import CodeType, FrameType
+
+from ..model import Position
+
+__all__ = ["PositionFinder", "is_own_code"]
+
+_PLUMBING = ("_dynamo/eval_frame.py", "torch/_compile.py", "torch/_ops.py", "torch/utils/_python_dispatch.py")
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def _library_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
+    roots.add(site.getusersitepackages())
+    roots.update(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))
+    return tuple(os.path.join(os.path.abspath(root), "") for root in roots)
+
+
+_ROOTS = _library_roots()
+_own: dict[str, bool] = {}
+
+
+def is_own_code(filename: str) -> bool:
+    """True for code the person wrote: notebook cells and files outside the standard library and site-packages."""
+    known = _own.get(filename)
+    if known is None:
+        known = _own[filename] = _classify(filename)
+    return known
+
+
+def _classify(filename: str) -> bool:
+    if filename.startswith("<"):
+        return filename.startswith("<ipython-input")
+    path = os.path.abspath(filename)
+    return not path.startswith(_HERE) and not path.startswith(_ROOTS)
+
+
+class PositionFinder:
+    """Finds positions from frames, one object per code position so that repeated look-ups cost little.
+
+    `name_of` turns a code object's file name into the name to show (``In[4]`` for a cell).
+    """
+
+    def __init__(self, name_of: Callable[[str], str] | None = None) -> None:
+        self._name_of = name_of or (lambda filename: filename)
+        self._cache: dict[tuple[int, int], Position] = {}
+        self._codes: dict[int, CodeType] = {}  # keeps the ids in the cache from being reused
+
+    def at(self, frame: FrameType) -> Position:
+        """The position that `frame` executes now."""
+        code = frame.f_code
+        key = (id(code), frame.f_lasti)
+        position = self._cache.get(key)
+        if position is None:
+            position = Position(
+                file=self._name_of(code.co_filename),
+                line=frame.f_lineno or code.co_firstlineno,
+                function=code.co_qualname,
+                instruction=frame.f_lasti,
+            )
+            self._cache[key] = position
+            self._codes[id(code)] = code
+        return position
+
+    def find(self, depth: int = 1) -> tuple[FrameType | None, FrameType | None]:
+        """The innermost frame of the person's own code, and the innermost frame outside Grape.
+
+        `depth` frames above the caller are skipped.
+        """
+        frame: FrameType | None = sys._getframe(depth + 1)
+        inner: FrameType | None = None
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            if inner is None and not filename.startswith(_HERE) and not filename.endswith(_PLUMBING):
+                inner = frame
+            if is_own_code(filename):
+                return frame, inner
+            frame = frame.f_back
+        return None, inner

@@ -1,0 +1,301 @@
+"""Records the operators of one call as frozen `OpRecord`s, and keeps what is needed to run parts of them again.
+
+Storages are numbered in the order in which the call meets them, arguments first, so that two calls that do the same
+work have equal traces whatever the addresses. A weak reference to every storage is held until the call ends: while it
+is held, the identity of a freed storage cannot be given to a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ..model import HostRead, OpRecord, Position, TensorView, Trace
+
+__all__ = ["HOST_READS", "RecordedCall", "Recorder", "contents_of", "tensors_in"]
+
+aten = torch.ops.aten
+HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default})
+"""Operators whose result is a Python value that the host waits for."""
+
+_names: dict[Any, str] = {}
+_written_arguments: dict[Any, tuple[tuple[int, str, bool], ...]] = {}
+_MASKS = (torch.bool, torch.uint8)
+
+
+def _writes(function: Any) -> tuple[tuple[int, str, bool], ...]:
+    """(position, name, keyword only) of the arguments that `function` writes, from its schema."""
+    known = _written_arguments.get(function)
+    if known is None:
+        known = tuple(
+            (position, argument.name, argument.kwarg_only)
+            for position, argument in enumerate(function._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+        _written_arguments[function] = known
+    return known
+
+
+def tensors_in(value: Any) -> Iterable[torch.Tensor]:
+    """The tensors among an operator's (nested) arguments or results, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """A trace together with the operators themselves and, where they still live, the storages that it named.
+
+    `functions[i]` ran as `trace.ops[i]`. `storages[n]` refers weakly to the n-th storage.
+    """
+
+    trace: Trace
+    functions: tuple[Any, ...]
+    storages: tuple[StorageWeakRef, ...]
+    born: frozenset[int]
+    values: Mapping[int, Any]
+    """What the host read, by ordinal of the operator."""
+    constants: Mapping[int, torch.Tensor]
+    """Copies of tensors made from Python values, by storage number; kept on request."""
+    arrivals: Mapping[int, torch.Tensor]
+    """Device copies of what operators brought to the device, by ordinal; kept on request."""
+
+
+class Recorder:
+    """Collects the operators of one call on `device`. Not reentrant; `limit` bounds the number of operators.
+
+    With `keep`, copies of host data that reached the device are kept for a capture of the same call.
+    """
+
+    def __init__(
+        self, device: torch.device, leaves: Sequence[torch.Tensor] = (), limit: int = 20_000, keep: bool = False
+    ) -> None:
+        self.device = device
+        self.limit = limit
+        self.keep = keep
+        self.values: dict[int, Any] = {}
+        self.constants: dict[int, torch.Tensor] = {}
+        self.arrivals: dict[int, torch.Tensor] = {}
+        self.overflowed = False
+        self._numbers: dict[int, int] = {}
+        self._bases: list[int] = []
+        self._references: list[StorageWeakRef] = []
+        self._born: set[int] = set()
+        self._ops: list[OpRecord] = []
+        self._functions: list[Any] = []
+        self._reads: list[HostRead] = []
+        self._needs_grad = False
+        self.escapes: list[tuple[str, Position | None]] = []
+        for leaf in leaves:
+            number = self._number(leaf)
+            if number < len(self._bases):
+                self._bases[number] = min(self._bases[number], leaf.storage_offset())
+            else:
+                self._bases.append(leaf.storage_offset())
+        self._arguments = tuple(range(len(self._references)))
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    @property
+    def last_read(self) -> HostRead:
+        return self._reads[-1]
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._references)
+            self._references.append(StorageWeakRef(storage))
+        return number
+
+    def _view(self, tensor: torch.Tensor) -> TensorView:
+        number = self._number(tensor)
+        base = self._bases[number] if number < len(self._bases) else 0
+        return TensorView(
+            number,
+            tensor.storage_offset() - base,
+            tuple(tensor.shape),
+            tensor.stride(),
+            str(tensor.dtype)[6:],
+            str(tensor.device),
+            tensor.nbytes,
+        )
+
+    def _freeze(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._view(value)
+        if isinstance(value, (tuple, list)):
+            return tuple([self._freeze(item) for item in value])
+        if isinstance(value, float) and value != value:
+            return "nan"
+        if isinstance(value, (bool, int, float)):
+            return (type(value).__name__, value)
+        return value
+
+    def before(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Freeze the arguments as they stand before `function` runs; give the result to `after`."""
+        frozen = self._freeze(args)
+        frozen_kwargs = tuple([(name, self._freeze(value)) for name, value in kwargs.items()]) if kwargs else ()
+        return frozen, frozen_kwargs, len(self._references)
+
+    def after(
+        self,
+        before: tuple[Any, ...],
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        positions: tuple[Position | None, Position | None],
+        host_ns: int,
+        contents: Any = None,
+    ) -> OpRecord:
+        """Add the operator that has just run. `contents` stands in for those of a tensor that cannot be read now."""
+        frozen, frozen_kwargs, known = before
+        results = list(tensors_in(result))
+        outputs = tuple([self._view(tensor) for tensor in results])
+        if function is aten.lift_fresh.default:
+            # A tensor made from Python values enters here; its contents are scalars of the trace.
+            self._born.add(outputs[0].storage)
+            frozen_kwargs = (*frozen_kwargs, ("contents", contents or contents_of(results[0])))
+        born = tuple(sorted({view.storage for view in outputs if view.storage >= known}))
+        self._born.update(born)
+        written = self._written(function, args, kwargs)
+        if not self._needs_grad:
+            self._needs_grad = any(tensor.requires_grad for tensor in results)
+        name = _names.get(function) or _names.setdefault(function, str(function))
+        record = OpRecord(
+            len(self._ops),
+            name,
+            self._kind(function, args, kwargs, results, born, written),
+            frozen,
+            frozen_kwargs,
+            outputs,
+            written,
+            born,
+            positions[0],
+            positions[1],
+            host_ns,
+        )
+        self._ops.append(record)
+        self._functions.append(function)
+        if function in HOST_READS:
+            self.values[record.ordinal] = result
+        if self.keep:
+            self._keep(record, function, args, results)
+        if len(self._ops) >= self.limit:
+            self.overflowed = True
+        return record
+
+    def _keep(self, record: OpRecord, function: Any, args: tuple[Any, ...], results: list[torch.Tensor]) -> None:
+        if function is aten.lift_fresh.default:
+            copy = results[0].clone()
+            self.constants[record.outputs[0].storage] = copy
+            if copy.device.type == self.device.type:
+                self.arrivals[record.ordinal] = copy
+        elif record.kind == "transfer-in":
+            source = args[1] if function is aten.copy_.default else results[0]
+            self.arrivals[record.ordinal] = source.to(self.device, copy=True)
+
+    def add_read(self, record: OpRecord, value: Any, construct: str | None, position: Position | None) -> None:
+        """Note that the host waited for `value` at `record`."""
+        self._reads.append(
+            HostRead(
+                ordinal=record.ordinal,
+                value=value if isinstance(value, (bool, int, float, complex)) else None,
+                wait_ns=record.host_ns,
+                construct=construct,
+                position=position,
+            )
+        )
+
+    def _written(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+        written: set[int] = set()
+        for position, name, keyword_only in _writes(function):
+            value = args[position] if not keyword_only and position < len(args) else kwargs.get(name)
+            written.update(self._number(tensor) for tensor in tensors_in(value))
+        return tuple(sorted(written))
+
+    def _kind(
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        results: list[torch.Tensor],
+        born: tuple[int, ...],
+        written: tuple[int, ...],
+    ) -> str:
+        mine = self.device.type
+        inputs = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
+        inside = any(tensor.device.type == mine for tensor in inputs)
+        if function in HOST_READS or (function is aten.equal.default):
+            return "host-read" if inside else "host"
+        outside = any(tensor.device.type != mine and tensor.dim() > 0 for tensor in inputs)
+        results_inside = any(tensor.device.type == mine for tensor in results)
+        if written and inputs and function in (aten.copy_.default,):
+            source_inside = inputs[1].device.type == mine
+            target_inside = inputs[0].device.type == mine
+            if source_inside != target_inside:
+                return "transfer-in" if target_inside else "transfer-out"
+        if inside and results and not results_inside:
+            return "transfer-out"
+        if inputs and not inside and results_inside:
+            return "transfer-in"
+        if not inside and not results_inside:
+            seeded = torch.Tag.nondeterministic_seeded in function.tags and (born or written)
+            return "random" if seeded else "host" if inputs or results else "compute"
+        tags = function.tags
+        if torch.Tag.dynamic_output_shape in tags and _depends_on_data(function, args):
+            return "dynamic"
+        if not written and not born:
+            return "view"
+        if torch.Tag.nondeterministic_seeded in tags:
+            return "random"
+        return "compute" if not outside else "transfer-in"
+
+    def finish(self, wall_ns: int = 0) -> RecordedCall:
+        """The trace of what was recorded. The recorder is not used after that."""
+        used = {view.storage for op in self._ops for view in op.tensors()}
+        external = tuple(sorted(used - self._born - set(self._arguments)))
+        return RecordedCall(
+            trace=Trace(
+                ops=tuple(self._ops),
+                host_reads=tuple(self._reads),
+                argument_storages=self._arguments,
+                external_storages=external,
+                needs_grad=self._needs_grad,
+                wall_ns=wall_ns,
+            ),
+            functions=tuple(self._functions),
+            storages=tuple(self._references),
+            born=frozenset(self._born),
+            values=self.values,
+            constants=self.constants,
+            arrivals=self.arrivals,
+        )
+
+
+def contents_of(tensor: torch.Tensor) -> Any:
+    """The values of a small tensor, a digest of a larger one."""
+    host = tensor.detach().cpu() if tensor.device.type != "cpu" else tensor.detach()
+    if host.numel() <= 16:
+        return repr(host.tolist())
+    return hashlib.blake2b(host.contiguous().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def _depends_on_data(function: Any, args: tuple[Any, ...]) -> bool:
+    """`index` is tagged as dynamic but has a fixed shape unless an index is a mask."""
+    if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_, aten._unsafe_index):
+        return any(tensor.dtype in _MASKS for tensor in tensors_in(args[1]))
+    if function.overloadpacket is aten.repeat_interleave:
+        return not (len(args) > 1 and isinstance(args[1], int)) and function is not aten.repeat_interleave.self_int
+    return True
