@@ -37,9 +37,14 @@ class CellSource:
         return _in_loop(self._tree, at.line, looping=False)
 
     def call(self, at: Position | None, names: Collection[str]) -> str | None:
-        """The call on that line to one of `names` (a method, an attribute or a plain name), as written."""
+        """The one call on that line to one of `names` (a method, an attribute or a plain name), as written.
+
+        Of nested calls the innermost one counts; None where several stand side by side.
+        """
         found = [node for node in self._on_line(at) if isinstance(node, ast.Call) and _last_name(node.func) in names]
-        return _text(found[0], f"{_last_name(found[0].func)}(...)") if found else None
+        innermost = [node for node in found if not any(other in found for other in ast.walk(node) if other is not node)]
+        texts = {ast.unparse(node) for node in innermost}
+        return _text(innermost[0], f"{_last_name(innermost[0].func)}(...)") if len(texts) == 1 else None
 
     def subscript(self, at: Position | None) -> str | None:
         """The first indexing expression on that line whose index is no constant."""
@@ -88,6 +93,8 @@ def cell_source(evidence: CellEvidence) -> CellSource:
 
 
 def _in_loop(node: ast.AST, line: int, *, looping: bool) -> bool:
+    """True where any expression on the line is in a loop; a function begins outside of the loops around it."""
+    found = []
     for child in ast.iter_child_nodes(node):
         first, last = getattr(child, "lineno", None), getattr(child, "end_lineno", None)
         if first is None or last is None or not first <= line <= last:
@@ -98,8 +105,8 @@ def _in_loop(node: ast.AST, line: int, *, looping: bool) -> bool:
             inside = looping or child.body[0].lineno <= line <= (child.body[-1].end_lineno or line)
         else:
             inside = looping or isinstance(child, _LOOPS)
-        return _in_loop(child, line, looping=inside)
-    return looping
+        found.append(_in_loop(child, line, looping=inside))
+    return any(found) if found else looping
 
 
 def _last_name(func: ast.expr) -> str:

@@ -99,3 +99,19 @@ def test_a_refusal_at_a_traced_line_is_reported_once() -> None:
     call = trace(item(line=2), reads=[(0, "call", 1.0, 10)])
     (finding,) = gr101.check(cell(region(outcome="refused", refused=refused, traces=(call,))))
     assert finding.message.startswith("reading a value makes")
+
+
+@pytest.mark.parametrize(
+    ("line", "subject"),
+    [
+        ("v = float(loss.item())", "`loss.item()`"),
+        ("v = a.item() + b.item()", "reading a value"),
+        ("v = a.item() - a.item()", "`a.item()`"),
+        ("v = a_function(of_many, arguments, that_is_very_long, indeed).item()", "`item(...)`"),
+        ("v = (", "reading a value"),
+    ],
+)
+def test_the_call_is_named_only_where_there_is_no_doubt(line: str, subject: str) -> None:
+    call = trace(item(), reads=[(0, "call", 1.0, 10)])
+    (finding,) = gr101.check(cell(region(traces=(call,)), source=line))
+    assert finding.message.startswith(f"{subject} makes the CPU wait")

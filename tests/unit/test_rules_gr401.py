@@ -57,3 +57,22 @@ def test_in_a_loop_of_the_cell_only_python_values_count() -> None:
     (finding,) = gr401.check(cell(source=source, trace=trace(LIFT, SENT, LIFT, SENT)))
     assert finding.message.startswith("`torch.tensor(i, device='cuda')` is sent from the CPU to the GPU at each of 2")
     assert not list(gr401.check(cell(source=source, trace=trace(SENT, SENT))))
+
+
+def test_a_constant_is_one_whether_it_is_lifted_before_it_is_sent_after_or_only_lifted() -> None:
+    """Torch versions differ in which operators of `torch.tensor(0.0, device="cuda")` they let a tracer see."""
+    inside = view(4, ())
+    after = op("aten.lift_fresh.default", "view", args=[inside], outputs=[inside], line=2)
+    for ops in ((LIFT, SENT), (SENT, after), (after,)):
+        (finding,) = gr401.check(cell(region(traces=(trace(*ops),))))
+        assert (dict(finding.evidence)["origin"], dict(finding.evidence)["per_call"]) == ("constant", 1.0)
+        assert dict(finding.evidence)["bytes"] == 4
+
+
+def test_on_the_tape_nothing_was_sent() -> None:
+    inside = view(4, (), device="cpu")
+    lifted = op("aten.lift_fresh.default", "view", args=[inside], outputs=[inside], line=2)
+    (finding,) = gr401.check(cell(region(traces=(trace(lifted),)), source=SOURCE, cuda=False))
+    assert finding.message == (
+        "`torch.tensor(0.0, device='cuda')` would be sent from the CPU to the GPU once per call: 4 B"
+    )

@@ -9,13 +9,14 @@ pinned.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from ...model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
 from ..cost import H200, MachineCosts, transfer_ms
 from ..refusals import with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
-from ..transfers import origin, sources
+from ..transfers import Origins, sources
 from ..words import amount, listed, milliseconds, times, via
 
 CODE = "GR302"
@@ -28,7 +29,7 @@ _CALLS = ("to", "cuda", "copy_")
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     found = [_of_copies(evidence, region, copy, costs) for region in evidence.regions for copy in _host(region)]
     copied = {finding.region for finding in found}
-    sites = op_sites(evidence, _comes_in)
+    sites = op_sites(evidence, partial(_comes_in, Origins(evidence)))
     found += [_of_site(evidence, site, costs) for site in sites if not site.region or site.region.name not in copied]
     return with_refusals(CODE, evidence, found, _UNPINNED.format("the argument"))
 
@@ -37,12 +38,10 @@ def _host(region: RegionEvidence) -> Iterator[CopyRecord]:
     return (copy for copy in region.copies if copy.host and copy.bytes and copy.calls)
 
 
-def _comes_in(op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
+def _comes_in(origins: Origins, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
     """An argument of a region; in the cell's own code any tensor that was not made from Python values there."""
-    if op.kind != "transfer-in":
-        return False
-    where = origin(op, trace)
-    return where == "argument" if region is not None else where != "constant"
+    origin = origins.of(op, trace)
+    return origin == "argument" if region is not None else origin not in (None, "constant")
 
 
 def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord, costs: MachineCosts) -> Finding:

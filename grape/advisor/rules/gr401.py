@@ -16,7 +16,7 @@ from ..cost import H200, MachineCosts, transfer_ms
 from ..refusals import severity_in, with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
-from ..transfers import Origin, origin, sources
+from ..transfers import Origin, Origins, sources
 from ..words import amount, milliseconds, times, via
 
 CODE = "GR401"
@@ -36,17 +36,18 @@ _WHAT: dict[Origin, str] = {
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     kinds: tuple[Origin, ...] = ("constant", "computed", "outside")
+    origins = Origins(evidence)
     found = [
-        _finding(evidence, site, kind, costs) for kind in kinds for site in op_sites(evidence, partial(_is_of, kind))
+        _finding(evidence, site, kind, costs)
+        for kind in kinds
+        for site in op_sites(evidence, partial(_is_of, origins, kind))
     ]
     return with_refusals(CODE, evidence, found, _ADVICE["constant"].format("the tensor"))
 
 
-def _is_of(kind: Origin, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
+def _is_of(origins: Origins, kind: Origin, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
     """In the cell's own loops only values made from Python: tensors that are sent there are GR302."""
-    if op.kind != "transfer-in" or (region is None and kind != "constant"):
-        return False
-    return origin(op, trace) == kind
+    return origins.of(op, trace) == kind and (region is not None or kind == "constant")
 
 
 def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCosts) -> Finding:
@@ -58,11 +59,11 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
     rate = times(site.per_call) if site.region else f"at each of {site.executions} executions"
     price = f", {milliseconds(cost)}" if cost is not None else ""
     subject = f"`{written}`" if written else _WHAT[kind]
+    verb = "is sent" if evidence.cuda else "would be sent"
     return Finding(
         code=CODE,
         severity=severity_in(site.region, CODE),
-        message=f"{subject} is sent from the CPU to the GPU {rate}: {amount(nbytes)}{price}"
-        f"{via(site.user, site.inner)}",
+        message=f"{subject} {verb} from the CPU to the GPU {rate}: {amount(nbytes)}{price}{via(site.user, site.inner)}",
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(
