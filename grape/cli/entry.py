@@ -1,0 +1,58 @@
+"""`grape`: the parser, and the one place where an error becomes an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from ..errors import GrapeError
+from .parser import build_parser, parse
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one `grape` command and return its exit code; the codes stand in ``grape --help``.
+
+    Writes results to stdout, progress and errors to stderr. `argv` is without the program's name.
+    """
+    try:
+        try:
+            arguments = parse(build_parser(), sys.argv[1:] if argv is None else argv)
+        except SystemExit as stop:  # argparse has printed --help or --version
+            return stop.code if isinstance(stop.code, int) else 0
+        code = _command(arguments)(arguments)
+        sys.stdout.flush()
+        return code
+    except GrapeError as error:
+        print(f"grape: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("grape: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read stdout has gone; the interpreter must not fail again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _command(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
+    """The function behind a subcommand; only that one's module is imported."""
+    name = arguments.command
+    if name == "run":
+        from .run import run
+
+        return run
+    if name == "demo":
+        from .demo import demo
+
+        return demo
+    if name == "doctor":
+        from .doctor import doctor
+
+        return doctor
+    from .explain import explain
+
+    return explain

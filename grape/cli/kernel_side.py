@@ -1,0 +1,42 @@
+"""What `grape run` asks of the notebook's kernel, between cells. Runs there; nothing is bound in its namespace."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..render import Report
+
+__all__ = ["collect", "prepare"]
+
+_before: Report | None = None
+
+
+def prepare() -> None:
+    """Load the extension where it is not loaded, and remember the last report."""
+    from IPython.core.getipython import get_ipython
+
+    import grape
+
+    global _before
+    shell = get_ipython()
+    assert shell is not None and shell.extension_manager is not None
+    shell.extension_manager.load_extension("grape")
+    _before = grape.last
+
+
+def collect(width: int, color: bool) -> str:
+    """The report of the cell that just ran, as JSON with `report`, `html` and `text`; "null" where it made none."""
+    import grape
+
+    report = grape.last
+    if report is None or report is _before:
+        return "null"
+    return json.dumps(
+        {
+            "report": json.loads(report.to_json()),
+            "html": report.to_html(),
+            "text": report.to_text(width=width, color=color),
+        }
+    )

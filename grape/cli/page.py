@@ -1,0 +1,52 @@
+"""The files that `grape run` writes: one JSON text, one HTML page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+
+from .kernel import CellReport
+
+__all__ = ["html_page", "json_text"]
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Grape: {title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }}
+section {{ margin-bottom: 3rem; }}
+pre {{ background: #f5f5f5; color: #222; padding: .75rem; overflow-x: auto; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{sections}
+</body>
+</html>
+"""
+
+_SECTION = """\
+<section id="cell-{number}">
+<h2>Code cell {number}</h2>
+<details><summary>Source</summary><pre>{source}</pre></details>
+{html}
+</section>"""
+
+
+def json_text(reports: Sequence[CellReport]) -> str:
+    """One report as its `to_dict()`; otherwise ``{"version": 1, "cells": [...]}`` in the order of the notebook."""
+    content = reports[0].report if len(reports) == 1 else {"version": 1, "cells": [item.report for item in reports]}
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def html_page(title: str, reports: Sequence[tuple[CellReport, str]]) -> str:
+    """A page that stands alone, from each report and the source of its cell."""
+    sections = [
+        _SECTION.format(number=report.number, source=escape(source), html=report.html) for report, source in reports
+    ]
+    return _PAGE.format(title=escape(title), sections="\n".join(sections) or "<p>No cell was measured.</p>")

@@ -1,0 +1,164 @@
+"""The arguments of every `grape` command. Standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+from collections.abc import Sequence
+from typing import NoReturn
+
+from .. import __version__
+from ..errors import UsageError
+from ..options import OPTIONS, parse_options
+
+__all__ = ["build_parser", "option_words", "parse"]
+
+_EXIT_CODES = """\
+exit codes:
+  0    done
+  1    a cell of the notebook raised, or --fail-on found something
+  2    unknown command, option, cell or finding code; a file that cannot be read or written
+  3    the notebook's kernel could not be started, has no Grape, died, or a cell ran into --timeout
+  130  interrupted
+
+An error is one line on stderr; results go to stdout, progress to stderr.
+"""
+
+_RUN = """\
+Execute a notebook from its first to its last cell in a kernel of its own, some of its cells under %%grape, and
+print a report of each. The notebook is not changed and the kernel works in the notebook's folder.
+
+Which cells: those that --cell names; with --all every code cell of plain Python; otherwise the cells that begin with
+%%grape, or, where there is none, every code cell of plain Python. Cells are numbered from 1 in the order of the file,
+counting every code cell, empty ones too, and no other cell. A cell that begins with %%grape keeps the options it has;
+other cells get a %%grape line while they run, which is line 1 of the lines that their reports count.
+Cells with another magic, a shell line or a syntax error run as they are.
+"""
+
+_RUN_END = """\
+If a cell raises, the cells after it do not run. What was measured until then is still reported and written.
+JSON: the report of the cell; {"version": 1, "cells": [report, ...]} unless exactly one cell was measured.
+"""
+
+# The CLI writes one file for all cells, where the magic writes one per cell.
+_OF_THE_COMMAND = {"json"}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a usage error as Grape does, in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `grape`; `command` in its namespace names the subcommand."""
+    parser = _Parser(
+        prog="grape",
+        description="Profile PyTorch code in notebooks, run it on CUDA graphs, check that the results are the same.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"grape {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    _add_run(commands)
+    demo = commands.add_parser(
+        "demo",
+        help="the main job on this machine's own device, GPU or CPU",
+        description="Decode with a small random model, first as it is, then under %%grape, and show the report.",
+        allow_abbrev=False,
+    )
+    demo.set_defaults(flags=[])
+    doctor = commands.add_parser("doctor", help="what works on this machine, and what is missing", allow_abbrev=False)
+    doctor.set_defaults(flags=[])
+    explain = commands.add_parser("explain", help="what a finding means and how to fix it", allow_abbrev=False)
+    explain.add_argument("code", metavar="CODE", help="for example GR101")
+    explain.set_defaults(flags=[])
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="execute a notebook under Grape and report",
+        description=_RUN,
+        epilog=_RUN_END + "\n" + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    run.add_argument("notebook", metavar="NOTEBOOK", help="an .ipynb file")
+    which = run.add_mutually_exclusive_group()
+    which.add_argument("--cell", metavar="N", type=_cell, action="append", help="measure code cell N; can be repeated")
+    which.add_argument("--all", action="store_true", help="measure every code cell of plain Python")
+    run.add_argument("--json", metavar="FILE", help="write the reports as JSON")
+    run.add_argument("--html", metavar="FILE", help="write the reports as a page that stands alone")
+    run.add_argument("--out", metavar="NOTEBOOK", help="write the executed notebook to another file")
+    run.add_argument("--timeout", metavar="S", type=_seconds, help="the most seconds one cell may take")
+    run.add_argument("--kernel", metavar="NAME", help="the kernel to use; default: the one the notebook names")
+    run.add_argument(
+        "--fail-on",
+        metavar="SEVERITY",
+        choices=("blocker", "costly"),
+        help="exit with 1 where a finding is a blocker, or at least costly",
+    )
+    shared = run.add_argument_group("options of %%grape, for the cells that do not have the magic")
+    for option in OPTIONS:
+        if option.field in _OF_THE_COMMAND:
+            continue
+        dest = f"grape_{option.field}"
+        if option.metavar is None:
+            shared.add_argument(*option.flags, dest=dest, action="store_true", help=option.help)
+        else:
+            shared.add_argument(*option.flags, dest=dest, metavar=option.metavar, help=option.help)
+    run.set_defaults(flags=[flag for action in run._actions for flag in action.option_strings])
+
+
+def _cell(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"cells are numbered from 1; '{text}' is no such number")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
+    return seconds
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of one command. Raises `UsageError` with one line, `SystemExit` after --help and --version."""
+    arguments, rest = parser.parse_known_args(argv)
+    if arguments.command is None:
+        what = f"unknown option '{rest[0]}'" if rest else "no command"
+        raise UsageError(f"{what}; write grape run NOTEBOOK, demo, doctor or explain CODE, or see grape --help")
+    if rest:
+        close = difflib.get_close_matches(rest[0].partition("=")[0], arguments.flags, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}?" if close else f"see grape {arguments.command} --help"
+        kind = "option" if rest[0].startswith("-") else "argument"
+        raise UsageError(f"unknown {kind} '{rest[0]}'; {hint}")
+    return arguments
+
+
+def option_words(arguments: argparse.Namespace) -> list[str]:
+    """The shared options of `grape run` as the words of a ``%%grape`` line. Raises `UsageError` for a wrong value."""
+    words: list[str] = []
+    for option in OPTIONS:
+        value = None if option.field in _OF_THE_COMMAND else getattr(arguments, f"grape_{option.field}")
+        if value is True:
+            words.append(option.flags[-1])
+        elif isinstance(value, str):
+            if option.field == "output" and value.endswith(".ipynb"):
+                raise UsageError(f"-o binds the report to a name; to write the executed notebook use --out {value}")
+            words += [option.flags[-1], value]
+    parse_options(words)
+    return words

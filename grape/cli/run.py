@@ -1,0 +1,166 @@
+"""`grape run`: execute a notebook with chosen cells under Grape, and report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+
+from ..errors import GrapeError, UsageError
+from ..render.files import write_text
+from .kernel import CellRaised, CellReport, NotebookKernel, open_kernel
+from .notebook import CodeCell, choose_cells, code_cells, notebook_text, read_notebook
+from .page import html_page, json_text
+from .parser import option_words
+
+__all__ = ["run"]
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_SEVERITIES = {"blocker": ("blocker",), "costly": ("blocker", "costly")}
+
+
+class _Found(GrapeError):
+    """--fail-on found something."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Execute the notebook and write what was asked for. Raises a `GrapeError` for every exit code but 0."""
+    words = option_words(arguments)
+    path = Path(arguments.notebook)
+    notebook = read_notebook(path)
+    cells = code_cells(notebook)
+    chosen = choose_cells(path.name, cells, numbers=arguments.cell, everything=arguments.all)
+    _check_outputs(path, [file for file in (arguments.json, arguments.html, arguments.out) if file is not None])
+    if arguments.out is None and "--no-widget" not in words:
+        words.append("--no-widget")  # nobody would see it
+    magic_line = shlex.join(["%%grape", *words])
+
+    reports: list[CellReport] = []
+    failure: BaseException | None = None
+    try:
+        with open_kernel(notebook, path.resolve().parent, name=arguments.kernel, timeout_s=arguments.timeout) as kernel:
+            for cell in cells:
+                _run_cell(kernel, cell, len(cells), magic_line, chosen, reports)
+    except (GrapeError, KeyboardInterrupt) as error:
+        failure = error
+    if failure is None or reports:
+        _write(arguments, path.name, notebook, cells, reports, magic_line)
+    if failure is not None:
+        raise failure
+    _judge(reports, arguments.fail_on)
+    return 0
+
+
+def _check_outputs(notebook: Path, files: Sequence[str]) -> None:
+    """Find out before a long run that a file cannot be written. Raises `UsageError`."""
+    seen: set[Path] = set()
+    for file in files:
+        target = Path(file).expanduser()
+        if target.is_dir():
+            raise UsageError(f"cannot write '{file}': it is a folder; name a file in it")
+        if not target.parent.is_dir():
+            raise UsageError(f"cannot write '{file}': there is no folder '{target.parent}'; create it first")
+        if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
+            raise UsageError(f"cannot write '{file}': permission denied; name a file in a folder of your own")
+        resolved = target.resolve()
+        if resolved == notebook.resolve() or (target.exists() and target.samefile(notebook)):
+            raise UsageError(f"'{file}' is the notebook itself, which is never changed; name another file")
+        if resolved in seen:
+            raise UsageError(f"'{file}' is named twice; give each output a file of its own")
+        seen.add(resolved)
+
+
+def _run_cell(
+    kernel: NotebookKernel,
+    cell: CodeCell,
+    count: int,
+    magic_line: str,
+    chosen: frozenset[int],
+    reports: list[CellReport],
+) -> None:
+    """Run one code cell, under Grape where it was chosen; print its report and keep it in `reports`."""
+    if cell.kind == "empty":
+        return
+    under = cell.number in chosen
+    start = time.monotonic()
+    print(f"cell {cell.number} of {count}{', under Grape' if under else ''} ...", end="", file=sys.stderr, flush=True)
+    raised: CellRaised | None = None
+    try:
+        if under or cell.kind == "grape":
+            kernel.prepare()
+        try:
+            kernel.execute(cell, magic_line=magic_line if under and cell.kind == "plain" else None)
+        except CellRaised as error:
+            raised = error
+        report = kernel.collect(cell.number, width=_width(), color=_color(sys.stdout)) if under else None
+    finally:
+        print(f" {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+    if report is not None:
+        reports.append(report)
+        print(f"{_heading(cell)}\n{report.text.rstrip()}\n", flush=True)
+    if raised is not None:
+        text = raised.traceback
+        print(text if _color(sys.stderr) else _ANSI.sub("", text), file=sys.stderr)
+        raise CellRaised(f"cell {cell.number} raised {raised}; the cells after it did not run", text)
+
+
+def _heading(cell: CodeCell) -> str:
+    added = " (its line 1 is the added %%grape line)" if cell.kind == "plain" else ""
+    return f"Code cell {cell.number}{added}"
+
+
+def _width() -> int:
+    return max(40, min(shutil.get_terminal_size((100, 24)).columns, 160))
+
+
+def _color(stream: object) -> bool:
+    isatty = getattr(stream, "isatty", None)
+    return bool(isatty and isatty()) and "NO_COLOR" not in os.environ
+
+
+def _write(
+    arguments: argparse.Namespace,
+    title: str,
+    notebook: nbformat.NotebookNode,
+    cells: Sequence[CodeCell],
+    reports: Sequence[CellReport],
+    magic_line: str,
+) -> None:
+    if arguments.json is not None:
+        write_text(arguments.json, json_text(reports), "the reports")
+    if arguments.html is not None:
+        page = html_page(
+            title, [(report, _as_run(notebook, cells[report.number - 1], magic_line)) for report in reports]
+        )
+        write_text(arguments.html, page, "the page")
+    if arguments.out is not None:
+        write_text(arguments.out, notebook_text(notebook), "the executed notebook")
+
+
+def _as_run(notebook: nbformat.NotebookNode, cell: CodeCell, magic_line: str) -> str:
+    """The cell's source with the lines that its report counts."""
+    source: str = notebook.cells[cell.index].source
+    return f"{magic_line}\n{source}" if cell.kind == "plain" else source
+
+
+def _judge(reports: Sequence[CellReport], fail_on: str | None) -> None:
+    """Raise where a finding is as severe as --fail-on asks."""
+    if fail_on is None:
+        return
+    found = [
+        f"{finding['code']} in cell {report.number}" + (f", line {finding['line']}" if finding["line"] else "")
+        for report in reports
+        for finding in report.report["findings"]
+        if finding["severity"] in _SEVERITIES[fail_on]
+    ]
+    if found:
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise _Found(f"--fail-on {fail_on}: {'; '.join(found[:3])}{more}")

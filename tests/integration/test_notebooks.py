@@ -1,0 +1,64 @@
+"""The notebooks that are the documentation: they run as they are stored, and show reports."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NAMES = ["quickstart.ipynb", "generate.ipynb"]
+
+
+def read(name: str) -> NotebookNode:
+    return nbformat.read(FOLDER / name, as_version=4)
+
+
+def text_of(cell: NotebookNode, mime: str) -> str:
+    return "\n".join(output.data[mime] for output in cell.outputs if mime in output.get("data", {}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_stored_without_outputs(name: str) -> None:
+    notebook = read(name)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    assert notebook.metadata.kernelspec.name == "python3"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_and_shows_its_reports(name: str, tmp_path: Path) -> None:
+    """Every cell runs to its end (so every top-level assert was reached), and each `%%grape` cell shows a report."""
+    if name == "generate.ipynb":
+        pytest.importorskip("transformers")
+    notebook = read(name)
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert sum(checks(cell.source) for cell in code) >= 3
+    measured = [cell for cell in code if cell.source.startswith("%%grape")]
+    assert len(measured) >= 2
+    for cell in measured:
+        assert "<table" in text_of(cell, "text/html") and text_of(cell, "text/plain").strip()
+    assert not list(tmp_path.iterdir())
+
+
+def checks(source: str) -> int:
+    """How many top-level asserts a cell has."""
+    if source.startswith("%") and not source.startswith("%%grape"):
+        return 0
+    return sum(isinstance(node, ast.Assert) for node in ast.parse(source.removeprefix("%%grape")).body)
+
+
+def test_nothing_is_downloaded() -> None:
+    for name in NAMES:
+        sources = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "code")
+        assert "from_pretrained" not in sources and "http" not in sources
