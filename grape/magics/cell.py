@@ -5,8 +5,10 @@ Whatever goes wrong on Grape's side becomes one line for the person, and their c
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
@@ -50,20 +52,14 @@ class GrapeCell:
         session, self._session = self._session, None
         try:
             if session is not None:
-                self._conclude(session, error)
+                with _same_random_stream():
+                    self._conclude(session, error)
+            elif self._display.unfinished:
+                self._display.withdraw("stopped before anything was observed")
             elif not self._started and error is None:
                 say(EMPTY)
         finally:
             self._display.close()
-
-    def abandon(self, error: BaseException) -> None:
-        """Close the session without a report."""
-        session, self._session = self._session, None
-        if session is not None:
-            try:
-                session.close(error)
-            except Exception as second:
-                say(f"Grape: closing failed too: {_words(second)}")
 
     def _open(self, filename: str) -> None:
         from ..sessions import Cell, Session
@@ -72,26 +68,30 @@ class GrapeCell:
             label = self._shell.compile.format_code_name(file)
             return str(label[1]) if label else file
 
-        cell = Cell(name=shown(filename), source=self._source, filename=filename)
-        self._session = Session(
+        session = Session(
             options=self._options,
-            cell=cell,
+            cell=Cell(name=shown(filename), source=self._source, filename=filename),
             namespace=self._shell.user_ns,
             on_progress=self._display.progress,
             file_names=shown,
         )
-        self._session.open()
+        try:
+            session.open()
+        except BaseException:
+            _abandon(session)
+            raise
+        self._session = session
 
     def _guard(self, what: str, step: Callable[..., None], *args: object) -> None:
-        """Run `step` of the session; where it fails, say so and go on without a session."""
+        """Run `step` of the session; where it fails, say so and go on without a session. An interrupt passes."""
         try:
-            step(*args)
+            with _same_random_stream():
+                step(*args)
         except Exception as error:
-            self.abandon(error)
+            session, self._session = self._session, None
+            if session is not None:
+                _abandon(session)
             self._display.withdraw(f"{what}, the cell goes on without it: {_words(error)}")
-        except BaseException as interrupt:
-            self.abandon(interrupt)
-            raise
 
     def _conclude(self, session: Session, error: BaseException | None) -> None:
         try:
@@ -107,6 +107,23 @@ class GrapeCell:
             self._display.finish(report, error)
         except (Exception, KeyboardInterrupt) as failure:
             say(f"Grape: the report is in grape.last but could not be shown: {_words(failure)}")
+
+
+@contextmanager
+def _same_random_stream() -> Iterator[None]:
+    """Python's own generator is the person's: libraries draw from it where nobody expects it (rich, on import)."""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+def _abandon(session: Session) -> None:
+    try:
+        session.abandon()
+    except Exception as error:
+        say(f"Grape: leaving the cell failed too: {_words(error)}")
 
 
 def _write_json(report: Report, path: str) -> None:

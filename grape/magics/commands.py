@@ -139,7 +139,7 @@ COMMANDS: dict[str, Command] = {
     command.name: command
     for command in (
         Command(name="status", argument="", help="what is accelerated now, and what it holds", run=_status),
-        Command(name="undo", argument="[N]", help="take back what was applied last, or number N", run=_undo),
+        Command(name="undo", argument="[N]", help="take back what was applied: all, or number N", run=_undo),
         Command(name="reset", argument="", help="forget everything and release all graphs", run=_reset),
         Command(name="save", argument="FILE", help="write the last report: .html, .json or .txt", run=_save),
         Command(name="trace", argument="FILE", help="write the last timelines for Perfetto", run=_trace),

@@ -76,10 +76,17 @@ class CellDisplay:
         """The report in place of the progress; folded into one line where the cell raised."""
         self._show(report if error is None else _after_error(report, error), last=True)
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether progress stands there that nothing has replaced yet."""
+        return self._handle is not None
+
     def withdraw(self, why: str) -> None:
         """There will be no report: say why, and leave no unfinished progress behind."""
-        if self._handle is not None:
-            self._handle.update(_progress(why))
+        self._silent = True
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.update(_progress(why))
         else:
             say(f"Grape: {why}")
 

@@ -91,7 +91,8 @@ def _add_magics(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
     def cell_magic(line: str, cell: str) -> Any:
         return run_nested(shell, hooks.cell, line, cell)
 
-    line_magic.__doc__ = line_help()
+    # A front end's tooltip looks up the bare name and finds the line magic, also above a cell.
+    line_magic.__doc__ = f"{line_help()}\n\n{cell_help()}"
     cell_magic.__doc__ = cell_help()
     for kind, function in (("line", line_magic), ("cell", cell_magic)):
         table = shell.magics_manager.magics[kind]

@@ -88,6 +88,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         def statement_boundary(self) -> None:
             record.record(self, "boundary")
 
+        def abandon(self) -> None:
+            record.record(self, "abandon")
+
         def close(self, error: BaseException | None) -> FakeReport:
             self.error = error
             record.record(self, f"close {type(error).__name__}" if error else "close")
@@ -410,7 +413,7 @@ def test_own_failure_never_breaks_the_cell(
     assert said + "\n" == shown.err
     assert "REPORT" not in shown.out
     assert "r" not in shell.user_ns
-    assert sum(call.startswith("close") for call in recorder.calls) == 1
+    assert recorder.calls[-1] == ("close" if where == "close" else "abandon")
 
 
 @pytest.mark.parametrize("where", ["open", "boundary"])
@@ -422,7 +425,7 @@ def test_interrupt_inside_grape_ends_the_cell(
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert "y" not in shell.user_ns
     assert "KeyboardInterrupt" in capsys.readouterr().out
-    assert recorder.calls[-1] == "close KeyboardInterrupt"
+    assert recorder.calls[-1] == ("abandon" if where == "open" else "close KeyboardInterrupt")
     recorder.at.clear()
     assert run(shell, "%%grape\n8").result == 8
 
@@ -544,6 +547,21 @@ def test_failure_replaces_the_progress(
     )
 
 
+def test_interrupt_while_starting_leaves_no_progress(
+    shell: InteractiveShell, recorder: Recorder, messages: list[dict[str, Any]]
+) -> None:
+    def interrupted(session: Any) -> None:
+        session.on_progress("observing")
+        raise KeyboardInterrupt
+
+    recorder.at["open"] = interrupted
+    run(shell, "%%grape\nx = 1")
+    assert [message["data"]["text/plain"] for message in messages] == [
+        "Grape: observing",
+        "Grape: stopped before anything was observed",
+    ]
+
+
 def test_cleared_output_gets_the_report_at_the_end(
     shell: InteractiveShell, recorder: Recorder, messages: list[dict[str, Any]]
 ) -> None:
@@ -585,7 +603,7 @@ def ran(shell: InteractiveShell, recorder: Recorder) -> InteractiveShell:
         ("reset", "forgot 2 graphs\n"),
         ("save r.html", "saved r.html\n"),
         ("save 'a b.json'", "saved a b.json\n"),
-        ("undo --help", "%grape undo [N]\n  take back what was applied last, or number N\n"),
+        ("undo --help", "%grape undo [N]\n  take back what was applied: all, or number N\n"),
     ],
 )
 def test_commands(ran: InteractiveShell, line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
