@@ -1,0 +1,19 @@
+"""What host, device and memory did: torch.profiler to timelines, memory curves, times of calls."""
+
+from .memory import MemorySampler
+from .positions import PositionOf, trace_positions
+from .timeline import TimelineRecorder
+from .timing import ENOUGH_SAMPLES, Comparison, CudaCallTimer, HostCallTimer, Samples, compare
+
+__all__ = [
+    "ENOUGH_SAMPLES",
+    "Comparison",
+    "CudaCallTimer",
+    "HostCallTimer",
+    "MemorySampler",
+    "PositionOf",
+    "Samples",
+    "TimelineRecorder",
+    "compare",
+    "trace_positions",
+]

@@ -1,0 +1,200 @@
+"""Records what host and device do in a few calls, with torch's profiler, for a `grape.model.Timeline`.
+
+`torch.autograd.profiler.profile` is used, not `torch.profiler.profile` on top of it: the latter imports the compiler
+the first time it starts, which takes a second of the person's cell.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._C import _autograd
+
+from ..model import DEVICE_WORK, Event, Timeline
+from .devices import device_index
+from .kineto import Window, convert
+from .positions import PositionOf
+
+__all__ = ["TimelineRecorder"]
+
+_EVENT_LIMIT = 50_000
+_QUIET = "99"
+_ORDER = {"device": 0, "launch": 1, "host": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """A window that was recorded and not converted yet."""
+
+    results: Any
+    window: Window
+    calls: int
+
+
+class TimelineRecorder:
+    """Profiles the stretches between `start` and `stop`, on the calling thread and `device`.
+
+    The costly conversion waits for `timeline`, to be called after the cell. Nothing here raises into the person's
+    cell: where nothing could be recorded `unavailable` says why, in one line. `position_of` (see `trace_positions`)
+    gives events their lines. Both ends of a stretch wait for the device, so that it holds its own work and no other.
+    """
+
+    def __init__(
+        self, device: torch.device, position_of: PositionOf | None = None, *, limit: int = _EVENT_LIMIT
+    ) -> None:
+        self.device = device
+        self.position_of = position_of
+        self.limit = limit
+        self.unavailable: str | None = None
+        self._profile: Any = None
+        self._start_ns = 0
+        self._recorded: list[_Recorded] = []
+        self._timeline: Timeline | None = None
+
+    @property
+    def recording(self) -> bool:
+        return self._profile is not None
+
+    def start(self) -> None:
+        """Begin a stretch. Does nothing inside a stretch, under another profiler or inside a graph capture."""
+        if self._profile is not None:
+            return
+        try:
+            self.unavailable = _obstacle(self.device)
+            if self.unavailable is None:
+                _wait_for(self.device)
+                self._profile = _profile(self.device)
+                with _quiet_kineto():
+                    self._profile.__enter__()
+                self._start_ns = time.time_ns()
+        except BaseException as error:
+            self._abandon(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def stop(self, calls: int = 1) -> None:
+        """End the stretch, which held `calls` calls. Does nothing outside one."""
+        if self._profile is None:
+            return
+        stop_ns = time.time_ns()
+        try:
+            _wait_for(self.device)
+            end_ns = time.time_ns()
+            self._profile.__exit__(None, None, None)
+            index = device_index(self.device) if self.device.type == "cuda" else None
+            window = Window(start_ns=self._start_ns, stop_ns=stop_ns, end_ns=end_ns, device=index)
+            results, self._profile = self._profile.kineto_results, None
+            self._recorded.append(_Recorded(results=results, window=window, calls=calls))
+        except BaseException as error:
+            self._abandon(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def timeline(self) -> Timeline | None:
+        """All stretches one after the other, without the time between them; None where nothing was recorded.
+
+        At most `limit` events are kept and `dropped` counts the others. Stretches that do not fit are left out whole,
+        with their calls and their time. Of a first stretch that is too long, the shortest host events go first, and
+        where its device work alone is too much the timeline ends early; the busy share holds for what is kept.
+        """
+        recorded, self._recorded = self._recorded, []
+        for item in recorded:
+            try:
+                events = convert(
+                    item.results.events(), item.window, position_of=self.position_of, demangle=torch._C._demangle
+                )
+            except Exception as error:
+                self.unavailable = f"the profiler's events could not be read: {_line(error)}"
+                continue
+            if events is None:
+                self.unavailable = "CUPTI reported no GPU activity (another profiler may hold it); see grape doctor"
+            else:
+                self._add(events, item.window.wall_ns, item.calls)
+        return self._timeline
+
+    def _add(self, events: tuple[Event, ...], wall_ns: int, calls: int) -> None:
+        whole = self._timeline
+        if whole is None:
+            kept, wall_ns = _thinned(events, wall_ns, self.limit)
+            dropped = len(events) - len(kept)
+            self._timeline = Timeline(events=kept, wall_ns=wall_ns, calls=calls, dropped=dropped)
+        elif len(whole.events) + len(events) > self.limit or whole.dropped:
+            self._timeline = replace(whole, dropped=whole.dropped + len(events))
+        else:
+            base = whole.wall_ns
+            moved = tuple(replace(e, start_ns=e.start_ns + base, end_ns=e.end_ns + base) for e in events)
+            self._timeline = Timeline(events=whole.events + moved, wall_ns=base + wall_ns, calls=whole.calls + calls)
+
+    def _abandon(self, error: BaseException) -> None:
+        """Leave no profiler running, and remember why."""
+        profile, self._profile = self._profile, None
+        self.unavailable = f"the profiler failed: {_line(error)}"
+        if profile is not None and _autograd._profiler_enabled():
+            # Not `__exit__`: it waits for the device first, and after a CUDA error that is what fails.
+            with suppress(Exception):
+                _autograd._disable_profiler()
+        if profile is not None:
+            torch.autograd.profiler._run_on_profiler_stop()
+
+
+def _obstacle(device: torch.device) -> str | None:
+    """Why nothing can be recorded now."""
+    if _autograd._profiler_enabled() or torch.autograd.profiler._is_profiler_enabled:
+        return "another profiler is running; leave it out of the cell to see Grape's timeline"
+    if device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return "a CUDA graph is being captured"
+    return None
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _profile(device: torch.device) -> Any:
+    return torch.autograd.profiler.profile(use_kineto=True, use_device="cuda" if device.type == "cuda" else None)
+
+
+@contextmanager
+def _quiet_kineto() -> Iterator[None]:
+    """Kineto reads its log level when it starts for the first time, and else writes a line to stderr at each start.
+
+    A level that the person has set is left alone.
+    """
+    name = "KINETO_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = _QUIET
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+def _thinned(events: tuple[Event, ...], wall_ns: int, limit: int) -> tuple[tuple[Event, ...], int]:
+    """At most `limit` of `events`, and the time they stand for: all device work if it fits, else the first of it."""
+    if len(events) <= limit:
+        return events, wall_ns
+    work = [event for event in events if event.category in DEVICE_WORK]
+    if len(work) > limit:
+        # Of the same start, all or none: else the busy share of the rest would be off.
+        wall_ns = work[limit].start_ns
+        return _clipped([event for event in work if event.start_ns < wall_ns], wall_ns), wall_ns
+    ranked = sorted(events, key=lambda e: (e.category not in DEVICE_WORK, _ORDER[e.lane], -e.duration_ns))
+    return tuple(sorted(ranked[:limit], key=lambda e: (e.start_ns, -e.end_ns))), wall_ns
+
+
+def _clipped(events: Sequence[Event], end_ns: int) -> tuple[Event, ...]:
+    return tuple(replace(e, end_ns=end_ns) if e.end_ns > end_ns else e for e in events)
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return text or type(error).__name__
