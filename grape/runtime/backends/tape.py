@@ -11,6 +11,8 @@ Where the tape differs from a GPU:
 - `.item()` of a tensor that a GPU program keeps on the host is refused too;
 - random operators draw from the default CPU generator at replay, and so follow the eager stream; setting the seed in
   a body is refused (GR405), for a replay would not set it;
+- a body that saves and restores the generator (`fork_rng`) is not noticed, and a few kernels choose another algorithm
+  under any dispatch mode (`linalg.eigvalsh`, `linalg.svdvals`): the comparison with an eager run catches both;
 - it gains nothing on the device, and reports must not say so.
 """
 
@@ -29,7 +31,7 @@ from .protocol import CaptureFailed, MemoryAccount
 from .tape_capture import CaptureMode
 from .tape_graph import TapeGraph
 from .tape_host_reads import refuse_host_reads
-from .tape_memory import Arena
+from .tape_memory import Arena, bare
 
 __all__ = ["HostTimer", "TapeBackend"]
 
@@ -109,6 +111,10 @@ class TapeBackend:
         """
         with _exclusive():
             state = torch.get_rng_state()
+            # One draw on: a body that sets the very seed that the caller has just set is noticed too.
+            with bare():
+                torch.rand((), device="cpu")
+            mark = torch.get_rng_state()
             mode = CaptureMode(self._arena)
             try:
                 with _autocast_cache_off(), mode, refuse_host_reads(mode.refuse):
@@ -118,7 +124,7 @@ class TapeBackend:
                     raise mode.failure from error
                 raise
             finally:
-                moved = not torch.equal(state, torch.get_rng_state())
+                moved = not torch.equal(mark, torch.get_rng_state())
                 torch.set_rng_state(state)
             if mode.failure is not None:
                 raise mode.failure

@@ -34,6 +34,11 @@ class CaptureMode(TorchDispatchMode):
         self._externals: dict[int, Any] = {}
         self.failure: CaptureFailed | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else the first operator under the mode imports all of torch._dynamo, about a second.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             return self._dispatch(func, tuple(args), dict(kwargs or {}))
@@ -69,12 +74,15 @@ class CaptureMode(TorchDispatchMode):
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, torch._ops.OpOverload):
             raise CaptureFailed("GR405", f"{func} cannot be captured on the CPU")
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        leaves = tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         for tensor in tensors:
             _require_plain(func, tensor)
-        _refuse_host_reads(func, args)
+        if any(isinstance(leaf, torch.Generator) and not _is_default(leaf) for leaf in leaves):
+            raise CaptureFailed("GR405", f"{func} draws from a generator of its own, which a replay would not reset")
         if _is_composite(func):
             return self._decompose(func, args, kwargs)
+        _refuse_host_reads(func, args)
         if func is _aten.lift_fresh.default:
             return self._constant(args[0])
         if func.is_view or _is_metadata_only(func):
@@ -92,7 +100,7 @@ class CaptureMode(TorchDispatchMode):
         transpose when it chooses between `mm` and `bmm`.
         """
         keys: Any = torch._C.DispatchKey
-        track_views: Any = torch._C._SetExcludeDispatchKeyGuard  # type: ignore[attr-defined]
+        track_views: Any = torch._C._SetExcludeDispatchKeyGuard
         with track_views(keys.ADInplaceOrView, False), self:
             return func._op_dk(keys.CompositeImplicitAutograd, *args, **kwargs)
 
@@ -146,7 +154,7 @@ class CaptureMode(TorchDispatchMode):
         if real.numel():
             raise CaptureFailed("GR405", f"{func} resizes a tensor that holds data")
         made: Any = self._allocate(tried)
-        real.set_(made.untyped_storage(), 0, made.shape, made.stride())  # type: ignore[call-overload]
+        real.set_(made.untyped_storage(), 0, made.shape, made.stride())
 
 
 def _argument_behind(trial: Probe, result: Any) -> torch.Tensor | None:
@@ -163,6 +171,11 @@ def _argument_behind(trial: Probe, result: Any) -> torch.Tensor | None:
         if StorageWeakRef(tried.untyped_storage()) == storage:
             return real.as_strided(result.shape, result.stride(), result.storage_offset())
     return None
+
+
+def _is_default(generator: Any) -> bool:
+    default: Any = torch.default_generator
+    return bool(generator._cdata == default._cdata)
 
 
 def _require_plain(func: Any, tensor: torch.Tensor) -> None:

@@ -113,8 +113,8 @@ def stand_in(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of the same layout in a storage of zeros of the same size."""
     nbytes = tensor.untyped_storage().nbytes()
     # numpy maps large zero pages lazily: a stand-in for a big weight costs what its kernel touches.
-    storage: Any = torch.frombuffer(np.zeros(max(nbytes, 1), dtype=np.uint8), dtype=torch.uint8).untyped_storage()
-    twin = _on(storage, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
+    zeros = torch.from_numpy(np.zeros(nbytes, dtype=np.uint8)) if nbytes else torch.empty(0, device="cpu")
+    twin = _on(zeros.untyped_storage(), tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
     return _with_bits_of(tensor, twin)
 
 

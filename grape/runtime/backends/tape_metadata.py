@@ -3,8 +3,7 @@
 torch's own operators run on stand-ins: tensors of the same layout, full of zeros, in memory of their own. That gives
 the strides of the CPU's kernel exactly; fake tensors differ from it for some (broadcast `xlogy`, `copysign`,
 rounding division; batch norm of transposed inputs). Fake tensors serve where a stand-in cannot: operators of other
-libraries, whose Python may have side effects; random ones, which would move the generator; and kernels that reject
-zeros (`multinomial`, factorizations).
+libraries, whose Python may have side effects, and kernels that reject zeros (`multinomial`, factorizations).
 """
 
 from __future__ import annotations
@@ -40,12 +39,18 @@ class Probe:
 
 
 def probe(func: torch._ops.OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Probe:
-    """Shapes, strides and types of what `func` returns; no argument is read or written.
+    """Shapes, strides and types of what `func` returns. Arguments are not read or written; no random number is drawn.
 
-    Raises what the operator raises for such arguments, and `CaptureFailed` where the result depends on data.
+    Raises what the operator raises for such arguments, and `CaptureFailed` where the result depends on data or cannot
+    be known.
     """
-    if func.namespace not in ("aten", "prims") or torch.Tag.nondeterministic_seeded in func.tags:
-        return _on_fakes(func, args, kwargs)
+    if func.namespace not in ("aten", "prims"):
+        try:
+            return _on_fakes(func, args, kwargs)
+        except CaptureFailed:
+            raise
+        except Exception as error:
+            raise CaptureFailed("GR405", f"{func} cannot be captured, its fake kernel fails: {error}") from error
     try:
         return _on_stand_ins(func, args, kwargs)
     except Exception as error:
@@ -59,7 +64,7 @@ def probe(func: torch._ops.OpOverload[..., Any], args: tuple[Any, ...], kwargs: 
 
 
 def _on_stand_ins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Probe:
-    with bare(), torch.no_grad():
+    with bare(), torch.no_grad(), _generator_kept(func):
         pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         trial_args, trial_kwargs = _substitute(stand_in, pairs, args, kwargs)
         return Probe(func(*trial_args, **trial_kwargs), tuple(pairs.values()))
@@ -77,7 +82,19 @@ def _on_fakes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Probe
     except DataDependentOutputException:
         raise CaptureFailed("GR101", f"{func} reads a value on the host") from None
     except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
-        raise CaptureFailed("GR405", f"{func} cannot be captured: it has no fake kernel ({error})") from None
+        raise CaptureFailed("GR405", f"{func} cannot be captured, it has no fake kernel: {error}") from None
+
+
+@contextmanager
+def _generator_kept(func: Any) -> Iterator[None]:
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        yield
+        return
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
 
 
 def _substitute(
