@@ -1,0 +1,7 @@
+"""Graphed functions: guards, audit, capture, verification, replay. OWNERSHIP.md says who owns what."""
+
+from .graphed import GraphedFunction, graph, make_backend
+from .intercept import Interceptor
+from .region import Region, Situation
+
+__all__ = ["GraphedFunction", "Interceptor", "Region", "Situation", "graph", "make_backend"]

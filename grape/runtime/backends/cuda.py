@@ -1,0 +1,213 @@
+"""CUDA graphs through `torch.cuda.CUDAGraph(keep_graph=True)`.
+
+All graphs of a backend share one private pool: memory of intermediates is reused by later captures, memory of outputs
+is not while somebody refers to it. `torch.cuda.graph` is not used, because entering it empties the allocator's cache.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from ...profiling import CudaCallTimer
+from .protocol import CallTimer, CaptureFailed, MemoryAccount
+
+__all__ = ["CudaBackend", "CudaGraph"]
+
+T = TypeVar("T")
+
+
+class CudaGraph:
+    """One instantiated graph."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, nodes: int, nbytes: int) -> None:
+        self._graph: torch.cuda.CUDAGraph | None = graph
+        self.nodes = nodes
+        self.nbytes = nbytes
+        self.replay = graph.replay  # bound once: a replay is one call
+
+    def release(self) -> None:
+        """Destroy graph and executable. A later `replay` raises RuntimeError."""
+        graph, self._graph = self._graph, None
+        self.replay = _released
+        if graph is not None:
+            graph.reset()
+
+
+def _released() -> None:
+    raise RuntimeError("this graph was released")
+
+
+class CudaBackend:
+    """Captures on a stream of its own; replays on the current stream."""
+
+    kind: Literal["cuda"] = "cuda"
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        with torch.cuda.device(device):
+            self._stream = torch.cuda.Stream()
+        self._pool: Any = None
+        self._anchor: torch.cuda.CUDAGraph | None = None
+        self._graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
+        self._warm: set[torch.dtype] = set()
+
+    def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=self.device)
+
+    def capture(self, body: Callable[[], T]) -> tuple[CudaGraph, T]:
+        if torch.cuda.is_current_stream_capturing():
+            raise CaptureFailed("GR405", "this stream is already being captured by other code")
+        if self._anchor is None:
+            self._warm_up()
+            self._open_pool()
+        current = torch.cuda.current_stream(self.device)
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream), _no_collection(), _not_capturing():
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = body()
+            except BaseException:
+                self._abandon(graph)
+                raise
+            try:
+                graph.capture_end()
+            except RuntimeError as error:
+                self._recover()
+                raise CaptureFailed("GR405", f"the capture was invalidated: {_first_line(error)}") from error
+        current.wait_stream(self._stream)
+        return self._instantiate(graph), result
+
+    def _instantiate(self, graph: torch.cuda.CUDAGraph) -> CudaGraph:
+        free_before = torch.cuda.mem_get_info(self.device)[0]
+        reserved_before = torch.cuda.memory_reserved(self.device)
+        graph.instantiate()
+        grown = free_before - torch.cuda.mem_get_info(self.device)[0]
+        grown -= torch.cuda.memory_reserved(self.device) - reserved_before
+        captured = CudaGraph(graph, _count_nodes(graph), max(0, grown))
+        self._graphs.add(captured)
+        return captured
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture whose body raised; the body's error matters, not what ending it says."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            self._recover()
+
+    def _recover(self) -> None:
+        """Bring allocator and generator back after an invalidated capture.
+
+        torch 2.11 leaves the allocator diverted to the graph's pool and the generator in capture mode; a capture that
+        succeeds puts the generator right, and a new pool keeps the broken one out of use.
+        """
+        index = self.device.index if self.device.index is not None else torch.cuda.current_device()
+        for undo in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+            with suppress(RuntimeError):
+                undo(index, self._pool)
+        self._open_pool()
+
+    def _open_pool(self) -> None:
+        """A new private pool, held open by a graph of one node: the allocator refuses a pool that lost its last graph.
+
+        After a failed capture this graph is also what brings the generator out of capture mode.
+        """
+        self._pool = torch.cuda.graph_pool_handle()
+        anchor = torch.cuda.CUDAGraph(keep_graph=True)
+        cell = torch.zeros(1, device=self.device)
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream), _no_collection():
+            anchor.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            cell.add_(1)
+            anchor.capture_end()
+        self._anchor = anchor
+
+    def _warm_up(self) -> None:
+        """Have cuBLAS allocate its workspace for the capture stream outside any capture, once per kind of product."""
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            if dtype in self._warm:
+                continue
+            self._warm.add(dtype)
+            with torch.cuda.stream(self._stream), torch.no_grad(), torch.autocast("cuda", enabled=False):
+                square = torch.zeros(64, 64, device=self.device, dtype=dtype)
+                torch.addmm(square[0], square, square)
+                torch.bmm(square[None], square[None])
+            self._stream.synchronize()
+
+    def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+        if len(targets) == 1:
+            targets[0].copy_(sources[0])
+        elif targets:
+            torch._foreach_copy_(list(targets), list(sources))
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def timer(self) -> CallTimer:
+        return CudaCallTimer()
+
+    def rng_state(self) -> Any:
+        return torch.get_rng_state(), torch.cuda.get_rng_state(self.device)
+
+    def set_rng_state(self, state: Any) -> None:
+        torch.set_rng_state(state[0])
+        torch.cuda.set_rng_state(state[1], self.device)
+
+    def memory(self) -> MemoryAccount:
+        segments = torch.cuda.memory_snapshot(self._pool) if self._anchor is not None else ()
+        return MemoryAccount(
+            pool_bytes=sum(segment["total_size"] for segment in segments),
+            executable_bytes=sum(graph.nbytes for graph in self._graphs),
+            host_bytes=0,
+        )
+
+    def close(self) -> None:
+        for graph in list(self._graphs):
+            graph.release()
+        self._graphs.clear()
+        if self._anchor is not None:
+            self._anchor.reset()
+            self._anchor = None
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A garbage collection inside a capture could free CUDA objects, which a capture forbids."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _not_capturing() -> Iterator[None]:
+    """Answer "is this stream being captured?" with no, so that libraries take their eager path (GR402)."""
+    graphs = torch.cuda.graphs
+    original = graphs._cuda_isCurrentStreamCapturing
+    graphs._cuda_isCurrentStreamCapturing = lambda: False
+    try:
+        yield
+    finally:
+        graphs._cuda_isCurrentStreamCapturing = original
+
+
+def _count_nodes(graph: torch.cuda.CUDAGraph) -> int:
+    try:
+        from cuda.bindings import runtime
+    except ImportError:
+        return 0
+    error, _, count = runtime.cudaGraphGetNodes(runtime.cudaGraph_t(graph.raw_cuda_graph()), 0)
+    return int(count) if int(error) == 0 else 0
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,111 @@
+"""What the runtime asks of a device. Two implementations: `cuda` (real CUDA graphs) and `tape` (the CPU reference).
+
+The rules are those of a CUDA graph, for both: addresses are fixed at capture, shapes are frozen, nothing executes
+during capture, the host cannot read values during capture, and a replay overwrites what the replay before it wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+
+from ...errors import CaptureError
+
+__all__ = ["Backend", "CallTimer", "CaptureFailed", "Graph", "MemoryAccount"]
+
+T = TypeVar("T")
+
+
+class CaptureFailed(CaptureError):
+    """A capture ended without a graph; the process is as it was before. `code` is a finding code."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAccount:
+    """Bytes by store: `pool` (graph-private memory), `executables` (on the device), `host` (graphs kept on the CPU)."""
+
+    pool_bytes: int
+    executable_bytes: int
+    host_bytes: int
+
+
+class Graph(Protocol):
+    """One captured, instantiated graph. `nodes` counts its device activities, `nbytes` its executable's memory."""
+
+    @property
+    def nodes(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def replay(self) -> None:
+        """Enqueue the graph on the current stream. Reads and writes the addresses of the capture."""
+        ...
+
+    def release(self) -> None:
+        """Give back what the graph holds. Idempotent. Tensors made in the capture stay readable while referenced."""
+        ...
+
+
+class CallTimer(Protocol):
+    """The time of one call on the device, without making the host wait while the cell runs."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def elapsed_ms(self) -> float:
+        """Milliseconds between start and stop. May synchronize; call it after the cell."""
+        ...
+
+
+class Backend(Protocol):
+    """A device on which graphs are captured and replayed."""
+
+    @property
+    def kind(self) -> Literal["cuda", "tape"]: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Uninitialized memory for a placeholder; it stays at its address while the tensor lives."""
+        ...
+
+    def capture(self, body: Callable[[], T]) -> tuple[Graph, T]:
+        """Run `body` while its device work is recorded instead of executed; return the graph and `body`'s result.
+
+        Tensors that `body` made live in the graph's private memory; the caller may keep them as outputs. An
+        exception of `body` ends the capture, leaves allocator, generator and stream usable, and propagates.
+        Raises `CaptureFailed` where the device refused.
+        """
+        ...
+
+    def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+        """Copy each source into its target, in as few launches as possible. Not inside a capture."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all work that was issued to the device is done."""
+        ...
+
+    def timer(self) -> CallTimer: ...
+
+    def rng_state(self) -> Any:
+        """The state of the device's default generator and of the CPU's, to be given to `set_rng_state`."""
+        ...
+
+    def set_rng_state(self, state: Any) -> None: ...
+
+    def memory(self) -> MemoryAccount: ...
+
+    def close(self) -> None:
+        """Release every graph and the private pool. Idempotent."""
+        ...

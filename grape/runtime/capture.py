@@ -1,0 +1,379 @@
+"""Captures one call of a region and proves the graph right before it is used.
+
+The order is: snapshot what the region writes; run the person's code once, traced, for the result that the person gets;
+run it again in step for the capture; replay from the same inputs, state and random state; compare every output and
+every written tensor bit for bit. Whatever goes wrong after the eager run is a `Refused`, and the eager result stands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..model import Position, Refused, Trace
+from ..tracing import RecordedCall, Recorder, Tracer, record
+from .backends.protocol import Backend, CaptureFailed, Graph
+from .compare import first_mismatch, nondeterministic_in, within
+from .entry import Entry
+from .guards import GuardSet, TooLarge
+from .lockstep import Diverged, HostConstants, Lockstep
+from .outputs import Outputs
+from .placeholders import Placeholders
+from .prologue import Prologue, build_prologue
+from .recipe import ArgumentView, Recipe, write_recipe
+from .structure import Layout, Unsupported, flatten, rebuild
+
+__all__ = ["Captured", "Observation", "Request", "capture_call", "judge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a capture needs to know: the person's function, how to call it, and what earlier calls taught."""
+
+    function: Callable[..., Any]
+    root: Any
+    backend: Backend
+    tracer: Tracer
+    bound: Collection[int]
+    dies: Collection[str]
+    writes: Collection[str]
+    """Names of arguments and outside tensors that earlier calls wrote in place; they are snapshotted."""
+    tolerance: float
+    guards: GuardSet | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A call that was served eagerly and captured on the way."""
+
+    result: Any
+    outcome: Entry | Refused
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A traced eager call, and why a region that behaves like this cannot be captured (or None)."""
+
+    call: RecordedCall
+    prologue: Prologue | None
+    refused: Refused | None
+
+
+def judge(
+    call: RecordedCall,
+    leaves: Sequence[torch.Tensor],
+    escapes: Sequence[tuple[str, Position | None]],
+    backend: Backend,
+) -> Prologue | Refused:
+    """Can a call with this trace be captured? Its prologue, or the first reason why not."""
+    trace = call.trace
+    if trace.needs_grad:
+        return Refused(code="GR405", why="its results need gradients")
+    if escapes:
+        name, at = escapes[0]
+        return Refused(code="GR101", why=f".{name}() takes a tensor's contents to the host", at=at)
+    devices = {view.device for op in trace.ops for view in (*op.tensors(), *op.outputs)}
+    foreign = {d for d in devices if d.split(":")[0] not in ("cpu", backend.device.type)}
+    several = {d for d in devices if d.startswith(backend.device.type)}
+    if any(op.kind == "random" and op.outputs and op.outputs[0].device == "cpu" for op in trace.ops) and (
+        backend.device.type != "cpu"
+    ):
+        return Refused(code="GR405", why="it draws random numbers on the CPU")
+    if foreign or len(several) > 1:
+        return Refused(code="GR405", why=f"it works on several devices: {', '.join(sorted(devices))}")
+    return build_prologue(call, leaves)
+
+
+def capture_call(request: Request, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    """Serve one call eagerly and capture it. The person's own exceptions propagate; nothing else does."""
+    return _Capture(request, layout).run(args, kwargs)
+
+
+class _Stop(Exception):
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.why)
+        self.refused = refused
+
+
+class _Capture:
+    def __init__(self, request: Request, layout: Layout) -> None:
+        self.request = request
+        self.backend = request.backend
+        self.layout = layout
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+        request, backend = self.request, self.backend
+        started = time.perf_counter()
+        before: Refused | GuardSet
+        try:
+            before = request.guards or GuardSet(request.root)
+        except TooLarge as error:
+            before = Refused(code="GR405", why=str(error))
+        self.random_before = backend.rng_state()
+        try:
+            self.snapshot_inputs(before if isinstance(before, GuardSet) else None)
+        except torch.OutOfMemoryError:
+            before = Refused(code="GR405", why="no memory for a snapshot of what the region writes")
+        result, call, escapes = record(
+            request.tracer, backend.device, self.layout.leaves, lambda: request.function(*args, **kwargs), keep=True
+        )
+        self.random_after = backend.rng_state()
+        self.call = call
+        if isinstance(before, Refused):
+            return Captured(result=result, outcome=before, trace=call.trace)
+        self.guards = before
+        try:
+            outcome: Entry | Refused = self.attempt(result, escapes, args, kwargs, started)
+        except _Stop as stop:
+            outcome = stop.refused
+        except torch.OutOfMemoryError as error:
+            outcome = Refused(code="GR405", why=f"out of memory while capturing: {str(error).splitlines()[0]}")
+        except CaptureFailed as failed:
+            outcome = Refused(code=failed.code, why=str(failed))
+        except Unsupported as unsupported:
+            outcome = Refused(code="GR405", why=str(unsupported))
+        finally:
+            backend.set_rng_state(self.random_after)
+        return Captured(result=result, outcome=outcome, trace=call.trace)
+
+    def snapshot_inputs(self, guards: GuardSet | None) -> None:
+        """Copies of everything that exists before the call and that it may write (known from earlier traces)."""
+        wanted = self.request.writes
+        paths = self.layout.paths
+        self.inputs_before = {
+            i: leaf.detach().clone() for i, leaf in enumerate(self.layout.leaves) if paths[i] in wanted
+        }
+        self.sources_before = {
+            key: tensor.detach().clone()
+            for key, (where, tensor) in (guards.sources.items() if guards is not None else ())
+            if where in wanted
+        }
+
+    def attempt(
+        self,
+        result: Any,
+        escapes: Sequence[tuple[str, Position | None]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        started: float,
+    ) -> Entry | Refused:
+        if not self.guards.holds():
+            raise _Stop(Refused(code="GR404", why=f"the call changes {self.guards.difference()}"))
+        prologue = judge(self.call, self.layout.leaves, escapes, self.backend)
+        if isinstance(prologue, Refused):
+            return prologue
+        self.externals = self.find_externals()
+        self.check_writes()
+        self.eager_after = flatten((result, args, kwargs), "result")
+        self.placeholders = Placeholders(self.backend, self.layout.leaves, self.request.bound)
+        self.keep_eager_state()
+        ready = self.placeholders.copied
+        inputs = [self.inputs_before.get(i, self.layout.leaves[i]) for i in ready]
+        self.backend.copy([self.placeholders.tensors[i].detach() for i in ready], inputs)
+        self.hidden = {i: torch.empty_like(self.call.arrivals[i]).copy_(self.call.arrivals[i]) for i in prologue.inputs}
+        graph, recipe, made = self.capture()
+        try:
+            outputs = Outputs(self.backend, made, self.dying(recipe))
+            if not outputs.uniform:
+                raise _Stop(Refused(code="GR405", why="results of different dtypes share memory"))
+            verified = self.verify(graph, recipe, made)
+        except BaseException:
+            graph.release()
+            raise
+        return Entry(
+            backend=self.backend,
+            graph=graph,
+            guards=self.guards,
+            prologue=prologue,
+            placeholders=self.placeholders,
+            hidden=[self.hidden[i] for i in prologue.inputs],
+            outputs=outputs,
+            recipe=recipe,
+            externals=self.externals,
+            written=self.written_leaves(),
+            effectful=bool(self.written) or any(op.kind == "random" for op in self.call.trace.ops),
+            verified=verified,
+            capture_ms=(time.perf_counter() - started) * 1e3,
+            shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
+            paths=tuple(self.layout.paths),
+            keep=(self.call.arrivals, self.call.constants),
+        )
+
+    def find_externals(self) -> dict[int, torch.Tensor]:
+        """The tensors behind the storages that the trace reads from outside, by storage number."""
+        found: dict[int, torch.Tensor] = {}
+        for number in self.call.trace.external_storages:
+            source = self.guards.sources.get(self.call.storages[number].cdata)
+            if source is None or self.call.storages[number].expired():
+                op = next(op for op in self.call.trace.ops if any(v.storage == number for v in op.tensors()))
+                why = f"{op.name} reads a tensor that is neither an argument nor found through the code's own names"
+                raise _Stop(Refused(code="GR405", why=why, at=op.user or op.inner))
+            found[number] = source[1]
+        return found
+
+    def check_writes(self) -> None:
+        """A write to memory from before the call needs a snapshot; without one the next call makes it."""
+        trace = self.call.trace
+        outside = set(trace.argument_storages) | set(trace.external_storages)
+        self.written = {number for op in trace.ops for number in op.written if number in outside}
+        names = tuple(sorted(self.written_names()))
+        if not set(names) <= set(self.request.writes):
+            raise _Stop(Refused(code="retry", why="it writes its inputs; the next call is snapshotted", evidence=names))
+
+    def written_names(self) -> set[str]:
+        names = {self.layout.paths[i] for i in self.written_leaves()}
+        for number in self.written & set(self.externals):
+            names.add(self.guards.sources[self.call.storages[number].cdata][0])
+        return names
+
+    def written_leaves(self) -> tuple[int, ...]:
+        numbers: dict[int, int] = {}
+        return tuple(
+            index
+            for index, leaf in enumerate(self.layout.leaves)
+            if numbers.setdefault(leaf.untyped_storage()._cdata, len(numbers)) in self.written
+        )
+
+    def keep_eager_state(self) -> None:
+        """Where the replay will write into the person's own memory, keep what the eager call left there."""
+        self.in_place: list[torch.Tensor] = []
+        for number in self.written & set(self.externals):
+            self.in_place.append(self.externals[number])
+        bound = set(self.placeholders.bound)
+        self.in_place += [self.layout.leaves[i] for i in self.written_leaves() if i in bound]
+        self.in_place_after = [tensor.detach().clone() for tensor in self.in_place]
+
+    def dying(self, recipe: Recipe) -> list[bool]:
+        paths = self.eager_after.paths
+        return [paths[i] in self.request.dies for i, origin in enumerate(recipe.origin) if origin is None]
+
+    def capture(self) -> tuple[Graph, Recipe, list[torch.Tensor]]:
+        cap_args, cap_kwargs = rebuild(self.layout.root, self.placeholders.tensors)
+        entering = flatten((cap_args, cap_kwargs), "args")
+        recorder = Recorder(self.backend.device, self.placeholders.tensors)
+        lockstep = Lockstep(self.call, recorder, self.request.tracer.positions, self.hidden)
+
+        def body() -> Any:
+            with ExitStack() as stack:
+                if self.backend.kind == "cuda":
+                    stack.enter_context(HostConstants(lockstep, self.backend.device))
+                stack.enter_context(lockstep)
+                return self.request.function(*cap_args, **cap_kwargs)
+
+        try:
+            graph, result = self.backend.capture(body)
+        except Diverged as diverged:
+            raise _Stop(_divergence(diverged)) from None
+        except (CaptureFailed, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            why = f"the code raised {type(error).__name__} while it was captured: {str(error).splitlines()[:1]}"
+            raise _Stop(Refused(code="GR405", why=why)) from error
+        try:
+            lockstep.finish()
+            if not self.guards.holds():
+                raise _Stop(Refused(code="GR404", why=f"the call changes {self.guards.difference()}"))
+            leaving = flatten((result, cap_args, cap_kwargs), "result")
+            self.compare_structure(leaving)
+            recipe = write_recipe(leaving, entering, dict(enumerate(entering.containers)), self.classifier())
+        except Diverged as diverged:
+            graph.release()
+            raise _Stop(_divergence(diverged)) from None
+        except BaseException:
+            graph.release()
+            raise
+        made = [leaf for leaf, origin in zip(leaving.leaves, recipe.origin, strict=True) if origin is None]
+        self.left = leaving.leaves
+        return graph, recipe, made
+
+    def compare_structure(self, leaving: Layout) -> None:
+        if leaving.key != self.eager_after.key:
+            pairs = zip(leaving.key, self.eager_after.key, strict=False)
+            mine, theirs = next(((a, b) for a, b in pairs if a != b), (len(leaving.key), len(self.eager_after.key)))
+            why = f"the result differs between two runs of the same call: {theirs} and {mine}"
+            raise _Stop(Refused(code="GR404", why=why[:300]))
+
+    def classifier(self) -> Callable[[torch.Tensor], Any]:
+        """Where a tensor of the result comes from; see `Recipe.origin`."""
+        direct = {id(tensor): i for i, tensor in enumerate(self.placeholders.tensors)}
+        shared = {t.untyped_storage()._cdata: i for i, t in reversed(list(enumerate(self.placeholders.tensors)))}
+        outside = {tensor.untyped_storage()._cdata: tensor for tensor in self.externals.values()}
+
+        def classify(tensor: torch.Tensor) -> Any:
+            if id(tensor) in direct:
+                return direct[id(tensor)]
+            storage = tensor.untyped_storage()._cdata
+            index = shared.get(storage)
+            if index is not None:
+                base = self.placeholders.tensors[index]
+                if base.dtype != tensor.dtype:
+                    raise _Stop(Refused(code="GR405", why="a result reinterprets an argument's dtype"))
+                delta = tensor.storage_offset() - base.storage_offset()
+                return ArgumentView(index, tuple(tensor.shape), tensor.stride(), delta)
+            if storage in outside:
+                return outside[storage] if tensor is outside[storage] else tensor
+            if tensor.device.type != self.backend.device.type:
+                raise _Stop(Refused(code="GR101", why="it returns a CPU tensor, for which the host would have to wait"))
+            return None
+
+        return classify
+
+    def verify(self, graph: Graph, recipe: Recipe, made: Sequence[torch.Tensor]) -> str:
+        """Replay once from the inputs, state and random state of the eager call, and compare."""
+        for key, before in self.sources_before.items():
+            tensor = self.guards.sources[key][1]
+            if any(tensor is changed for changed in self.in_place):
+                tensor.detach().copy_(before)
+        for index in self.placeholders.bound:
+            if index in self.inputs_before:
+                self.layout.leaves[index].detach().copy_(self.inputs_before[index])
+        self.backend.set_rng_state(self.random_before)
+        graph.replay()
+        if not _same_state(self.backend.rng_state(), self.random_after):
+            raise _Stop(Refused(code="GR405", why="the replay consumed another random stream than the eager call"))
+        pairs = list(zip(self.eager_after.leaves, self.left, strict=True))
+        pairs += list(zip(self.in_place_after, self.in_place, strict=True))
+        pairs = [(one.detach(), other.detach()) for one, other in pairs]
+        mismatch = first_mismatch(pairs)
+        for tensor, after in zip(self.in_place, self.in_place_after, strict=True):
+            tensor.detach().copy_(after)
+        if mismatch is None:
+            return "identical"
+        names = nondeterministic_in(self.call.trace)
+        tolerance = self.request.tolerance
+        if names and tolerance > 0 and within(pairs, tolerance):
+            return f"within {tolerance:g}"
+        because = f"; {', '.join(names)} is documented as non-deterministic (see --tolerance)" if names else ""
+        where = self.eager_after.paths[mismatch] if mismatch < len(self.eager_after.paths) else "a written tensor"
+        raise _Stop(Refused(code="GR405", why=f"the replay's {where} differs from the eager result{because}"))
+
+
+def _divergence(diverged: Diverged) -> Refused:
+    expected, found = diverged.expected, diverged.found
+    where = expected or found
+    at = (where.user or where.inner) if where else None
+    if expected is not None and found is not None and expected.name == found.name:
+        theirs, mine = expected.scalars(), found.scalars()
+        if theirs != mine:
+            values = tuple(zip(theirs, mine, strict=False))
+            changed = next((pair for pair in values if pair[0] != pair[1]), values[:1])
+            return Refused(
+                code="GR403",
+                why=f"a Python value that reaches {expected.name} changed from one run to the next",
+                at=at,
+                evidence=(("operator", expected.name), ("values", str(changed))),
+            )
+    evidence = (("eager", expected.name if expected else None), ("captured", found.name if found else None))
+    return Refused(code="GR402", why=f"the capture ran other operators than the eager call: {diverged}", at=at, evidence=evidence)
+
+
+def _same_state(one: Any, other: Any) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True)) if isinstance(one, tuple) else torch.equal(one, other)
+
+

@@ -1,0 +1,121 @@
+"""One captured graph of a region and everything a replay needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .backends.protocol import Backend, Graph
+from .guards import GuardSet
+from .outputs import Outputs
+from .placeholders import Placeholders
+from .prologue import Prologue
+from .recipe import Recipe
+
+__all__ = ["BUSY", "MISMATCH", "Entry"]
+
+
+class _NoReplay:
+    """Why an entry did not serve a call."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+BUSY = _NoReplay("an output is still in use")
+MISMATCH = _NoReplay("the call is not the one that was captured")
+
+
+@dataclass(slots=True)
+class Entry:
+    """A graph with its guards (`guards`, `prologue`), its inputs (`placeholders`, `hidden`) and its outputs.
+
+    `written` are indices of argument leaves that the region writes in place. `effectful` is set where a replay changes
+    anything but its own outputs: the person's memory, or the random stream.
+    """
+
+    backend: Backend
+    graph: Graph
+    guards: GuardSet
+    prologue: Prologue
+    placeholders: Placeholders
+    hidden: Sequence[torch.Tensor]
+    outputs: Outputs
+    recipe: Recipe
+    externals: Mapping[int, torch.Tensor]
+    written: tuple[int, ...]
+    effectful: bool
+    verified: str
+    capture_ms: float
+    shapes: str
+    paths: tuple[str, ...]
+    replays: int = 0
+    kept_alive: int = 0
+    copied_bytes: int = 0
+    copies: dict[int, int] = field(default_factory=dict)
+    """How often each argument leaf was copied into its placeholder."""
+    keep: tuple[Any, ...] = ()
+    """What the graph reads and nothing else refers to: constants brought to the device at capture."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the executable, its placeholders and its outputs."""
+        return self.graph.nbytes + self.placeholders.nbytes + self.outputs.nbytes
+
+    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
+        """Replay for these argument leaves and containers; the result, or why this entry cannot serve them.
+
+        The guards are checked while the device already works, where a replay for nothing would do no harm.
+        """
+        placeholders = self.placeholders
+        for index in placeholders.bound:
+            if leaves[index].data_ptr() != placeholders.addresses[index]:
+                return MISMATCH
+        if self.effectful and not self.guards.holds():
+            return MISMATCH
+        arrived: Sequence[torch.Tensor] = ()
+        if self.prologue.steps:
+            outcome = self.prologue.run(leaves, self.externals)
+            if not _same(outcome.values, self.prologue.expected):
+                return MISMATCH
+            arrived = outcome.tensors
+        if self.outputs.blocked():
+            self.kept_alive += 1
+            self.outputs.keep_out()
+            return BUSY
+        self._copy_in(leaves, arrived)
+        self.graph.replay()
+        if not self.effectful and not self.guards.holds():
+            return MISMATCH
+        self.replays += 1
+        if self.written:
+            self._copy_back(leaves)
+        return self.recipe.serve(leaves, containers, self.outputs.hand_out())
+
+    def _copy_in(self, leaves: Sequence[torch.Tensor], arrived: Sequence[torch.Tensor]) -> None:
+        targets: list[torch.Tensor] = list(self.hidden)
+        sources: list[torch.Tensor] = list(arrived)
+        for index in self.placeholders.copied:
+            leaf = leaves[index]
+            if leaf.data_ptr() != self.placeholders.addresses[index]:
+                targets.append(self.placeholders.tensors[index])
+                sources.append(leaf)
+                self.copied_bytes += leaf.nbytes
+                self.copies[index] = self.copies.get(index, 0) + 1
+        if targets:
+            self.backend.copy(targets, sources)
+
+    def _copy_back(self, leaves: Sequence[torch.Tensor]) -> None:
+        changed = [i for i in self.written if leaves[i].data_ptr() != self.placeholders.addresses[i]]
+        if changed:
+            self.backend.copy([leaves[i] for i in changed], [self.placeholders.tensors[i] for i in changed])
+
+    def release(self) -> None:
+        self.graph.release()
+
+
+def _same(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    return all(type(a) is type(b) and (a == b or (a != a and b != b)) for a, b in zip(found, expected, strict=True))

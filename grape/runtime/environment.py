@@ -1,0 +1,37 @@
+"""The modes of the interpreter that change what an operator does. They are part of every guard key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["environment"]
+
+
+
+def environment(device: torch.device) -> tuple[Any, ...]:
+    """Grad and inference mode, autocast with its dtype, default dtype and device, determinism, precision, stream."""
+    kind = device.type
+    common = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
+        torch.get_default_dtype(),
+        torch._C._get_deterministic_algorithms(),
+        torch._C._get_float32_matmul_precision() if hasattr(torch._C, "_get_float32_matmul_precision") else None,
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._len_torch_function_stack(),
+    )
+    if kind != "cuda":
+        return common
+    return (
+        *common,
+        torch._C._get_cublas_allow_tf32(),
+        torch._C._get_cudnn_allow_tf32(),
+        torch._C._get_cudnn_benchmark(),
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_math_sdp_enabled(),
+        torch._C._cuda_getCurrentRawStream(device.index or 0),
+    )

@@ -1,0 +1,126 @@
+"""`grape.graph`: a region without a notebook."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, overload
+
+import torch
+
+from ..errors import UsageError
+from ..model import Position, RegionEvidence
+from ..tracing import PositionFinder, Tracer
+from .backends.cuda import CudaBackend
+from .backends.protocol import Backend
+from .backends.tape import TapeBackend
+from .region import Region, Situation
+
+__all__ = ["GraphedFunction", "graph", "make_backend"]
+
+
+def make_backend(device: torch.device | None = None) -> Backend:
+    """The backend for `device`: CUDA graphs on a CUDA device, the tape elsewhere. Default: the current device."""
+    if device is None:
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        return CudaBackend(torch.device("cuda", index))
+    if device.type == "cpu":
+        return TapeBackend()
+    raise UsageError(f"device '{device}' is not supported; use a CUDA device, or the CPU for the reference")
+
+
+class GraphedFunction:
+    """A callable that behaves as the function or module it wraps, and replays a graph where that is right.
+
+    Calls are observed, captured and verified as under `%%grape`; `evidence()` tells what became of them. Calls from
+    other threads than the first caller's run eagerly. The wrapped callable is available as `__wrapped__`.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, backend: Backend | None, tolerance: float) -> None:
+        if not callable(function):
+            raise UsageError(f"grape.graph takes a function or a module, not {type(function).__name__}")
+        functools.update_wrapper(self, function, updated=())
+        if not hasattr(self, "__name__"):
+            self.__name__ = type(function).__name__
+        self.__wrapped__ = function
+        self._tolerance = tolerance
+        self._backend = backend
+        self._region: Region | None = None
+        self._thread: int | None = None
+        self._running = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._thread is None:
+            self._thread = get_ident()
+        if self._running or get_ident() != self._thread:
+            return self.__wrapped__(*args, **kwargs)
+        if self._region is None:
+            self._region = self._make_region()
+        self._running = True
+        try:
+            return self._region.call(args, kwargs)
+        finally:
+            self._running = False
+
+    def _make_region(self) -> Region:
+        situation = Situation(
+            backend=self._backend or make_backend(),
+            tracer=Tracer(PositionFinder()),
+            observing=True,
+            profile=False,
+            tolerance=self._tolerance,
+            run=1,
+        )
+        function = self.__wrapped__
+        code = getattr(function, "__code__", None)
+        at = Position(
+            file=code.co_filename if isinstance(code, types.CodeType) else "?",
+            line=code.co_firstlineno if isinstance(code, types.CodeType) else 0,
+            function=self.__name__,
+        )
+        return Region(situation, function, function, self.__name__, at)
+
+    def evidence(self) -> RegionEvidence | None:
+        """What is known of the calls so far; None before the first."""
+        return self._region.evidence() if self._region is not None else None
+
+    def release(self) -> None:
+        """Give back every graph and all memory; later calls start to observe again."""
+        if self._region is not None:
+            self._region.release()
+            self._region.situation.backend.close()
+        self._region = None
+
+
+@overload
+def graph(
+    function: Callable[..., Any], *, device: torch.device | str | None = None, tolerance: float = 0.0
+) -> GraphedFunction: ...
+
+
+@overload
+def graph(
+    function: None = None, *, device: torch.device | str | None = None, tolerance: float = 0.0
+) -> Callable[[Callable[..., Any]], GraphedFunction]: ...
+
+
+def graph(
+    function: Callable[..., Any] | None = None,
+    *,
+    device: torch.device | str | None = None,
+    tolerance: float = 0.0,
+) -> GraphedFunction | Callable[[Callable[..., Any]], GraphedFunction]:
+    """Wrap a function or module so that repeated calls replay CUDA graphs; use it as a decorator or a call.
+
+    `device` chooses the backend (default: the current CUDA device, else the CPU reference). `tolerance` is the largest
+    absolute difference accepted from operators that PyTorch documents as non-deterministic. Raises `UsageError` for
+    something that is not callable or a device that is not supported.
+    """
+    if function is None:
+        return lambda wrapped: graph(wrapped, device=device, tolerance=tolerance)
+    backend = make_backend(torch.device(device)) if device is not None else None
+    return GraphedFunction(function, backend=backend, tolerance=tolerance)

@@ -1,0 +1,234 @@
+"""Finds candidate regions while a cell runs, and stands between the caller and the callable.
+
+Candidates are root `nn.Module` calls (also those that a library makes, as `generate` does) and functions that the
+person wrote. One candidate at a time has the floor: the outermost that has not been refused. What it calls passes
+through; once it is refused, the candidates inside it get the floor.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from ..model import Position
+from ..tracing import Recorder, is_own_code
+from .region import NO_WORK, Region, Situation
+from .trampoline import Trampoline, prune_traceback
+
+__all__ = ["Interceptor"]
+
+_ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class Interceptor:
+    """Owns the patch of `nn.Module.__call__` and the trampolines; `remove` takes all of them back."""
+
+    def __init__(self, situation: Situation, name_of: Callable[[str], str]) -> None:
+        self.situation = situation
+        self.outside: Recorder | None = None
+        """Where operators outside every region are recorded while a cell is observed."""
+        self._name_of = name_of
+        self._floor = True
+        self._thread = get_ident()
+        self._modules: weakref.WeakKeyDictionary[torch.nn.Module, Region] = weakref.WeakKeyDictionary()
+        self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
+        self._trampolines: dict[int, Trampoline] = {}
+        self._original: Any = None
+        self._namespace: Mapping[str, Any] = {}
+        situation.open_floor = self._open
+
+    @property
+    def regions(self) -> list[Region]:
+        """All regions found so far, modules first."""
+        return [*self._modules.values(), *(region for region, _ in self._functions.values())]
+
+    def install(self) -> None:
+        """Stand between from now on, in the calling thread."""
+        self._thread = get_ident()
+        self._floor = True
+        if self._original is not None:
+            return
+        original = self._original = torch.nn.Module.__call__
+
+        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not self._floor or get_ident() != self._thread:
+                return original(module, *args, **kwargs)
+            try:
+                return self._module(module, args, kwargs)
+            except BaseException as error:
+                prune_traceback(error)
+                raise
+
+        torch.nn.Module.__call__ = __call__  # type: ignore[method-assign,assignment]
+
+    def adopt(self, namespace: Mapping[str, Any]) -> None:
+        """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes."""
+        self._namespace = namespace
+        for function in _candidates(namespace):
+            if id(function) not in self._trampolines:
+                self._take_over(function)
+
+    def settle(self) -> None:
+        """The cell is over: keep only what replays graphs, give everything else back."""
+        for trampoline in list(self._trampolines.values()):
+            region = self._functions[trampoline.original.__code__][0]
+            if not region.entries:
+                self._give_back(trampoline)
+        if not any(region.entries for region in self.regions):
+            self._unpatch()
+
+    def remove(self) -> None:
+        """Take back every patch. Regions keep what they know."""
+        for trampoline in list(self._trampolines.values()):
+            self._give_back(trampoline)
+        self._unpatch()
+
+    def forget(self) -> None:
+        """Take back every patch and forget every region."""
+        self.remove()
+        for region in self.regions:
+            region.release()
+        self._modules.clear()
+        self._functions.clear()
+
+    def _unpatch(self) -> None:
+        if self._original is not None:
+            torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
+            self._original = None
+
+    # -- candidates --------------------------------------------------------------------------------------------------
+
+    def _take_over(self, function: types.FunctionType) -> None:
+        known = self._functions.get(function.__code__)
+        if known is not None and known[0].refused is not None and known[0].refused.why == NO_WORK:
+            return
+
+        def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not self._floor or get_ident() != self._thread:
+                return trampoline.original(*args, **kwargs)
+            return self._function(trampoline, args, kwargs)
+
+        trampoline = Trampoline(function, receive)
+        self._trampolines[id(function)] = trampoline
+        code = trampoline.original.__code__
+        if known is not None and _same_binding(known[1], trampoline):
+            known[0].function = trampoline.original
+            self._functions[code] = (known[0], trampoline)
+            return
+        at = Position(
+            file=self._name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname, instruction=-1
+        )
+        region = Region(
+            self.situation, trampoline.original, trampoline.original, code.co_qualname, at, _last_line(code)
+        )
+        self._functions[code] = (region, trampoline)
+
+    def _give_back(self, trampoline: Trampoline) -> None:
+        trampoline.undo()
+        self._trampolines.pop(id(trampoline.function), None)
+
+    def _function(self, trampoline: Trampoline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        region, current = self._functions[trampoline.original.__code__]
+        if current is not trampoline:
+            return trampoline.original(*args, **kwargs)
+        try:
+            return self._enter(region, args, kwargs)
+        finally:
+            if region.refused is not None and region.refused.why == NO_WORK:
+                self._give_back(trampoline)
+
+    def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        region = self._modules.get(module)
+        if region is None:
+            if not self.situation.observing or isinstance(module, torch.jit.ScriptModule) or _is_compiled(module):
+                return self._closed(lambda: self._original(module, *args, **kwargs))
+            region = self._modules[module] = self._region_of(module)
+        return self._enter(region, args, kwargs)
+
+    def _region_of(self, module: torch.nn.Module) -> Region:
+        original = self._original
+        reference = weakref.ref(module)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return original(reference(), *args, **kwargs)
+
+        user, inner = self.situation.tracer.positions.find(2)
+        frame = user or inner
+        at = self.situation.tracer.positions.at(frame) if frame is not None else Position(file="?", line=0, function="?")
+        variable = next((name for name, value in self._namespace.items() if value is module), None)
+        name = type(module).__name__ + (f" ({variable})" if variable else "")
+        return Region(self.situation, run, module, name, at)
+
+    # -- the floor ---------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._floor = True
+
+    def _closed(self, body: Callable[[], Any]) -> Any:
+        self._floor = False
+        try:
+            return body()
+        finally:
+            self._floor = True
+
+    def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tracer = self.situation.tracer
+        if tracer.recorder is not None:
+            tracer.stop()
+        try:
+            if region.refused is not None:
+                return region.call(args, kwargs)
+            return self._closed(lambda: region.call(args, kwargs))
+        finally:
+            if self.outside is not None and self.situation.observing and tracer.recorder is None:
+                self._resume()
+
+    def _resume(self) -> None:
+        if self.outside is not None and not self.outside.overflowed:
+            self.situation.tracer.start(self.outside)
+
+
+def _same_binding(one: Trampoline, other: Trampoline) -> bool:
+    """True where a function defined again is the one that was known: same code, globals, no closure, no defaults."""
+    a, b = one.original, other.original
+    simple = all(f.__closure__ is None and f.__defaults__ is None and f.__kwdefaults__ is None for f in (a, b))
+    return simple and a.__globals__ is b.__globals__
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _last_line(code: types.CodeType) -> int:
+    lines = [line for _, _, line in code.co_lines() if line is not None]
+    nested = [_last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return max([code.co_firstlineno, *lines, *nested])
+
+
+def _candidates(namespace: Mapping[str, Any]) -> Iterator[types.FunctionType]:
+    for value in list(namespace.values()):
+        if isinstance(value, types.FunctionType):
+            if _is_candidate(value):
+                yield value
+        elif isinstance(value, type) and value.__module__ == "__main__":
+            for name, member in list(vars(value).items()):
+                hidden = name.startswith("__") and name != "__call__"
+                forward = name in ("forward", "__call__") and issubclass(value, torch.nn.Module)
+                if isinstance(member, types.FunctionType) and not hidden and not forward and _is_candidate(member):
+                    yield member
+
+
+def _is_candidate(function: types.FunctionType) -> bool:
+    code = function.__code__
+    return (
+        is_own_code(code.co_filename)
+        and not code.co_flags & _ASYNC
+        and not hasattr(function, "__wrapped__")
+        and function.__module__ == "__main__"
+    )

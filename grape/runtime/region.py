@@ -1,0 +1,610 @@
+"""One region: a callable that is called repeatedly, observed, captured where that pays, and replayed.
+
+States follow from what is known: calls are traced (twice), profiled (twice), then timed until the policy expects a
+capture to pay; a captured shape is replayed from then on. A refusal ends it: the callable runs as it would without
+Grape.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ..model import (
+    CopyRecord,
+    Decision,
+    Measured,
+    OpRecord,
+    Position,
+    Refused,
+    RegionEvidence,
+    ScalarChange,
+    ShapeCount,
+    Timeline,
+    Trace,
+)
+from ..profiling import TimelineRecorder
+from ..tracing import Recorder, Tracer, record
+from .backends.protocol import Backend
+from .capture import Request, capture_call, judge
+from .effects import EffectWatch
+from .entry import BUSY, MISMATCH, Entry
+from .environment import environment
+from .guards import GuardSet, TooLarge
+from .policy import Estimate, capture_cost, decide
+from .probe import Probe, compile_probe
+from .prologue import refuse_read, slice_of
+from .samples import CallTimes
+from .structure import Layout, Unsupported, flatten
+
+__all__ = ["Region", "Situation"]
+
+TRACED = 2
+PROFILED = 2
+INTERLEAVE = 6
+"""Once a graph replays, every so many calls one runs eagerly until there are `WANTED` times of both."""
+WANTED = 20
+MAX_ENTRIES = 4
+MIN_OPERATORS = 3
+NO_WORK = "it issues next to no device work"
+NOTED = 12
+"""So many observed calls tell which results outlive the next call."""
+
+
+@dataclass(slots=True)
+class Situation:
+    """What the regions of one process share. `observing` is set while a cell runs under Grape.
+
+    `run` numbers the cells; `open_floor` is called when the region being traced turns out not to be capturable, so
+    that callables inside it may become regions.
+    """
+
+    backend: Backend
+    tracer: Tracer
+    observing: bool = False
+    apply: bool = True
+    profile: bool = True
+    tolerance: float = 0.0
+    memory_budget: int | None = None
+    run: int = 0
+    open_floor: Callable[[], None] = lambda: None
+    progress: Callable[[str], None] = lambda text: None
+    entries: list[Entry] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Shape:
+    """What is known of the calls with one guard key."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    order: int
+    modes: tuple[Any, ...]
+    probe: Probe | None = None
+    successor: _Shape | None = None
+    calls: int = 0
+    seen: int = 0
+    run: int = 0
+    runs: set[int] = field(default_factory=set)
+    before: CallTimes = field(default_factory=CallTimes)
+    after: CallTimes = field(default_factory=CallTimes)
+    entries: list[Entry] = field(default_factory=list)
+    decision: Decision | None = None
+    traces: list[Trace] = field(default_factory=list)
+    closed: bool = False
+
+
+class Region:
+    """See the module. `function` runs the person's code; `root` is where the guards start."""
+
+    def __init__(
+        self,
+        situation: Situation,
+        function: Callable[..., Any],
+        root: Any,
+        name: str,
+        at: Position,
+        end_line: int | None = None,
+    ) -> None:
+        self.situation = situation
+        self.function = function
+        self.root = root
+        self.name = name
+        self.at = at
+        self.end_line = end_line
+        self.parent: str | None = None
+        self.refused: Refused | None = None
+        self.calls = 0
+        self.replays = 0
+        self.kept_alive = 0
+        self.shapes: dict[Any, _Shape] = {}
+        self.traces: list[Trace] = []
+        self.scalar_changes: list[ScalarChange] = []
+        self.decisions: list[Decision] = []
+        self.captures_ms: list[float] = []
+        self._verified: set[str] = set()
+        self._writes: set[str] = set()
+        self._failures = 0
+        self._profiled = 0
+        self._profiled_after = 0
+        self._before = TimelineRecorder(situation.backend.device)
+        self._after = TimelineRecorder(situation.backend.device)
+        self._busy_ms: float | None = None
+        self._addresses: dict[str, tuple[int, int]] = {}
+        self._left: dict[str, StorageWeakRef] = {}
+        self._survives: set[str] = set()
+        self._seen_outputs: set[str] = set()
+        self._host_ms: list[float] = []
+        self._noted = 0
+        self._last: _Shape | None = None
+        self._start_of_run = (0, 0)
+
+    def begin_run(self) -> None:
+        """Count calls and replays from here: a new cell runs."""
+        self._start_of_run = (self.calls, self.replays)
+
+    @property
+    def calls_in_run(self) -> int:
+        return self.calls - self._start_of_run[0]
+
+    # -- the call ----------------------------------------------------------------------------------------------------
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Serve one call: by a replay where one is possible, else as the person wrote it."""
+        self.calls += 1
+        situation = self.situation
+        if self.refused is not None:
+            return self._pass(args, kwargs)
+        timer = situation.backend.timer()
+        timer.start()
+        known = self._recognize(args, kwargs)
+        if known is not None:
+            shape, leaves, containers = known
+            self._count(shape)
+            if not self._interleave(shape):
+                result = self._replay(shape, leaves, containers, timer)
+                if result is not BUSY and result is not MISMATCH:
+                    return result
+                return self._serve_eagerly(args, kwargs, timer, shape, may_capture=result is MISMATCH)
+            return self._serve_eagerly(args, kwargs, timer, shape, may_capture=False)
+        return self._serve_unknown(args, kwargs, timer)
+
+    def _recognize(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[_Shape, list[torch.Tensor], list[Any]] | None:
+        """The captured shape of this call, found by the probe of the shape that came next last time, or came last."""
+        last = self._last
+        if last is None or not self.situation.apply:
+            return None
+        root = (args, kwargs)
+        modes = environment(self.situation.backend.device)
+        for shape in (last.successor, last):
+            if shape is None or shape.probe is None or not shape.entries or shape.modes != modes:
+                continue
+            try:
+                found = shape.probe(root)
+            except (AttributeError, KeyError, TypeError, IndexError):
+                continue
+            if found is not None:
+                last.successor = self._last = shape
+                return shape, found[0], found[1]
+        return None
+
+    def _serve_unknown(self, args: tuple[Any, ...], kwargs: dict[str, Any], timer: Any) -> Any:
+        try:
+            layout = flatten((args, kwargs), "args")
+        except Unsupported as unsupported:
+            self.refuse(Refused(code="GR405", why=str(unsupported), at=self.at))
+            return self._pass(args, kwargs)
+        modes = environment(self.situation.backend.device)
+        key = (layout.key, modes)
+        shape = self.shapes.get(key)
+        if shape is None:
+            shape = self.shapes[key] = _Shape(_shapes_of(layout), self.calls - 1, modes)
+        if self._last is not None:
+            self._last.successor = shape
+        self._last = shape
+        self._count(shape)
+        may_capture = True
+        if shape.entries and self.situation.apply:
+            if self._interleave(shape):
+                may_capture = False
+            else:
+                result = self._replay(shape, layout.leaves, layout.containers, timer)
+                if result is not BUSY and result is not MISMATCH:
+                    return result
+                may_capture = result is MISMATCH
+        if not self.situation.observing:
+            return self.function(*args, **kwargs)
+        return self._observe(shape, layout, args, kwargs, timer, may_capture)
+
+    def _serve_eagerly(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], timer: Any, shape: _Shape, *, may_capture: bool
+    ) -> Any:
+        if not self.situation.observing:
+            return self.function(*args, **kwargs)
+        return self._observe(shape, flatten((args, kwargs), "args"), args, kwargs, timer, may_capture)
+
+    def _pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        start = time.perf_counter()
+        result = self.function(*args, **kwargs)
+        if len(self._host_ms) < 256:
+            self._host_ms.append((time.perf_counter() - start) * 1e3)
+        return result
+
+    def _count(self, shape: _Shape) -> None:
+        shape.calls += 1
+        if not self.situation.observing:
+            return
+        if shape.run != self.situation.run:
+            shape.run = self.situation.run
+            shape.seen = 0
+        shape.seen += 1
+        shape.runs.add(shape.run)
+
+    def _interleave(self, shape: _Shape) -> bool:
+        """Is it this call's turn to run eagerly, for the sake of the comparison?"""
+        if not self.situation.observing or shape.calls % INTERLEAVE or len(shape.before) >= WANTED:
+            return False
+        before = [s for s in self.shapes.values() if s.entries]
+        return sum(len(s.before) for s in before) < WANTED
+
+    def _replay(self, shape: _Shape, leaves: Sequence[torch.Tensor], containers: Sequence[Any], timer: Any) -> Any:
+        outcome: Any = MISMATCH
+        for entry in shape.entries:
+            profile = (
+                self.situation.observing and self.situation.profile and self._profiled_after < PROFILED
+            ) and len(shape.after) >= 3
+            if profile:
+                self._profiled_after += 1
+                self._after.start()
+                try:
+                    outcome = entry.serve(leaves, containers)
+                finally:
+                    self._after.stop()
+            else:
+                outcome = entry.serve(leaves, containers)
+            if outcome is MISMATCH:
+                continue
+            if outcome is BUSY:
+                self.kept_alive += 1
+                return BUSY
+            self.replays += 1
+            if not profile and not shape.after.full:
+                timer.stop()
+                shape.after.add(timer)
+            if self.situation.observing and entry.replays == 48:
+                self._weigh(shape, entry)
+            return outcome
+        return outcome
+
+    def _weigh(self, shape: _Shape, entry: Entry) -> None:
+        """Drop a graph that turned out not to be faster (GR406)."""
+        before, after = Measured.of(shape.before.ms()), Measured.of(shape.after.ms(leave=2))
+        if before is None or after is None or before.n < 5 or not before.clearly_below(after):
+            return
+        why = f"the graph took {after.median_ms:.3g} ms a call, eager {before.median_ms:.3g} ms; left eager"
+        self.decisions.append(
+            Decision(
+                action="drop",
+                shapes=entry.shapes,
+                seen=shape.seen,
+                expected_calls=float(shape.seen),
+                saving_ms=before.median_ms - after.median_ms,
+                capture_ms=entry.capture_ms,
+                why=why,
+            )
+        )
+        self.refuse(Refused(code="GR406", why=why, at=self.at))
+
+    # -- observation -------------------------------------------------------------------------------------------------
+
+    def _observe(
+        self,
+        shape: _Shape,
+        layout: Layout,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timer: Any,
+        may_capture: bool,
+    ) -> Any:
+        self._note_addresses(layout)
+        self._note_deaths()
+        if len(self.traces) < TRACED:
+            self.situation.progress(f"observing {self.name}")
+            result = self._trace(shape, layout, args, kwargs)
+        elif self.situation.profile and self._profiled < PROFILED:
+            result = self._profile(args, kwargs)
+        elif may_capture and self.situation.apply and not shape.closed and self._pays(shape):
+            result = self._capture(shape, layout, args, kwargs)
+        else:
+            result = self.function(*args, **kwargs)
+            timer.stop()
+            if not shape.before.full:
+                shape.before.add(timer)
+        if self.refused is None and self._noted < NOTED:
+            self._noted += 1
+            self._note_outputs(result, args, kwargs)
+        return result
+
+    def _trace(self, shape: _Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        backend = self.situation.backend
+        watch = EffectWatch(self.situation.tracer.positions)
+
+        def body() -> Any:
+            if not self.traces:
+                return self.function(*args, **kwargs)
+            with watch:
+                return self.function(*args, **kwargs)
+
+        guards: GuardSet | None = None
+        try:
+            guards = GuardSet(self.root)
+        except TooLarge as error:
+            self.refuse(Refused(code="GR405", why=str(error), at=self.at))
+        result, call, escapes = record(
+            self.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait
+        )
+        self.traces.append(call.trace)
+        work = sum(op.kind not in ("view", "host") for op in call.trace.ops)
+        if self.refused is None and work < MIN_OPERATORS:
+            self.refuse(self._no_work(call.trace))
+        if self.refused is None:
+            prologue = judge(call, layout.leaves, escapes, backend)
+            if isinstance(prologue, Refused):
+                self.refuse(prologue)
+        if self.refused is None and watch.found:
+            name, at = watch.found[0]
+            self.refuse(Refused(code="GR404", why=f"it calls {name}(), which a replay would not repeat", at=at))
+        if self.refused is None and guards is not None and not guards.holds():
+            changed = guards.difference()
+            self.refuse(Refused(code="GR404", why=f"the call changes {changed}, which a replay would not", at=self.at))
+        if self.refused is None:
+            self._audit(shape, call.trace)
+        return result
+
+    def _no_work(self, trace: Trace) -> Refused:
+        if self.situation.backend.kind == "cuda" and sum(op.kind == "host" for op in trace.ops) >= MIN_OPERATORS:
+            why = "its tensors are in CPU memory: move the model and its inputs to the GPU, .to('cuda')"
+            return Refused(code="GR405", why=why, at=self.at)
+        return Refused(code="GR406", why=NO_WORK, at=self.at)
+
+    def _on_wait(self, recorder: Recorder, op: OpRecord) -> None:
+        """While it is traced: the host waits. If the value does not follow from the inputs, others may have the floor."""
+        if self.refused is not None:
+            return
+        if op.kind == "dynamic":
+            why = f"the shape of {op.name}'s result depends on data"
+            self.refuse(Refused(code="GR103", why=why, at=op.user or op.inner))
+        elif op.kind == "transfer-out" or slice_of(recorder.ops, op.ordinal, recorder.born) is None:
+            self.refuse(refuse_read(recorder.last_read, op))
+
+    def _audit(self, shape: _Shape, trace: Trace) -> None:
+        """Two calls under one key must issue the same operators with the same scalars."""
+        for earlier in shape.traces:
+            if [r.value for r in earlier.host_reads] != [r.value for r in trace.host_reads]:
+                continue
+            difference = earlier.first_difference(trace)
+            if difference is not None:
+                self.refuse(self._explain(*difference))
+                return
+        if len(shape.traces) < 2:
+            shape.traces.append(trace)
+
+    def _explain(self, one: OpRecord | None, other: OpRecord | None) -> Refused:
+        here = other or one
+        at = (here.user or here.inner) if here is not None else self.at
+        if one is not None and other is not None and one.name == other.name and one.scalars() != other.scalars():
+            pairs = zip(one.scalars(), other.scalars(), strict=False)
+            values = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+            self.scalar_changes.append(ScalarChange(operator=one.name, values=values, at=at))
+            why = f"a Python value that reaches {one.name} changes from call to call"
+            return Refused(code="GR403", why=why, at=at)
+        names = f"{one.name if one else 'nothing'} and {other.name if other else 'nothing'}"
+        return Refused(code="GR404", why=f"equal calls ran different operators ({names}): hidden state decides", at=at)
+
+    def _profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._profiled += 1
+        self._before.start()
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            self._before.stop()
+
+    def _note_addresses(self, layout: Layout) -> None:
+        """How often in a row each argument has lain at the same address."""
+        for path, leaf in zip(layout.paths, layout.leaves, strict=True):
+            address, times = self._addresses.get(path, (0, 0))
+            here = leaf.data_ptr()
+            self._addresses[path] = (here, times + 1 if here == address and here else 1)
+
+    def _note_deaths(self) -> None:
+        for path, reference in self._left.items():
+            self._seen_outputs.add(path)
+            if not reference.expired():
+                self._survives.add(path)
+        self._left = {}
+
+    def _note_outputs(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            after = flatten((result, args, kwargs), "result")
+        except Unsupported as unsupported:
+            self.refuse(Refused(code="GR405", why=str(unsupported), at=self.at))
+            return
+        self._left = {
+            path: StorageWeakRef(leaf.untyped_storage())
+            for path, leaf in zip(after.paths, after.leaves, strict=True)
+            if path.startswith("result[0]")
+        }
+
+    # -- deciding and capturing --------------------------------------------------------------------------------------
+
+    def _pays(self, shape: _Shape) -> bool:
+        if shape.seen + len(shape.runs) < 3:
+            return False
+        times = shape.before.ms(leave=2) or CallTimes.joined(s.before for s in self.shapes.values() if len(s.before))
+        if not times:
+            return False
+        if self.situation.backend.kind == "cuda" and self._busy_ms is None and self._profiled:
+            timeline = self._timeline_before()
+            self._busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
+        estimate = Estimate(
+            shapes=", ".join(str(size) for _, size in shape.shapes[:4]),
+            eager_ms=statistics.median(times),
+            busy_ms=self._busy_ms,
+            capture_ms=self._capture_ms(),
+            seen=shape.seen,
+            earlier_runs=len(shape.runs) - 1,
+        )
+        decision = decide(estimate)
+        shape.decision = decision
+        return decision.action == "capture"
+
+    def _capture_ms(self) -> float:
+        """What a capture costs: measured, else foreseen. The tape gains nothing on a device, so it captures at once."""
+        if self.situation.backend.kind == "tape":
+            return 0.0
+        if self.captures_ms:
+            return statistics.median(self.captures_ms)
+        return capture_cost(len(self.traces[-1].ops) if self.traces else 0)
+
+    def _capture(self, shape: _Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        situation = self.situation
+        situation.progress(f"capturing {self.name}")
+        existing = next((e.guards for s in self.shapes.values() for e in s.entries if e.guards.holds()), None)
+        request = Request(
+            function=self.function,
+            root=self.root,
+            backend=situation.backend,
+            tracer=situation.tracer,
+            bound=[
+                i
+                for i, (path, leaf) in enumerate(zip(layout.paths, layout.leaves, strict=True))
+                if self._addresses[path][1] >= 3 and leaf.device.type == situation.backend.device.type
+            ],
+            dies=self._seen_outputs - self._survives,
+            writes=frozenset(self._writes),
+            tolerance=situation.tolerance,
+            guards=existing,
+        )
+        captured = capture_call(request, layout, args, kwargs)
+        outcome = captured.outcome
+        if isinstance(outcome, Entry):
+            self._adopt(shape, layout, outcome)
+            return captured.result
+        if outcome.code == "retry" and not set(outcome.evidence) <= self._writes:
+            self._writes.update(outcome.evidence)
+            return captured.result
+        self._audit(shape, captured.trace)
+        self._failures += 1
+        shape.closed = True
+        if self.refused is None and (self._failures >= 2 or not self.replays):
+            if outcome.code == "GR403":
+                evidence = dict(outcome.evidence)
+                self.scalar_changes.append(
+                    ScalarChange(operator=evidence["operator"], values=(evidence["values"],), at=outcome.at)
+                )
+            self.refuse(outcome)
+        return captured.result
+
+    def _adopt(self, shape: _Shape, layout: Layout, entry: Entry) -> None:
+        if shape.decision is not None:
+            self.decisions.append(shape.decision)
+        self.captures_ms.append(entry.capture_ms)
+        self._verified.add(entry.verified)
+        if len(shape.entries) >= MAX_ENTRIES:
+            shape.entries.pop(0).release()
+        shape.entries.append(entry)
+        shape.probe = compile_probe(layout)
+
+    def refuse(self, refused: Refused) -> None:
+        """Leave the region eager from now on, and let callables inside it become regions."""
+        self.refused = refused
+        self._left = {}
+        self.release()
+        if refused.code in ("GR101", "GR102", "GR103", "GR302", "GR404", "GR405"):
+            self.situation.open_floor()
+
+    def release(self) -> None:
+        """Give back every graph; the next calls run eagerly."""
+        for shape in self.shapes.values():
+            for entry in shape.entries:
+                entry.release()
+            shape.entries.clear()
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [entry for shape in self.shapes.values() for entry in shape.entries]
+
+    # -- the report --------------------------------------------------------------------------------------------------
+
+    def _timeline_before(self) -> Timeline | None:
+        return self._before.timeline() if self._profiled else None
+
+    def evidence(self) -> RegionEvidence:
+        """All that is known, as frozen data."""
+        compared = [s for s in self.shapes.values() if len(s.before) and len(s.after)]
+        before = CallTimes.joined(s.before for s in compared or self.shapes.values())
+        after = CallTimes.joined(s.after for s in compared)
+        entries = self.entries
+        replays = max(1, self.replays)
+        return RegionEvidence(
+            name=self.name,
+            at=self.at,
+            end_line=self.end_line,
+            outcome="refused" if self.refused else "replayed" if self.replays else "observed",
+            refused=self.refused,
+            calls=self.calls_in_run,
+            replays=self.replays - self._start_of_run[1],
+            parent=self.parent,
+            verified=sorted(self._verified)[-1] if self._verified and not self.refused else None,
+            traces=tuple(self.traces),
+            before=self._timeline_before(),
+            after=self._after.timeline() if self._profiled_after else None,
+            before_ms=Measured.of(before or self._host_ms),
+            after_ms=Measured.of(after),
+            shapes=tuple(
+                ShapeCount(
+                    shapes=s.shapes,
+                    calls=s.calls,
+                    order=s.order,
+                    captured=bool(s.entries),
+                    capture_ms=sum(e.capture_ms for e in s.entries),
+                    graph_bytes=sum(e.nbytes for e in s.entries),
+                )
+                for s in self.shapes.values()
+            ),
+            copies=_copies(entries),
+            scalar_changes=tuple(self.scalar_changes),
+            decisions=(*self.decisions, *self._waiting()),
+            copied_bytes_per_call=sum(e.copied_bytes for e in entries) // replays,
+            graph_bytes=sum(e.nbytes for e in entries),
+            kept_alive=self.kept_alive,
+        )
+
+    def _waiting(self) -> tuple[Decision, ...]:
+        """The last decision not to capture, if there is one."""
+        waiting = [s.decision for s in self.shapes.values() if s.decision and s.decision.action != "capture"]
+        return tuple(waiting[-1:])
+
+
+def _shapes_of(layout: Layout) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((path, tuple(leaf.shape)) for path, leaf in zip(layout.paths, layout.leaves, strict=True))
+
+
+def _copies(entries: list[Entry]) -> tuple[CopyRecord, ...]:
+    totals: dict[int, tuple[int, int]] = {}
+    for entry in entries:
+        for index, times in entry.copies.items():
+            calls, nbytes = totals.get(index, (0, 0))
+            totals[index] = (calls + times, nbytes + times * entry.placeholders.tensors[index].nbytes)
+    names = entries[0].paths if entries else ()
+    return tuple(
+        CopyRecord(argument=names[index] if index < len(names) else f"argument {index}", bytes=nbytes // calls, calls=calls)
+        for index, (calls, nbytes) in sorted(totals.items())
+    )

@@ -1,0 +1,122 @@
+"""Takes over a Python function in place, by its code object.
+
+Every reference to the function, wherever it is kept, calls the new code; nothing is added to any namespace; `undo`
+puts the person's code object back. The new code accepts any arguments and hands them to a receiver that travels in its
+constants.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Trampoline", "prune_traceback", "written_code"]
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Trampoline:
+    """One function taken over. `original` runs the person's code; `receive(args, kwargs)` is called instead of it."""
+
+    __slots__ = ("_code", "_had_signature", "function", "original", "receive")
+
+    def __init__(
+        self, function: types.FunctionType, receive: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    ) -> None:
+        self.function = function
+        self.receive = receive
+        self.original = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        functools.update_wrapper(self.original, function, updated=())
+        del self.original.__wrapped__
+        self.original.__kwdefaults__ = function.__kwdefaults__
+        self._had_signature = "__signature__" in function.__dict__
+        if not self._had_signature:
+            function.__dict__["__signature__"] = inspect.signature(function)
+        self._code = _code_for(function.__code__, self)
+        function.__code__ = self._code
+
+    @property
+    def in_place(self) -> bool:
+        """False once somebody else (autoreload, the person) has given the function other code."""
+        return self.function.__code__ is self._code
+
+    def undo(self) -> None:
+        """Give the function its own code back, unless it was given other code meanwhile."""
+        if self.in_place:
+            self.function.__code__ = self.original.__code__
+        if not self._had_signature:
+            self.function.__dict__.pop("__signature__", None)
+
+
+def _pattern(*args: Any, **kwargs: Any) -> Any:
+    receiver: Any = "receiver"  # the constant is replaced by a `_Receiver`
+    try:
+        return receiver(args, kwargs)
+    except BaseException as error:
+        receiver.prune(error)
+        raise
+
+
+def prune_traceback(error: BaseException) -> None:
+    """Remove Grape's own frames from a traceback: the person sees theirs, as if nothing stood between.
+
+    A bare ``raise`` afterwards does not add the current frame again (CPython 3.11-3.13).
+    """
+    kept: list[types.TracebackType] = []
+    entry = error.__traceback__
+    while entry is not None:
+        if not entry.tb_frame.f_code.co_filename.startswith(_HERE) and not _is_trampoline(entry.tb_frame.f_code):
+            kept.append(entry)
+        entry = entry.tb_next
+    for before, after in zip(kept, [*kept[1:], None], strict=True):
+        before.tb_next = after
+    error.__traceback__ = kept[0] if kept else None
+
+
+def _is_trampoline(code: types.CodeType) -> bool:
+    return any(type(constant) is _Receiver for constant in code.co_consts)
+
+
+def _code_for(code: types.CodeType, trampoline: Trampoline) -> types.CodeType:
+    constants = tuple(_Receiver(trampoline) if c == "receiver" else c for c in _pattern.__code__.co_consts)
+    return _pattern.__code__.replace(
+        co_consts=constants,
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+        co_freevars=code.co_freevars,
+    )
+
+
+class _Receiver:
+    """Stands in the constants of a trampoline's code, and is how a trampoline is recognized."""
+
+    __slots__ = ("trampoline",)
+
+    def __init__(self, trampoline: Trampoline) -> None:
+        self.trampoline = trampoline
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.trampoline.receive(args, kwargs)
+
+    prune = staticmethod(prune_traceback)
+
+
+def _trampoline_of(function: types.FunctionType) -> Trampoline | None:
+    for constant in function.__code__.co_consts:
+        if type(constant) is _Receiver:
+            return constant.trampoline
+    return None
+
+
+def written_code(function: types.FunctionType) -> types.CodeType:
+    """The code that the person wrote for `function`, also while it is taken over."""
+    trampoline = _trampoline_of(function)
+    return trampoline.original.__code__ if trampoline else function.__code__

@@ -1,0 +1,278 @@
+"""Orchestration: one cell (or one `with` block) is observed, decided on, accelerated and reported.
+
+The engine lives as long as the process and owns what outlives a cell: regions, graphs, the interceptor. A session
+lives for one cell.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .advisor import advise
+from .errors import UsageError
+from .model import CellEvidence, MemoryCurve, RegionEvidence
+from .options import Options
+from .render import Report, build_report
+
+__all__ = ["Cell", "Engine", "Session", "engine", "last_report", "session"]
+
+OUTSIDE_LIMIT = 1500
+"""Operators outside every region that are traced per cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What runs: the name to show ("In[4]"), the source as written, and the file name it is compiled under."""
+
+    name: str
+    source: str
+    filename: str
+
+
+class Engine:
+    """Process-wide. Graphs learned in one cell serve the next, until `undo`, `reset` or `close`."""
+
+    def __init__(self) -> None:
+        # Imported here: what loads torch is loaded when the first cell runs under Grape, not with the extension.
+        from .runtime import Interceptor, Situation, make_backend
+        from .tracing import PositionFinder, Tracer
+
+        self.names: Callable[[str], str] = lambda filename: filename
+        self.situation = Situation(
+            backend=make_backend(), tracer=Tracer(PositionFinder(lambda filename: self.names(filename)))
+        )
+        self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
+        self.session: Session | None = None
+        self.report: Report | None = None
+
+    def status(self) -> str:
+        """The regions that Grape knows, what became of them, and the memory of their graphs."""
+        regions = self.interceptor.regions
+        if not regions:
+            return "grape: nothing observed yet; put %%grape on the first line of a slow cell"
+        lines = [f"grape: {self.device}, {self.situation.backend.kind} backend"]
+        applied = self._applied()
+        for region in sorted(regions, key=lambda r: (not r.entries, -r.calls)):
+            number = f"{applied.index(region) + 1:>3}" if region in applied else "  -"
+            state = f"refused ({region.refused.code}: {region.refused.why})" if region.refused else "observed"
+            if region.entries:
+                held = sum(entry.nbytes for entry in region.entries) / 2**20
+                state = f"{len(region.entries)} graphs, {region.replays} replays, {held:.1f} MB"
+            lines.append(f"{number} {region.name} at {region.at}: {region.calls} calls, {state}")
+        account = self.situation.backend.memory()
+        lines.append(
+            f"memory: pool {account.pool_bytes / 2**20:.1f} MB, executables {account.executable_bytes / 2**20:.1f} MB"
+        )
+        if self.report is not None:
+            lines += [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in self.report.findings]
+        return "\n".join(lines)
+
+    def _applied(self) -> list[Any]:
+        return [region for region in self.interceptor.regions if region.entries]
+
+    def undo(self, number: int | None = None) -> str:
+        """Release the graphs of one applied region (numbered as in `status`), or of all. Raises `UsageError`."""
+        applied = self._applied()
+        if number is not None and not 1 <= number <= len(applied):
+            known = f"1 to {len(applied)}" if applied else "none is applied"
+            raise UsageError(f"no applied region {number} ({known}); see %grape status")
+        chosen = applied if number is None else [applied[number - 1]]
+        for region in chosen:
+            region.release()
+        if self.session is None:
+            self.interceptor.settle()
+        if not chosen:
+            return "nothing to undo: no graph is applied"
+        return "undone: " + ", ".join(f"{region.name} at {region.at}" for region in chosen) + " runs eagerly again"
+
+    def reset(self) -> str:
+        """Forget every region and release every graph."""
+        count = len(self.interceptor.regions)
+        self.interceptor.forget()
+        self.situation.backend.close()
+        self.report = None
+        return f"forgot {count} region{'s' if count != 1 else ''} and released their graphs"
+
+    def close(self) -> None:
+        """Take back every patch and release everything; for `%unload_ext`."""
+        if self.session is not None:
+            self.session.abandon()
+        self.reset()
+
+    @property
+    def device(self) -> str:
+        import torch
+
+        device = self.situation.backend.device
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+_engine: Engine | None = None
+
+
+def engine() -> Engine:
+    """The process's engine; made at the first call."""
+    global _engine
+    if _engine is None:
+        _engine = Engine()
+    return _engine
+
+
+def last_report() -> Report | None:
+    """The report of the last session that ended, or None."""
+    return _engine.report if _engine is not None else None
+
+
+class Session:
+    """One cell under Grape. `open` before it runs, `close` after it, `statement_boundary` between its statements."""
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        cell: Cell,
+        namespace: dict[str, Any],
+        on_progress: Callable[[str], None] | None = None,
+        file_names: Callable[[str], str] | None = None,
+    ) -> None:
+        self.options = options
+        self.cell = cell
+        self.namespace = namespace
+        self.report: Report | None = None
+        self._on_progress = on_progress or (lambda text: None)
+        self._file_names = file_names
+        self._engine: Engine | None = None
+        self._wall_ms = 0.0
+
+    def open(self) -> None:
+        """Install everything. Raises `UsageError` where a session is already open."""
+        from .profiling import MemorySampler
+        from .tracing import Recorder
+
+        owner = engine()
+        if owner.session is not None:
+            raise UsageError("a Grape session is already open; sessions do not nest")
+        self._engine = owner
+        owner.session = self
+        cell, names = self.cell, self._file_names
+        owner.names = lambda filename: cell.name if filename == cell.filename else names(filename) if names else filename
+        situation = owner.situation
+        situation.observing = True
+        situation.apply = not self.options.profile
+        situation.tolerance = self.options.tolerance
+        situation.memory_budget = self.options.memory_budget
+        situation.progress = self._on_progress
+        situation.run += 1
+        for region in owner.interceptor.regions:
+            region.begin_run()
+        self._memory = MemorySampler(situation.backend.device)
+        self._memory.start()
+        owner.interceptor.install()
+        owner.interceptor.adopt(self.namespace)
+        self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
+        owner.interceptor.outside = self._outside
+        situation.tracer.start(self._outside)
+        self._start = time.perf_counter()
+
+    def statement_boundary(self) -> None:
+        """A top-level statement ended: functions that it defined become candidates."""
+        if self._engine is not None:
+            self._engine.interceptor.adopt(self.namespace)
+
+    def _leave(self) -> Engine | None:
+        owner, self._engine = self._engine, None
+        if owner is None:
+            return None
+        self._wall_ms = (time.perf_counter() - self._start) * 1e3
+        owner.situation.observing = False
+        owner.situation.progress = lambda text: None
+        owner.situation.tracer.stop()
+        owner.interceptor.outside = None
+        owner.interceptor.settle()
+        owner.session = None
+        return owner
+
+    def abandon(self) -> None:
+        """Leave without a report."""
+        if self._leave() is not None:
+            self._memory.stop()
+
+    def close(self, error: BaseException | None) -> Report:
+        """Leave, and report. `error` is what the cell raised, if it did."""
+        owner = self._leave()
+        if owner is None:
+            raise UsageError("this session is not open")
+        memory = self._memory.stop()
+        evidence = self._evidence(owner, memory, error)
+        self.report = owner.report = build_report(evidence, advise(evidence))
+        return self.report
+
+    def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
+        import torch
+
+        regions = [region for region in owner.interceptor.regions if region.calls_in_run]
+        kept = [region.evidence() for region in regions if not _trivial(region)]
+        return CellEvidence(
+            file=self.cell.name,
+            source=self.cell.source,
+            device=owner.device,
+            backend=owner.situation.backend.kind,
+            wall_ms=self._wall_ms,
+            regions=_distinct(kept),
+            trace=self._outside.finish(int(self._wall_ms * 1e6)).trace,
+            memory=memory,
+            error=f"{type(error).__name__}: {error}" if error is not None else None,
+            cuda=torch.cuda.is_available(),
+            profile_only=self.options.profile,
+        )
+
+
+def _trivial(region: Any) -> bool:
+    """A callable without device work is no region worth a row."""
+    return region.refused is not None and region.refused.code == "GR406" and not region.captures_ms
+
+
+def _distinct(regions: list[RegionEvidence]) -> tuple[RegionEvidence, ...]:
+    """Names are unique within a report: a second region of the same name gets a number."""
+    seen: dict[str, int] = {}
+    result = []
+    for region in regions:
+        seen[region.name] = seen.get(region.name, 0) + 1
+        count = seen[region.name]
+        result.append(region if count == 1 else replace(region, name=f"{region.name} #{count}"))
+    return tuple(result)
+
+
+@contextmanager
+def session(options: Options | None = None, **settings: Any) -> Iterator[Session]:
+    """Do for a `with` block what `%%grape` does for a cell; the report is `.report` of what it yields, and `grape.last`.
+
+    `settings` are fields of `Options` (``session(profile=True)``). Functions of the calling module and modules called
+    in the block are candidates. Raises `UsageError` for unknown settings or a session inside a session. An exception
+    of the block propagates; what was observed until then is still reported.
+    """
+    try:
+        chosen = replace(options or Options(), **settings)
+    except TypeError as error:
+        raise UsageError(f"unknown setting: {error}") from None
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    filename = caller.f_code.co_filename if caller is not None else "?"
+    namespace: Mapping[str, Any] = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
+    cell = Cell(name=filename, source="".join(linecache.getlines(filename)), filename=filename)
+    current = Session(options=chosen, cell=cell, namespace=dict(namespace))
+    current.open()
+    failure: BaseException | None = None
+    try:
+        yield current
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        current.close(failure)
