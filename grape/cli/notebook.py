@@ -87,6 +87,8 @@ def _judge(number: int, index: int, cell: nbformat.NotebookNode) -> CodeCell:
     magic = re.match(r"\s*(%%\S*)", source)
     if magic:
         if magic[1] == "%%grape":
+            if not source.strip().partition("\n")[2].strip():
+                return CodeCell(number=number, index=index, kind="empty", why="it is empty below %%grape")
             return CodeCell(number=number, index=index, kind="grape")
         return CodeCell(number=number, index=index, kind="other", why=f"it begins with {magic[1]}")
     try:

@@ -39,7 +39,7 @@ _SECTION = """\
 
 
 def json_text(reports: Sequence[CellReport]) -> str:
-    """One report as its `to_dict()`; otherwise ``{"version": 1, "cells": [...]}`` in the order of the notebook."""
+    """One report as its `to_dict()`; several as ``{"version": 1, "cells": [...]}`` in the order of the notebook."""
     content = reports[0].report if len(reports) == 1 else {"version": 1, "cells": [item.report for item in reports]}
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
@@ -49,4 +49,4 @@ def html_page(title: str, reports: Sequence[tuple[CellReport, str]]) -> str:
     sections = [
         _SECTION.format(number=report.number, source=escape(source), html=report.html) for report, source in reports
     ]
-    return _PAGE.format(title=escape(title), sections="\n".join(sections) or "<p>No cell was measured.</p>")
+    return _PAGE.format(title=escape(title), sections="\n".join(sections))

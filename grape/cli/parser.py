@@ -17,7 +17,7 @@ __all__ = ["build_parser", "option_words", "parse"]
 _EXIT_CODES = """\
 exit codes:
   0    done
-  1    a cell of the notebook raised, or --fail-on found something
+  1    a cell of the notebook raised or made no report, or --fail-on found something
   2    unknown command, option, cell or finding code; a file that cannot be read or written
   3    the notebook's kernel could not be started, has no Grape, died, or a cell ran into --timeout
   130  interrupted
@@ -38,7 +38,7 @@ Cells with another magic, a shell line or a syntax error run as they are.
 
 _RUN_END = """\
 If a cell raises, the cells after it do not run. What was measured until then is still reported and written.
-JSON: the report of the cell; {"version": 1, "cells": [report, ...]} unless exactly one cell was measured.
+JSON: the report where one cell was measured, {"version": 1, "cells": [report, ...]} where several were.
 """
 
 # The CLI writes one file for all cells, where the magic writes one per cell.

@@ -27,8 +27,15 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _SEVERITIES = {"blocker": ("blocker",), "costly": ("blocker", "costly")}
 
 
+_GRAPE_SAYS = ("Grape: ", "UsageError: %%grape", "%%grape: ")
+
+
 class _Found(GrapeError):
     """--fail-on found something."""
+
+
+class _NotMeasured(GrapeError):
+    """A cell that was to be measured ran, but made no report."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,11 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
                 _run_cell(kernel, cell, len(cells), magic_line, chosen, reports)
     except (GrapeError, KeyboardInterrupt) as error:
         failure = error
-    if failure is None or reports:
+    if reports or failure is None:  # what stopped before anything was measured overwrites nothing
         _write(arguments, path.name, notebook, cells, reports, magic_line)
     if failure is not None:
         raise failure
-    _judge(reports, arguments.fail_on)
+    _check_complete(notebook, cells, chosen, reports)
+    _check_findings(reports, arguments.fail_on)
     return 0
 
 
@@ -134,9 +142,9 @@ def _write(
     reports: Sequence[CellReport],
     magic_line: str,
 ) -> None:
-    if arguments.json is not None:
+    if arguments.json is not None and reports:
         write_text(arguments.json, json_text(reports), "the reports")
-    if arguments.html is not None:
+    if arguments.html is not None and reports:
         page = html_page(
             title, [(report, _as_run(notebook, cells[report.number - 1], magic_line)) for report in reports]
         )
@@ -151,7 +159,19 @@ def _as_run(notebook: nbformat.NotebookNode, cell: CodeCell, magic_line: str) ->
     return f"{magic_line}\n{source}" if cell.kind == "plain" else source
 
 
-def _judge(reports: Sequence[CellReport], fail_on: str | None) -> None:
+def _check_complete(
+    notebook: nbformat.NotebookNode, cells: Sequence[CodeCell], chosen: frozenset[int], reports: Sequence[CellReport]
+) -> None:
+    """Raise where a chosen cell made no report, with what Grape said in that cell."""
+    missing = sorted(chosen - {report.number for report in reports})
+    if missing:
+        outputs = notebook.cells[cells[missing[0] - 1].index].outputs
+        lines = [line for output in outputs for line in output.get("text", "").splitlines()]
+        said = next((line for line in lines if line.startswith(_GRAPE_SAYS)), "see grape doctor")
+        raise _NotMeasured(f"cell {missing[0]} ran, but made no report: {said}")
+
+
+def _check_findings(reports: Sequence[CellReport], fail_on: str | None) -> None:
     """Raise where a finding is as severe as --fail-on asks."""
     if fail_on is None:
         return

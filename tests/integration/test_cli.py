@@ -168,6 +168,7 @@ class TestCells:
         [
             ("", "it is empty"),
             ("# only this", "it has only comments"),
+            ("%%grape --profile\n\n", "it is empty below %%grape"),
             ("%%bash\nls", "it begins with %%bash"),
             ("%%grapevine\nls", "it begins with %%grapevine"),
             ("x = 1\n!ls", "line 2 is not Python: !ls"),

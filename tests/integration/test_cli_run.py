@@ -22,7 +22,7 @@ from grape.cli import main
 MODEL = """\
 import torch
 torch.manual_seed(0)
-layer = torch.nn.Linear(8, 8)
+layer = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(8)))
 """
 LOOP = """\
 x = torch.zeros(1, 8)
@@ -144,7 +144,7 @@ def test_the_cells_that_are_named_are_measured(tmp_path: Path, capsys: pytest.Ca
 
 def test_options_reach_the_cells_that_do_not_have_the_magic(tmp_path: Path, outputs: dict[str, Path]) -> None:
     # The kernel's own history shows what ran.
-    history = "assert In[2].startswith('%%grape --profile --output r'); assert In[3].startswith('%%grape\\n')"
+    history = "assert In[2].startswith('# %%grape --profile --output r'); assert In[3].startswith('# %%grape\\n')"
     path = notebook_file(tmp_path, MODEL, LOOP, "%%grape\n" + LOOP, history)
     options = ("--profile", "--output", "r", "--cell", "2", "--cell", "3")
     assert run(path, *options, "--json", outputs["json"]) == 0
@@ -225,6 +225,17 @@ class TestACellThatRaises:
     def test_because_of_a_syntax_error_says_so(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(notebook_file(tmp_path, "x = = 1", "%%grape\ny = 1")) == 1
         assert "grape: cell 1 raised SyntaxError: invalid syntax" in capsys.readouterr().err
+
+
+def test_a_cell_that_makes_no_report_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = notebook_file(tmp_path, "%%grape --profil\nx = 1", "print(x)")
+    assert run(path, "--out", tmp_path / "executed.ipynb", "--json", tmp_path / "report.json") == 1
+    assert not (tmp_path / "report.json").exists()
+    assert capsys.readouterr().err.rstrip().splitlines()[-1] == (
+        "grape: cell 1 ran, but made no report: UsageError: %%grape: unknown option '--profil'; "
+        "did you mean --profile? (the cell runs without Grape)"
+    )
+    assert nbformat.read(tmp_path / "executed.ipynb", as_version=4).cells[1].outputs[0].text == "1\n"
 
 
 class TestTheKernel:

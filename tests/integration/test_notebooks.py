@@ -48,6 +48,9 @@ def test_runs_and_shows_its_reports(name: str, tmp_path: Path) -> None:
     assert len(measured) >= 2
     for cell in measured:
         assert "<table" in text_of(cell, "text/html") and text_of(cell, "text/plain").strip()
+    if name == "quickstart.ipynb":
+        (regions,) = (cell for cell in code if cell.id == "dict")
+        assert "'replayed'" in text_of(regions, "text/plain")
     assert not list(tmp_path.iterdir())
 
 
