@@ -255,3 +255,12 @@ def test_a_timer_costs_little_and_does_not_wait(device: torch.device) -> None:
         assert all(timer.elapsed_ms() >= 0 for timer in timers)
     cost = Measured.of(times_us)
     assert cost is not None and cost.median_ms < 50
+
+
+def test_the_doctor_finds_what_a_gpu_needs() -> None:
+    from grape.doctor import checks
+
+    found = {check.name: check for check in checks()}
+    for name in ("torch", "torch.cuda.CUDAGraph", "torch's CUDA", "GPU 0", "NVIDIA driver", "profiler", "self-test"):
+        assert found[name].ok, found[name]
+    assert found["self-test"].found == "CUDA graph: replays equal eager"
