@@ -40,10 +40,10 @@ def _progress(text: str) -> _Bundle:
     return _Bundle(text_plain=f"Grape: {text}", text_html=f"<div style='opacity: 0.7'>Grape: {html.escape(text)}</div>")
 
 
-def _after_error(report: Report, error: BaseException) -> _Bundle:
-    line = f"Grape: the cell stopped with {type(error).__name__}; until then: {report.verdict}"
+def _folded(report: Report) -> _Bundle:
+    line = f"Grape: {report.verdict}"
     return _Bundle(
-        text_plain=f"{line} (all of it: print(grape.last))",
+        text_plain=f"{line} (the whole report is in grape.last)",
         text_html=f"<details><summary>{html.escape(line)}</summary>{report.to_html()}</details>",
     )
 
@@ -74,7 +74,7 @@ class CellDisplay:
 
     def finish(self, report: Report, error: BaseException | None) -> None:
         """The report in place of the progress; folded into one line where the cell raised."""
-        self._show(report if error is None else _after_error(report, error), last=True)
+        self._show(report if error is None else _folded(report), last=True)
 
     @property
     def unfinished(self) -> bool:

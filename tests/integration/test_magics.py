@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -94,7 +95,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         def close(self, error: BaseException | None) -> FakeReport:
             self.error = error
             record.record(self, f"close {type(error).__name__}" if error else "close")
-            record.report = FakeReport()
+            record.report = FakeReport(f"stopped by {type(error).__name__}" if error else "no significant change")
             return record.report
 
     class Engine:
@@ -302,8 +303,8 @@ def test_every_exception_closes_the_session(
     assert type(result.error_in_exec).__name__ == name
     assert recorder.calls == ["open", "boundary", f"close {name}"]
     out = capsys.readouterr().out
-    assert f"Grape: the cell stopped with {name}; until then: no significant change" in out
-    assert out.index(name) < out.index("Grape: the cell stopped")
+    assert f"Grape: stopped by {name} (the whole report is in grape.last)\n" in out
+    assert out.index(name) < out.index("Grape: stopped by")
     assert run(shell, "%%grape\n7").result == 7
 
 
@@ -530,8 +531,7 @@ def test_error_folds_the_report(shell: InteractiveShell, recorder: Recorder, mes
     run(shell, "%%grape\n1 / 0")
     (only,) = messages
     assert only["data"]["text/html"] == (
-        "<details><summary>Grape: the cell stopped with ZeroDivisionError; until then: no significant change"
-        "</summary><p>no significant change</p></details>"
+        "<details><summary>Grape: stopped by ZeroDivisionError</summary><p>stopped by ZeroDivisionError</p></details>"
     )
 
 
@@ -783,6 +783,32 @@ def test_magic_of_another_owner_comes_back(bare_shell: InteractiveShell, recorde
     load(bare_shell)
     unload(bare_shell)
     assert bare_shell.run_line_magic("grape", "") == "theirs"
+
+
+def test_real_session_leaves_nothing_behind(bare_shell: InteractiveShell) -> None:
+    """With the session layer itself; that no patch and no mode survives is checked after every test."""
+    load(bare_shell)
+    run(
+        bare_shell,
+        "import random, torch\nnet = torch.nn.Linear(4, 4)\n"
+        "def step(x):\n    return torch.tanh(net(net(torch.relu(net(x)) * 0.5) + x))",
+    )
+    loop = (
+        "with torch.no_grad():\n    x = torch.ones(2, 4)\n    for _ in range(30):\n        x = step(x)\nx.sum().item()"
+    )
+    random.seed(1)
+    plain = run(bare_shell, loop).result
+    for _ in range(2):
+        names = own(bare_shell)
+        assert run(bare_shell, f"%%grape -o report\n{loop}").result == plain
+        assert own(bare_shell) == names | {"report"}
+    assert bare_shell.user_ns["report"].regions[0].outcome == "replayed"
+    assert bare_shell.user_ns["report"].regions[0].file == "In[1]"
+    drawn = random.random()
+    random.seed(1)
+    assert drawn == random.random()
+    unload(bare_shell)
+    assert run(bare_shell, loop).result == plain
 
 
 def test_history_holds_what_was_typed(shell: InteractiveShell, recorder: Recorder) -> None:
