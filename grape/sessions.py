@@ -16,13 +16,13 @@ from typing import Any
 
 from .advisor import advise
 from .errors import UsageError
-from .model import CellEvidence, MemoryCurve, RegionEvidence
+from .model import CellEvidence, MemoryCurve, RegionEvidence, Trace
 from .options import Options
 from .render import Report, build_report
 
 __all__ = ["Cell", "Engine", "Session", "engine", "last_report", "session"]
 
-OUTSIDE_LIMIT = 1500
+OUTSIDE_LIMIT = 400
 """Operators outside every region that are traced per cell."""
 
 
@@ -40,15 +40,19 @@ class Engine:
 
     def __init__(self) -> None:
         # Imported here: what loads torch is loaded when the first cell runs under Grape, not with the extension.
-        from .runtime import Interceptor, Situation, make_backend
+        from .runtime import Arena, Interceptor, Situation, make_backend
         from .tracing import PositionFinder, Tracer
 
         self.names: Callable[[str], str] = lambda filename: filename
+        backend = make_backend()
         self.situation = Situation(
-            backend=make_backend(), tracer=Tracer(PositionFinder(lambda filename: self.names(filename)))
+            backend=backend,
+            arena=Arena(backend),
+            tracer=Tracer(PositionFinder(lambda filename: self.names(filename))),
         )
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.session: Session | None = None
+        self.traced: dict[str, Trace] = {}
         self.report: Report | None = None
 
     def status(self) -> str:
@@ -96,6 +100,8 @@ class Engine:
         count = len(self.interceptor.regions)
         self.interceptor.forget()
         self.situation.backend.close()
+        self.situation.arena.clear()
+        self.traced.clear()
         self.report = None
         return f"forgot {count} region{'s' if count != 1 else ''} and released their graphs"
 
@@ -177,13 +183,19 @@ class Session:
         owner.interceptor.adopt(self.namespace)
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.outside = self._outside
-        situation.tracer.start(self._outside)
+        if owner.traced.get(cell.source) is None:
+            situation.tracer.enter()
+            situation.tracer.listen(self._outside)
+        else:
+            owner.interceptor.outside = None  # this very cell has been traced before
         self._start = time.perf_counter()
 
     def statement_boundary(self) -> None:
         """A top-level statement ended: functions that it defined become candidates."""
         if self._engine is not None:
             self._engine.interceptor.adopt(self.namespace)
+            if self._outside.overflowed:
+                self._engine.situation.tracer.leave()
 
     def _leave(self) -> Engine | None:
         owner, self._engine = self._engine, None
@@ -192,7 +204,7 @@ class Session:
         self._wall_ms = (time.perf_counter() - self._start) * 1e3
         owner.situation.observing = False
         owner.situation.progress = lambda text: None
-        owner.situation.tracer.stop()
+        owner.situation.tracer.leave()
         owner.interceptor.outside = None
         owner.interceptor.settle()
         owner.session = None
@@ -216,6 +228,11 @@ class Session:
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
         import torch
 
+        outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
+        if not outside.ops and self.cell.source in owner.traced:
+            outside = owner.traced[self.cell.source]
+        elif error is None:
+            owner.traced[self.cell.source] = outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]
         kept = [region.evidence() for region in regions if not _trivial(region)]
         return CellEvidence(
@@ -225,7 +242,7 @@ class Session:
             backend=owner.situation.backend.kind,
             wall_ms=self._wall_ms,
             regions=_distinct(kept),
-            trace=self._outside.finish(int(self._wall_ms * 1e6)).trace,
+            trace=outside,
             memory=memory,
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),

@@ -14,9 +14,10 @@ _STOPS_ANY_CAPTURE = frozenset({"GR101", "GR102", "GR103"})
 def severity_in(region: RegionEvidence | None, code: str) -> Severity:
     """ "blocker" where `code` keeps `region` from being captured; else "costly", which the engine may lower.
 
-    Host reads stop every capture, so they block a region that does not replay, whatever it was refused for.
+    A host read in a region that was not refused follows from the region's inputs, and a replay checks it again. In a
+    region that was refused, every host read stands in the way, whatever it was refused for.
     """
-    if region is None or region.outcome == "replayed":
+    if region is None or region.outcome != "refused":
         return "costly"
     if code in _STOPS_ANY_CAPTURE or (region.refused is not None and region.refused.code == code):
         return "blocker"

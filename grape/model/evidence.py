@@ -85,8 +85,6 @@ class RegionEvidence:
     alias_hits: int = 0
     alias_misses: int = 0
     graph_bytes: int = 0
-    kept_alive: int = 0
-    """Replays whose output was still in use at the next call, so that it was copied out or that call ran eagerly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,9 @@ def _pairwise_max(values: list[int]) -> list[int]:
     return [max(values[index : index + 2]) for index in range(0, len(values), 2)]
 
 
+_NVML_INTERVAL_S = 0.25
+
+
 class MemorySampler:
     """A daemon thread that samples memory every `interval_s` seconds between `start` and `stop`.
 
@@ -141,6 +144,8 @@ class _CudaReader:
         self._handle: Any = None
         self._resolved = False
         self._peaks: tuple[int, int] | None = None
+        self._nvml_due = 0.0
+        self._used: int | None = None
 
     def __call__(self) -> _Reading | None:
         if not torch.cuda.is_initialized():
@@ -158,7 +163,15 @@ class _CudaReader:
             max(entry.get("current", 0), peak if peak > before else 0)
             for entry, peak, before in zip((allocated, reserved), peaks, known, strict=True)
         ]
-        return highest[0], highest[1], used_bytes(self._handle) if self._handle is not None else None
+        return highest[0], highest[1], self._device_used()
+
+    def _device_used(self) -> int | None:
+        """NVML's figure, asked for at most every `_NVML_INTERVAL_S`: a query takes milliseconds inside the driver."""
+        now = time.perf_counter()
+        if self._handle is not None and now >= self._nvml_due:
+            self._nvml_due = now + _NVML_INTERVAL_S
+            self._used = used_bytes(self._handle)
+        return self._used
 
 
 def _read_resident() -> _Reading | None:

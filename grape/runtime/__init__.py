@@ -2,6 +2,7 @@
 
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
+from .placeholders import Arena
 from .region import Region, Situation
 
-__all__ = ["GraphedFunction", "Interceptor", "Region", "Situation", "graph", "make_backend"]
+__all__ = ["Arena", "GraphedFunction", "Interceptor", "Region", "Situation", "graph", "make_backend"]

@@ -23,7 +23,7 @@ from .entry import Entry
 from .guards import GuardSet, TooLarge
 from .lockstep import Diverged, HostConstants, Lockstep
 from .outputs import Outputs
-from .placeholders import Placeholders
+from .placeholders import Arena, Placeholders
 from .prologue import Prologue, build_prologue
 from .recipe import ArgumentView, Recipe, write_recipe
 from .structure import Layout, Unsupported, flatten, rebuild
@@ -40,7 +40,7 @@ class Request:
     backend: Backend
     tracer: Tracer
     bound: Collection[int]
-    dies: Collection[str]
+    arena: Arena
     writes: Collection[str]
     """Names of arguments and outside tensors that earlier calls wrote in place; they are snapshotted."""
     tolerance: float
@@ -109,6 +109,7 @@ class _Capture:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         request, backend = self.request, self.backend
+        backend.prepare()
         started = time.perf_counter()
         before: Refused | GuardSet
         try:
@@ -171,7 +172,9 @@ class _Capture:
         self.externals = self.find_externals()
         self.check_writes()
         self.eager_after = flatten((result, args, kwargs), "result")
-        self.placeholders = Placeholders(self.backend, self.layout.leaves, self.request.bound)
+        self.placeholders = Placeholders(
+            self.request.arena, self.backend.device, self.layout.leaves, self.request.bound
+        )
         self.keep_eager_state()
         ready = self.placeholders.copied
         inputs = [self.inputs_before.get(i, self.layout.leaves[i]) for i in ready]
@@ -179,10 +182,11 @@ class _Capture:
         self.hidden = {i: torch.empty_like(self.call.arrivals[i]).copy_(self.call.arrivals[i]) for i in prologue.inputs}
         graph, recipe, made = self.capture()
         try:
-            outputs = Outputs(self.backend, made, self.dying(recipe))
+            outputs = Outputs(self.backend, made)
             if not outputs.uniform:
                 raise _Stop(Refused(code="GR405", why="results of different dtypes share memory"))
             verified = self.verify(graph, recipe, made)
+            outputs.lend()
         except BaseException:
             graph.release()
             raise
@@ -248,10 +252,6 @@ class _Capture:
         bound = set(self.placeholders.bound)
         self.in_place += [self.layout.leaves[i] for i in self.written_leaves() if i in bound]
         self.in_place_after = [tensor.detach().clone() for tensor in self.in_place]
-
-    def dying(self, recipe: Recipe) -> list[bool]:
-        paths = self.eager_after.paths
-        return [paths[i] in self.request.dies for i, origin in enumerate(recipe.origin) if origin is None]
 
     def capture(self) -> tuple[Graph, Recipe, list[torch.Tensor]]:
         cap_args, cap_kwargs = rebuild(self.layout.root, self.placeholders.tensors)

@@ -15,18 +15,14 @@ from .placeholders import Placeholders
 from .prologue import Prologue
 from .recipe import Recipe
 
-__all__ = ["BUSY", "MISMATCH", "Entry"]
+__all__ = ["MISMATCH", "Entry"]
 
 
 class _NoReplay:
-    """Why an entry did not serve a call."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    """The entry did not serve the call: it is not the one that was captured."""
 
 
-BUSY = _NoReplay("an output is still in use")
-MISMATCH = _NoReplay("the call is not the one that was captured")
+MISMATCH = _NoReplay()
 
 
 @dataclass(slots=True)
@@ -53,7 +49,6 @@ class Entry:
     shapes: str
     paths: tuple[str, ...]
     replays: int = 0
-    kept_alive: int = 0
     copied_bytes: int = 0
     copies: dict[int, int] = field(default_factory=dict)
     """How often each argument leaf was copied into its placeholder."""
@@ -62,8 +57,8 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the executable, its placeholders and its outputs."""
-        return self.graph.nbytes + self.placeholders.nbytes + self.outputs.nbytes
+        """Bytes of the executable on the device; placeholders and workspace are shared by all graphs."""
+        return self.graph.nbytes
 
     def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
         """Replay for these argument leaves and containers; the result, or why this entry cannot serve them.
@@ -82,10 +77,6 @@ class Entry:
             if not _same(outcome.values, self.prologue.expected):
                 return MISMATCH
             arrived = outcome.tensors
-        if self.outputs.blocked():
-            self.kept_alive += 1
-            self.outputs.keep_out()
-            return BUSY
         self._copy_in(leaves, arrived)
         self.graph.replay()
         if not self.effectful and not self.guards.holds():

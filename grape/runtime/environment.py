@@ -10,8 +10,11 @@ __all__ = ["environment"]
 
 
 
-def environment(device: torch.device) -> tuple[Any, ...]:
-    """Grad and inference mode, autocast with its dtype, default dtype and device, determinism, precision, stream."""
+def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
+    """Grad and inference mode, autocast with its dtype, default dtype, determinism, precision, stream.
+
+    `own_modes` of the dispatch modes on the stack are Grape's.
+    """
     kind = device.type
     common = (
         torch.is_grad_enabled(),
@@ -20,7 +23,7 @@ def environment(device: torch.device) -> tuple[Any, ...]:
         torch.get_default_dtype(),
         torch._C._get_deterministic_algorithms(),
         torch._C._get_float32_matmul_precision() if hasattr(torch._C, "_get_float32_matmul_precision") else None,
-        torch._C._len_torch_dispatch_stack(),
+        torch._C._len_torch_dispatch_stack() - own_modes,
         torch._C._len_torch_function_stack(),
     )
     if kind != "cuda":

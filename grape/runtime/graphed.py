@@ -16,6 +16,7 @@ from ..tracing import PositionFinder, Tracer
 from .backends.cuda import CudaBackend
 from .backends.protocol import Backend
 from .backends.tape import TapeBackend
+from .placeholders import Arena
 from .region import Region, Situation
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]
@@ -67,8 +68,10 @@ class GraphedFunction:
             self._running = False
 
     def _make_region(self) -> Region:
+        backend = self._backend or make_backend()
         situation = Situation(
-            backend=self._backend or make_backend(),
+            backend=backend,
+            arena=Arena(backend),
             tracer=Tracer(PositionFinder()),
             observing=True,
             profile=False,

@@ -8,6 +8,7 @@ trace reads from outside; a storage without a source cannot be guarded, and the 
 
 from __future__ import annotations
 
+import dis
 import types
 from collections.abc import Iterator
 from itertools import chain
@@ -207,7 +208,10 @@ class GuardSet:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+    """The globals that a code object mentions. `co_names` alone would not do: it holds attribute names as well."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)

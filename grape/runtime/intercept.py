@@ -180,7 +180,7 @@ class Interceptor:
     def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = self.situation.tracer
         if tracer.recorder is not None:
-            tracer.stop()
+            tracer.mute()
         try:
             if region.refused is not None:
                 return region.call(args, kwargs)
@@ -191,7 +191,7 @@ class Interceptor:
 
     def _resume(self) -> None:
         if self.outside is not None and not self.outside.overflowed:
-            self.situation.tracer.start(self.outside)
+            self.situation.tracer.listen(self.outside)
 
 
 def _same_binding(one: Trampoline, other: Trampoline) -> bool:

@@ -50,6 +50,11 @@ class Lockstep(TorchDispatchMode):  # type: ignore[misc]
         self._suspended = False
         self._contents: Any = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """See `Tracer`."""
+        return False
+
     def finish(self) -> RecordedCall:
         """The capture's own trace. Raises `Diverged` if the capture stopped short."""
         ops = self._reference.trace.ops

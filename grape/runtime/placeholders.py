@@ -12,7 +12,47 @@ import torch
 
 from .backends.protocol import Backend
 
-__all__ = ["Placeholders"]
+__all__ = ["Arena", "Placeholders"]
+
+_ALIGNMENT = 512
+"""What the CUDA caching allocator aligns to; kernels are chosen by alignment."""
+
+
+class Arena:
+    """Memory for placeholders, shared by all graphs: a placeholder is filled before each replay and read by it alone.
+
+    So the largest set of placeholders counts, not the sum. A buffer that became too small lives on as long as graphs
+    that were captured with it.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._buffer: torch.Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self._buffer.nbytes if self._buffer is not None else 0
+
+    def clear(self) -> None:
+        self._buffer = None
+
+    def cut(self, sizes: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Disjoint stretches of so many bytes each, as uint8 tensors; and the buffer that must live as long as they.
+
+        Each stretch has a storage of its own, so that placeholders alias each other only where arguments do.
+        """
+        starts = [0]
+        for size in sizes:
+            starts.append(-(-(starts[-1] + size) // _ALIGNMENT) * _ALIGNMENT)
+        if self._buffer is None or self._buffer.numel() < starts[-1]:
+            room = max(starts[-1], 2 * self.nbytes, 1 << 20)
+            self._buffer = self._backend.empty_strided((room,), (1,), torch.uint8)
+        address, device = self._buffer.data_ptr(), self._buffer.device
+        pieces = []
+        for start, size in zip(starts, sizes, strict=False):
+            storage = torch._C._construct_storage_from_data_pointer(address + start, device, size)
+            pieces.append(torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (size,), (1,)))
+        return self._buffer, pieces
 
 
 class Placeholders:
@@ -22,17 +62,24 @@ class Placeholders:
     (`bound`) or lie on the host (`host`).
     """
 
-    def __init__(self, backend: Backend, leaves: Sequence[torch.Tensor], bound: Collection[int]) -> None:
+    def __init__(
+        self, arena: Arena, device: torch.device, leaves: Sequence[torch.Tensor], bound: Collection[int]
+    ) -> None:
         self.tensors: list[torch.Tensor] = []
         self.bound: list[int] = []
         self.copied: list[int] = []
         self.host: list[int] = []
         groups = _groups(leaves)
         in_place = {key for key, members in groups.items() if all(i in bound for i in members)}
-        flats = {
-            key: _flat(backend, [leaves[i] for i in members])
+        moved = {
+            key: [leaves[i] for i in members]
             for key, members in groups.items()
-            if key not in in_place and leaves[members[0]].device.type == backend.device.type
+            if key not in in_place and leaves[members[0]].device.type == device.type
+        }
+        spans = {key: _span(members) for key, members in moved.items()}
+        self._buffer, pieces = arena.cut([(end - base) * moved[key][0].itemsize for key, (base, end) in spans.items()])
+        flats = {
+            key: (piece.view(moved[key][0].dtype), spans[key][0]) for key, piece in zip(spans, pieces, strict=True)
         }
         for index, leaf in enumerate(leaves):
             key = leaf.untyped_storage()._cdata
@@ -40,7 +87,7 @@ class Placeholders:
                 flat, base = flats[key]
                 tensor = flat.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset() - base)
                 self.copied.append(index)
-            elif key in in_place and leaf.device.type == backend.device.type:
+            elif key in in_place and leaf.device.type == device.type:
                 tensor = leaf.detach()
                 self.bound.append(index)
             else:
@@ -50,7 +97,6 @@ class Placeholders:
                 tensor = tensor.detach().requires_grad_()
             self.tensors.append(tensor)
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
-        self.nbytes = sum(flat.nbytes for flat, _ in flats.values())
 
 
 def _groups(leaves: Sequence[torch.Tensor]) -> dict[int, list[int]]:
@@ -60,11 +106,10 @@ def _groups(leaves: Sequence[torch.Tensor]) -> dict[int, list[int]]:
     return groups
 
 
-def _flat(backend: Backend, members: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
-    """Memory for everything between the first and the last element that the members touch, and where it starts."""
+def _span(members: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """The first element that the members touch, and the one past the last."""
     base = min(member.storage_offset() for member in members)
-    end = max(member.storage_offset() + extent(member) for member in members)
-    return backend.empty_strided((max(0, end - base),), (1,), members[0].dtype), base
+    return base, max(base, *(member.storage_offset() + extent(member) for member in members))
 
 
 def extent(tensor: torch.Tensor) -> int:

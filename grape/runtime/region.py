@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..model import (
     CopyRecord,
@@ -34,10 +33,11 @@ from ..tracing import Recorder, Tracer, record
 from .backends.protocol import Backend
 from .capture import Request, capture_call, judge
 from .effects import EffectWatch
-from .entry import BUSY, MISMATCH, Entry
+from .entry import MISMATCH, Entry
 from .environment import environment
 from .guards import GuardSet, TooLarge
 from .policy import Estimate, capture_cost, decide
+from .placeholders import Arena
 from .probe import Probe, compile_probe
 from .prologue import refuse_read, slice_of
 from .samples import CallTimes
@@ -53,8 +53,6 @@ WANTED = 20
 MAX_ENTRIES = 4
 MIN_OPERATORS = 3
 NO_WORK = "it issues next to no device work"
-NOTED = 12
-"""So many observed calls tell which results outlive the next call."""
 
 
 @dataclass(slots=True)
@@ -67,6 +65,7 @@ class Situation:
 
     backend: Backend
     tracer: Tracer
+    arena: Arena
     observing: bool = False
     apply: bool = True
     profile: bool = True
@@ -75,7 +74,6 @@ class Situation:
     run: int = 0
     open_floor: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda text: None
-    entries: list[Entry] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -121,7 +119,6 @@ class Region:
         self.refused: Refused | None = None
         self.calls = 0
         self.replays = 0
-        self.kept_alive = 0
         self.shapes: dict[Any, _Shape] = {}
         self.traces: list[Trace] = []
         self.scalar_changes: list[ScalarChange] = []
@@ -136,11 +133,7 @@ class Region:
         self._after = TimelineRecorder(situation.backend.device)
         self._busy_ms: float | None = None
         self._addresses: dict[str, tuple[int, int]] = {}
-        self._left: dict[str, StorageWeakRef] = {}
-        self._survives: set[str] = set()
-        self._seen_outputs: set[str] = set()
         self._host_ms: list[float] = []
-        self._noted = 0
         self._last: _Shape | None = None
         self._start_of_run = (0, 0)
 
@@ -168,9 +161,9 @@ class Region:
             self._count(shape)
             if not self._interleave(shape):
                 result = self._replay(shape, leaves, containers, timer)
-                if result is not BUSY and result is not MISMATCH:
+                if result is not MISMATCH:
                     return result
-                return self._serve_eagerly(args, kwargs, timer, shape, may_capture=result is MISMATCH)
+                return self._serve_eagerly(args, kwargs, timer, shape, may_capture=True)
             return self._serve_eagerly(args, kwargs, timer, shape, may_capture=False)
         return self._serve_unknown(args, kwargs, timer)
 
@@ -182,7 +175,7 @@ class Region:
         if last is None or not self.situation.apply:
             return None
         root = (args, kwargs)
-        modes = environment(self.situation.backend.device)
+        modes = self._modes()
         for shape in (last.successor, last):
             if shape is None or shape.probe is None or not shape.entries or shape.modes != modes:
                 continue
@@ -195,13 +188,16 @@ class Region:
                 return shape, found[0], found[1]
         return None
 
+    def _modes(self) -> tuple[Any, ...]:
+        return environment(self.situation.backend.device, int(self.situation.tracer.on_stack))
+
     def _serve_unknown(self, args: tuple[Any, ...], kwargs: dict[str, Any], timer: Any) -> Any:
         try:
             layout = flatten((args, kwargs), "args")
         except Unsupported as unsupported:
             self.refuse(Refused(code="GR405", why=str(unsupported), at=self.at))
             return self._pass(args, kwargs)
-        modes = environment(self.situation.backend.device)
+        modes = self._modes()
         key = (layout.key, modes)
         shape = self.shapes.get(key)
         if shape is None:
@@ -216,9 +212,8 @@ class Region:
                 may_capture = False
             else:
                 result = self._replay(shape, layout.leaves, layout.containers, timer)
-                if result is not BUSY and result is not MISMATCH:
+                if result is not MISMATCH:
                     return result
-                may_capture = result is MISMATCH
         if not self.situation.observing:
             return self.function(*args, **kwargs)
         return self._observe(shape, layout, args, kwargs, timer, may_capture)
@@ -271,14 +266,11 @@ class Region:
                 outcome = entry.serve(leaves, containers)
             if outcome is MISMATCH:
                 continue
-            if outcome is BUSY:
-                self.kept_alive += 1
-                return BUSY
             self.replays += 1
             if not profile and not shape.after.full:
                 timer.stop()
                 shape.after.add(timer)
-            if self.situation.observing and entry.replays == 48:
+            if self.situation.observing and entry.replays == 48 and self.situation.backend.kind == "cuda":
                 self._weigh(shape, entry)
             return outcome
         return outcome
@@ -314,7 +306,6 @@ class Region:
         may_capture: bool,
     ) -> Any:
         self._note_addresses(layout)
-        self._note_deaths()
         if len(self.traces) < TRACED:
             self.situation.progress(f"observing {self.name}")
             result = self._trace(shape, layout, args, kwargs)
@@ -327,9 +318,6 @@ class Region:
             timer.stop()
             if not shape.before.full:
                 shape.before.add(timer)
-        if self.refused is None and self._noted < NOTED:
-            self._noted += 1
-            self._note_outputs(result, args, kwargs)
         return result
 
     def _trace(self, shape: _Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -423,25 +411,6 @@ class Region:
             here = leaf.data_ptr()
             self._addresses[path] = (here, times + 1 if here == address and here else 1)
 
-    def _note_deaths(self) -> None:
-        for path, reference in self._left.items():
-            self._seen_outputs.add(path)
-            if not reference.expired():
-                self._survives.add(path)
-        self._left = {}
-
-    def _note_outputs(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        try:
-            after = flatten((result, args, kwargs), "result")
-        except Unsupported as unsupported:
-            self.refuse(Refused(code="GR405", why=str(unsupported), at=self.at))
-            return
-        self._left = {
-            path: StorageWeakRef(leaf.untyped_storage())
-            for path, leaf in zip(after.paths, after.leaves, strict=True)
-            if path.startswith("result[0]")
-        }
-
     # -- deciding and capturing --------------------------------------------------------------------------------------
 
     def _pays(self, shape: _Shape) -> bool:
@@ -487,7 +456,7 @@ class Region:
                 for i, (path, leaf) in enumerate(zip(layout.paths, layout.leaves, strict=True))
                 if self._addresses[path][1] >= 3 and leaf.device.type == situation.backend.device.type
             ],
-            dies=self._seen_outputs - self._survives,
+            arena=situation.arena,
             writes=frozenset(self._writes),
             tolerance=situation.tolerance,
             guards=existing,
@@ -525,7 +494,6 @@ class Region:
     def refuse(self, refused: Refused) -> None:
         """Leave the region eager from now on, and let callables inside it become regions."""
         self.refused = refused
-        self._left = {}
         self.release()
         if refused.code in ("GR101", "GR102", "GR103", "GR302", "GR404", "GR405"):
             self.situation.open_floor()
@@ -584,7 +552,6 @@ class Region:
             decisions=(*self.decisions, *self._waiting()),
             copied_bytes_per_call=sum(e.copied_bytes for e in entries) // replays,
             graph_bytes=sum(e.nbytes for e in entries),
-            kept_alive=self.kept_alive,
         )
 
     def _waiting(self) -> tuple[Decision, ...]:

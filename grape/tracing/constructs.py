@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import dis
 from types import CodeType, FrameType
 from typing import Any
 
 import executing
+
+from .positions import is_own_code
 
 __all__ = ["construct_of"]
 
@@ -27,6 +30,8 @@ def construct_of(frame: FrameType) -> str | None:
 
 
 def _classify(frame: FrameType) -> str | None:
+    if not is_own_code(frame.f_code.co_filename):
+        return _by_instruction(frame)  # parsing a library's source takes tens of milliseconds
     try:
         found = executing.Source.executing(frame)
     except Exception:  # executing reads foreign source; whatever it meets, the cell goes on
@@ -43,6 +48,14 @@ def _classify(frame: FrameType) -> str | None:
             break
         child, node = node, getattr(node, "parent", None)
     return "call" if isinstance(found.node, ast.Call) else None
+
+
+def _by_instruction(frame: FrameType) -> str | None:
+    """A conditional jump is a branch; a call may be anything."""
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset == frame.f_lasti:
+            return "if" if "JUMP" in instruction.opname or instruction.opname == "TO_BOOL" else None
+    return None
 
 
 def _of_node(node: ast.AST, child: ast.AST) -> str | None:

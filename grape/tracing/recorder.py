@@ -7,8 +7,9 @@ is held, the identity of a freed storage cannot be given to a new one.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,8 +107,18 @@ class Recorder:
         return len(self._ops)
 
     @property
-    def last_read(self) -> HostRead:
-        return self._reads[-1]
+    def ops(self) -> Sequence[OpRecord]:
+        """What was recorded so far."""
+        return self._ops
+
+    @property
+    def born(self) -> Collection[int]:
+        """Storages that were made since the recording began."""
+        return self._born
+
+    @property
+    def last_read(self) -> HostRead | None:
+        return self._reads[-1] if self._reads else None
 
     def _number(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
@@ -285,11 +296,16 @@ class Recorder:
 
 
 def contents_of(tensor: torch.Tensor) -> Any:
-    """The values of a small tensor, a digest of a larger one."""
-    host = tensor.detach().cpu() if tensor.device.type != "cpu" else tensor.detach()
-    if host.numel() <= 16:
-        return repr(host.tolist())
-    return hashlib.blake2b(host.contiguous().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
+    """The bytes of a tensor that was just made from Python values; their digest if there are many.
+
+    The memory is read as it lies: an operator, or `tolist`, would be seen by whoever watches operators.
+    """
+    host = tensor if tensor.device.type == "cpu" else tensor.cpu()
+    if host.numel() == 0:
+        return b""
+    size = (1 + sum((n - 1) * stride for n, stride in zip(host.shape, host.stride(), strict=True))) * host.itemsize
+    raw = ctypes.string_at(host.data_ptr(), size)
+    return raw if len(raw) <= 64 else hashlib.blake2b(raw, digest_size=16).digest()
 
 
 def _depends_on_data(function: Any, args: tuple[Any, ...]) -> bool:

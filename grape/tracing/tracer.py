@@ -6,8 +6,11 @@ It costs 10-20 us an operator, so it is pushed only around the few calls that ar
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from ..model import OpRecord, Position
 from .constructs import construct_of
 from .positions import PositionFinder
-from .recorder import HOST_READS, Recorder, RecordedCall
+from .recorder import RecordedCall, Recorder
 
 __all__ = ["EscapeWatch", "Tracer", "record"]
 
@@ -56,32 +59,68 @@ class EscapeWatch(TorchFunctionMode):  # type: ignore[misc]
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[misc]
-    """Pushed and popped by `start` and `stop`; without a recorder it passes operators through.
+    """Hands operators to `recorder` while it has one. `on_wait` is called after an operator for which the host waited
+    or whose shape depends on data.
 
-    `on_wait` is called after an operator for which the host waited, with its record.
+    A mode that is popped inside ``with torch.inference_mode():`` but was pushed outside leaves the dispatcher broken at
+    the end of the block, because such blocks save and restore the dispatch keys. So the tracer is pushed and popped
+    only around whole statements (`enter`, `leave`) or within one frame (`record`); in between it is *muted*: its
+    dispatch key is cleared, and operators do not reach it.
     """
 
     def __init__(self, positions: PositionFinder) -> None:
         super().__init__()
         self.positions = positions
         self.recorder: Recorder | None = None
-        self.on_wait: Callable[[OpRecord], None] | None = None
-        self.active = False
+        self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
+        self.on_stack = False
 
-    def start(self, recorder: Recorder) -> None:
-        """Record into `recorder` from now on."""
-        self.recorder = recorder
-        if not self.active:
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not have torch wrap the handler for the compiler: that would import it, which takes a second."""
+        return False
+
+    def enter(self) -> None:
+        """Join the mode stack, muted."""
+        if not self.on_stack:
             _push_mode(self)
-            self.active = True
+            self.on_stack = True
+            self.mute()
 
-    def stop(self) -> None:
-        """Stop recording; leave the mode stack if this mode is on top of it (else it passes operators through)."""
-        self.recorder = None
-        self.on_wait = None
-        if self.active and _get_current_dispatch_mode() is self:
+    def leave(self) -> None:
+        """Leave the mode stack, unless a mode of the person's lies on top; then stay, passing operators through."""
+        self.recorder = self.on_wait = None
+        if self.on_stack and _get_current_dispatch_mode() is self:
             _pop_mode()
-            self.active = False
+            self.on_stack = False
+
+    def mute(self) -> None:
+        """Stop recording. Operators no longer reach the tracer."""
+        self.recorder = self.on_wait = None
+        if self.on_stack and _get_current_dispatch_mode() is self:
+            _include(False)
+
+    def _mute_at_next_line(self, frame: FrameType) -> None:
+        """Mute once the person's frame goes on: not possible now, from within an operator.
+
+        One line event does it, and costs nothing after that. A debugger that is at work is left alone.
+        """
+        if sys.gettrace() is not None:
+            return
+
+        def at_line(_: FrameType, event: str, argument: Any) -> None:
+            sys.settrace(None)
+            frame.f_trace = None
+            if self.recorder is None or self.recorder.overflowed:
+                self.mute()
+
+        frame.f_trace = at_line
+        sys.settrace(lambda *event: None)
+
+    def listen(self, recorder: Recorder) -> None:
+        """Record into `recorder` from now on. The tracer is on the stack."""
+        self.recorder = recorder
+        _include(True)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -100,24 +139,55 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         user, inner = self.positions.find(2)
         at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
         record = recorder.after(before, func, args, kwargs, result, at, elapsed)
-        if record.kind in _WAITS or func in HOST_READS:
-            if record.kind in _WAITS:
-                recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
-            if self.on_wait is not None:
-                self.on_wait(record)
+        if recorder.overflowed and user is not None:
+            self._mute_at_next_line(user)
+        if record.kind in _WAITS:
+            recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
+        if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
+            self.on_wait(recorder, record)
         return result
 
 
-def record(
-    tracer: Tracer, device: torch.device, leaves: Sequence[torch.Tensor], body: Callable[[], Any], keep: bool = False
-) -> tuple[Any, RecordedCall, tuple[tuple[str, Position | None], ...]]:
-    """Run `body` once under the tracer; its result, what it dispatched, and what escaped the dispatcher's sight."""
-    recorder = Recorder(device, leaves, keep=keep)
-    start = time.perf_counter_ns()
-    tracer.start(recorder)
+def _include(included: bool) -> None:
+    for key in (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot):
+        torch._C._dispatch_tls_set_dispatch_key_included(key, included)
+
+
+@contextmanager
+def _autocast_cache_off() -> Iterator[None]:
+    """A cast that autocast has cached is an operator that the trace would not show, and a capture would not repeat."""
+    enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
     try:
-        with EscapeWatch(tracer):
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(enabled)
+
+
+def record(
+    tracer: Tracer,
+    device: torch.device,
+    leaves: Sequence[torch.Tensor],
+    body: Callable[[], Any],
+    keep: bool = False,
+    on_wait: Callable[[Recorder, OpRecord], None] | None = None,
+) -> tuple[Any, RecordedCall, tuple[tuple[str, Position | None], ...]]:
+    """Run `body` once under the tracer; its result, what it dispatched, and what escaped the dispatcher's sight.
+
+    `keep` and `on_wait` are those of `Recorder` and `Tracer`.
+    """
+    recorder = Recorder(device, leaves, keep=keep)
+    stays = tracer.on_stack
+    start = time.perf_counter_ns()
+    tracer.enter()
+    tracer.listen(recorder)
+    tracer.on_wait = on_wait
+    try:
+        with EscapeWatch(tracer), _autocast_cache_off():
             result = body()
     finally:
-        tracer.stop()
+        if stays:
+            tracer.mute()
+        else:
+            tracer.leave()
     return result, recorder.finish(time.perf_counter_ns() - start), tuple(recorder.escapes)

@@ -60,12 +60,16 @@ class CudaBackend:
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=self.device)
 
-    def capture(self, body: Callable[[], T]) -> tuple[CudaGraph, T]:
-        if torch.cuda.is_current_stream_capturing():
-            raise CaptureFailed("GR405", "this stream is already being captured by other code")
+    def prepare(self) -> None:
         if self._anchor is None:
             self._warm_up()
             self._open_pool()
+            _count_nodes(self._anchor)
+
+    def capture(self, body: Callable[[], T]) -> tuple[CudaGraph, T]:
+        if torch.cuda.is_current_stream_capturing():
+            raise CaptureFailed("GR405", "this stream is already being captured by other code")
+        self.prepare()
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)

@@ -79,6 +79,10 @@ class Backend(Protocol):
         """Uninitialized memory for a placeholder; it stays at its address while the tensor lives."""
         ...
 
+    def prepare(self) -> None:
+        """Do once what the first capture needs, so that its time is that of a capture. Idempotent."""
+        ...
+
     def capture(self, body: Callable[[], T]) -> tuple[Graph, T]:
         """Run `body` while its device work is recorded instead of executed; return the graph and `body`'s result.
 

@@ -103,6 +103,9 @@ class TapeBackend:
         with torch.inference_mode(False):
             return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="cpu")
 
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
     def capture(self, body: Callable[[], T]) -> tuple[TapeGraph, T]:
         """See `Backend.capture`. Call it under `torch.no_grad()` or `torch.inference_mode()`.
 

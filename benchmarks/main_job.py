@@ -1,0 +1,243 @@
+"""The main job on this machine's GPU: `%%grape` on real cells, against the same cells without it, in one process.
+
+    python benchmarks/main_job.py [--out FILE] [--seconds 20]
+
+Writes one JSON file with machine, versions and every sample. Needs a CUDA device and transformers; downloads nothing
+(random weights).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SETUP = """
+import time, torch, warnings
+warnings.filterwarnings("ignore")
+from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
+torch.manual_seed(0)
+config = GPT2Config()
+model = GPT2LMHeadModel(config).half().cuda().eval()
+prompt = torch.randint(0, config.vocab_size, (5, 64), device="cuda")
+token = torch.randint(0, config.vocab_size, (5, 1), device="cuda")
+short = torch.randint(0, config.vocab_size, (1, 5), device="cuda")
+
+def fresh_cache():
+    with torch.inference_mode():
+        return model(prompt, use_cache=True).past_key_values
+"""
+
+FIXED = """
+cache = fresh_cache()
+stamps, logits = [], []
+with torch.inference_mode():
+    torch.cuda.synchronize()
+    stamps.append(time.perf_counter())
+    for index in range({steps}):
+        out = model(input_ids=token, past_key_values=cache, use_cache=True)
+        cache.crop(-1)
+        torch.cuda.synchronize()
+        stamps.append(time.perf_counter())
+        if index % 50 == 0:
+            logits.append(out.logits.clone())
+"""
+
+STREAMED = """
+cache = fresh_cache()
+with torch.inference_mode():
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for index in range({steps}):
+        out = model(input_ids=token, past_key_values=cache, use_cache=True)
+        cache.crop(-1)
+    torch.cuda.synchronize()
+    streamed = time.perf_counter() - began
+"""
+
+GENERATE = """
+torch.cuda.synchronize()
+began = time.perf_counter()
+tokens = model.generate(short, max_new_tokens=123, min_new_tokens=123, do_sample=False, pad_token_id=50256)
+torch.cuda.synchronize()
+took = time.perf_counter() - began
+"""
+
+BOUND = """
+left = torch.randn(8192, 8192, device="cuda", dtype=torch.half)
+right = torch.randn(8192, 8192, device="cuda", dtype=torch.half) / 90
+torch.cuda.synchronize()
+began = time.perf_counter()
+for index in range({steps}):
+    left = left @ right
+    left = left / left.abs().amax().clamp(min=1)
+torch.cuda.synchronize()
+took = time.perf_counter() - began
+"""
+
+
+def milliseconds(stamps: list[float]) -> list[float]:
+    return [(b - a) * 1e3 for a, b in zip(stamps, stamps[1:], strict=False)]
+
+
+def run(shell: Any, code: str) -> float:
+    """Run a cell as a person would; seconds from its start to the prompt, report and all."""
+    began = time.perf_counter()
+    result = shell.run_cell(code)
+    took = time.perf_counter() - began
+    result.raise_error()
+    return took
+
+
+def fixed_length(shell: Any, steps: int) -> dict[str, Any]:
+    space = shell.user_ns
+    run(shell, FIXED.format(steps=40))
+    run(shell, FIXED.format(steps=steps))
+    eager, eager_logits = milliseconds(space["stamps"]), space["logits"]
+    run(shell, STREAMED.format(steps=steps))
+    eager_streamed = space["streamed"] / steps * 1e3
+    began = time.perf_counter()
+    run(shell, "%%grape --no-widget" + FIXED.format(steps=steps))
+    report = shell.user_ns["grape"].last
+    grape, grape_logits = milliseconds(space["stamps"]), space["logits"]
+    half = statistics.median(eager) / 2
+    first = next((i for i, ms in enumerate(grape) if ms < half), None)
+    after = [ms for ms in grape[first or 0 :] if ms < half * 1.5]
+    run(shell, FIXED.format(steps=steps))
+    applied, applied_logits = milliseconds(space["stamps"]), space["logits"]
+    run(shell, STREAMED.format(steps=steps))
+    streamed = space["streamed"] / steps * 1e3
+    same = all(a.equal(b) and a.equal(c) for a, b, c in zip(eager_logits, grape_logits, applied_logits, strict=True))
+    return {
+        "what": "GPT-2 124M fp16, batch 5, decode step at 64 cached tokens",
+        "eager_ms": statistics.median(eager),
+        "after_in_cell_ms": statistics.median(after) if after else None,
+        "after_in_place_ms": statistics.median(applied),
+        "speedup_synchronized_each_call": statistics.median(eager) / statistics.median(applied),
+        "eager_streamed_ms": eager_streamed,
+        "after_streamed_ms": streamed,
+        "speedup_streamed": eager_streamed / streamed,
+        "first_replay_s": space["stamps"][0] * 0 + (sum(grape[:first]) / 1e3 if first is not None else None),
+        "cell_s": time.perf_counter() - began,
+        "identical": same,
+        "verdict": report.verdict,
+        "region": report.to_dict()["regions"],
+        "samples_eager_ms": eager,
+        "samples_after_ms": applied,
+        "samples_cell_ms": grape,
+    }
+
+
+def generate(shell: Any, runs: int) -> dict[str, Any]:
+    space = shell.user_ns
+    eager = []
+    for _ in range(5):
+        cell = run(shell, GENERATE)
+        eager.append((space["took"], cell))
+    tokens = space["tokens"]
+    grape, same, verdicts = [], True, []
+    for _ in range(runs):
+        cell = run(shell, "%%grape --no-widget" + GENERATE)
+        grape.append((space["took"], cell))
+        same = same and bool((space["tokens"] == tokens).all())
+        verdicts.append(space["grape"].last.verdict)
+    run(shell, "%grape undo")
+    after_undo = run(shell, GENERATE)
+    warm = statistics.median(took for took, _ in eager[1:])
+    return {
+        "what": "model.generate, GPT-2 124M fp16, greedy, 5 to 128 tokens, growing cache",
+        "eager_s": eager,
+        "grape_s": grape,
+        "first_run_over_eager": grape[0][1] / warm,
+        "first_run_over_eager_without_report": grape[0][0] / warm,
+        "third_run_speedup": warm / grape[2][0],
+        "third_run_speedup_with_report": warm / grape[2][1],
+        "eager_ms_per_token": warm / 123 * 1e3,
+        "third_ms_per_token": grape[2][0] / 123 * 1e3,
+        "after_undo_s": after_undo,
+        "identical": same,
+        "verdicts": verdicts,
+        "decisions": space["grape"].last.to_dict()["cell"]["decisions"][:3],
+    }
+
+
+def gpu_bound(shell: Any, seconds: float) -> dict[str, Any]:
+    space = shell.user_ns
+    run(shell, BOUND.format(steps=200))
+    run(shell, BOUND.format(steps=1000))
+    steps = int(1000 * seconds / space["took"])
+    run(shell, BOUND.format(steps=steps))
+    before = space["took"]
+    cell = run(shell, "%%grape --no-widget" + BOUND.format(steps=steps))
+    with_grape = space["took"]
+    verdict = space["grape"].last.verdict
+    run(shell, BOUND.format(steps=steps))
+    again = space["took"]
+    base = (before + again) / 2
+    return {
+        "what": f"{steps} products of 8192 x 8192 fp16",
+        "eager_s": [before, again],
+        "grape_s": with_grape,
+        "grape_cell_s": cell,
+        "overhead": cell / base - 1,
+        "verdict": verdict,
+    }
+
+
+def machine() -> dict[str, Any]:
+    import torch
+    import transformers
+
+    import grape
+
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": driver,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "transformers": transformers.__version__,
+        "python": sys.version.split()[0],
+        "grape": grape.__version__,
+        "cpus": os.cpu_count(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/main_job.json"))
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--only", choices=("fixed", "generate", "bound"))
+    arguments = parser.parse_args()
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    run(shell, "%load_ext grape")
+    run(shell, SETUP)
+    run(shell, "import grape")
+    parts = {
+        "fixed": lambda: fixed_length(shell, arguments.steps),
+        "generate": lambda: generate(shell, 4),
+        "bound": lambda: gpu_bound(shell, arguments.seconds),
+    }
+    results = {"machine": machine()}
+    for name, part in parts.items():
+        if arguments.only in (None, name):
+            results[name] = part()
+            print(name, json.dumps({k: v for k, v in results[name].items() if not k.startswith("samples")}, indent=1))
+            run(shell, "%grape reset")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
