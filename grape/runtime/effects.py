@@ -23,19 +23,25 @@ _FUNCTIONS = frozenset({builtins.print, builtins.input, builtins.open, time.slee
 
 
 class EffectWatch:
-    """Context manager; `found` lists the effects as (name, position of the person's line)."""
+    """Context manager; `found` lists the effects as (name, position of the person's line).
+
+    `blind` is set where another profiler is at work, which is left alone.
+    """
 
     def __init__(self, positions: PositionFinder) -> None:
         self._positions = positions
         self.found: list[tuple[str, Position | None]] = []
+        self.blind = False
 
     def __enter__(self) -> EffectWatch:
-        self._previous = sys.getprofile()
-        sys.setprofile(self._event)
+        self.blind = sys.getprofile() is not None
+        if not self.blind:
+            sys.setprofile(self._event)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(self._previous)
+        if not self.blind:
+            sys.setprofile(None)
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event != "c_call" or not _is_effect(argument):

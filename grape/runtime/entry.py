@@ -92,8 +92,13 @@ class Entry:
         for index in self.placeholders.copied:
             leaf = leaves[index]
             if leaf.data_ptr() != self.placeholders.addresses[index]:
-                targets.append(self.placeholders.tensors[index])
-                sources.append(leaf)
+                flat = self.placeholders.flat[index] if not self.written else None
+                if flat is None:
+                    targets.append(self.placeholders.tensors[index])
+                    sources.append(leaf)
+                else:
+                    targets.append(flat)
+                    sources.append(leaf.as_strided(flat.shape, flat.stride(), leaf.storage_offset()))
                 self.copied_bytes += leaf.nbytes
                 self.copies[index] = self.copies.get(index, 0) + 1
         if targets:

@@ -12,7 +12,7 @@ import dis
 import types
 from collections.abc import Iterator
 from itertools import chain
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
@@ -38,6 +38,8 @@ _HOOKS = frozenset(
         "_load_state_dict_post_hooks",
     }
 )
+_UNREAD = frozenset(vars(torch.nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
+"""Bookkeeping of every module: hooks (guarded by the number of the next handle) and notes for `state_dict`."""
 _LIMIT = 60_000
 _LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
 
@@ -60,6 +62,7 @@ class GuardSet:
         self.sources: dict[int, tuple[str, torch.Tensor]] = {}
         self._dicts: list[dict[Any, Any]] = []
         self._lists: list[list[Any]] = []
+        self._modules: list[tuple[dict[str, Any], Any]] = []
         self._items: list[tuple[dict[str, Any], str, Any]] = []
         self._attributes: list[tuple[Any, str, Any]] = []
         self._codes: list[tuple[types.FunctionType, types.CodeType]] = []
@@ -72,27 +75,44 @@ class GuardSet:
         self._snapshot()
 
     def _snapshot(self) -> None:
+        self._filled = [d for d in self._dicts if d]  # an empty one is guarded by its length
         self._saved = tuple(self._values())
-        self._sizes = [len(c) for c in chain(self._dicts, self._lists)]
-        self._places = [(t.data_ptr(), t.shape, t.stride()) for t in self._tensors]
+        self._sizes = self._measure()
+        self._places = self._locate()
         self._handles = RemovableHandle.next_id
 
     def _values(self) -> Iterator[Any]:
-        return chain(chain.from_iterable(map(dict.values, self._dicts)), chain.from_iterable(self._lists))
+        attributes = [attributes_of(names) for names, attributes_of in self._modules]
+        return chain(chain.from_iterable([*attributes, *map(dict.values, self._filled)]), chain.from_iterable(self._lists))
+
+    def _measure(self) -> list[int]:
+        return [*map(len, self._dicts), *map(len, self._lists), *[len(names) for names, _ in self._modules]]
+
+    def _locate(self) -> tuple[list[Any], ...]:
+        """Address, shape and stride of every tensor."""
+        tensors = self._tensors
+        kind = torch.Tensor
+        return [*map(kind.data_ptr, tensors)], [*map(kind.size, tensors)], [*map(kind.stride, tensors)]
 
     def holds(self) -> bool:
         """True where nothing that was found has changed since."""
         if RemovableHandle.next_id != self._handles:
             return self.difference() is None
+        try:
+            return self._unchanged() or self._same_values()
+        except KeyError:  # an attribute of a module is gone
+            return False
+
+    def _unchanged(self) -> bool:
         return (
-            [len(c) for c in chain(self._dicts, self._lists)] == self._sizes
+            self._measure() == self._sizes
             and all(map(is_, self._values(), self._saved))
             and all(names.get(name, self) is value for names, name, value in self._items)
             and all(getattr(owner, name, self) is value for owner, name, value in self._attributes)
             and all(written_code(function) is code for function, code in self._codes)
             and all(now == then for now, then in self._sets)
-            and [(t.data_ptr(), t.shape, t.stride()) for t in self._tensors] == self._places
-        ) or self._same_values()
+            and self._locate() == self._places
+        )
 
     def _same_values(self) -> bool:
         """Equal values under other identities (``self.eps = 1e-5`` again) hold as well; remember the new ones."""
@@ -108,7 +128,7 @@ class GuardSet:
                 if isinstance(owner, torch.nn.Module) and any(getattr(owner, name, None) for name in _HOOKS):
                     return f"a hook on {type(owner).__name__}"
             self._handles = RemovableHandle.next_id
-        if [len(c) for c in chain(self._dicts, self._lists)] != self._sizes:
+        if self._measure() != self._sizes:
             return "the number of attributes or items of an object that the region reads"
         for now, then in zip(self._values(), self._saved, strict=True):
             if now is not then and not _equal(now, then):
@@ -125,9 +145,8 @@ class GuardSet:
         for now, then in self._sets:
             if now != then:
                 return "a set that the region reads"
-        for tensor, place in zip(self._tensors, self._places, strict=True):
-            if (tensor.data_ptr(), tensor.shape, tensor.stride()) != place:
-                return "the memory of a parameter, buffer or other tensor that the region reads"
+        if self._locate() != self._places:
+            return "the memory of a parameter, buffer or other tensor that the region reads"
         return None
 
     def _visit(self, value: Any, where: str) -> None:
@@ -151,6 +170,8 @@ class GuardSet:
         elif isinstance(value, (set, frozenset)):
             if isinstance(value, set):
                 self._sets.append((value, set(value)))
+        elif isinstance(value, torch.nn.Module):
+            self._module(value, where)
         elif isinstance(getattr(value, "__dict__", None), dict):
             self._object(value, where)
 
@@ -202,9 +223,25 @@ class GuardSet:
             self._lists.append(value)
         self._pending += [(item, f"{where}[{i}]") for i, item in enumerate(value)]
 
+    def _module(self, module: torch.nn.Module, where: str) -> None:
+        attributes = module.__dict__
+        # A module that was unpickled or built by hand may lack some of the usual names.
+        read = [name for name in attributes if name not in _UNREAD or (name in _HOOKS and attributes[name])]
+        self._modules.append((attributes, _getter(read)))
+        self._pending.append((type(module), where))
+        for name in read:
+            self._pending.append((attributes[name], f"{where}.{name}" if where else name))
+
     def _object(self, value: Any, where: str) -> None:
         self._pending.append((type(value), where))
         self._dict(value.__dict__, where)
+
+
+def _getter(names: list[str]) -> Any:
+    """A function of a dict that returns the values of `names` as a tuple."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda attributes: tuple([attributes[name] for name in names])
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

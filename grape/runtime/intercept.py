@@ -8,6 +8,7 @@ through; once it is refused, the candidates inside it get the floor.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from .trampoline import Trampoline, prune_traceback
 
 __all__ = ["Interceptor"]
 
+_REGION_CALL = Region.call.__code__
 _ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -58,6 +60,8 @@ class Interceptor:
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if not self._floor or get_ident() != self._thread:
+                return original(module, *args, **kwargs)
+            if self._inside_module(__call__.__code__):
                 return original(module, *args, **kwargs)
             try:
                 return self._module(module, args, kwargs)
@@ -142,6 +146,18 @@ class Interceptor:
         finally:
             if region.refused is not None and region.refused.why == NO_WORK:
                 self._give_back(trampoline)
+
+    def _inside_module(self, wrapper: types.CodeType) -> bool:
+        """True where a module that was not taken as a region is running: its parts are no regions either.
+
+        That happens when a callable around it turns out not to be capturable in the middle of its trace.
+        """
+        frame: types.FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code is not _REGION_CALL:
+            if frame.f_code is wrapper:
+                return True
+            frame = frame.f_back
+        return False
 
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         region = self._modules.get(module)

@@ -96,6 +96,7 @@ class Placeholders:
             if leaf.requires_grad and not tensor.requires_grad:
                 tensor = tensor.detach().requires_grad_()
             self.tensors.append(tensor)
+        self.flat = [_flattened(tensor) if i in self.copied else None for i, tensor in enumerate(self.tensors)]
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
 
 
@@ -110,6 +111,16 @@ def _span(members: Sequence[torch.Tensor]) -> tuple[int, int]:
     """The first element that the members touch, and the one past the last."""
     base = min(member.storage_offset() for member in members)
     return base, max(base, *(member.storage_offset() + extent(member) for member in members))
+
+
+def _flattened(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A strided placeholder as one stretch, gaps and all; None for a dense one.
+
+    Copying the stretch instead of the elements lets many placeholders be filled in one launch.
+    """
+    if tensor.is_contiguous() or tensor.numel() == 0:
+        return None
+    return tensor.as_strided((extent(tensor),), (1,), tensor.storage_offset())
 
 
 def extent(tensor: torch.Tensor) -> int:

@@ -50,6 +50,7 @@ PROFILED = 2
 INTERLEAVE = 6
 """Once a graph replays, every so many calls one runs eagerly until there are `WANTED` times of both."""
 WANTED = 20
+FEW = 5
 MAX_ENTRIES = 4
 MIN_OPERATORS = 3
 NO_WORK = "it issues next to no device work"
@@ -309,11 +310,13 @@ class Region:
         if len(self.traces) < TRACED:
             self.situation.progress(f"observing {self.name}")
             result = self._trace(shape, layout, args, kwargs)
-        elif self.situation.profile and self._profiled < PROFILED:
+        elif self._profile_now(shape, may_capture):
             result = self._profile(args, kwargs)
         elif may_capture and self.situation.apply and not shape.closed and self._pays(shape):
             result = self._capture(shape, layout, args, kwargs)
         else:
+            timer = self.situation.backend.timer()  # what observation costs is not the person's time
+            timer.start()
             result = self.function(*args, **kwargs)
             timer.stop()
             if not shape.before.full:
@@ -346,6 +349,9 @@ class Region:
             prologue = judge(call, layout.leaves, escapes, backend)
             if isinstance(prologue, Refused):
                 self.refuse(prologue)
+        if self.refused is None and watch.blind:
+            why = "a Python profiler is active, so that its effects (print, files, ...) cannot be seen"
+            self.refuse(Refused(code="GR405", why=why, at=self.at))
         if self.refused is None and watch.found:
             name, at = watch.found[0]
             self.refuse(Refused(code="GR404", why=f"it calls {name}(), which a replay would not repeat", at=at))
@@ -396,6 +402,13 @@ class Region:
         names = f"{one.name if one else 'nothing'} and {other.name if other else 'nothing'}"
         return Refused(code="GR404", why=f"equal calls ran different operators ({names}): hidden state decides", at=at)
 
+    def _profile_now(self, shape: _Shape, may_capture: bool) -> bool:
+        """Profile before the first capture, or once enough calls were timed: CUPTI slows what is launched after it."""
+        if not self.situation.profile or self._profiled >= PROFILED:
+            return False
+        timed = sum(len(s.before) for s in self.shapes.values())
+        return timed >= WANTED or (timed >= FEW and may_capture and not shape.closed and self._pays(shape))
+
     def _profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._profiled += 1
         self._before.start()
@@ -417,7 +430,7 @@ class Region:
         if shape.seen + len(shape.runs) < 3:
             return False
         times = shape.before.ms(leave=2) or CallTimes.joined(s.before for s in self.shapes.values() if len(s.before))
-        if not times:
+        if sum(len(s.before) for s in self.shapes.values()) < FEW:
             return False
         if self.situation.backend.kind == "cuda" and self._busy_ms is None and self._profiled:
             timeline = self._timeline_before()

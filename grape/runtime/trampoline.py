@@ -74,7 +74,7 @@ def prune_traceback(error: BaseException) -> None:
         if not entry.tb_frame.f_code.co_filename.startswith(_HERE) and not _is_trampoline(entry.tb_frame.f_code):
             kept.append(entry)
         entry = entry.tb_next
-    for before, after in zip(kept, [*kept[1:], None], strict=True):
+    for before, after in zip(kept, [*kept[1:], None], strict=False):
         before.tb_next = after
     error.__traceback__ = kept[0] if kept else None
 

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import overrides
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
@@ -74,6 +75,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         self.recorder: Recorder | None = None
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
         self.on_stack = False
+        self._watch: EscapeWatch | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -97,13 +99,25 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
     def mute(self) -> None:
         """Stop recording. Operators no longer reach the tracer."""
         self.recorder = self.on_wait = None
+        self.unwatch()
         if self.on_stack and _get_current_dispatch_mode() is self:
             _include(False)
+
+    def watch(self) -> None:
+        """Also see what reads tensors behind the dispatcher's back, until `mute`."""
+        self._watch = EscapeWatch(self)
+        overrides._push_mode(self._watch)
+
+    def unwatch(self) -> None:
+        if self._watch is not None and overrides._get_current_function_mode() is self._watch:
+            overrides._pop_mode()
+            self._watch = None
 
     def _mute_at_next_line(self, frame: FrameType) -> None:
         """Mute once the person's frame goes on: not possible now, from within an operator.
 
-        One line event does it, and costs nothing after that. A debugger that is at work is left alone.
+        One line event does it, and costs nothing after that. Only for the frame that called the operator: until a
+        frame further out goes on, tracing would slow down everything below it. A debugger at work is left alone.
         """
         if sys.gettrace() is not None:
             return
@@ -139,7 +153,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         user, inner = self.positions.find(2)
         at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
         record = recorder.after(before, func, args, kwargs, result, at, elapsed)
-        if recorder.overflowed and user is not None:
+        if recorder.overflowed and user is not None and user is inner:
             self._mute_at_next_line(user)
         if record.kind in _WAITS:
             recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
@@ -183,9 +197,11 @@ def record(
     tracer.listen(recorder)
     tracer.on_wait = on_wait
     try:
-        with EscapeWatch(tracer), _autocast_cache_off():
+        tracer.watch()
+        with _autocast_cache_off():
             result = body()
     finally:
+        tracer.unwatch()
         if stays:
             tracer.mute()
         else:

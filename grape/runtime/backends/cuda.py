@@ -145,10 +145,13 @@ class CudaBackend:
             self._stream.synchronize()
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-        if len(targets) == 1:
-            targets[0].copy_(sources[0])
-        elif targets:
-            torch._foreach_copy_(list(targets), list(sources))
+        groups: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        for target, source in zip(targets, sources, strict=True):
+            into, out_of = groups.setdefault(target.dtype, ([], []))  # one launch takes one dtype
+            into.append(target)
+            out_of.append(source)
+        for into, out_of in groups.values():
+            torch._foreach_copy_(into, out_of)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
