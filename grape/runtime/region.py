@@ -53,6 +53,8 @@ WANTED = 20
 FEW = 5
 MAX_ENTRIES = 4
 MIN_OPERATORS = 3
+TAPE_LIMIT_MS = 3000.0
+"""The tape shows what a GPU would do; so much time for captures is enough for that."""
 NO_WORK = "it issues next to no device work"
 
 
@@ -435,6 +437,8 @@ class Region:
         if self.situation.backend.kind == "cuda" and self._busy_ms is None and self._profiled:
             timeline = self._timeline_before()
             self._busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
+        if self.situation.backend.kind == "tape" and sum(self.captures_ms) > TAPE_LIMIT_MS:
+            return False
         estimate = Estimate(
             shapes=", ".join(str(size) for _, size in shape.shapes[:4]),
             eager_ms=statistics.median(times),

@@ -154,7 +154,12 @@ class Recorder:
         return value
 
     def before(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Freeze the arguments as they stand before `function` runs; give the result to `after`."""
+        """Freeze the arguments as they stand before `function` runs; give the result to `after`.
+
+        `lift_fresh` takes a tensor that nobody has seen before: what counts is what comes out of it.
+        """
+        if function is aten.lift_fresh.default:
+            return (), (), len(self._references)
         frozen = self._freeze(args)
         frozen_kwargs = tuple([(name, self._freeze(value)) for name, value in kwargs.items()]) if kwargs else ()
         return frozen, frozen_kwargs, len(self._references)
@@ -176,7 +181,6 @@ class Recorder:
         outputs = tuple([self._view(tensor) for tensor in results])
         if function is aten.lift_fresh.default:
             # A tensor made from Python values enters here; its contents are scalars of the trace.
-            self._born.add(outputs[0].storage)
             frozen_kwargs = (*frozen_kwargs, ("contents", contents or contents_of(results[0])))
         born = tuple(sorted({view.storage for view in outputs if view.storage >= known}))
         self._born.update(born)
@@ -245,6 +249,8 @@ class Recorder:
         born: tuple[int, ...],
         written: tuple[int, ...],
     ) -> str:
+        if function is aten.lift_fresh.default:
+            return "view"
         mine = self.device.type
         inputs = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
         inside = any(tensor.device.type == mine for tensor in inputs)
