@@ -47,6 +47,7 @@ class RegionReport:
             region.verified is not None
             and before is not None
             and after is not None
+            and after.median_ms > 0
             and (after.clearly_below(before) or before.clearly_below(after))
         )
         timeline = region.before

@@ -31,7 +31,7 @@ def chrome_trace(report: ReportData) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for pid, (name, timeline) in enumerate(_named_timelines(report), start=1):
         events += _process(pid, name, timeline)
-    events += _memory(report.memory)
+    events += _memory(report.memory, tape=report.evidence.backend == "tape")
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -145,16 +145,18 @@ def _flows(
         yield {**arrow, "ph": "f", "bp": "e", "tid": landing["tid"], "ts": landing["ts"]}
 
 
-def _memory(memory: MemoryCurve) -> Iterator[dict[str, Any]]:
+def _memory(memory: MemoryCurve, *, tape: bool) -> Iterator[dict[str, Any]]:
     """Counters in a process of their own: their clock starts with the cell, that of a timeline with its first call."""
     if not memory.at_ns:
         return
     yield _metadata("process_name", 0, 0, name="memory of the cell (time since the cell began)")
     yield _metadata("process_sort_index", 0, 0, sort_index=1_000_000)
-    curves = {
+    curves: dict[str, dict[str, tuple[int, ...]]] = {
         "allocator bytes": {"allocated": memory.allocated_bytes, "reserved": memory.reserved_bytes},
         "device bytes in use": {"used": memory.device_used_bytes},
     }
+    if tape:
+        curves = {"process bytes": {"resident": memory.allocated_bytes}}
     for name, series in curves.items():
         for index, at_ns in enumerate(memory.at_ns):
             values = {key: samples[index] for key, samples in series.items() if index < len(samples)}

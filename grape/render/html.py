@@ -22,11 +22,13 @@ from .summary import (
     headline,
     level,
     memory_bars,
+    memory_title,
     next_step,
     place,
     rows,
     strips,
     time_bars,
+    time_title,
 )
 from .units import clean, count, duration, plural, three
 
@@ -53,9 +55,9 @@ def render_html(report: ReportData) -> str:
         _raised(report.evidence.error),
         *(f'<div style="font-size:12px;opacity:0.75">note: {_text(note)}</div>' for note in report.evidence.notes),
         _regions(rows(report)),
-        _bars("time per call" + _of(report), time_bars(report)),
+        _bars(time_title(report), time_bars(report)),
         _strips(strips(report)),
-        _bars("GPU memory", memory_bars(report)),
+        _bars(memory_title(report), memory_bars(report)),
         _findings(report.findings),
         _decisions(report),
         _next(report),
@@ -70,11 +72,6 @@ def _raised(error: str | None) -> str:
 
 def _text(value: str) -> str:
     return escape(clean(value), quote=True)
-
-
-def _of(report: ReportData) -> str:
-    main = report.main_region
-    return f" of {main.name}" if main and len(report.regions) > 1 else ""
 
 
 def _badge(word: str) -> str:
@@ -181,7 +178,7 @@ def _findings(findings: tuple[Finding, ...]) -> str:
     rest = findings[SHOWN_FINDINGS:]
     if rest:
         shown += (
-            f"<details><summary>and {count(len(rest))} more: %grape status / report.findings</summary>"
+            f"<details><summary>and {count(len(rest))} more: grape.last.findings</summary>"
             f"{''.join(map(_finding, rest))}</details>"
         )
     return f"{_title(plural(len(findings), 'finding'))}{shown}"

@@ -73,7 +73,7 @@ def build_report(evidence: CellEvidence, findings: Sequence[Finding]) -> Report:
 
 
 def _region_report(evidence: CellEvidence, region: RegionEvidence) -> RegionReport:
-    """A speed-up stands only where a GPU was timed, often enough to have quartiles."""
+    """A speed-up stands only where a GPU was timed, and both sides often enough."""
     report = RegionReport.of(region)
     fewest = min((m.n for m in (report.before_ms, report.after_ms) if m), default=0)
     return report if gpu_measured(evidence) and fewest >= FEWEST_SAMPLES else replace(report, speedup=None)

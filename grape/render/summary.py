@@ -11,7 +11,7 @@ from typing import Literal
 
 from ..model import Event, Finding, Measured, RegionReport, ReportData, Timeline
 from .units import clean, count, duration, nbytes, one_line, percent, plural, ratio
-from .verdict import gpu_measured
+from .verdict import evidence_of, gpu_measured, last_decision, ran_torch
 
 __all__ = [
     "SHOWN_FINDINGS",
@@ -23,11 +23,13 @@ __all__ = [
     "headline",
     "level",
     "memory_bars",
+    "memory_title",
     "next_step",
     "place",
     "rows",
     "strips",
     "time_bars",
+    "time_title",
 ]
 
 SHOWN_FINDINGS = 5
@@ -109,6 +111,13 @@ def _row(region: RegionReport) -> Row:
     )
 
 
+def time_title(report: ReportData) -> str:
+    """What the time bars show; times of the CPU reference are called that."""
+    main = report.main_region
+    of = f" of {one_line(main.name, 48)}" if main and len(report.regions) > 1 else ""
+    return f"time per call{of}" + ("" if gpu_measured(report.evidence) else " on the CPU")
+
+
 def time_bars(report: ReportData) -> tuple[Bar, ...]:
     """Median time per call of the main region, before and after."""
     main = report.main_region
@@ -128,15 +137,28 @@ def time_bars(report: ReportData) -> tuple[Bar, ...]:
     )
 
 
+def memory_title(report: ReportData) -> str:
+    """Whose memory the bars show: the tape's tensors lie in the memory of the process."""
+    return "process memory" if report.evidence.backend == "tape" else "GPU memory"
+
+
 def memory_bars(report: ReportData) -> tuple[Bar, ...]:
-    """Peaks of the cell and what graphs hold, on one scale. Empty where nothing was recorded."""
+    """Peaks of the cell and what graphs hold, on one scale. Empty where nothing was recorded or nothing ran.
+
+    On the tape allocated and reserved bytes are the same: what the whole process holds, libraries included.
+    """
     memory = report.memory
-    sizes = (
+    if not report.regions and not ran_torch(report.evidence):
+        return ()
+    graphs = ("graphs", sum(region.graph_bytes for region in report.regions))
+    sizes: tuple[tuple[str, int], ...] = (
         ("peak allocated", memory.peak_allocated_bytes),
         ("peak reserved", memory.peak_reserved_bytes),
-        ("graphs", sum(region.graph_bytes for region in report.regions)),
+        graphs,
         ("device, all in use", max(memory.device_used_bytes, default=0)),
     )
+    if report.evidence.backend == "tape":
+        sizes = (("peak resident", memory.peak_allocated_bytes), graphs)
     most = max(size for _, size in sizes)
     return tuple(
         Bar(label=label, value=nbytes(size), share=size / most, tone="memory") for label, size in sizes if size > 0
@@ -209,10 +231,21 @@ def next_step(report: ReportData) -> str | None:
     if not gpu_measured(report.evidence):
         return "run it on an NVIDIA GPU to measure; %grape doctor says what works on this machine"
     if main.outcome == "observed" and not report.evidence.profile_only:
-        return "run the cell again: what was observed now is captured then"
+        return _next_run(report, main)
     if main.outcome == "replayed":
         return "later cells use the same graphs; %grape undo returns to eager execution"
     return None
+
+
+def _next_run(report: ReportData, main: RegionReport) -> str | None:
+    """What another run of the cell brings to a region that was only observed."""
+    last = last_decision(report.evidence, main)
+    if last and last.action == "drop":
+        return None
+    known = evidence_of(report.evidence, main)
+    if known and any(shape.captured for shape in known.shapes):
+        return "run the cell again: the graphs captured now are replayed then"
+    return "run the cell again: what was observed now is captured then"
 
 
 def level(share: float) -> int:

@@ -15,11 +15,13 @@ from .summary import (
     headline,
     level,
     memory_bars,
+    memory_title,
     next_step,
     place,
     rows,
     strips,
     time_bars,
+    time_title,
 )
 from .units import clean, one_line
 
@@ -73,19 +75,14 @@ def _print(console: Console, report: ReportData) -> None:
     if report.regions:
         console.print()
         console.print(_regions(rows(report), console.width))
-    _bars(console, "time per call" + _of(report), time_bars(report))
+    _bars(console, time_title(report), time_bars(report))
     _strips(console, strips(report))
-    _bars(console, "GPU memory", memory_bars(report))
+    _bars(console, memory_title(report), memory_bars(report))
     _findings(console, report.findings)
     step = next_step(report)
     if step:
         console.print()
         console.print(f"next: {step}", style="bold")
-
-
-def _of(report: ReportData) -> str:
-    main = report.main_region
-    return f" of {one_line(main.name, 48)}" if main and len(report.regions) > 1 else ""
 
 
 def _regions(shown: tuple[Row, ...], width: int) -> RenderableType:
@@ -185,4 +182,4 @@ def _findings(console: Console, findings: tuple[Finding, ...]) -> None:
     more = len(findings) - SHOWN_FINDINGS
     if more > 0:
         console.print()
-        console.print(f"and {more} more: %grape status / report.findings", style="dim")
+        console.print(f"and {more} more: grape.last.findings", style="dim")

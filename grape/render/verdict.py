@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..model import CODES, CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
+from ..model import CODES, CellEvidence, Decision, Finding, RegionEvidence, RegionReport, ReportData
 from .units import count, one_line, pair, percent, plural, ratio
 
-__all__ = ["BUSY_SHARE", "FEWEST_SAMPLES", "build_verdict", "gpu_measured"]
+__all__ = ["BUSY_SHARE", "FEWEST_SAMPLES", "build_verdict", "evidence_of", "gpu_measured", "last_decision", "ran_torch"]
 
 BUSY_SHARE = 0.85
 """From here on the GPU is what limits a call: at most 1 / 0.85 could be gained by removing launches."""
 
-FEWEST_SAMPLES = 3
-"""Below this a quartile is a sample, and ranges that do not overlap prove nothing."""
+FEWEST_SAMPLES = 20
+"""Timed calls that a claim needs on each side (DESIGN section 8). With fewer, quartiles that lie apart prove little."""
+
+_RARELY = 2
+"""Calls with one set of shapes, up to which a first run says nothing but that shapes keep changing."""
 
 
 def gpu_measured(evidence: CellEvidence) -> bool:
@@ -32,7 +35,7 @@ def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: S
     main = ReportData(verdict="", evidence=evidence, regions=regions, findings=()).main_region
     blockers = sum(finding.severity == "blocker" for finding in findings)
     left = [f"{plural(blockers, 'blocker')} left"] if blockers else []
-    if main is None and not _ran_torch(evidence):
+    if main is None and not ran_torch(evidence):
         return ", ".join(["no PyTorch work in this cell", *left])
     if not gpu_measured(evidence):
         return ", ".join([_not_measured(evidence, main, regions), *_outputs(regions), *left])
@@ -50,7 +53,8 @@ def _error_name(error: str) -> str:
     return match.group() if match else "an error"
 
 
-def _ran_torch(evidence: CellEvidence) -> bool:
+def ran_torch(evidence: CellEvidence) -> bool:
+    """True where an operator was seen outside of every region, or a timeline was taken there."""
     return bool((evidence.trace and evidence.trace.ops) or (evidence.timeline and evidence.timeline.events))
 
 
@@ -62,7 +66,8 @@ def _calls(region: RegionReport) -> str:
     return f"{plural(region.calls, 'call')} of {_name(region)}"
 
 
-def _evidence_of(evidence: CellEvidence, region: RegionReport) -> RegionEvidence | None:
+def evidence_of(evidence: CellEvidence, region: RegionReport) -> RegionEvidence | None:
+    """What the row `region` of a report was made from."""
     for candidate in evidence.regions:
         if (candidate.name, candidate.at.file, candidate.at.line) == (region.name, region.file, region.line):
             return candidate
@@ -93,7 +98,7 @@ def _not_measured(evidence: CellEvidence, main: RegionReport | None, regions: Se
     elif main.outcome == "refused":
         what = f"{_name(main)} stays eager{_because(evidence, main)}"
     else:
-        what = f"observed {_calls(main)}"
+        what = f"observed {_calls(main)}{_new_shapes(evidence, main) or _captured(evidence, main)}"
     return f"not measured: {why}; {what}"
 
 
@@ -128,7 +133,7 @@ def _replayed(
         word = f"{ratio(speedup)} faster" if speedup > 1 else f"{ratio(1 / speedup if speedup else None)} slower"
         parts = [f"{word} per call{of}{_times(main)}"]
     elif 0 < _samples(main) < FEWEST_SAMPLES:
-        parts = [f"{_replays(main)}; too few timed calls to claim a change{_times(main)}"]
+        parts = [f"{_replays(main)}; {_too_few(main)}"]
     elif not _samples(main):
         parts = [f"{_replays(main)}; its time was not measured"]
     elif main.verified is None:
@@ -142,6 +147,15 @@ def _replayed(
 
 def _replays(region: RegionReport) -> str:
     return f"replayed {count(region.replays)} of {_calls(region)}"
+
+
+def _too_few(region: RegionReport) -> str:
+    """Why a change that was timed is not claimed. Both sides were timed, at least one of them too seldom."""
+    assert region.before_ms is not None and region.after_ms is not None
+    side = "eager" if region.before_ms.n <= region.after_ms.n else "replayed"
+    timed = plural(_samples(region), f"{side} call")
+    times = pair(region.before_ms.median_ms, region.after_ms.median_ms)
+    return f"ratio not claimed: only {timed} timed, {FEWEST_SAMPLES} are needed ({times})"
 
 
 def _costlier_eager(evidence: CellEvidence, main: RegionReport, regions: Sequence[RegionReport]) -> RegionReport | None:
@@ -164,7 +178,7 @@ def _why_no_change(evidence: CellEvidence, main: RegionReport, findings: Sequenc
     busy = _busy(main.gpu_busy_share)
     if busy:
         return f": {busy}"
-    known = _evidence_of(evidence, main)
+    known = evidence_of(evidence, main)
     if known and known.refused and known.refused.code == "GR406":
         return f": {one_line(known.refused.why)}"
     for finding in findings:
@@ -176,7 +190,7 @@ def _why_no_change(evidence: CellEvidence, main: RegionReport, findings: Sequenc
 def _because(evidence: CellEvidence, main: RegionReport) -> str:
     if main.reason is None:
         return ""
-    known = _evidence_of(evidence, main)
+    known = evidence_of(evidence, main)
     at = known.refused.at if known and known.refused else None
     place = f", {one_line(str(at), 60)}" if at else ""
     return f" ({main.reason} {CODES.get(main.reason, '')}".rstrip() + f"{place})"
@@ -189,10 +203,33 @@ def _refused(evidence: CellEvidence, main: RegionReport, findings: Sequence[Find
     return f"not accelerated: {_name(main)} stays eager{_because(evidence, main)}"
 
 
+def last_decision(evidence: CellEvidence, region: RegionReport) -> Decision | None:
+    """What the capture policy decided last about the region, None where it was not asked."""
+    known = evidence_of(evidence, region)
+    return known.decisions[-1] if known and known.decisions else None
+
+
+def _new_shapes(evidence: CellEvidence, region: RegionReport) -> str:
+    """Said of a first run in which hardly any shapes came again; empty for any other."""
+    known = evidence_of(evidence, region)
+    counts = [shape.calls for shape in known.shapes] if known else []
+    if len(counts) < 2 or max(counts) > _RARELY or sum(counts) != region.calls or _captured(evidence, region):
+        return ""
+    return ", each with new shapes" if max(counts) == 1 else f" with {count(len(counts))} different shapes"
+
+
+def _captured(evidence: CellEvidence, region: RegionReport) -> str:
+    """Said of a region that was captured and not replayed yet; empty for any other."""
+    known = evidence_of(evidence, region)
+    graphs = sum(shape.captured for shape in known.shapes) if known else 0
+    if not graphs:
+        return ""
+    return f", {count(graphs)} of {plural(len(known.shapes) if known else 0, 'shape')} captured"
+
+
 def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
     seen = f"observed: {_calls(main)}"
-    known = _evidence_of(evidence, main)
-    last = known.decisions[-1] if known and known.decisions else None
+    last = last_decision(evidence, main)
     blockers = [finding for finding in findings if finding.severity == "blocker"]
     left = f", {plural(len(blockers), 'blocker')} left" if blockers else ""
     if evidence.profile_only:
@@ -203,4 +240,11 @@ def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Fin
     mine = sum(finding.region in (main.name, None) for finding in blockers)
     if mine:
         return f"{seen}; {plural(mine, 'blocker')} to remove before it can be accelerated"
+    captured, new = _captured(evidence, main), _new_shapes(evidence, main)
+    if captured:
+        return f"{seen}{captured}; run the cell again to have them replayed{left}"
+    if new and (last is None or last.action == "wait"):
+        return f"{seen}{new}; run the cell again to have them captured{left}"
+    if last and last.action == "wait":
+        return f"{seen}; not captured yet: {one_line(last.why)}{left}"
     return f"{seen}; accelerated when it is called again{left}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from grape.advisor import advise
-from grape.model import CODES, CellEvidence, CopyRecord, Decision, Refused, ScalarChange, Trace
+from grape.model import CODES, CellEvidence, CopyRecord, Decision, Refused, RegionEvidence, ScalarChange, Trace
 from tests.unit.trace_builder import LIBRARY, at, cell, item, ms, op, region, shapes, timeline, trace, view
 
 # One call of 1 ms with 100 us of device work.
@@ -17,6 +18,12 @@ BUSY = timeline((0, 990), wall_us=1000)
 
 def reading(line: int, wait_ns: int = 10_000, construct: str | None = "call") -> Trace:
     return trace(item(line=line), reads=[(0, construct, 1.0, wait_ns)])
+
+
+def stopped(name: str = "step", line: int = 1, **fields: Any) -> RegionEvidence:
+    """A region that was refused for reading a value at its line."""
+    refused = Refused(code="GR101", why="the host waits in the middle of the region", at=at(line))
+    return region(name, line=line, outcome="refused", refused=refused, **fields)
 
 
 def codes(evidence: CellEvidence) -> list[str]:
@@ -62,8 +69,19 @@ def test_what_was_not_measured_is_costly_and_predicts_nothing_on_the_tape() -> N
 
 
 def test_a_blocker_stays_one_however_little_it_costs() -> None:
-    (finding,) = advise(cell(region(traces=(reading(1, 1),), before_ms=ms(100.0))))
+    (finding,) = advise(cell(stopped(traces=(reading(1, 1),), before_ms=ms(100.0))))
     assert finding.severity == "blocker"
+
+
+@pytest.mark.parametrize("outcome", ["observed", "replayed"])
+@pytest.mark.parametrize("construct", ["call", "if"])
+def test_a_read_that_a_replay_repeats_blocks_nothing(outcome: Any, construct: str) -> None:
+    """Reads that follow from the inputs run again before each replay; what really blocks refuses the region."""
+    call = reading(1, 500_000, construct)
+    (finding,) = advise(cell(region(outcome=outcome, traces=(call,), before_ms=ms(1.0), after_ms=ms(1.0))))
+    assert finding.severity == "costly"
+    assert "blocker" not in f"{finding.message} {finding.advice}"
+    assert finding.predicted_ms_per_call == pytest.approx(0.5)
 
 
 def test_same_code_line_and_region_are_one_finding_with_a_count() -> None:
@@ -94,8 +112,8 @@ def test_a_line_in_nested_regions_is_reported_for_the_innermost() -> None:
 
 
 def test_blockers_first_and_among_them_the_region_that_holds_most_time() -> None:
-    small = region("small", line=1, calls=10, traces=(reading(1, 900_000),), before=BUSY, before_ms=ms(1.0))
-    large = region("large", line=2, calls=10, traces=(reading(2, 1_000),), before=IDLE, before_ms=ms(1.0))
+    small = stopped("small", line=1, calls=10, traces=(reading(1, 900_000),), before=BUSY, before_ms=ms(1.0))
+    large = stopped("large", line=2, calls=10, traces=(reading(2, 1_000),), before=IDLE, before_ms=ms(1.0))
     applied = region("applied", line=3, calls=10, outcome="replayed", traces=(reading(3, 500_000),), after_ms=ms(1.0))
     findings = advise(cell(applied, small, large))
     assert [(f.code, f.region) for f in findings if f.severity == "blocker"] == [("GR101", "large"), ("GR101", "small")]
@@ -118,7 +136,7 @@ def test_equal_findings_keep_their_order() -> None:
 
 
 def test_the_only_blocker_gains_what_the_graph_would() -> None:
-    (blocker, launches) = advise(cell(region(traces=(reading(1),), before=IDLE, before_ms=ms(1.0))))
+    (blocker, launches) = advise(cell(stopped(traces=(reading(1),), before=IDLE, before_ms=ms(1.0))))
     assert (blocker.code, launches.code) == ("GR101", "GR501")
     assert blocker.predicted_ms_per_call == pytest.approx(0.9 - 10 * 0.0012)
     assert dict(blocker.evidence)["blockers_in_region"] == 1
@@ -126,7 +144,7 @@ def test_the_only_blocker_gains_what_the_graph_would() -> None:
 
 def test_one_of_several_blockers_gains_its_own_cost_only() -> None:
     both = trace(item(line=1), item(line=2), reads=[(0, "call", 1, 10_000), (1, "if", True, 20_000)])
-    findings = [f for f in advise(cell(region(traces=(both,), before=IDLE))) if f.severity == "blocker"]
+    findings = [f for f in advise(cell(stopped(traces=(both,), before=IDLE))) if f.severity == "blocker"]
     assert [(f.code, f.predicted_ms_per_call) for f in findings] == [
         ("GR102", pytest.approx(0.02)),
         ("GR101", pytest.approx(0.01)),

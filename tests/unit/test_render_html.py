@@ -197,7 +197,7 @@ def test_text_html_and_dict_show_the_same_figures() -> None:
 
 def test_findings_beyond_five_are_folded_not_lost() -> None:
     html = build_report(cell(region()), tuple(host_sync(line) for line in range(1, 9))).to_html()
-    folded = html.index("and 3 more: %grape status / report.findings")
+    folded = html.index("and 3 more: grape.last.findings")
     assert html[:folded].count("GR101 host-sync") == 5
     assert html[folded:].count("GR101 host-sync") == 3
 

@@ -6,10 +6,26 @@ import sys
 
 import pytest
 
-from grape.model import Event, Timeline
+from grape.model import Decision, Event, MemoryCurve, Timeline
 from grape.render import build_report
-from grape.render.summary import busy_buckets, level, strips, time_bars
-from tests.unit.sample_evidence import cell, fix, host_sync, launch_bound, measured, refused, region, sample, tape_cell
+from grape.render.summary import busy_buckets, level, memory_bars, strips, time_bars
+from tests.unit.sample_evidence import (
+    cell,
+    fix,
+    host_sync,
+    launch_bound,
+    measured,
+    memory_curve,
+    operators,
+    refused,
+    region,
+    sample,
+    tape_cell,
+)
+
+DROPPED = Decision(
+    action="drop", shapes="x (1,)", seen=3, expected_calls=2.0, saving_ms=0.1, capture_ms=40.0, why="little to save"
+)
 
 EXPECTED = """\
 4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical, 1 blocker left
@@ -83,7 +99,7 @@ def test_environment_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) -
 def test_five_findings_then_a_count() -> None:
     text = build_report(cell(region()), tuple(host_sync(line) for line in range(1, 8))).to_text()
     assert text.count("GR101 host-sync") == 5
-    assert "and 2 more: %grape status / report.findings" in text
+    assert "and 2 more: grape.last.findings" in text
 
 
 def test_markup_and_escapes_of_the_person_are_shown_not_obeyed() -> None:
@@ -111,6 +127,12 @@ def test_an_empty_report_and_one_with_only_an_error() -> None:
         (cell(region()), (launch_bound(),), "later cells use the same graphs; %grape undo returns to eager execution"),
         (cell(region(after_ms=measured(20.0))), (), "%grape undo returns to eager execution"),
         (cell(region(outcome="observed")), (), "run the cell again: what was observed now is captured then"),
+        (
+            cell(region(outcome="observed", shapes=region().shapes)),
+            (),
+            "run the cell again: the graphs captured now are replayed then",
+        ),
+        (cell(region(outcome="observed", decisions=(DROPPED,))), (), None),
         (tape_cell(region()), (), "run it on an NVIDIA GPU to measure; %grape doctor says what works on this machine"),
         (cell(refused("GR405", "autograd")), (), None),
         (cell(), (), None),
@@ -119,6 +141,22 @@ def test_an_empty_report_and_one_with_only_an_error() -> None:
 def test_one_next_step(evidence: object, findings: tuple[object, ...], step: str | None) -> None:
     text = build_report(evidence, findings).to_text(width=200)  # type: ignore[arg-type]
     assert re.findall(r"^next: (.*)$", text, flags=re.MULTILINE) == ([step] if step else [])
+
+
+def test_on_the_tape_memory_is_that_of_the_process_and_time_that_of_the_cpu() -> None:
+    shown = build_report(tape_cell(region(), memory=memory_curve()), ()).to_text()
+    assert "\nprocess memory\n  peak resident  " in shown
+    assert "\ntime per call on the CPU\n" in shown
+    assert "GPU memory" not in shown and "peak allocated" not in shown
+    html = build_report(tape_cell(region(), memory=memory_curve()), ()).to_html()
+    assert "process memory" in html and "GPU memory" not in html
+
+
+def test_memory_is_shown_only_where_something_ran() -> None:
+    assert memory_bars(build_report(tape_cell(memory=memory_curve()), ())) == ()
+    assert memory_bars(build_report(tape_cell(region(graph_bytes=0), memory=MemoryCurve()), ())) == ()
+    (bar,) = memory_bars(build_report(tape_cell(trace=operators(), memory=memory_curve()), ()))
+    assert (bar.label, bar.value, bar.share) == ("peak resident", "310 MB", 1.0)
 
 
 def test_bars_are_proportional_to_the_medians() -> None:

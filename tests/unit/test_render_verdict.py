@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grape.model import CellEvidence, Decision, Finding
+from grape.model import CellEvidence, Decision, Finding, ShapeCount
 from grape.render import build_report
 from tests.unit.sample_evidence import (
     FORWARD,
@@ -35,8 +35,21 @@ def drop(why: str) -> Decision:
     )
 
 
+def wait(why: str = "1 expected calls would save 2 ms, less than 65 ms") -> Decision:
+    return Decision(action="wait", shapes="x (1,)", seen=1, expected_calls=1.0, saving_ms=2.0, capture_ms=65.0, why=why)
+
+
 def observed(**changes: Any) -> Any:
+    """Called with one set of shapes in all calls, unless told otherwise."""
     return region(outcome="observed", **changes)
+
+
+def growing(*calls: int, captured: int = 0) -> dict[str, Any]:
+    """`calls[i]` calls with the i-th shape of a growing argument; the first `captured` shapes have a graph."""
+    shapes = tuple(
+        ShapeCount(shapes=(("past", (1, 5 + i)),), calls=n, order=i, captured=i < captured) for i, n in enumerate(calls)
+    )
+    return {"shapes": shapes, "calls": sum(calls)}
 
 
 CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
@@ -117,11 +130,30 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "no significant change: the graph saves 1% of a call (4.68 -> 4.67 ms per call, n=40), outputs identical",
     ),
     (
-        "too few samples",
-        cell(region(before_ms=measured(4.68, n=2))),
+        "too few eager calls were timed",
+        cell(region(before_ms=measured(4.68, n=19))),
         (),
-        f"replayed 58 of 64 calls of {FORWARD}; too few timed calls to claim a change (4.68 -> 1.14 ms, n=2), "
-        "outputs identical",
+        f"replayed 58 of 64 calls of {FORWARD}; ratio not claimed: only 19 eager calls timed, 20 are needed "
+        "(4.68 -> 1.14 ms), outputs identical",
+    ),
+    (
+        "too few replays were timed, and nothing is said of a change either",
+        cell(region(before_ms=measured(1.14), after_ms=measured(1.14, n=1), verified=None)),
+        (),
+        f"replayed 58 of 64 calls of {FORWARD}; ratio not claimed: only 1 replayed call timed, 20 are needed "
+        "(1.14 -> 1.14 ms), outputs not compared",
+    ),
+    (
+        "twenty on both sides are enough",
+        cell(region(before_ms=measured(4.68, n=20), after_ms=measured(1.14, n=20))),
+        (),
+        "4.1x faster per call (4.68 -> 1.14 ms, n=20), outputs identical",
+    ),
+    (
+        "a median of nothing is no ratio",
+        cell(region(after_ms=measured(0.0))),
+        (),
+        "no significant change (4.68 -> 0 ms per call, n=40), outputs identical",
     ),
     (
         "replayed, not timed",
@@ -164,6 +196,61 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         cell(observed(calls=3)),
         (host_sync(region="sample_token"),),
         f"observed: 3 calls of {FORWARD}; accelerated when it is called again, 1 blocker left",
+    ),
+    (
+        "each call had new shapes",
+        cell(observed(**growing(*[1] * 123))),
+        (),
+        f"observed: 123 calls of {FORWARD}, each with new shapes; run the cell again to have them captured",
+    ),
+    (
+        "shapes that came twice at most, and a policy that waits",
+        cell(observed(**growing(2, 1, 1), decisions=(wait(),))),
+        (host_sync(region="sample_token"),),
+        f"observed: 4 calls of {FORWARD} with 3 different shapes; run the cell again to have them captured, "
+        "1 blocker left",
+    ),
+    (
+        "one shape is not new shapes",
+        cell(observed(**growing(2))),
+        (),
+        f"observed: 2 calls of {FORWARD}; accelerated when it is called again",
+    ),
+    (
+        "a shape that came often is waited for with its reason",
+        cell(observed(**growing(9, 1), decisions=(wait("9 expected calls would save 18 ms, less than 65 ms."),))),
+        (),
+        f"observed: 10 calls of {FORWARD}; not captured yet: 9 expected calls would save 18 ms, less than 65 ms",
+    ),
+    (
+        "shapes known from an earlier run are not new",
+        cell(observed(**{**growing(2, 2, 2), "calls": 3}, decisions=(wait("it costs more than it saves"),))),
+        (),
+        f"observed: 3 calls of {FORWARD}; not captured yet: it costs more than it saves",
+    ),
+    (
+        "the second run captured them",
+        cell(observed(**{**growing(*[2] * 30, captured=30), "calls": 30}, verified="identical")),
+        (),
+        f"observed: 30 calls of {FORWARD}, 30 of 30 shapes captured; run the cell again to have them replayed",
+    ),
+    (
+        "a blocker comes before new shapes",
+        cell(observed(**growing(1, 1, 1))),
+        (SYNC,),
+        f"observed: 3 calls of {FORWARD}; 1 blocker to remove before it can be accelerated",
+    ),
+    (
+        "no GPU, each call had new shapes",
+        tape_cell(observed(**growing(1, 1, 1))),
+        (),
+        f"not measured: no CUDA device; observed 3 calls of {FORWARD}, each with new shapes",
+    ),
+    (
+        "no GPU, captured",
+        tape_cell(observed(**{**growing(2, 2, captured=1), "calls": 2})),
+        (),
+        f"not measured: no CUDA device; observed 2 calls of {FORWARD}, 1 of 2 shapes captured",
     ),
     (
         "not expected to pay",
@@ -275,6 +362,7 @@ def test_the_tape_claims_no_speedup_anywhere() -> None:
     assert [r["speedup"] for r in report.to_dict()["regions"]] == [None]
 
 
-def test_one_sample_is_no_speedup() -> None:
-    assert build_report(cell(region(before_ms=measured(4.68, n=1))), ()).speedup is None
-    assert build_report(cell(region(before_ms=measured(4.68, n=3))), ()).speedup == pytest.approx(4.105, abs=1e-3)
+@pytest.mark.parametrize(("before", "after", "claimed"), [(19, 40, False), (40, 19, False), (20, 20, True)])
+def test_a_speedup_needs_twenty_timed_calls_on_each_side(before: int, after: int, claimed: bool) -> None:
+    report = build_report(cell(region(before_ms=measured(4.68, n=before), after_ms=measured(1.14, n=after))), ())
+    assert (report.speedup == pytest.approx(4.105, abs=1e-3)) if claimed else (report.speedup is None)

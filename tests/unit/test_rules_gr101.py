@@ -16,11 +16,20 @@ def test_names_the_call_the_count_and_the_wait() -> None:
         trace(item(line=2), reads=[(0, "call", 0.5, 40_000)]),
         trace(item(line=2), reads=[(0, "call", 0.6, 60_000)]),
     )
-    (finding,) = gr101.check(cell(region(traces=calls), source=SOURCE))
+    refused = Refused(code="GR101", why="the host waits", at=at(2))
+    (finding,) = gr101.check(cell(region(outcome="refused", refused=refused, traces=calls), source=SOURCE))
     assert finding.message == "`loss(x).item()` makes the CPU wait for the GPU once per call (0.05 ms)"
     assert finding.predicted_ms_per_call == pytest.approx(0.05)
     assert (finding.severity, finding.at, finding.region) == ("blocker", at(2), "step")
     assert finding.advice == "keep the value as a tensor (`x.detach()`), and read it once after the loop"
+
+
+@pytest.mark.parametrize("outcome", ["observed", "replayed"])
+def test_a_read_in_a_region_that_was_not_refused_costs_and_does_not_block(outcome: str) -> None:
+    call = trace(item(line=2), reads=[(0, "call", 0.5, 40_000)])
+    (finding,) = gr101.check(cell(region(outcome=outcome, traces=(call,)), source=SOURCE))
+    assert (finding.severity, finding.predicted_ms_per_call) == ("costly", pytest.approx(0.04))
+    assert "blocker" not in finding.message
 
 
 def test_names_the_operator_where_the_line_is_not_in_the_cell() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from grape.advisor.rules import gr103
-from grape.model import OpRecord
-from tests.unit.trace_builder import cell, op, region, trace, view
+from grape.model import OpRecord, Refused
+from tests.unit.trace_builder import at, cell, op, region, trace, view
 
 
 def dynamic(name: str, rows: int, *, line: int = 1) -> OpRecord:
@@ -31,10 +31,16 @@ def dynamic(name: str, rows: int, *, line: int = 1) -> OpRecord:
     ],
 )
 def test_names_the_operator_and_its_fix(name: str, subject: str, advice: str) -> None:
-    (finding,) = gr103.check(cell(region(traces=(trace(dynamic(name, 3)),))))
+    refused = Refused(code="GR103", why="the shape depends on data", at=at(1))
+    (finding,) = gr103.check(cell(region(outcome="refused", refused=refused, traces=(trace(dynamic(name, 3)),))))
     assert finding.message == f"the output shape of {subject} depends on data: the CPU waits once per call (0.03 ms)"
     assert finding.advice is not None and finding.advice.startswith(advice)
     assert finding.severity == "blocker"
+
+
+def test_in_a_region_that_was_not_refused_it_blocks_nothing() -> None:
+    (finding,) = gr103.check(cell(region(traces=(trace(dynamic("aten.nonzero.default", 3)),))))
+    assert finding.severity == "costly"
 
 
 def test_shows_the_expression_and_the_shapes_that_came_out() -> None:
