@@ -20,7 +20,7 @@ from .model import CellEvidence, MemoryCurve, RegionEvidence, Trace
 from .options import Options
 from .render import Report, build_report
 
-__all__ = ["Cell", "Engine", "Session", "engine", "last_report", "session"]
+__all__ = ["Cell", "Engine", "Session", "close_engine", "engine", "last_report", "preload", "session"]
 
 OUTSIDE_LIMIT = 400
 """Operators outside every region that are traced per cell."""
@@ -130,6 +130,20 @@ def engine() -> Engine:
     return _engine
 
 
+def close_engine() -> None:
+    """Take back every patch and release everything, if there is an engine."""
+    if _engine is not None:
+        _engine.close()
+
+
+def preload() -> None:
+    """Import what the first session needs, so that the first cell does not wait for it."""
+    import rich.console
+    import rich.table  # noqa: F401
+
+    from . import profiling, runtime, tracing  # noqa: F401
+
+
 def last_report() -> Report | None:
     """The report of the last session that ended, or None."""
     return _engine.report if _engine is not None else None
@@ -158,14 +172,22 @@ class Session:
 
     def open(self) -> None:
         """Install everything. Raises `UsageError` where a session is already open."""
-        from .profiling import MemorySampler
-        from .tracing import Recorder
-
         owner = engine()
         if owner.session is not None:
             raise UsageError("a Grape session is already open; sessions do not nest")
         self._engine = owner
+        self._start = time.perf_counter()
         owner.session = self
+        try:
+            self._install(owner)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _install(self, owner: Engine) -> None:
+        from .profiling import MemorySampler
+        from .tracing import Recorder
+
         cell, names = self.cell, self._file_names
         owner.names = lambda filename: cell.name if filename == cell.filename else names(filename) if names else filename
         situation = owner.situation
@@ -177,8 +199,6 @@ class Session:
         situation.run += 1
         for region in owner.interceptor.regions:
             region.begin_run()
-        self._memory = MemorySampler(situation.backend.device)
-        self._memory.start()
         owner.interceptor.install()
         owner.interceptor.adopt(self.namespace)
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
@@ -188,6 +208,8 @@ class Session:
             situation.tracer.listen(self._outside)
         else:
             owner.interceptor.outside = None  # this very cell has been traced before
+        self._memory = MemorySampler(situation.backend.device)
+        self._memory.start()
         self._start = time.perf_counter()
 
     def statement_boundary(self) -> None:

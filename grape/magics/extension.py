@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -38,6 +39,8 @@ def load(ipython: Any) -> None:
             undo.callback(ipython.events.unregister, event, callback)
         undo.callback(hooks.close)
         _LOADED[ipython] = undo.pop_all()
+    if "torch" in sys.modules:
+        _preload()
 
 
 def unload(ipython: Any) -> None:
@@ -47,10 +50,21 @@ def unload(ipython: Any) -> None:
         undo.close()
 
 
+def _preload() -> None:
+    """The person uses torch already: import what the first cell would, now, and leave their random stream alone."""
+    state = random.getstate()
+    try:
+        from .. import sessions
+
+        sessions.preload()
+    finally:
+        random.setstate(state)
+
+
 def _close_engine() -> None:
     sessions = sys.modules.get("grape.sessions")
     if sessions is not None:
-        sessions.engine().close()
+        sessions.close_engine()
 
 
 def _remove(items: list[Any], item: Any) -> None:

@@ -111,7 +111,7 @@ _Reading = tuple[int, int, int | None]
 
 
 def _sample(
-    read: Callable[[], _Reading | None],
+    read: Callable[[bool], _Reading | None],
     samples: _Samples,
     done: threading.Event,
     interval_s: float,
@@ -122,7 +122,7 @@ def _sample(
         last = False
         while True:
             at_ns = time.perf_counter_ns() - start_ns
-            reading = read()
+            reading = read(last)
             if reading is not None:
                 if len(samples.at_ns) >= most:
                     samples.halve()
@@ -147,7 +147,7 @@ class _CudaReader:
         self._nvml_due = 0.0
         self._used: int | None = None
 
-    def __call__(self) -> _Reading | None:
+    def __call__(self, last: bool = False) -> _Reading | None:
         if not torch.cuda.is_initialized():
             return None
         if not self._resolved:
@@ -163,18 +163,18 @@ class _CudaReader:
             max(entry.get("current", 0), peak if peak > before else 0)
             for entry, peak, before in zip((allocated, reserved), peaks, known, strict=True)
         ]
-        return highest[0], highest[1], self._device_used()
+        return highest[0], highest[1], self._device_used(last)
 
-    def _device_used(self) -> int | None:
-        """NVML's figure, asked for at most every `_NVML_INTERVAL_S`: a query takes milliseconds inside the driver."""
+    def _device_used(self, last: bool) -> int | None:
+        """NVML's figure, asked for at the end and every `_NVML_INTERVAL_S`: a query takes milliseconds in the driver."""
         now = time.perf_counter()
-        if self._handle is not None and now >= self._nvml_due:
+        if self._handle is not None and (last or now >= self._nvml_due):
             self._nvml_due = now + _NVML_INTERVAL_S
             self._used = used_bytes(self._handle)
         return self._used
 
 
-def _read_resident() -> _Reading | None:
+def _read_resident(last: bool = False) -> _Reading | None:
     try:
         pages = int(_STATM.read_text().split()[1])
     except (OSError, ValueError, IndexError):

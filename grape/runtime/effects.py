@@ -1,66 +1,120 @@
-"""Python effects that a replay would not repeat: output, files, host random numbers, sleeping.
+"""Python effects that a replay would not repeat: output, files, log records, host random numbers, sleeping.
 
 Changes of Python state are found by the guards, which are compared after the call; this watch sees what leaves no
-trace in any object. It is a profile function, set for one traced call.
+trace in any object that the guards reach. For one traced call it stands in for the functions that have such effects;
+a profile function would see more, but in CPython 3.12 it also slows what runs after it.
 """
 
 from __future__ import annotations
 
 import builtins
-import io
+import logging
 import random
 import sys
 import time
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
+from contextlib import ExitStack
+from threading import get_ident
+from typing import Any, ClassVar
 
-from ..model import Position
-from ..tracing import PositionFinder, is_own_code
+from ..model import Position, Refused
+from ..tracing import PositionFinder
 
-__all__ = ["EffectWatch"]
+__all__ = ["EffectWatch", "effect_of"]
 
-_FUNCTIONS = frozenset({builtins.print, builtins.input, builtins.open, time.sleep,})
+_WATCHED: tuple[tuple[Any, str], ...] = (
+    (builtins, "print"),
+    (builtins, "input"),
+    (builtins, "open"),
+    (time, "sleep"),
+    (logging.Logger, "callHandlers"),
+)
+
+
+class _Stream:
+    """Stands in for `sys.stdout` or `sys.stderr`; everything but the note goes to the stream itself."""
+
+    def __init__(self, stream: Any, note: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._note = note
+
+    def write(self, text: str) -> Any:
+        self._note("write")
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class EffectWatch:
-    """Context manager; `found` lists the effects as (name, position of the person's line).
+    """Context manager; `found` lists the effects of this thread as (name, position of the person's line)."""
 
-    `blind` is set where another profiler is at work, which is left alone.
-    """
+    _current: ClassVar[EffectWatch | None] = None
 
     def __init__(self, positions: PositionFinder) -> None:
         self._positions = positions
+        self._thread = get_ident()
+        self._undo = ExitStack()
         self.found: list[tuple[str, Position | None]] = []
-        self.blind = False
 
     def __enter__(self) -> EffectWatch:
-        self.blind = sys.getprofile() is not None
-        if not self.blind:
-            sys.setprofile(self._event)
+        EffectWatch._current = self
+        self._random = _random_states()
+        for owner, name in _WATCHED:
+            self._replace(owner, name, self._noting(name, getattr(owner, name)))
+        for name in ("stdout", "stderr"):
+            self._replace(sys, name, _Stream(getattr(sys, name), self._note))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.blind:
-            sys.setprofile(None)
+        if EffectWatch._current is self:
+            self.stop()
 
-    def _event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event != "c_call" or not _is_effect(argument):
-            return
-        at: FrameType | None = frame
-        while at is not None and not is_own_code(at.f_code.co_filename):
-            at = at.f_back
-        self.found.append((getattr(argument, "__name__", "?"), self._positions.at(at) if at is not None else None))
+    @classmethod
+    def stop(cls) -> None:
+        """End the watch that is active, if there is one: its call is over, or the region was given up."""
+        watch, cls._current = cls._current, None
+        if watch is not None:
+            watch._undo.close()
+            changed = [name for name, state in _random_states().items() if watch._random.get(name, state) != state]
+            watch.found += [(f"{name}.random", None) for name in changed]
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, value)
+
+        def restore() -> None:
+            if getattr(owner, name) is value:  # else somebody has redirected it since
+                setattr(owner, name, original)
+
+        self._undo.callback(restore)
+
+    def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._note(name)
+            return function(*args, **kwargs)
+
+        return noted
+
+    def _note(self, name: str) -> None:
+        if EffectWatch._current is self and get_ident() == self._thread:
+            user, _ = self._positions.find(1)
+            self.found.append((name, self._positions.at(user) if user is not None else None))
 
 
-def _is_effect(function: Any) -> bool:
-    try:
-        if function in _FUNCTIONS:
-            return True
-    except TypeError:  # unhashable callables
-        return False
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, random.Random):
-        return True
-    if isinstance(owner, io.IOBase):
-        return getattr(function, "__name__", "") in ("write", "writelines", "read", "readline", "flush")
-    return type(owner).__module__.startswith("numpy.random")
+def _random_states() -> dict[str, Any]:
+    """The states of the host's global random generators, in comparable form."""
+    states: dict[str, Any] = {"random": random.getstate()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        states["numpy"] = (name, keys.tobytes(), *rest)
+    return states
+
+
+def effect_of(watch: EffectWatch) -> Refused | None:
+    """Why a call with these effects cannot be replayed; None if it has none."""
+    if not watch.found:
+        return None
+    name, at = watch.found[0]
+    return Refused(code="GR404", why=f"it calls {name}(), which a replay would not repeat", at=at)

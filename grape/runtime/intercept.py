@@ -19,6 +19,7 @@ import torch
 
 from ..model import Position
 from ..tracing import Recorder, is_own_code
+from .effects import EffectWatch
 from .region import NO_WORK, Region, Situation
 from .trampoline import Trampoline, prune_traceback
 
@@ -197,6 +198,7 @@ class Interceptor:
         tracer = self.situation.tracer
         if tracer.recorder is not None:
             tracer.mute()
+            EffectWatch.stop()
         try:
             if region.refused is not None:
                 return region.call(args, kwargs)

@@ -115,6 +115,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
     module = types.ModuleType("grape.sessions")
     vars(module).update(Cell=Cell, Session=Session, last_report=lambda: record.report, engine=Engine)
+    vars(module).update(close_engine=Engine().close, preload=lambda: None)
     monkeypatch.setitem(sys.modules, "grape.sessions", module)
     return record
 

@@ -86,7 +86,7 @@ def test_device_memory_is_all_there_or_empty(missing: int) -> None:
 
 def test_a_failing_reader_ends_the_curve_and_not_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([(1, 2, None), (3, 4, None)])
-    monkeypatch.setattr(memory, "_read_resident", lambda: next(readings))
+    monkeypatch.setattr(memory, "_read_resident", lambda last: next(readings))
     sampler = MemorySampler(CPU, interval_s=0.001)
     sampler.start()
     time.sleep(0.03)
