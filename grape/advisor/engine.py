@@ -20,7 +20,8 @@ def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding,
     """Every finding about the cell, what matters most first.
 
     Blockers come first, those of the region that holds most time before others; then costly findings and hints by the
-    time that they cost in the whole cell. Equal ones stay in the order of the rules. Predicted gains are milliseconds
+    time that they cost in the whole cell. Of equal ones those about the person's own lines come before those about
+    library code; else they stay in the order of the rules. Predicted gains are milliseconds
     per call (per execution of the line outside of regions), and None on a cell that did not run on a CUDA device.
     """
     regions = {region.name: region for region in evidence.regions}
@@ -55,21 +56,31 @@ def _joined(group: list[Finding]) -> Finding:
 
 
 def _within_families(found: list[Finding], regions: dict[str, RegionEvidence]) -> list[Finding]:
-    """A line inside a region is also inside the regions around it; it is reported for the innermost one."""
-    lines: dict[object, set[str]] = {}
+    """A line inside a region is also inside the regions around it: reported once, where it weighs most.
+
+    Of equally severe findings the one about the innermost region stays.
+    """
+    causes: dict[object, list[Finding]] = {}
     for finding in found:
-        if finding.region is not None:
-            lines.setdefault(_cause(finding), set()).add(finding.region)
+        causes.setdefault(_cause(finding), []).append(finding)
     return [
-        finding
-        for finding in found
-        if finding.region is None
-        or not any(finding.region in _ancestors(other, regions) for other in lines[_cause(finding)])
+        finding for finding in found if not any(_covers(other, finding, regions) for other in causes[_cause(finding)])
     ]
 
 
+def _covers(other: Finding, finding: Finding, regions: dict[str, RegionEvidence]) -> bool:
+    """True where `other` says the same of a region inside or around, and more severely or more closely."""
+    if other.region is None or finding.region is None:
+        return False
+    gain = _RANK[finding.severity] - _RANK[other.severity]
+    inside = finding.region in _ancestors(other.region, regions)
+    return (inside and gain >= 0) or (gain > 0 and other.region in _ancestors(finding.region, regions))
+
+
 def _cause(finding: Finding) -> object:
-    return (finding.code, finding.at.file if finding.at else None, finding.at.line if finding.at else None)
+    """What the finding is about: a place in a library, where it is one, however it was reached; else its line."""
+    place = dict(finding.evidence).get("in_library")
+    return (finding.code, place or (finding.at.file, finding.at.line) if finding.at else None)
 
 
 def _ancestors(name: str, regions: dict[str, RegionEvidence]) -> set[str]:
@@ -119,7 +130,7 @@ def _order(
     calls = region.calls if region else _executions(finding)
     gain = (finding.predicted_ms_per_call or 0.0) * calls
     held = held_ms(region, costs) if region and finding.severity == "blocker" else 0.0
-    return (_RANK[finding.severity], -held, -gain)
+    return (_RANK[finding.severity], -held, -gain, "in_library" in dict(finding.evidence))
 
 
 def _executions(finding: Finding) -> int:

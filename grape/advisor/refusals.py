@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..model import CellEvidence, Finding, Position, RegionEvidence, Severity
+from .sites import Site
 
-__all__ = ["refused", "severity_in", "with_refusals"]
+__all__ = ["advice_at", "refused", "served_by_graphs", "severity_in", "with_refusals"]
 
 _STOPS_ANY_CAPTURE = frozenset({"GR101", "GR102", "GR103"})
 
@@ -22,6 +23,23 @@ def severity_in(region: RegionEvidence | None, code: str) -> Severity:
     if code in _STOPS_ANY_CAPTURE or (region.refused is not None and region.refused.code == code):
         return "blocker"
     return "costly"
+
+
+def advice_at(site: Site, severity: Severity, advice: str) -> str | None:
+    """`advice`, where the code is the person's own to change.
+
+    In a library's code there is no fix for what merely costs; what blocks deserves a look at the library's options.
+    """
+    if site.library is None:
+        return advice
+    if severity != "blocker":
+        return None
+    return f"this is code of `{site.library}`: look for an option of it that avoids this"
+
+
+def served_by_graphs(region: RegionEvidence) -> bool:
+    """True where every call of this cell was a replay: what its captures cost was paid in an earlier one."""
+    return 0 < region.calls <= region.replays
 
 
 def refused(evidence: CellEvidence, code: str) -> Iterator[RegionEvidence]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ..model import CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Trace
 from .cost import idle_ms, sync_gap_ms
 from .source import cell_source
+from .words import library
 
 __all__ = ["BRANCHES", "Site", "op_sites", "sync_saving_ms", "sync_sites"]
 
@@ -38,6 +39,16 @@ class Site:
     @property
     def at(self) -> Position | None:
         return self.user or self.inner
+
+    @property
+    def library(self) -> str | None:
+        """The package in whose code this happens, None in the person's own."""
+        return library(self.user, self.inner)
+
+    @property
+    def in_library(self) -> tuple[tuple[str, str], ...]:
+        """For a finding's evidence: the place in a library's code, nothing in the person's own."""
+        return (("in_library", str(self.inner)),) if self.library and self.inner else ()
 
     @property
     def per_call(self) -> float:

@@ -1,15 +1,19 @@
-"""What the cell's own source says about a line: the expression that stands there, and whether it is in a loop."""
+"""What the person's own source says about a line: the expression that stands there, and whether it is in a loop.
+
+Expressions are shown as the person wrote them, or normalised where they span several lines.
+"""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 
 from ..model import CellEvidence, Position
 
-__all__ = ["CellSource", "cell_source"]
+__all__ = ["CellSource", "Parsed", "cell_source", "last_name"]
 
 _LONGEST = 48
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -20,76 +24,120 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert)
 _NOT_PYTHON = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
 
 
-class CellSource:
-    """Look-ups in one cell's source. Every answer is None where the line is not in the cell or cannot be parsed."""
+class Parsed:
+    """One source with its syntax tree, which is None where the source is no Python."""
 
-    def __init__(self, file: str, source: str) -> None:
-        self._file = file
-        try:
-            self._tree: ast.Module | None = ast.parse(_NOT_PYTHON.sub(r"\1pass", source))
-        except (SyntaxError, ValueError):
-            self._tree = None
+    def __init__(self, source: str) -> None:
+        self._source = _NOT_PYTHON.sub(r"\1pass", source)
+        self.tree: ast.Module | None = None
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+            self.tree = ast.parse(self._source)
+
+    def text(self, node: ast.AST, shorter: str | None = None) -> str | None:
+        """The node as written; normalised where it spans lines; `shorter` where it is long."""
+        text = ast.get_source_segment(self._source, node)
+        if text is None or "\n" in text or not _is_text_of(text, node):
+            text = ast.unparse(node)
+        return text if len(text) <= _LONGEST else shorter
+
+    def on_line(self, line: int) -> Iterator[ast.expr | ast.stmt]:
+        """Nodes whose own first line, or for statements whose test, covers the line; outermost first."""
+        for node in ast.walk(self.tree) if self.tree is not None else ():
+            if isinstance(node, (ast.If, ast.While)):
+                if node.lineno <= line <= (node.test.end_lineno or node.lineno):
+                    yield node
+            elif isinstance(node, (ast.expr, *_SIMPLE)) and node.lineno <= line <= (node.end_lineno or node.lineno):
+                yield node
+
+
+class CellSource:
+    """Look-ups in one cell's source, and in `others`: (name, source) of the files that its functions stand in.
+
+    Every answer is None where the line is in none of them, or the source cannot be parsed.
+    """
+
+    def __init__(self, file: str, source: str, others: Iterable[tuple[str, str]] = ()) -> None:
+        self.file = file
+        self._sources = {**dict(others), file: source}
+        self._parsed: dict[str, Parsed] = {}
+
+    def parsed(self, file: str) -> Parsed | None:
+        """The source of `file`, parsed when it is first asked for."""
+        if file not in self._parsed and file in self._sources:
+            self._parsed[file] = Parsed(self._sources[file])
+        return self._parsed.get(file)
 
     def in_loop(self, at: Position | None) -> bool | None:
         """True where a loop of the same function (or of the cell's top level) encloses the line."""
-        if self._tree is None or at is None or at.file != self._file:
+        source = self.parsed(at.file) if at is not None else None
+        if source is None or source.tree is None or at is None:
             return None
-        return _in_loop(self._tree, at.line, looping=False)
+        return _in_loop(source.tree, at.line, looping=False)
 
     def call(self, at: Position | None, names: Collection[str]) -> str | None:
         """The one call on that line to one of `names` (a method, an attribute or a plain name), as written.
 
         Of nested calls the innermost one counts; None where several stand side by side.
         """
-        found = [node for node in self._on_line(at) if isinstance(node, ast.Call) and _last_name(node.func) in names]
-        innermost = [node for node in found if not any(other in found for other in ast.walk(node) if other is not node)]
-        texts = {ast.unparse(node) for node in innermost}
-        return _text(innermost[0], f"{_last_name(innermost[0].func)}(...)") if len(texts) == 1 else None
+        found = [(s, node) for s, node in self._on_line(at) if isinstance(node, ast.Call)]
+        named = [(s, node) for s, node in found if last_name(node.func) in names]
+        calls = {id(node) for _, node in named}
+        innermost = [(s, n) for s, n in named if not any(id(o) in calls for o in ast.walk(n) if o is not n)]
+        if len({ast.unparse(node) for _, node in innermost}) != 1:
+            return None
+        source, node = innermost[0]
+        return source.text(node, f"{last_name(node.func)}(...)")
 
     def subscript(self, at: Position | None) -> str | None:
         """The first indexing expression on that line whose index is no constant."""
-        for node in self._on_line(at):
+        for source, node in self._on_line(at):
             if isinstance(node, ast.Subscript) and not isinstance(node.slice, (ast.Constant, ast.Slice)):
-                return _text(node, None)
+                return source.text(node)
         return None
 
     def condition(self, at: Position | None, construct: str) -> str | None:
         """The test of the `if`, `while`, `assert` or ternary on that line, or the whole `and`/`or`/`not`."""
-        for node in self._on_line(at):
+        for source, node in self._on_line(at):
             if isinstance(node, _TESTED) and isinstance(node, _TESTS.get(construct, ())):
-                return _text(node.test, None)
+                return source.text(node.test)
             if construct == "bool-op" and isinstance(node, (ast.BoolOp, ast.UnaryOp)):
-                return _text(node, None)
+                return source.text(node)
         return None
+
+    def leaves(self, at: Position | None) -> bool:
+        """True where the `if` on that line ends the loop around it, or raises."""
+        return any(isinstance(node, ast.If) and any(map(_ends_loop, node.body)) for _, node in self._on_line(at))
 
     def target(self, at: Position | None) -> str | None:
         """The name that the statement on that line assigns to."""
-        for node in self._on_line(at):
+        for source, node in self._on_line(at):
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                return _text(node.targets[0], None)
+                return source.text(node.targets[0])
             if isinstance(node, (ast.AnnAssign, ast.AugAssign)):
-                return _text(node.target, None)
+                return source.text(node.target)
         return None
 
-    def _on_line(self, at: Position | None) -> Iterator[ast.expr | ast.stmt]:
-        """Nodes whose own first line, or for statements whose test, covers the line; outermost first."""
-        if self._tree is None or at is None or at.file != self._file:
-            return
-        for node in ast.walk(self._tree):
-            if isinstance(node, (ast.If, ast.While)):
-                if node.lineno <= at.line <= (node.test.end_lineno or node.lineno):
-                    yield node
-            elif isinstance(node, (ast.expr, *_SIMPLE)) and node.lineno <= at.line <= (node.end_lineno or node.lineno):
-                yield node
+    def _on_line(self, at: Position | None) -> Iterator[tuple[Parsed, ast.expr | ast.stmt]]:
+        source = self.parsed(at.file) if at is not None else None
+        if source is not None and at is not None:
+            for node in source.on_line(at.line):
+                yield source, node
 
 
 @lru_cache(maxsize=8)
-def _parsed(file: str, source: str) -> CellSource:
-    return CellSource(file, source)
+def _looked_up(file: str, source: str, others: tuple[tuple[str, str], ...]) -> CellSource:
+    return CellSource(file, source, others)
 
 
 def cell_source(evidence: CellEvidence) -> CellSource:
-    return _parsed(evidence.file, evidence.source)
+    return _looked_up(evidence.file, evidence.source, evidence.sources)
+
+
+def last_name(func: ast.expr) -> str:
+    """What is called: a plain name, or the last part of an attribute; empty for anything else."""
+    if isinstance(func, ast.Attribute):
+        return func.attr
+    return func.id if isinstance(func, ast.Name) else ""
 
 
 def _in_loop(node: ast.AST, line: int, *, looping: bool) -> bool:
@@ -109,12 +157,18 @@ def _in_loop(node: ast.AST, line: int, *, looping: bool) -> bool:
     return any(found) if found else looping
 
 
-def _last_name(func: ast.expr) -> str:
-    if isinstance(func, ast.Attribute):
-        return func.attr
-    return func.id if isinstance(func, ast.Name) else ""
+def _is_text_of(text: str, node: ast.AST) -> bool:
+    """Python 3.11 misplaces what stands inside an f-string: then `text` is something else."""
+    try:
+        parsed = ast.parse(f"({text})", mode="eval").body
+    except (SyntaxError, ValueError):
+        return False
+    return ast.unparse(parsed) == ast.unparse(node)
 
 
-def _text(node: ast.AST, shorter: str | None) -> str | None:
-    text = ast.unparse(node)
-    return text if len(text) <= _LONGEST else shorter
+def _ends_loop(node: ast.stmt) -> bool:
+    if isinstance(node, (ast.Break, ast.Raise)):
+        return True
+    if isinstance(node, (ast.If, ast.With, ast.Try)):
+        return any(_ends_loop(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+    return False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..model import CellEvidence, OpRecord, Position
 
-__all__ = ["amount", "listed", "milliseconds", "operator_name", "shape_text", "times", "via", "waits"]
+__all__ = ["amount", "library", "milliseconds", "operator_name", "shape_text", "times", "via", "waits"]
 
 _SPOKEN = {
     "_local_scalar_dense": "reading a value",
@@ -53,25 +53,35 @@ def times(per_call: float) -> str:
     return "once per call" if per_call == 1 else f"{per_call:.3g} times per call"
 
 
-def listed(names: Sequence[str]) -> str:
-    """The first two names and how many more there are."""
-    head = ", ".join(f"`{name}`" for name in names[:2])
-    return head if len(names) <= 2 else f"{head} and {len(names) - 2} more"
-
-
 def shape_text(shape: Sequence[int]) -> str:
     return "[" + ", ".join(str(size) for size in shape) + "]"
+
+
+def library(user: Position | None, inner: Position | None) -> str | None:
+    """The package whose code, called from the person's line, is the cause: there is nothing to change in that line.
+
+    None for the person's own code, and for functions of torch itself, which the person's line asked for.
+    """
+    if inner is None or (user is not None and inner.file == user.file):
+        return None
+    package = _inside_packages(inner.file).split("/")[0].removesuffix(".py")
+    return None if package in ("", "torch") or _inside_packages(inner.file) == inner.file else package
+
+
+def _inside_packages(file: str) -> str:
+    """A path from the package on, where the file is an installed one."""
+    file = file.replace("\\", "/")
+    for root in ("/site-packages/", "/dist-packages/"):
+        _, found, rest = file.partition(root)
+        file = rest if found else file
+    return file
 
 
 def via(user: Position | None, inner: Position | None) -> str:
     """Where in a library the person's line ends up; empty where the line itself is the innermost frame."""
     if user is None or inner is None or inner.file == user.file:
         return ""
-    file = inner.file.replace("\\", "/")
-    for root in ("/site-packages/", "/dist-packages/"):
-        _, found, rest = file.partition(root)
-        file = rest if found else file
-    return f" (in {inner.function}, {file}, line {inner.line})"
+    return f" (in {inner.function}, {_inside_packages(inner.file)}, line {inner.line})"
 
 
 def waits(evidence: CellEvidence) -> str:

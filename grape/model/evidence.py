@@ -105,3 +105,5 @@ class CellEvidence:
     notes: tuple[str, ...] = ()
     profile_only: bool = False
     """True under ``--profile``: observed and advised, nothing applied."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """(name, source) of other cells and files of the person's own that positions name; what is known of them."""

@@ -224,7 +224,10 @@ def _captured(evidence: CellEvidence, region: RegionReport) -> str:
     graphs = sum(shape.captured for shape in known.shapes) if known else 0
     if not graphs:
         return ""
-    return f", {count(graphs)} of {plural(len(known.shapes) if known else 0, 'shape')} captured"
+    shapes = len(known.shapes) if known else 0
+    if graphs == shapes:
+        return ", captured" if shapes == 1 else f", all {count(shapes)} shapes captured"
+    return f", {count(graphs)} of {plural(shapes, 'shape')} captured"
 
 
 def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:

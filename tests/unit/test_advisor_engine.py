@@ -97,6 +97,28 @@ def test_same_code_line_and_region_are_one_finding_with_a_count() -> None:
     assert finding.predicted_ms_per_call == pytest.approx(0.04)
 
 
+def test_one_place_in_a_library_is_one_cause_however_it_was_reached() -> None:
+    """Traces of an earlier cell name that cell's line; the library's place is the same."""
+    there = at(30, file=LIBRARY, function="causal")
+    outer = region("generate", traces=(trace(item(line=2, inner=there), reads=[(0, "if", True, 5)]),))
+    inner = region("forward", parent="generate", traces=(trace(item(line=9, inner=there), reads=[(0, "if", 1, 5)]),))
+    (finding,) = advise(cell(outer, inner))
+    assert (finding.region, finding.advice) == ("forward", None)
+    assert dict(finding.evidence)["in_library"] == f"{LIBRARY}, line 30"
+
+
+def test_what_blocks_an_outer_region_outweighs_what_only_costs_inside() -> None:
+    outer = stopped("generate", line=7, traces=(reading(7),))
+    inner = region("forward", parent="generate", traces=(reading(7),))
+    assert [(f.region, f.severity) for f in advise(cell(outer, inner))] == [("generate", "blocker")]
+
+
+def test_of_equal_findings_the_persons_own_lines_come_first() -> None:
+    library = trace(item(line=3, inner=at(30, file=LIBRARY)), item(line=5), reads=[(0, "if", True, 0), (1, "if", 1, 0)])
+    findings = advise(cell(region(traces=(library,)), cuda=False))
+    assert [f.at for f in findings] == [at(5), at(3)]
+
+
 def test_other_lines_regions_and_codes_stay_apart() -> None:
     twice = trace(item(line=1), item(line=2), reads=[(0, "call", 1, 5), (1, "call", 1, 5)])
     branch = trace(item(line=1), item(line=1), reads=[(0, "call", 1, 5), (1, "if", True, 5)])
@@ -162,7 +184,7 @@ def test_every_refusal_has_a_finding_with_its_code() -> None:
 
 
 def test_findings_are_plain_values() -> None:
-    """Everything at once; `json.dumps` takes it, and each finding has a line and an advice."""
+    """Everything at once; `json.dumps` takes it, each has a line, and an advice where there is something to do."""
     sent = op("aten._to_copy.default", "transfer-in", args=[view(8, (), device="cpu")], outputs=[view(9, ())])
     dynamic = op("aten.nonzero.default", "dynamic", outputs=[view(7, (3, 1))])
     call = trace(item(), item(), dynamic, sent, reads=[(0, "call", 1, 5), (1, "if", True, 5)], needs_grad=True)
@@ -178,9 +200,10 @@ def test_findings_are_plain_values() -> None:
         scalar_changes=(ScalarChange(operator="aten.mul.Tensor", values=(1, 2), at=None),),
         decisions=(decision,),
     )
-    findings = advise(cell(busy))
+    findings = advise(cell(busy, source="step(x)"))
     seen = {finding.code for finding in findings}
     assert seen == set(CODES) - {"GR402", "GR404"}
     for finding in findings:
         json.dumps(finding.to_dict())
-        assert finding.at is not None and finding.advice and finding.fix is None and "\n" not in finding.message
+        assert finding.at is not None and finding.fix is None and "\n" not in finding.message
+        assert bool(finding.advice) is (finding.code != "GR406")

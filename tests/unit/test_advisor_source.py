@@ -57,6 +57,48 @@ def test_target(text: str, line: int, target: str | None) -> None:
     assert CellSource(CELL, text).target(at(line)) == target
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("if h.sum()>1e9: break", "h.sum()>1e9"),
+        ("if  x [0]: pass", "x [0]"),
+        ("if f'{x.item()}' == '1': pass", "f'{x.item()}' == '1'"),
+    ],
+)
+def test_a_condition_is_shown_as_it_was_written(text: str, shown: str) -> None:
+    assert CellSource(CELL, text).condition(at(1), "if") == shown
+
+
+def test_a_call_inside_an_f_string_is_shown_right_on_every_python() -> None:
+    assert CellSource(CELL, "print(f'loss {loss.item():.3f}')").call(at(1), ("item",)) == "loss.item()"
+
+
+@pytest.mark.parametrize(
+    ("body", "leaves"),
+    [
+        ("        break", True),
+        ("        raise ValueError", True),
+        ("        y = 1\n        if z:\n            break", True),
+        ("        with f():\n            break", True),
+        ("        y = 1", False),
+        ("        continue", False),
+        ("        for v in w:\n            break", False),
+        ("        pass\n    else:\n        break", False),
+    ],
+)
+def test_an_if_that_leaves_its_loop(body: str, leaves: bool) -> None:
+    source = CellSource(CELL, f"for x in y:\n    if x.any():\n{body}\n")
+    assert source.leaves(at(2)) is leaves
+    assert not source.leaves(at(1)) and not source.leaves(None)
+
+
+def test_lines_of_other_cells_are_looked_up_in_the_sources_that_are_known() -> None:
+    source = CellSource(CELL, "y = f(x)", [("In[2]", "def f(x):\n    if x.any(): return x\n"), (CELL, "stale")])
+    assert source.condition(at(2, file="In[2]"), "if") == "x.any()"
+    assert source.target(at(1)) == "y"
+    assert source.condition(at(2, file="In[3]"), "if") is None
+
+
 def test_a_condition_over_several_lines_is_found_from_each_of_them() -> None:
     source = CellSource(CELL, "if (a >\n    b):\n    c()\n")
     assert [source.condition(at(line), "if") for line in (1, 2, 3)] == ["a > b", "a > b", None]

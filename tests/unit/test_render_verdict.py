@@ -232,7 +232,13 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "the second run captured them",
         cell(observed(**{**growing(*[2] * 30, captured=30), "calls": 30}, verified="identical")),
         (),
-        f"observed: 30 calls of {FORWARD}, 30 of 30 shapes captured; run the cell again to have them replayed",
+        f"observed: 30 calls of {FORWARD}, all 30 shapes captured; run the cell again to have them replayed",
+    ),
+    (
+        "captured by its last call",
+        cell(observed(**growing(6, captured=1))),
+        (),
+        f"observed: 6 calls of {FORWARD}, captured; run the cell again to have them replayed",
     ),
     (
         "a blocker comes before new shapes",

@@ -78,6 +78,23 @@ def test_a_branch_in_a_library_names_the_innermost_frame_and_not_the_persons_if(
     assert dict(finding.evidence)["condition"] is None
 
 
+@pytest.mark.parametrize("outcome", ["observed", "replayed", "refused"])
+def test_in_a_library_there_is_no_line_of_the_persons_to_change(outcome: str) -> None:
+    read = item(inner=at(30, file=LIBRARY, function="causal"))
+    call = trace(read, reads=[(0, "if", True, 0)])
+    (finding,) = gr102.check(cell(region(traces=(call,), outcome=outcome)))
+    option = "this is code of `somelib`: look for an option of it that avoids this"
+    assert finding.advice == (option if outcome == "refused" else None)
+
+
+def test_a_function_of_torch_is_called_by_the_persons_own_line() -> None:
+    inside = at(9, file="/usr/lib/python3.11/site-packages/torch/functional.py", function="unique")
+    call = trace(item(inner=inside), reads=[(0, "if", True, 0)])
+    (finding,) = gr102.check(cell(region(traces=(call,)), source="if f(x): pass"))
+    assert finding.advice is not None and finding.advice.startswith("compute both sides")
+    assert "in_library" not in dict(finding.evidence)
+
+
 def test_in_a_replayed_region_a_branch_blocks_nothing() -> None:
     (finding,) = one("if", True, outcome="replayed")
     assert finding.severity == "costly"
@@ -91,6 +108,17 @@ def test_a_break_in_the_cells_own_loop_is_reported_outside_of_regions() -> None:
         "`if t == end` needs a tensor's value: the CPU waits at each of 4 executions (0.001 ms each), true 1 of 4 times"
     )
     assert finding.region is None
+    assert finding.advice == "test `t == end` only every n-th iteration, so that the CPU waits less often"
+
+
+def test_an_if_of_the_cell_cannot_be_taken_out_of_a_region() -> None:
+    source = "for i in range(9):\n    if t > 0:\n        t = -t\n"
+    (finding,) = gr102.check(
+        cell(source=source, trace=trace(*[item(line=2)] * 2, reads=[(i, "if", True, 1) for i in (0, 1)]))
+    )
+    assert finding.advice == (
+        "compute both sides and select with `torch.where(t > 0, a, b)`, or decide only every n-th iteration"
+    )
 
 
 def test_dynamic_operators_are_no_branch() -> None:

@@ -28,6 +28,13 @@ def test_counts_shapes_and_sums_what_capturing_all_took() -> None:
     assert finding.advice == "pad or bucket `x` to a few sizes, so that calls share graphs"
 
 
+def test_graphs_that_served_every_call_were_paid_for_earlier() -> None:
+    counted = shapes(*LENGTHS, captured=True, capture_ms=40.0, graph_bytes=2**20)
+    (finding,) = gr201.check(cell(region(outcome="replayed", calls=7, replays=7, shapes=counted)))
+    assert (finding.severity, finding.predicted_ms_per_call) == ("hint", None)
+    assert finding.message.endswith("capturing all took 280 ms and holds 7 MB")
+
+
 def test_a_partly_captured_region_is_extrapolated_and_says_so() -> None:
     done = shapes(LENGTHS[0], captured=True, capture_ms=30.0, graph_bytes=2**20)
     (finding,) = gr201.check(cell(region(calls=9, shapes=(*done, *shapes(*LENGTHS)[1:3]))))

@@ -66,6 +66,26 @@ def test_what_the_graphs_cost_is_said_where_they_were_captured() -> None:
     assert finding.predicted_ms_per_call == pytest.approx(20.0)
 
 
+def test_graphs_that_served_every_call_were_paid_for_earlier() -> None:
+    grown = shapes(*[{"past": (1, n)} for n in range(5, 9)], captured=True, capture_ms=40.0)
+    served = region(outcome="replayed", calls=4, replays=4, shapes=grown)
+    (finding,) = gr202.check(cell(served))
+    assert finding.message.endswith("every call has a new shape; 4 graphs cost 160 ms")
+    assert (finding.severity, finding.predicted_ms_per_call) == ("hint", None)
+    (finding,) = gr202.check(cell(region(outcome="replayed", calls=4, replays=3, shapes=grown)))
+    assert (finding.severity, finding.predicted_ms_per_call) == ("costly", 40.0)
+
+
+def test_a_cache_that_a_library_keeps_needs_that_librarys_static_one() -> None:
+    call = trace(cat((1, 12, 6, 64), line=7, library=True))
+    grown = cache(5, 6, 7, 8, name="args[1]['past'].keys")
+    (finding,) = gr202.check(cell(region(shapes=grown, traces=(call,))))
+    assert finding.message.startswith("dimension 2 of `past.keys` grows by 1")
+    assert finding.advice == (
+        "if the library offers a static cache (allocated once, written by index), use it for `past.keys`"
+    )
+
+
 def test_a_prompt_and_a_second_run_do_not_hide_the_growth() -> None:
     lengths = [*range(5, 15), *range(40, 50)]
     (finding,) = gr202.check(cell(region(shapes=cache(*lengths))))

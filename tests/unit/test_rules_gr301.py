@@ -44,6 +44,53 @@ def test_copies_from_one_line_are_one_finding() -> None:
     assert findings[0].predicted_ms_per_call == pytest.approx(0.24)
 
 
+LOOP = "for t in range(9):\n    h = step(torch.randn(4, 64), h)\n"
+
+
+def test_names_stand_as_in_the_call_and_so_does_the_line() -> None:
+    copies = (copy("args[0][0]"), copy("args[0][1]"))
+    (finding,) = gr301.check(cell(region(outcome="replayed", line=40, copies=copies), source=LOOP, cuda=False))
+    assert finding.message == (
+        "`torch.randn(4, 64)` and `h` are copied into place at each replay of `step`: 2 MB per call; "
+        "`h` is the result of the call before"
+    )
+    assert finding.at == at(2)
+    assert finding.advice is not None and finding.advice.startswith("reuse one tensor for `torch.randn(4, 64)`: ")
+    assert dict(finding.evidence)["fed_back"] == ("args[0][1]",)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "severity", "advice"),
+    [
+        (8, "hint", None),
+        (2**16 - 1, "hint", None),
+        (2**16, "costly", "let `step` write `h` in place, by index or with `out=`, instead of returning a new tensor"),
+    ],
+)
+def test_a_result_that_is_fed_back_needs_a_fix_only_where_it_is_large(
+    nbytes: int, severity: str, advice: str | None
+) -> None:
+    copies = (copy("args[0][1]", nbytes),)
+    (finding,) = gr301.check(cell(region(outcome="replayed", copies=copies), source=LOOP, cuda=False))
+    assert finding.message.endswith(" per call; it is the result of the call before")
+    assert (finding.severity, finding.advice) == (severity, advice)
+
+
+def test_where_a_library_calls_the_region_there_is_nothing_to_change() -> None:
+    source = "tokens = model.generate(ids)\n"
+    copies = (copy("args[1]['input_ids']"),)
+    (finding,) = gr301.check(cell(region("GPT2 (model)", outcome="replayed", copies=copies), source=source))
+    assert finding.message.startswith("`input_ids` is copied into place")
+    assert finding.advice is None
+
+
+def test_a_few_bytes_are_not_priced_by_the_rate_of_large_copies() -> None:
+    (finding,) = gr301.check(cell(region(outcome="replayed", copies=(copy(nbytes=8),))))
+    assert finding.message == "`x` is copied into place at each replay of `step`: 8 B per call"
+    assert (finding.severity, finding.predicted_ms_per_call) == ("hint", None)
+    assert dict(finding.evidence)["predicted_with"] is None
+
+
 def test_no_time_on_the_tape() -> None:
     (finding,) = gr301.check(cell(region(outcome="replayed", copies=(copy(),)), cuda=False))
     assert finding.message == "`x` is copied into place at each replay of `step`: 1 MB per call"

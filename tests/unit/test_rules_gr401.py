@@ -42,6 +42,22 @@ def test_a_tensor_computed_on_the_cpu() -> None:
     assert finding.advice == "compute the tensor on the GPU (`device=x.device`), or once outside"
 
 
+def test_a_graph_keeps_a_constant_so_that_replays_send_nothing() -> None:
+    before = timeline((0, 2, "Memcpy HtoD (Pageable -> Device)", 4), (20, 60), wall_us=100)
+    replayed = region(outcome="replayed", traces=(trace(LIFT, SENT),), before=before)
+    (finding,) = gr401.check(cell(replayed, source=SOURCE))
+    assert finding.message.endswith("once per call: 4 B, 0.002 ms; replays reuse it")
+    assert (finding.severity, finding.predicted_ms_per_call, finding.advice) == ("hint", None, None)
+    (outside,) = gr401.check(cell(region(outcome="replayed", traces=(trace(SENT),))))
+    assert (outside.severity, outside.message.endswith("4 B")) == ("costly", True)
+
+
+def test_an_empty_tensor_sends_nothing() -> None:
+    empty = view(3, (0,), device="cpu")
+    lifted = op("aten.lift_fresh.default", "view", args=[empty], outputs=[empty], line=2)
+    assert not list(gr401.check(cell(region(traces=(trace(lifted),)))))
+
+
 def test_arguments_belong_to_gr302() -> None:
     assert not list(gr401.check(cell(region(traces=(trace(SENT, arguments=[3]),)))))
 

@@ -25,7 +25,7 @@ def test_a_replayed_region_has_the_gain_already() -> None:
     (finding,) = gr501.check(cell(region(outcome="replayed", before=IDLE, after=after, after_ms=ms(0.2))))
     assert finding.message.startswith("the GPU was idle 60% of each eager call")
     assert finding.message.endswith("; with the graph 10%")
-    assert (finding.severity, finding.predicted_ms_per_call) == ("hint", None)
+    assert (finding.severity, finding.predicted_ms_per_call, finding.advice) == ("hint", None, None)
 
 
 @pytest.mark.parametrize(("busy_us", "found"), [(70, 1), (71, 0), (69, 1)])

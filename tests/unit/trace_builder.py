@@ -86,7 +86,8 @@ def region(name: str = "step", *, line: int = 1, calls: int = 10, **fields: Any)
     fields.setdefault("outcome", "observed")
     fields.setdefault("refused", None)
     fields.setdefault("replays", 0)
-    return RegionEvidence(name=name, at=at(line), end_line=None, calls=calls, **fields)
+    fields.setdefault("at", at(line))
+    return RegionEvidence(name=name, end_line=None, calls=calls, **fields)
 
 
 def cell(

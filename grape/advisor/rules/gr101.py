@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ...model import CellEvidence, Finding
 from ..cost import H200, MachineCosts, sync_gap_ms
-from ..refusals import severity_in, with_refusals
+from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
 from ..words import milliseconds, operator_name, times, via
@@ -42,21 +42,23 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     verb = "makes the CPU wait for the GPU" if evidence.cuda else "would make the CPU wait for a GPU"
     how_often = times(site.per_call) if site.region else f"at each of {site.executions} executions"
     cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
+    severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
-        severity=severity_in(site.region, CODE),
+        severity=severity,
         message=f"{subject} {verb} {how_often}{cost}{via(site.user, site.inner)}",
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(
             ("syncs_per_call", site.per_call),
             ("executions", site.executions),
+            *site.in_library,
             ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
             ("gap_ms_per_call", gap if evidence.cuda else None),
             ("construct", site.construct),
         ),
         predicted_ms_per_call=saving,
-        advice=_ADVICE["print" if site.construct == "print" else site.kind],
+        advice=advice_at(site, severity, _ADVICE["print" if site.construct == "print" else site.kind]),
     )
 
 

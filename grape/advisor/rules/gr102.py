@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ...model import CellEvidence, Finding
 from ..cost import H200, MachineCosts
-from ..refusals import severity_in, with_refusals
+from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
 from ..words import milliseconds, times, via, waits
@@ -21,6 +21,8 @@ CODE = "GR102"
 
 _ADVICE = {
     "if": "compute both sides and select with `torch.where({0}, a, b)`, or take the `if` out of the region",
+    "if outside": "compute both sides and select with `torch.where({0}, a, b)`, or decide only every n-th iteration",
+    "if leaves": "test `{0}` only every n-th iteration, so that the CPU waits less often",
     "while": "test `{0}` only every n-th iteration, or run a fixed number of iterations with masked updates",
     "assert": "drop the assert from the hot path, or use `torch._assert_async({0})`, which does not wait",
     "ternary": "select with `torch.where({0}, a, b)`",
@@ -44,9 +46,10 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     statement = _statement(construct, test)
     cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     rate = f"{times(site.per_call)}" if site.region else f"at each of {site.executions} executions"
+    severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
-        severity=severity_in(site.region, CODE),
+        severity=severity,
         message=f"{statement} needs a tensor's value: {waits(evidence)} {rate}{cost}{ways}{via(site.user, site.inner)}",
         at=site.at,
         region=site.region.name if site.region else None,
@@ -55,13 +58,24 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
             ("condition", test),
             ("syncs_per_call", site.per_call),
             ("executions", site.executions),
+            *site.in_library,
             ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
             ("taken", sum(known)),
             ("not_taken", len(known) - sum(known)),
         ),
         predicted_ms_per_call=sync_saving_ms(evidence, site, sites),
-        advice=_ADVICE[construct].format(test or "condition"),
+        advice=advice_at(site, severity, _advice(evidence, site, construct, test)),
     )
+
+
+def _advice(evidence: CellEvidence, site: Site, construct: str, test: str | None) -> str:
+    """An `if` that leaves its loop has no other side to compute; outside of regions there is none to move it out of."""
+    kind = construct
+    if construct == "if" and cell_source(evidence).leaves(site.inner or site.user):
+        kind = "if leaves"
+    elif construct == "if" and site.region is None:
+        kind = "if outside"
+    return _ADVICE[kind].format(test or "condition")
 
 
 def _statement(construct: str, test: str | None) -> str:

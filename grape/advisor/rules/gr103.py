@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ...model import CellEvidence, Finding
 from ..cost import H200, MachineCosts
-from ..refusals import severity_in, with_refusals
+from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import Site, sync_saving_ms, sync_sites
 from ..source import cell_source
 from ..words import milliseconds, operator_name, shape_text, times, via, waits
@@ -55,9 +55,10 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     rate = times(site.per_call) if site.region else f"at each of {site.executions} executions"
     cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     subject = f"`{written}`" if written else operator_name(site.op)
+    severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
-        severity=severity_in(site.region, CODE),
+        severity=severity,
         message=f"the output shape of {subject} depends on data: {waits(evidence)} {rate}{cost}{seen}"
         f"{via(site.user, site.inner)}",
         at=site.at,
@@ -66,11 +67,12 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
             ("operator", site.op.name),
             ("syncs_per_call", site.per_call),
             ("executions", site.executions),
+            *site.in_library,
             ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
             ("output_shapes", tuple(shape_text(size) for size in sizes[:5])),
         ),
         predicted_ms_per_call=sync_saving_ms(evidence, site, sites),
-        advice=_advice(site.op.name),
+        advice=advice_at(site, severity, _advice(site.op.name)),
     )
 
 

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ...model import CellEvidence, Finding, RegionEvidence
+from ..arguments import Arguments
 from ..cost import H200, MachineCosts, capture_ms
 from ..growth import growing
-from ..refusals import with_refusals
-from ..words import amount, listed, milliseconds, shape_text
+from ..refusals import served_by_graphs, with_refusals
+from ..words import amount, milliseconds, shape_text
 
 CODE = "GR201"
 
@@ -23,13 +24,15 @@ _SHOWN = 5
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
-    found = (_finding(region, costs) for region in evidence.regions)
+    found = (_finding(evidence, region, costs) for region in evidence.regions)
     return with_refusals(CODE, evidence, (f for f in found if f is not None), _ADVICE.format("the arguments"))
 
 
-def _finding(region: RegionEvidence, costs: MachineCosts) -> Finding | None:
+def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts) -> Finding | None:
     explained = {growth.argument for growth in growing(region.shapes)}
     varying = [name for name in _varying(region) if name not in explained]
+    served = served_by_graphs(region)
+    spoken = Arguments(evidence, region)
     histogram: Counter[str] = Counter()
     for count in region.shapes:
         shown = [f"{name} {shape_text(shape)}" for name, shape in count.shapes if name in varying]
@@ -43,8 +46,8 @@ def _finding(region: RegionEvidence, costs: MachineCosts) -> Finding | None:
     total = spent if len(captured) == len(region.shapes) else each * len(region.shapes) if each is not None else None
     return Finding(
         code=CODE,
-        severity="costly",
-        message=f"`{region.name}` was called with {distinct} shapes of {listed(varying)} in {region.calls} calls"
+        severity="hint" if served else "costly",
+        message=f"`{region.name}` was called with {distinct} shapes of {spoken.listed(varying)} in {region.calls} calls"
         + _price(captured=len(captured), shapes=len(region.shapes), total=total, held=held),
         at=region.at,
         end_line=region.end_line,
@@ -60,9 +63,9 @@ def _finding(region: RegionEvidence, costs: MachineCosts) -> Finding | None:
             ("graph_bytes", held),
         ),
         predicted_ms_per_call=(spent - max(c.capture_ms for c in captured)) / region.calls
-        if captured and region.calls
+        if captured and region.calls and not served
         else None,
-        advice=_ADVICE.format(listed(varying)),
+        advice=_ADVICE.format(spoken.listed(varying)),
     )
 
 

@@ -12,23 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
+from ..arguments import Arguments
 from ..cost import H200, MachineCosts
 from ..growth import Growth, growing, steady_growth
-from ..refusals import with_refusals
+from ..refusals import served_by_graphs, with_refusals
 from ..sites import op_sites
 from ..source import cell_source
-from ..words import amount, milliseconds, via
+from ..words import amount, library, milliseconds, via
 
 CODE = "GR202"
 
-_ADVICE = "allocate `{0}` once at its final length and write each step by index (a static cache), with a mask"
+_ADVICE = "allocate {0} once at its final length and write each step by index (a static cache), with a mask"
+_LIBRARY = "if the library offers a static cache (allocated once, written by index), use it for {0}"
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     found = [_of_region(evidence, region, found) for region in evidence.regions if (found := growing(region.shapes))]
     explained = {(f.at.file, f.at.line) for f in found if f.at}
     loops = (f for f in _of_loops(evidence) if f.at is None or (f.at.file, f.at.line) not in explained)
-    return with_refusals(CODE, evidence, [*found, *loops], _ADVICE.format("state"))
+    return with_refusals(CODE, evidence, [*found, *loops], _ADVICE.format("the state"))
 
 
 def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[Growth]) -> Finding:
@@ -36,14 +38,18 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
     at = cat.user or cat.inner if cat else None
     captured = [count for count in region.shapes if count.captured]
     spent, held = sum(c.capture_ms for c in captured), sum(c.graph_bytes for c in captured)
-    cost = f"; {len(captured)} graphs cost {milliseconds(spent)} and {amount(held)}" if captured else ""
+    kept = f" and {amount(held)}" if held else ""
+    cost = f"; {len(captured)} graphs cost {milliseconds(spent)}{kept}" if captured else ""
     others = len({growth.argument for growth in found}) - 1
     more = f" (and {others} more argument{'s' if others > 1 else ''})" if others else ""
-    name = (cell_source(evidence).target(at) if at else None) or main.argument
+    served = served_by_graphs(region)
+    theirs = library(cat.user, cat.inner) if cat else None
+    argument = Arguments(evidence, region).name(main.argument)
+    target = cell_source(evidence).target(at)
     return Finding(
         code=CODE,
-        severity="costly",
-        message=f"dimension {main.dim} of `{main.argument}`{more} grows by {main.rate_text} of `{region.name}`, "
+        severity="hint" if served else "costly",
+        message=f"dimension {main.dim} of {argument}{more} grows by {main.rate_text} of `{region.name}`, "
         f"{main.first} to {main.last}: every call has a new shape{cost}"
         f"{via(cat.user, cat.inner) if cat else ''}",
         at=at or region.at,
@@ -59,9 +65,10 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
             ("capture_ms", spent if captured else None),
             ("graph_bytes", held),
             ("concatenated_at", str(at) if at else None),
+            *((("in_library", str(cat.inner)),) if theirs and cat else ()),
         ),
-        predicted_ms_per_call=spent / region.calls if captured and region.calls else None,
-        advice=_ADVICE.format(name),
+        predicted_ms_per_call=spent / region.calls if captured and region.calls and not served else None,
+        advice=_LIBRARY.format(argument) if theirs else _ADVICE.format(f"`{target}`" if target else argument),
     )
 
 
@@ -106,5 +113,5 @@ def _of_loops(evidence: CellEvidence) -> Iterator[Finding]:
                 ("sizes", (growth.first, growth.last)),
                 ("executions", site.executions),
             ),
-            advice=_ADVICE.format(name or "state"),
+            advice=_ADVICE.format(f"`{name}`" if name else "the state"),
         )

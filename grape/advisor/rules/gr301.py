@@ -2,7 +2,8 @@
 
 Sees: arguments that did not lie at the address that the graph reads. Costs: bytes over the device's copy rate, plus
 one launch per call. Fix: let the line that makes the tensor write into the same memory each time (`out=`, `copy_`,
-in-place). Wrong when: the old value is still needed after the next one is made: then the copy is what keeps it right.
+in-place); let the region write state that it hands from call to call in place. Wrong when: the old value is still
+needed after the next one is made: then the copy is what keeps it right.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...model import CellEvidence, CopyRecord, Finding, Position, RegionEvidence
+from ..arguments import Arguments
 from ..cost import H200, MachineCosts, copy_ms
 from ..refusals import with_refusals
 from ..source import cell_source
-from ..words import amount, listed, milliseconds
+from ..words import amount, milliseconds
 
 CODE = "GR301"
 
 _ADVICE = "reuse one tensor for {0}: write the new value into it (`out=`, `.copy_()`, an in-place operator)"
+_FED_BACK = "let `{1}` write {0} in place, by index or with `out=`, instead of returning a new tensor"
+_SMALL = 2**16
+"""Bytes per call. Fewer cost a share of one launch, and the copy rate of large tensors says nothing about them."""
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
@@ -36,28 +41,53 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, copies: list[CopyRe
     nbytes = sum(copy.bytes for copy in copies)
     timed = [copy.ms_per_call for copy in copies if copy.ms_per_call is not None]
     measured = sum(timed) if len(timed) == len(copies) else None
-    cost = measured if measured is not None else copy_ms(nbytes, costs) if evidence.cuda else None
-    names = [copy.argument for copy in copies]
-    made: Position | None = copies[0].made_at
-    target = cell_source(evidence).target(made)
+    cost = measured if measured is not None else copy_ms(nbytes, costs) if evidence.cuda and nbytes >= _SMALL else None
+    paths = [copy.argument for copy in copies]
+    spoken = Arguments(evidence, region)
+    fed_back = [path for path in paths if spoken.fed_back(path)]
+    made: Position | None = copies[0].made_at or spoken.called_at
+    target = cell_source(evidence).target(copies[0].made_at)
     about = "" if measured is not None else "about "
     price = f", {about}{milliseconds(cost)}" if cost is not None and evidence.cuda else ""
     verb = "is" if len(copies) == 1 else "are"
     return Finding(
         code=CODE,
-        severity="costly",
-        message=f"{listed(names)} {verb} copied into place at each replay of `{region.name}`: "
-        f"{amount(nbytes)}{price} per call",
+        severity="costly" if nbytes >= _SMALL else "hint",
+        message=f"{spoken.listed(paths)} {verb} copied into place at each replay of `{region.name}`: "
+        f"{amount(nbytes)}{price} per call{_origin(spoken, paths, fed_back)}",
         at=made or region.at,
         region=region.name,
         evidence=(
-            ("arguments", tuple(names)),
+            ("arguments", tuple(paths)),
+            ("fed_back", tuple(fed_back)),
             ("bytes_per_call", nbytes),
             ("calls", max(copy.calls for copy in copies)),
             ("ms_per_call", measured),
             ("made_at", str(made) if made else None),
-            ("predicted_with", None if measured is not None else costs.source),
+            ("predicted_with", costs.source if measured is None and cost is not None else None),
         ),
         predicted_ms_per_call=cost,
-        advice=_ADVICE.format(f"`{target or names[0]}`"),
+        advice=_advice(region, spoken, paths, fed_back, target, nbytes),
     )
+
+
+def _origin(spoken: Arguments, paths: list[str], fed_back: list[str]) -> str:
+    if not fed_back:
+        return ""
+    who = "it is" if len(paths) == 1 else "they are" if len(paths) == len(fed_back) else f"{spoken.listed(fed_back)} is"
+    return f"; {who} the result of the call before"
+
+
+def _advice(
+    region: RegionEvidence, spoken: Arguments, paths: list[str], fed_back: list[str], target: str | None, nbytes: int
+) -> str | None:
+    """The fix for the first argument that the person's code makes.
+
+    None where a library calls the region and makes them; small results that are fed back need none either.
+    """
+    if target is None and not spoken.called_here:
+        return None
+    made = [path for path in paths if path not in fed_back]
+    if made:
+        return _ADVICE.format(f"`{target}`" if target else spoken.name(made[0]))
+    return _FED_BACK.format(spoken.name(fed_back[0]), region.name) if nbytes >= _SMALL else None

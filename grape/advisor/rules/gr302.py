@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from ...model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
+from ..arguments import Arguments
 from ..cost import H200, MachineCosts, transfer_ms
 from ..refusals import with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
 from ..transfers import Origins, sources
-from ..words import amount, listed, milliseconds, times, via
+from ..words import amount, milliseconds, times, via
 
 CODE = "GR302"
 
@@ -49,11 +50,12 @@ def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord,
     if cost is None and evidence.cuda:
         cost = transfer_ms(region.after or region.before, copy.bytes, 1.0, costs)
     price = f", {milliseconds(cost)}" if cost is not None and evidence.cuda else ""
+    name = Arguments(evidence, region).name(copy.argument)
     memory = "pinned" if copy.pinned else "unpinned"
     return Finding(
         code=CODE,
         severity="costly",
-        message=f"{listed([copy.argument])} comes from {memory} CPU memory at each call of `{region.name}`: "
+        message=f"{name} comes from {memory} CPU memory at each call of `{region.name}`: "
         f"{amount(copy.bytes)}{price} per call",
         at=copy.made_at or region.at,
         region=region.name,
@@ -65,7 +67,7 @@ def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord,
             ("ms_per_call", cost if evidence.cuda else None),
         ),
         predicted_ms_per_call=cost,
-        advice=(_PINNED if copy.pinned else _UNPINNED).format(f"`{copy.argument}`"),
+        advice=(_PINNED if copy.pinned else _UNPINNED).format(name),
     )
 
 

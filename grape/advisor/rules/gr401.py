@@ -13,7 +13,7 @@ from functools import partial
 
 from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
 from ..cost import H200, MachineCosts, transfer_ms
-from ..refusals import severity_in, with_refusals
+from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
 from ..transfers import Origin, Origins, sources
@@ -41,6 +41,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
         _finding(evidence, site, kind, costs)
         for kind in kinds
         for site in op_sites(evidence, partial(_is_of, origins, kind))
+        if _bytes(site)
     ]
     return with_refusals(CODE, evidence, found, _ADVICE["constant"].format("the tensor"))
 
@@ -52,7 +53,8 @@ def _is_of(origins: Origins, kind: Origin, op: OpRecord, trace: Trace, region: R
 
 def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCosts) -> Finding:
     assert site.op is not None
-    nbytes = sum(view.nbytes for view in sources(site.op)) or site.nbytes
+    nbytes = _bytes(site)
+    kept = kind == "constant" and site.region is not None and site.region.outcome == "replayed"
     timeline = site.region.before if site.region else evidence.timeline
     cost = transfer_ms(timeline, nbytes, site.per_call, costs) if evidence.cuda else None
     written = cell_source(evidence).call(site.inner or site.user, _CALLS)
@@ -60,10 +62,13 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
     price = f", {milliseconds(cost)}" if cost is not None else ""
     subject = f"`{written}`" if written else _WHAT[kind]
     verb = "is sent" if evidence.cuda else "would be sent"
+    severity = severity_in(site.region, CODE)
+    advice = _ADVICE[kind].format(f"`{written}`" if written else "the tensor")
     return Finding(
         code=CODE,
-        severity=severity_in(site.region, CODE),
-        message=f"{subject} {verb} from the CPU to the GPU {rate}: {amount(nbytes)}{price}{via(site.user, site.inner)}",
+        severity="hint" if kept else severity,
+        message=f"{subject} {verb} from the CPU to the GPU {rate}: {amount(nbytes)}{price}{via(site.user, site.inner)}"
+        + ("; replays reuse it" if kept else ""),
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(
@@ -72,7 +77,13 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
             ("per_call", site.per_call),
             ("executions", site.executions),
             ("bytes", nbytes),
+            *site.in_library,
         ),
-        predicted_ms_per_call=cost,
-        advice=_ADVICE[kind].format(f"`{written}`" if written else "the tensor"),
+        predicted_ms_per_call=None if kept else cost,
+        advice=None if kept else advice_at(site, severity, advice),
     )
+
+
+def _bytes(site: Site) -> int:
+    """Of one transfer; an empty tensor sends nothing."""
+    return (sum(view.nbytes for view in sources(site.op)) if site.op else 0) or site.nbytes

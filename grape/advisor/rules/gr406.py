@@ -15,9 +15,6 @@ from ..words import milliseconds
 
 CODE = "GR406"
 
-_BUSY = "nothing to do: a graph removes launch gaps, and here the GPU's own work takes the time"
-_FEW = "nothing to do: the capture pays once the same shapes are called more often"
-
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     return (finding for region in evidence.regions for finding in _findings(region))
@@ -54,5 +51,4 @@ def _findings(region: RegionEvidence) -> Iterator[Finding]:
             ("expected_calls", dropped[-1].expected_calls if dropped else None),
             *(refusal.evidence if refusal else ()),
         ),
-        advice=_BUSY if compared else _FEW,
     )

@@ -52,7 +52,7 @@ def _finding(region: RegionEvidence, costs: MachineCosts) -> Iterator[Finding]:
             ("predicted_with", costs.source),
         ),
         predicted_ms_per_call=None if replayed else graph_saving_ms(before, costs),
-        advice="nothing to do: the graph issues these launches at once"
+        advice=None
         if replayed
         else "a graph issues these launches at once; what keeps the region from being captured stands in the blockers",
     )

@@ -1,0 +1,82 @@
+"""Where a cell calls a region, and what it hands over there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from ..model import Position
+from .source import CellSource, last_name
+
+__all__ = ["CallSite", "call_sites", "parameters"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSite:
+    """One call in the cell, its arguments as text ("" where that is long). `starred` marks unpacked ones.
+
+    `carried` are the names that hold what the call returned when its loop comes round to it again.
+    """
+
+    at: Position
+    arguments: tuple[str, ...]
+    keywords: tuple[tuple[str, str], ...]
+    carried: frozenset[str]
+    starred: bool
+
+
+def call_sites(source: CellSource, name: str) -> tuple[CallSite, ...]:
+    """The calls in the cell to `name`: a plain name, or the last part of an attribute."""
+    parsed = source.parsed(source.file)
+    if parsed is None or parsed.tree is None:
+        return ()
+    return tuple(
+        CallSite(
+            at=Position(file=source.file, line=call.lineno, function=function),
+            arguments=tuple(parsed.text(arg) or "" for arg in call.args),
+            keywords=tuple((k.arg, parsed.text(k.value) or "") for k in call.keywords if k.arg),
+            carried=_carried(call, loop),
+            starred=any(isinstance(arg, ast.Starred) for arg in call.args),
+        )
+        for call, function, loop in _calls(parsed.tree, name, "<module>", None)
+    )
+
+
+def parameters(source: CellSource, at: Position, name: str) -> tuple[str, ...]:
+    """The positional parameters of the function `name` that is defined there; empty where its source is not known."""
+    parsed = source.parsed(at.file)
+    for node in ast.walk(parsed.tree) if parsed is not None and parsed.tree is not None else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if first <= at.line <= node.body[0].lineno:
+                return tuple(arg.arg for arg in (*node.args.posonlyargs, *node.args.args))
+    return ()
+
+
+def _carried(call: ast.Call, loop: ast.AST | None) -> frozenset[str]:
+    """Names that the statement of `call` binds to its very result, and that nothing else in `loop` binds."""
+    nodes = list(ast.walk(loop)) if loop is not None else []
+    targets = [t for node in nodes if isinstance(node, ast.Assign) and node.value is call for t in node.targets]
+    bound = {name.id for target in targets for name in ast.walk(target) if _binds(name)}
+    stored = [name.id for name in nodes if _binds(name)]
+    return frozenset(name for name in bound if stored.count(name) == 1)
+
+
+def _binds(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _calls(
+    node: ast.AST, name: str, function: str, loop: ast.AST | None
+) -> Iterator[tuple[ast.Call, str, ast.AST | None]]:
+    """Calls to `name` below `node`, with the function and the innermost loop statement around each."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call) and last_name(child.func) == name:
+            yield child, function, loop
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _calls(child, name, child.name, None)
+        else:
+            around = child if isinstance(child, (ast.For, ast.AsyncFor, ast.While)) else loop
+            yield from _calls(child, name, function, around)
