@@ -52,7 +52,7 @@ def test_names_stand_as_in_the_call_and_so_does_the_line() -> None:
     (finding,) = gr301.check(cell(region(outcome="replayed", line=40, copies=copies), source=LOOP, cuda=False))
     assert finding.message == (
         "`torch.randn(4, 64)` and `h` are copied into place at each replay of `step`: 2 MB per call; "
-        "`h` is the result of the call before"
+        "`h` is the result of the previous call"
     )
     assert finding.at == at(2)
     assert finding.advice is not None and finding.advice.startswith("reuse one tensor for `torch.randn(4, 64)`: ")
@@ -72,7 +72,7 @@ def test_a_result_that_is_fed_back_needs_a_fix_only_where_it_is_large(
 ) -> None:
     copies = (copy("args[0][1]", nbytes),)
     (finding,) = gr301.check(cell(region(outcome="replayed", copies=copies), source=LOOP, cuda=False))
-    assert finding.message.endswith(" per call; it is the result of the call before")
+    assert finding.message.endswith(" per call; it is the result of the previous call")
     assert (finding.severity, finding.advice) == (severity, advice)
 
 

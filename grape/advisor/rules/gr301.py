@@ -75,7 +75,7 @@ def _origin(spoken: Arguments, paths: list[str], fed_back: list[str]) -> str:
     if not fed_back:
         return ""
     who = "it is" if len(paths) == 1 else "they are" if len(paths) == len(fed_back) else f"{spoken.listed(fed_back)} is"
-    return f"; {who} the result of the call before"
+    return f"; {who} the result of the previous call"
 
 
 def _advice(
