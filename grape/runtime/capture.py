@@ -19,14 +19,16 @@ from ..model import Position, Refused, Trace
 from ..tracing import RecordedCall, Recorder, Tracer, record
 from .backends.protocol import Backend, CaptureFailed, Graph
 from .compare import first_mismatch, nondeterministic_in, within
+from .effects import EffectWatch, effect_of
 from .entry import Entry
+from .environment import foreign_modes
 from .guards import GuardSet, TooLarge
 from .lockstep import Diverged, HostConstants, Lockstep
 from .outputs import Outputs
-from .placeholders import Arena, Placeholders
+from .placeholders import Arena, Placeholders, distinct, whole
 from .prologue import Prologue, build_prologue
-from .recipe import ArgumentView, Recipe, write_recipe
-from .structure import Layout, Unsupported, flatten, rebuild
+from .recipe import ArgumentView, Outside, Recipe, write_recipe
+from .structure import Layout, Unsupported, flatten, leaf_meta, rebuild, stateful
 
 __all__ = ["Captured", "Observation", "Request", "capture_call", "judge"]
 
@@ -113,7 +115,8 @@ class _Capture:
         started = time.perf_counter()
         before: Refused | GuardSet
         try:
-            before = request.guards or GuardSet(request.root)
+            reached = stateful(self.layout)
+            before = (None if reached else request.guards) or GuardSet(request.root, reached)
         except TooLarge as error:
             before = Refused(code="GR405", why=str(error))
         self.random_before = backend.rng_state()
@@ -121,9 +124,14 @@ class _Capture:
             self.snapshot_inputs(before if isinstance(before, GuardSet) else None)
         except torch.OutOfMemoryError:
             before = Refused(code="GR405", why="no memory for a snapshot of what the region writes")
-        result, call, escapes = record(
-            request.tracer, backend.device, self.layout.leaves, lambda: request.function(*args, **kwargs), keep=True
-        )
+        self.arguments_before = [_place(leaf) for leaf in self.layout.leaves]
+        self.watch = EffectWatch(request.tracer.positions)
+
+        def body() -> Any:
+            with self.watch:
+                return request.function(*args, **kwargs)
+
+        result, call, escapes = record(request.tracer, backend.device, self.layout.leaves, body, keep=True)
         self.random_after = backend.rng_state()
         self.call = call
         if isinstance(before, Refused):
@@ -139,6 +147,8 @@ class _Capture:
             outcome = Refused(code=failed.code, why=str(failed))
         except Unsupported as unsupported:
             outcome = Refused(code="GR405", why=str(unsupported))
+        except Exception as error:  # a fault of Grape's or of the backend's must not reach the person's cell
+            outcome = Refused(code="GR405", why=f"the capture failed: {type(error).__name__}: {str(error)[:200]}")
         finally:
             backend.set_rng_state(self.random_after)
         return Captured(result=result, outcome=outcome, trace=call.trace)
@@ -150,8 +160,9 @@ class _Capture:
         self.inputs_before = {
             i: leaf.detach().clone() for i, leaf in enumerate(self.layout.leaves) if paths[i] in wanted
         }
+        self.bound_before = {i: whole(self.layout.leaves[i]).clone() for i in self.inputs_before}
         self.sources_before = {
-            key: tensor.detach().clone()
+            key: whole(tensor).clone()
             for key, (where, tensor) in (guards.sources.items() if guards is not None else ())
             if where in wanted
         }
@@ -166,19 +177,22 @@ class _Capture:
     ) -> Entry | Refused:
         if not self.guards.holds():
             raise _Stop(Refused(code="GR404", why=f"the call changes {self.guards.difference()}"))
+        self.check_effects()
         prologue = judge(self.call, self.layout.leaves, escapes, self.backend)
         if isinstance(prologue, Refused):
             return prologue
         self.externals = self.find_externals()
         self.check_writes()
         self.eager_after = flatten((result, args, kwargs), "result")
+        if any(vars(leaf) for leaf in self.eager_after.leaves):
+            raise _Stop(Refused(code="GR405", why="an argument or a result is a tensor with Python attributes"))
         self.placeholders = Placeholders(
             self.request.arena, self.backend.device, self.layout.leaves, self.request.bound
         )
         self.keep_eager_state()
         ready = self.placeholders.copied
         inputs = [self.inputs_before.get(i, self.layout.leaves[i]) for i in ready]
-        self.backend.copy([self.placeholders.tensors[i].detach() for i in ready], inputs)
+        self.backend.copy([self.placeholders.targets[i] for i in ready], [distinct(t) for t in inputs])
         self.hidden = {i: torch.empty_like(self.call.arrivals[i]).copy_(self.call.arrivals[i]) for i in prologue.inputs}
         graph, recipe, made = self.capture()
         try:
@@ -201,12 +215,13 @@ class _Capture:
             recipe=recipe,
             externals=self.externals,
             written=self.written_leaves(),
+            changed=[self.externals[number] for number in self.written & set(self.externals)],
             effectful=bool(self.written) or any(op.kind == "random" for op in self.call.trace.ops),
             verified=verified,
             capture_ms=(time.perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
             paths=tuple(self.layout.paths),
-            keep=(self.call.arrivals, self.call.constants),
+            keep=(self.call.arrivals, self.call.constants, [t.untyped_storage() for t in self.externals.values()]),
         )
 
     def find_externals(self) -> dict[int, torch.Tensor]:
@@ -214,12 +229,23 @@ class _Capture:
         found: dict[int, torch.Tensor] = {}
         for number in self.call.trace.external_storages:
             source = self.guards.sources.get(self.call.storages[number].cdata)
-            if source is None or self.call.storages[number].expired():
+            if source is None or source[1].untyped_storage()._cdata != self.call.storages[number].cdata:
                 op = next(op for op in self.call.trace.ops if any(v.storage == number for v in op.tensors()))
                 why = f"{op.name} reads a tensor that is neither an argument nor found through the code's own names"
                 raise _Stop(Refused(code="GR405", why=why, at=op.user or op.inner))
             found[number] = source[1]
         return found
+
+    def check_effects(self) -> None:
+        """What the eager run did besides its operators, on a path that no earlier call may have taken."""
+        effect = effect_of(self.watch)
+        if effect is not None:
+            raise _Stop(effect)
+        if [_place(leaf) for leaf in self.layout.leaves] != self.arguments_before:
+            raise _Stop(Refused(code="GR404", why="it changes the shape, the flags or the memory of an argument"))
+        foreign = foreign_modes(int(self.request.tracer.on_stack))
+        if foreign:
+            raise _Stop(Refused(code="GR405", why=f"a {foreign} is active, which would not see a replay"))
 
     def check_writes(self) -> None:
         """A write to memory from before the call needs a snapshot; without one the next call makes it."""
@@ -247,16 +273,19 @@ class _Capture:
     def keep_eager_state(self) -> None:
         """Where the replay will write into the person's own memory, keep what the eager call left there."""
         self.in_place: list[torch.Tensor] = []
+        self.in_place_before: list[torch.Tensor] = []
         for number in self.written & set(self.externals):
-            self.in_place.append(self.externals[number])
-        bound = set(self.placeholders.bound)
-        self.in_place += [self.layout.leaves[i] for i in self.written_leaves() if i in bound]
-        self.in_place_after = [tensor.detach().clone() for tensor in self.in_place]
+            self.in_place.append(_typed(self.externals[number]))
+            self.in_place_before.append(self.sources_before[self.call.storages[number].cdata])
+        for index in set(self.written_leaves()).intersection(self.placeholders.bound):
+            self.in_place.append(_typed(self.layout.leaves[index]))
+            self.in_place_before.append(self.bound_before[index])
+        self.in_place_after = [tensor.clone() for tensor in self.in_place]
 
     def capture(self) -> tuple[Graph, Recipe, list[torch.Tensor]]:
         cap_args, cap_kwargs = rebuild(self.layout.root, self.placeholders.tensors)
         entering = flatten((cap_args, cap_kwargs), "args")
-        recorder = Recorder(self.backend.device, self.placeholders.tensors)
+        recorder = self.recorder = Recorder(self.backend.device, self.placeholders.tensors)
         lockstep = Lockstep(self.call, recorder, self.request.tracer.positions, self.hidden)
 
         def body() -> Any:
@@ -302,12 +331,14 @@ class _Capture:
     def classifier(self) -> Callable[[torch.Tensor], Any]:
         """Where a tensor of the result comes from; see `Recipe.origin`."""
         direct = {id(tensor): i for i, tensor in enumerate(self.placeholders.tensors)}
+        born = {self.recorder.storage(number) for number in self.recorder.born}
         shared = {t.untyped_storage()._cdata: i for i, t in reversed(list(enumerate(self.placeholders.tensors)))}
-        outside = {tensor.untyped_storage()._cdata: tensor for tensor in self.externals.values()}
 
         def classify(tensor: torch.Tensor) -> Any:
             if id(tensor) in direct:
                 return direct[id(tensor)]
+            if self.guards.owns(tensor):
+                return Outside(tensor, itself=True)
             storage = tensor.untyped_storage()._cdata
             index = shared.get(storage)
             if index is not None:
@@ -316,8 +347,12 @@ class _Capture:
                     raise _Stop(Refused(code="GR405", why="a result reinterprets an argument's dtype"))
                 delta = tensor.storage_offset() - base.storage_offset()
                 return ArgumentView(index, tuple(tensor.shape), tensor.stride(), delta)
-            if storage in outside:
-                return outside[storage] if tensor is outside[storage] else tensor
+            if storage in self.guards.sources:
+                return Outside(tensor, itself=False)
+            if storage not in born:
+                raise _Stop(Refused(code="GR405", why="it returns a tensor that it did not make and Grape cannot find"))
+            if tensor.requires_grad or type(tensor) is not torch.Tensor:
+                raise _Stop(Refused(code="GR405", why="it makes a parameter, or a tensor that requires a gradient"))
             if tensor.device.type != self.backend.device.type:
                 raise _Stop(Refused(code="GR101", why="it returns a CPU tensor, for which the host would have to wait"))
             return None
@@ -326,32 +361,40 @@ class _Capture:
 
     def verify(self, graph: Graph, recipe: Recipe, made: Sequence[torch.Tensor]) -> str:
         """Replay once from the inputs, state and random state of the eager call, and compare."""
-        for key, before in self.sources_before.items():
-            tensor = self.guards.sources[key][1]
-            if any(tensor is changed for changed in self.in_place):
-                tensor.detach().copy_(before)
-        for index in self.placeholders.bound:
-            if index in self.inputs_before:
-                self.layout.leaves[index].detach().copy_(self.inputs_before[index])
-        self.backend.set_rng_state(self.random_before)
-        graph.replay()
-        if not _same_state(self.backend.rng_state(), self.random_after):
-            raise _Stop(Refused(code="GR405", why="the replay consumed another random stream than the eager call"))
-        pairs = list(zip(self.eager_after.leaves, self.left, strict=True))
-        pairs += list(zip(self.in_place_after, self.in_place, strict=True))
-        pairs = [(one.detach(), other.detach()) for one, other in pairs]
-        mismatch = first_mismatch(pairs)
-        for tensor, after in zip(self.in_place, self.in_place_after, strict=True):
-            tensor.detach().copy_(after)
+        try:
+            for tensor, before in zip(self.in_place, self.in_place_before, strict=True):
+                tensor.copy_(before.view(tensor.dtype))
+            self.backend.set_rng_state(self.random_before)
+            graph.replay()
+            if not _same_state(self.backend.rng_state(), self.random_after):
+                raise _Stop(Refused(code="GR405", why="the replay consumed another random stream than the eager call"))
+            pairs = list(zip(self.eager_after.leaves, self.left, strict=True))
+            pairs += list(zip(self.in_place_after, self.in_place, strict=True))
+            pairs = [(one.detach(), other.detach()) for one, other in pairs]
+            mismatch = first_mismatch(pairs)
+            names = nondeterministic_in(self.call.trace) if mismatch is not None else ()
+            close = bool(names) and self.request.tolerance > 0 and within(pairs, self.request.tolerance)
+        finally:
+            for tensor, after in zip(self.in_place, self.in_place_after, strict=True):
+                tensor.copy_(after)
         if mismatch is None:
             return "identical"
-        names = nondeterministic_in(self.call.trace)
-        tolerance = self.request.tolerance
-        if names and tolerance > 0 and within(pairs, tolerance):
-            return f"within {tolerance:g}"
+        if close:
+            return f"within {self.request.tolerance:g}"
         because = f"; {', '.join(names)} is documented as non-deterministic (see --tolerance)" if names else ""
         where = self.eager_after.paths[mismatch] if mismatch < len(self.eager_after.paths) else "a written tensor"
         raise _Stop(Refused(code="GR405", why=f"the replay's {where} differs from the eager result{because}"))
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a call may not change of a tensor that it was given, but for the contents."""
+    return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, tensor.storage_offset())
+
+
+def _typed(tensor: torch.Tensor) -> torch.Tensor:
+    """All the memory behind a tensor, as elements of its dtype where the size allows."""
+    everything = whole(tensor)
+    return everything if everything.numel() % tensor.itemsize else everything.view(tensor.dtype)
 
 
 def _divergence(diverged: Diverged) -> Refused:
@@ -370,10 +413,14 @@ def _divergence(diverged: Diverged) -> Refused:
                 evidence=(("operator", expected.name), ("values", str(changed))),
             )
     evidence = (("eager", expected.name if expected else None), ("captured", found.name if found else None))
-    return Refused(code="GR402", why=f"the capture ran other operators than the eager call: {diverged}", at=at, evidence=evidence)
+    return Refused(
+        code="GR402", why=f"the capture ran other operators than the eager call: {diverged}", at=at, evidence=evidence
+    )
 
 
 def _same_state(one: Any, other: Any) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True)) if isinstance(one, tuple) else torch.equal(one, other)
-
-
+    return (
+        all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        if isinstance(one, tuple)
+        else torch.equal(one, other)
+    )

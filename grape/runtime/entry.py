@@ -11,7 +11,7 @@ import torch
 from .backends.protocol import Backend, Graph
 from .guards import GuardSet
 from .outputs import Outputs
-from .placeholders import Placeholders
+from .placeholders import Placeholders, distinct
 from .prologue import Prologue
 from .recipe import Recipe
 
@@ -29,7 +29,8 @@ MISMATCH = _NoReplay()
 class Entry:
     """A graph with its guards (`guards`, `prologue`), its inputs (`placeholders`, `hidden`) and its outputs.
 
-    `written` are indices of argument leaves that the region writes in place. `effectful` is set where a replay changes
+    `written` are indices of argument leaves that the region writes in place, `changed` the tensors from outside that it
+    writes. `effectful` is set where a replay changes
     anything but its own outputs: the person's memory, or the random stream.
     """
 
@@ -43,6 +44,7 @@ class Entry:
     recipe: Recipe
     externals: Mapping[int, torch.Tensor]
     written: tuple[int, ...]
+    changed: Sequence[torch.Tensor]
     effectful: bool
     verified: str
     capture_ms: float
@@ -69,7 +71,7 @@ class Entry:
         for index in placeholders.bound:
             if leaves[index].data_ptr() != placeholders.addresses[index]:
                 return MISMATCH
-        if self.effectful and not self.guards.holds():
+        if self.effectful and (self._overlaps(leaves) or not self.guards.holds()):
             return MISMATCH
         arrived: Sequence[torch.Tensor] = ()
         if self.prologue.steps:
@@ -84,7 +86,19 @@ class Entry:
         self.replays += 1
         if self.written:
             self._copy_back(leaves)
+        if self.written or self.changed:
+            changed = [*self.changed, *(leaves[i] for i in self.written)]
+            # Autograd must see that values it may have saved are gone.
+            torch.autograd.graph.increment_version([t for t in changed if not t.is_inference()])
         return self.recipe.serve(leaves, containers, self.outputs.hand_out())
+
+    def _overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Is an argument the very memory that the region reads or writes from outside? At capture it was not."""
+        changed = {tensor.untyped_storage()._cdata for tensor in self.changed}
+        if changed and any(leaf.untyped_storage()._cdata in changed for leaf in leaves):
+            return True
+        outside = {tensor.untyped_storage()._cdata for tensor in self.externals.values()} if self.written else ()
+        return any(leaves[index].untyped_storage()._cdata in outside for index in self.written)
 
     def _copy_in(self, leaves: Sequence[torch.Tensor], arrived: Sequence[torch.Tensor]) -> None:
         targets: list[torch.Tensor] = list(self.hidden)
@@ -94,8 +108,9 @@ class Entry:
             if leaf.data_ptr() != self.placeholders.addresses[index]:
                 flat = self.placeholders.flat[index] if not self.written else None
                 if flat is None:
-                    targets.append(self.placeholders.tensors[index])
-                    sources.append(leaf)
+                    target = self.placeholders.targets[index]
+                    targets.append(target)
+                    sources.append(leaf if target.shape == leaf.shape else distinct(leaf))
                 else:
                     targets.append(flat)
                     sources.append(leaf.as_strided(flat.shape, flat.stride(), leaf.storage_offset()))
@@ -107,11 +122,12 @@ class Entry:
     def _copy_back(self, leaves: Sequence[torch.Tensor]) -> None:
         changed = [i for i in self.written if leaves[i].data_ptr() != self.placeholders.addresses[i]]
         if changed:
-            self.backend.copy([leaves[i] for i in changed], [self.placeholders.tensors[i] for i in changed])
+            self.backend.copy([distinct(leaves[i]) for i in changed], [self.placeholders.targets[i] for i in changed])
 
     def release(self) -> None:
         self.graph.release()
 
 
 def _same(found: Sequence[Any], expected: Sequence[Any]) -> bool:
-    return all(type(a) is type(b) and (a == b or (a != a and b != b)) for a, b in zip(found, expected, strict=True))
+    """By their text, which tells 0.0 from -0.0 and 1 from True, and has one NaN."""
+    return all(type(a) is type(b) and repr(a) == repr(b) for a, b in zip(found, expected, strict=True))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
-__all__ = ["environment"]
-
+__all__ = ["environment", "foreign_modes"]
 
 
 def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
@@ -24,7 +25,7 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
         torch._C._get_deterministic_algorithms(),
         torch._C._get_float32_matmul_precision() if hasattr(torch._C, "_get_float32_matmul_precision") else None,
         torch._C._len_torch_dispatch_stack() - own_modes,
-        torch._C._len_torch_function_stack(),
+        torch._C._len_torch_function_stack() and torch.get_default_device(),
     )
     if kind != "cuda":
         return common
@@ -38,3 +39,16 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
         torch._C._get_math_sdp_enabled(),
         torch._C._cuda_getCurrentRawStream(device.index or 0),
     )
+
+
+def foreign_modes(own_modes: int = 0) -> str | None:
+    """The kind of a mode of the person's that watches or changes operators, which a replay would pass by.
+
+    `torch.set_default_device` is a mode as well, and part of the environment.
+    """
+    if torch._C._len_torch_dispatch_stack() > own_modes:
+        return "TorchDispatchMode"
+    modes = (type(mode) for mode in _get_current_function_mode_stack())
+    if any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes):
+        return "TorchFunctionMode"
+    return None

@@ -18,6 +18,7 @@ from .backends.protocol import Backend
 from .backends.tape import TapeBackend
 from .placeholders import Arena
 from .region import Region, Situation
+from .trampoline import prune_traceback
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]
 
@@ -57,13 +58,16 @@ class GraphedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._thread is None:
             self._thread = get_ident()
-        if self._running or get_ident() != self._thread:
+        if self._running or get_ident() != self._thread or _is_transformed():
             return self.__wrapped__(*args, **kwargs)
         if self._region is None:
             self._region = self._make_region()
         self._running = True
         try:
             return self._region.call(args, kwargs)
+        except BaseException as error:
+            prune_traceback(error)
+            raise
         finally:
             self._running = False
 
@@ -97,6 +101,11 @@ class GraphedFunction:
             self._region.release()
             self._region.situation.backend.close()
         self._region = None
+
+
+def _is_transformed() -> bool:
+    """Inside `torch.func` transforms and compilers the arguments are no tensors with memory."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling()
 
 
 @overload

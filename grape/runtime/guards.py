@@ -1,21 +1,29 @@
 """What a region reads besides its arguments, and whether it is still as it was.
 
-The walk starts at the callable and follows everything its own code can name: closures, globals that the code mentions,
-`self`, modules with all their attributes, and other functions of the person. Library functions are not followed; what
-they read from a module or an object that was reached is. Tensors found on the way are the *sources* of storages that a
+The walk starts at the callable and follows everything its own code can name: closures, globals that the code mentions
+(also names that it only sets, and names that are not defined yet), `self`, modules with all their attributes, and other
+functions and classes of the person. Library functions are not followed; what they read from a module or an object that
+was reached is. Tensors found on the way are the *sources* of storages that a
 trace reads from outside; a storage without a source cannot be guarded, and the region is refused.
 """
 
 from __future__ import annotations
 
+import array
+import collections
 import dis
+import functools
+import os
+import sys
 import types
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from itertools import chain
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import torch
+from torch.nn.modules import module as _modules
 from torch.utils.hooks import RemovableHandle
 
 from ..tracing import is_own_code
@@ -40,6 +48,36 @@ _HOOKS = frozenset(
 )
 _UNREAD = frozenset(vars(torch.nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
 """Bookkeeping of every module: hooks (guarded by the number of the next handle) and notes for `state_dict`."""
+_GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
+    _modules._global_forward_hooks,
+    _modules._global_forward_pre_hooks,
+    _modules._global_forward_hooks_always_called,
+    _modules._global_forward_hooks_with_kwargs,
+)
+_CLASS_NOTES = frozenset(
+    [
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__annotations__",
+        "__abstractmethods__",
+        "_abc_impl",
+        "__parameters__",
+        "__orig_bases__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__annotations_cache__",
+        "__slotnames__",
+    ]
+)
+_CONTENTS: dict[type, Callable[[Any], Any]] = {
+    collections.deque: tuple,
+    bytearray: bytes,
+    array.array: bytes,
+}
+"""Containers that are neither lists nor dicts, and what their contents are."""
+_GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _LIMIT = 60_000
 _LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
 
@@ -53,12 +91,12 @@ class TooLarge(Exception):
 
 
 class GuardSet:
-    """A snapshot of the state that `root` can read; `holds` says whether it is unchanged.
+    """A snapshot of the state that `root` and the objects in `more` can read; `holds` says whether it is unchanged.
 
     `sources` maps a storage's identity to the tensor that it was found through.
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, more: tuple[Any, ...] = ()) -> None:
         self.sources: dict[int, tuple[str, torch.Tensor]] = {}
         self._dicts: list[dict[Any, Any]] = []
         self._lists: list[list[Any]] = []
@@ -66,13 +104,20 @@ class GuardSet:
         self._items: list[tuple[dict[str, Any], str, Any]] = []
         self._attributes: list[tuple[Any, str, Any]] = []
         self._codes: list[tuple[types.FunctionType, types.CodeType]] = []
-        self._sets: list[tuple[Any, Any]] = []
+        self._states: list[tuple[Callable[[], Any], Any]] = []
+        self._objects: list[Any] = []
         self._tensors: list[torch.Tensor] = []
         self._seen: dict[int, Any] = {}
-        self._pending: list[tuple[Any, str]] = [(root, "")]
+        self._roots = (root, *more)
+        self._pending: list[tuple[Any, str]] = [(one, "") for one in reversed(self._roots)]
+        self._pending += [(hooks, "hooks of all modules") for hooks in _GLOBAL_HOOKS if hooks]
         while self._pending:
             self._visit(*self._pending.pop())
         self._snapshot()
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """True for a tensor that was found itself, not through another view of its memory."""
+        return self._seen.get(id(tensor)) is tensor
 
     def _snapshot(self) -> None:
         self._filled = [d for d in self._dicts if d]  # an empty one is guarded by its length
@@ -80,19 +125,22 @@ class GuardSet:
         self._sizes = self._measure()
         self._places = self._locate()
         self._handles = RemovableHandle.next_id
+        self._classes = [*map(type, self._objects)]
 
     def _values(self) -> Iterator[Any]:
         attributes = [attributes_of(names) for names, attributes_of in self._modules]
-        return chain(chain.from_iterable([*attributes, *map(dict.values, self._filled)]), chain.from_iterable(self._lists))
+        return chain.from_iterable([*attributes, *map(dict.values, self._filled), *self._filled, *self._lists])
 
     def _measure(self) -> list[int]:
         return [*map(len, self._dicts), *map(len, self._lists), *[len(names) for names, _ in self._modules]]
 
-    def _locate(self) -> tuple[list[Any], ...]:
-        """Address, shape and stride of every tensor."""
+    def _locate(self) -> tuple[Any, ...]:
+        """Address, shape, stride and dtype of every tensor; where gradients may be recorded, whether it needs one."""
         tensors = self._tensors
         kind = torch.Tensor
-        return [*map(kind.data_ptr, tensors)], [*map(kind.size, tensors)], [*map(kind.stride, tensors)]
+        flags = [*map(_needs_grad, tensors)] if torch.is_grad_enabled() else None
+        places = [*map(kind.data_ptr, tensors)], [*map(kind.size, tensors)], [*map(kind.stride, tensors)]
+        return *places, [*map(_dtype, tensors)], flags
 
     def holds(self) -> bool:
         """True where nothing that was found has changed since."""
@@ -108,9 +156,10 @@ class GuardSet:
             self._measure() == self._sizes
             and all(map(is_, self._values(), self._saved))
             and all(names.get(name, self) is value for names, name, value in self._items)
-            and all(getattr(owner, name, self) is value for owner, name, value in self._attributes)
+            and all(_read(owner, name, self) is value for owner, name, value in self._attributes)
             and all(written_code(function) is code for function, code in self._codes)
-            and all(now == then for now, then in self._sets)
+            and all(state() == then for state, then in self._states)
+            and [*map(type, self._objects)] == self._classes
             and self._locate() == self._places
         )
 
@@ -123,11 +172,21 @@ class GuardSet:
 
     def difference(self) -> str | None:
         """What has changed, in words; None where nothing has."""
+        try:
+            return self._difference()
+        except KeyError as name:
+            return f"the attribute {name} of a module"
+
+    def _difference(self) -> str | None:
         if RemovableHandle.next_id != self._handles:
             for owner in self._seen.values():
                 if isinstance(owner, torch.nn.Module) and any(getattr(owner, name, None) for name in _HOOKS):
                     return f"a hook on {type(owner).__name__}"
+            if any(_GLOBAL_HOOKS):
+                return "a hook on all modules"
             self._handles = RemovableHandle.next_id
+        if [*map(type, self._objects)] != self._classes:
+            return "the class of an object that the region reads"
         if self._measure() != self._sizes:
             return "the number of attributes or items of an object that the region reads"
         for now, then in zip(self._values(), self._saved, strict=True):
@@ -137,14 +196,14 @@ class GuardSet:
             if names.get(name, self) is not value and not _equal(names.get(name, self), value):
                 return f"the global '{name}'"
         for owner, name, value in self._attributes:
-            if getattr(owner, name, self) is not value and not _equal(getattr(owner, name, self), value):
+            if _read(owner, name, self) is not value and not _equal(_read(owner, name, self), value):
                 return f"'{name}' of {getattr(owner, '__qualname__', type(owner).__name__)}"
         for function, code in self._codes:
             if written_code(function) is not code:
                 return f"the code of {function.__qualname__}"
-        for now, then in self._sets:
-            if now != then:
-                return "a set that the region reads"
+        for state, then in self._states:
+            if state() != then:
+                return "a set, an array or a function's attributes that the region reads"
         if self._locate() != self._places:
             return "the memory of a parameter, buffer or other tensor that the region reads"
         return None
@@ -168,12 +227,34 @@ class GuardSet:
         elif isinstance(value, (list, tuple)):
             self._sequence(value, where)
         elif isinstance(value, (set, frozenset)):
-            if isinstance(value, set):
-                self._sets.append((value, set(value)))
+            self._watch(functools.partial(_contents_of_set, value))
+            self._pending += [(item, where) for item in value]
+        elif type(value) in _CONTENTS:
+            self._watch(functools.partial(_CONTENTS[type(value)], value))
+            if isinstance(value, collections.deque):
+                self._pending += [(item, where) for item in value]
+        elif type(value).__module__ == "numpy":
+            if isinstance(getattr(value, "nbytes", None), int) and value.nbytes > 1 << 16:
+                raise TooLarge(where)
+            if hasattr(value, "tobytes"):
+                self._watch(value.tobytes)
+        elif isinstance(value, property):
+            self._pending += [(value.fget, where), (value.fset, where)]
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._pending.append((value.__func__, where))
+        elif isinstance(value, functools.partial):
+            self._pending += [(value.func, where), (value.args, where), (value.keywords, where)]
+        elif isinstance(value, weakref.ref):
+            self._pending.append((value(), where))
+        elif isinstance(value, (types.GeneratorType, torch.jit.ScriptModule)) or type(value).__module__ == "itertools":
+            raise TooLarge(where or type(value).__name__)
         elif isinstance(value, torch.nn.Module):
             self._module(value, where)
-        elif isinstance(getattr(value, "__dict__", None), dict):
+        else:
             self._object(value, where)
+
+    def _watch(self, state: Callable[[], Any]) -> None:
+        self._states.append((state, state()))
 
     def _tensor(self, tensor: torch.Tensor, where: str) -> None:
         if tensor.layout is torch.strided:
@@ -181,7 +262,7 @@ class GuardSet:
             self.sources.setdefault(tensor.untyped_storage()._cdata, (where, tensor))
 
     def _function(self, function: types.FunctionType, where: str) -> None:
-        if not is_own_code(function.__code__.co_filename):
+        if not _is_followed(function.__code__) and not any(function is root for root in self._roots):
             return
         self._codes.append((function, written_code(function)))
         for name in ("__defaults__", "__kwdefaults__"):
@@ -195,23 +276,51 @@ class GuardSet:
                 continue
             self._attributes.append((cell, "cell_contents", contents))
             self._pending.append((contents, name))
-        for name in _names(written_code(function)):
-            if name in function.__globals__:
-                value = function.__globals__[name]
-                self._items.append((function.__globals__, name, value))
+        self._watch(functools.partial(_attributes_of, function))
+        for name in _attributes_of(function):
+            self._items.append((function.__dict__, name, function.__dict__[name]))
+            self._pending.append((function.__dict__[name], name))
+        code = written_code(function)
+        names, every = _names(code)
+        for name in names:
+            value = function.__globals__.get(name, self)
+            self._items.append((function.__globals__, name, value))
+            if isinstance(value, types.ModuleType):
+                self._library(value, every, {id(value)})
+            elif value is not self:
                 self._pending.append((value, name))
 
+    def _library(self, module: types.ModuleType, names: frozenset[str], above: set[int]) -> None:
+        """What code that mentions these names can read from an imported module (``config.SCALE``)."""
+        own = _is_own_module(module) or module is os
+        for name in names.intersection(vars(module)):
+            value = vars(module)[name]
+            self._items.append((vars(module), name, value))
+            if isinstance(value, types.ModuleType):
+                if id(value) not in above:
+                    above.add(id(value))
+                    self._library(value, names, above)
+            elif own:
+                self._pending.append((value, f"{module.__name__}.{name}"))
+
     def _class(self, cls: type, where: str) -> None:
-        """Methods and class attributes of the person's own classes; library classes are taken as constant."""
-        methods = [f for f in vars(cls).values() if isinstance(f, types.FunctionType)]
-        if any(is_own_code(method.__code__.co_filename) for method in methods):
-            for name, value in vars(cls).items():
-                if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__"):
-                    self._attributes.append((cls, name, getattr(cls, name)))
-                    self._pending.append((getattr(value, "__func__", value), f"{cls.__name__}.{name}"))
+        """Methods and class attributes of the person's own classes; of library modules only which `forward` runs."""
+        own = [base for base in cls.__mro__ if _is_own_class(base)]
+        names = {name for base in own for name in vars(base)} - _CLASS_NOTES
+        if issubclass(cls, torch.nn.Module):
+            names.add("forward")
+            own = [base for base in cls.__mro__ if base is not object]
+        for base in own:
+            for name in names:
+                value: Any = vars(base).get(name, self)
+                self._items.append((vars(base), name, value))  # type: ignore[arg-type]
+                if value is not self:
+                    self._pending.append((value, f"{cls.__name__}.{name}"))
 
     def _dict(self, value: dict[Any, Any], where: str) -> None:
         self._dicts.append(value)
+        if type(value) is not dict and isinstance(getattr(value, "__dict__", None), dict):
+            self._object(value, where)
         for name, item in value.items():
             if name in _HOOKS and not item:
                 self._seen.setdefault(id(item), item)
@@ -227,14 +336,74 @@ class GuardSet:
         attributes = module.__dict__
         # A module that was unpickled or built by hand may lack some of the usual names.
         read = [name for name in attributes if name not in _UNREAD or (name in _HOOKS and attributes[name])]
+        self._objects.append(module)
         self._modules.append((attributes, _getter(read)))
         self._pending.append((type(module), where))
         for name in read:
             self._pending.append((attributes[name], f"{where}.{name}" if where else name))
 
     def _object(self, value: Any, where: str) -> None:
+        attributes = getattr(value, "__dict__", None)
+        slots = [name for base in type(value).__mro__ for name in _slots(base)]
+        if not isinstance(attributes, dict) and not slots:
+            return
+        self._objects.append(value)
         self._pending.append((type(value), where))
-        self._dict(value.__dict__, where)
+        for name in slots:
+            item = _read(value, name, self)
+            self._attributes.append((value, name, item))
+            if item is not self:
+                self._pending.append((item, f"{where}.{name}"))
+        if isinstance(attributes, dict):
+            self._dict(attributes, where)
+
+
+_dtype = attrgetter("dtype")
+_needs_grad = attrgetter("requires_grad")
+
+
+def _read(owner: Any, name: str, absent: Any) -> Any:
+    """`getattr`, for closure cells that may be empty as well."""
+    try:
+        return getattr(owner, name, absent)
+    except ValueError:
+        return absent
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = vars(cls).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    mangled = [f"_{cls.__name__.lstrip('_')}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
+    return tuple(name for name in mangled if name not in ("__dict__", "__weakref__"))
+
+
+def _contents_of_set(value: Any) -> frozenset[Any]:
+    return frozenset([(type(item), item) for item in value])
+
+
+def _attributes_of(function: types.FunctionType) -> list[str]:
+    """The names of what the person hung on a function (``f.calls``)."""
+    return [name for name in function.__dict__ if name not in ("__signature__", "__wrapped__")]
+
+
+def _is_followed(code: types.CodeType) -> bool:
+    """True for the person's own code, that of a REPL or of `exec` included."""
+    name = code.co_filename
+    return is_own_code(name) or (name.startswith("<") and not name.startswith("<frozen"))
+
+
+def _is_own_module(module: types.ModuleType | None) -> bool:
+    if module is None:
+        return False
+    file = getattr(module, "__file__", None)
+    return module.__name__ == "__main__" or (isinstance(file, str) and is_own_code(file))
+
+
+def _is_own_class(cls: type) -> bool:
+    if _is_own_module(sys.modules.get(cls.__module__)):
+        return True
+    methods = (f for f in vars(cls).values() if isinstance(f, types.FunctionType))
+    return any(is_own_code(method.__code__.co_filename) for method in methods)
 
 
 def _getter(names: list[str]) -> Any:
@@ -244,14 +413,23 @@ def _getter(names: list[str]) -> Any:
     return lambda attributes: tuple([attributes[name] for name in names])
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    """The globals that a code object mentions. `co_names` alone would not do: it holds attribute names as well."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+_mentioned: dict[int, tuple[types.CodeType, frozenset[str], frozenset[str]]] = {}
+
+
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """The globals that a code object mentions, and all names in it, attributes included; nested code too."""
+    known = _mentioned.get(id(code))
+    if known is None:
+        instructions = dis.get_instructions(code)
+        names = {i.argval for i in instructions if i.opname in _GLOBAL_INSTRUCTIONS}
+        every = set(code.co_names)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                inner = _names(constant)
+                names |= inner[0]
+                every |= inner[1]
+        known = _mentioned[id(code)] = (code, frozenset(names), frozenset(every))
+    return known[1:]
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -260,10 +438,10 @@ def _equal(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, tuple):
         return len(one) == len(other) and all(a is b or _equal(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, (float, complex)):
+        return repr(one) == repr(other)  # 0.0 is not -0.0
     return bool(one == other)
 
 
 def _short(value: Any) -> str:
     return repr(value)[:40] if isinstance(value, (bool, int, float, str, type(None))) else "..."
-
-

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from .backends.protocol import Backend
-from .placeholders import extent
+from .placeholders import distinct, extent
 
 __all__ = ["Outputs"]
 
@@ -38,7 +38,7 @@ class Outputs:
         tensors = [self._made[i] for i in members]
         base = min(tensor.storage_offset() for tensor in tensors)
         if len(tensors) == 1:
-            return tensors[0], base
+            return distinct(tensors[0]), base
         end = max(tensor.storage_offset() + extent(tensor) for tensor in tensors)
         return tensors[0].as_strided((max(0, end - base),), (1,), base), base
 
@@ -73,7 +73,9 @@ class Outputs:
             copy = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
             copies.append(copy)
             if len(members) == 1:
-                result[members[0]] = copy
+                made = self._made[members[0]]
+                expanded = made.shape != copy.shape
+                result[members[0]] = copy.as_strided(made.shape, made.stride()) if expanded else copy
             else:
                 for index in members:
                     made = self._made[index]

@@ -12,7 +12,7 @@ import torch
 
 from .backends.protocol import Backend
 
-__all__ = ["Arena", "Placeholders"]
+__all__ = ["Arena", "Placeholders", "distinct", "extent", "whole"]
 
 _ALIGNMENT = 512
 """What the CUDA caching allocator aligns to; kernels are chosen by alignment."""
@@ -96,6 +96,7 @@ class Placeholders:
             if leaf.requires_grad and not tensor.requires_grad:
                 tensor = tensor.detach().requires_grad_()
             self.tensors.append(tensor)
+        self.targets = [distinct(tensor) for tensor in self.tensors]
         self.flat = [_flattened(tensor) if i in self.copied else None for i, tensor in enumerate(self.tensors)]
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
 
@@ -111,6 +112,19 @@ def _span(members: Sequence[torch.Tensor]) -> tuple[int, int]:
     """The first element that the members touch, and the one past the last."""
     base = min(member.storage_offset() for member in members)
     return base, max(base, *(member.storage_offset() + extent(member) for member in members))
+
+
+def distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """Each element of a tensor once: expanded dimensions, which no copy may write through, are narrowed to one."""
+    if 0 not in tensor.stride():
+        return tensor.detach()
+    sizes = [min(size, 1) if step == 0 else size for size, step in zip(tensor.shape, tensor.stride(), strict=True)]
+    return tensor.detach().as_strided(sizes, tensor.stride(), tensor.storage_offset())
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All the memory behind a tensor, as bytes: other views of it may reach further than the tensor does."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _flattened(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -7,12 +7,13 @@ same order, or None. Names and values of the person's program reach the code as 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .structure import Again, Layout, Node, Static
+from .structure import Again, Layout, Node, Static, typed
 
 __all__ = ["Probe", "compile_probe"]
 
@@ -59,6 +60,7 @@ class _Writer:
         self.lines.append(f" {name} = {expression}")
         parts = (
             f"type({name}) is {self.constant(type(tensor))}",
+            f"{name}.layout is {self.constant(torch.strided)}",
             f"{name}.shape == {self.constant(tensor.shape)}",
             f"{name}.dtype is {self.constant(tensor.dtype)}",
             f"{name}.stride() == {self.constant(tensor.stride())}",
@@ -77,8 +79,21 @@ class _Writer:
         elif isinstance(value, (float, complex)):
             local = self.local()
             self.lines.append(f" {local} = {expression}")
-            self.need(f"type({local}) is {self.constant(type(value))} and repr({local}) == {self.constant(repr(value))}")
-        elif isinstance(value, (int, str, bytes, torch.device, slice, range, set, frozenset)):
+            self.need(
+                f"type({local}) is {self.constant(type(value))} and repr({local}) == {self.constant(repr(value))}"
+            )
+        elif isinstance(value, (slice, range)):
+            local = self.local()
+            self.lines.append(f" {local} = {expression}")
+            parts = self.constant(typed((value.start, value.stop, value.step)))
+            self.need(f"type({local}) is {self.constant(type(value))}")
+            self.need(f"{self.constant(typed)}(({local}.start, {local}.stop, {local}.step)) == {parts}")
+        elif isinstance(value, frozenset):
+            local = self.local()
+            self.lines.append(f" {local} = {expression}")
+            kind, tagged, items = map(self.constant, (frozenset, typed, frozenset(typed(value))))
+            self.need(f"type({local}) is {kind} and {kind}({tagged}({local})) == {items}")
+        elif isinstance(value, (int, str, bytes, torch.device)) and not isinstance(value, enum.Enum):
             local = self.local()
             self.lines.append(f" {local} = {expression}")
             self.need(f"type({local}) is {self.constant(type(value))} and {local} == {name}")
@@ -111,7 +126,10 @@ class _Writer:
         if node.kind == "object":
             source = self.local()
             self.lines.append(f" {source} = {name}.__dict__")
-        self.need(f"tuple({source}) == {self.constant(node.names)}")
+        if all(type(name) is str for name in node.names):
+            self.need(f"tuple({source}) == {self.constant(node.names)}")
+        else:
+            self.need(f"{self.constant(typed)}({source}) == {self.constant(typed(node.names))}")
         plain = node.cls is dict or node.kind in ("object", "attributes")
         getter = "" if plain else self.constant(dict.__getitem__)
         for key, child in zip(node.names, node.children, strict=True):
@@ -125,7 +143,11 @@ class _Writer:
             self.need(f"len({{{', '.join(f'id({c})' for c in containers)}}}) == {len(containers)}")
         self.aliasing(leaves)
         body = "\n".join(self.lines)
-        header = f"def probe(root, {', '.join(f'{name}={name}' for name in self.names)}):" if self.names else "def probe(root):"
+        header = (
+            f"def probe(root, {', '.join(f'{name}={name}' for name in self.names)}):"
+            if self.names
+            else "def probe(root):"
+        )
         source = f"{header}\n{body}\n return [{', '.join(leaves)}], [{', '.join(containers)}]"
         namespace = dict(self.names)
         exec(compile(source, "<grape probe>", "exec"), namespace)

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from .structure import Again, Layout, Node, Static
+from .structure import Again, Layout, Node, Static, new_container, new_tuple
 
-__all__ = ["ArgumentView", "Change", "Recipe", "write_recipe"]
+__all__ = ["ArgumentView", "Change", "Outside", "Recipe", "write_recipe"]
 
 Build = Callable[[Sequence[torch.Tensor], Sequence[Any], Sequence[Any]], Any]
 
@@ -36,6 +36,18 @@ class ArgumentView:
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """A tensor that the region reads from outside (`itself`), or a view that the capture made of one."""
+
+    tensor: torch.Tensor
+    itself: bool
+
+    def give(self) -> torch.Tensor:
+        """The very tensor; of a view a new tensor object, as each eager call makes one."""
+        return self.tensor if self.itself else self.tensor.detach()
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """An argument container that the call left with other contents: all of them are set again."""
 
@@ -45,8 +57,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`origin[i]` says what the i-th leaf of the result is: an int (argument), an `ArgumentView`, a tensor from
-    outside, or None (the next output of the graph). `root` is the result's node."""
+    """`origin[i]` says what the i-th leaf of the result is: an int (argument), an `ArgumentView`, an `Outside`, or
+    None (the next output of the graph). `root` is the result's node."""
 
     root: Any
     origin: tuple[Any, ...]
@@ -67,7 +79,7 @@ class Recipe:
             elif isinstance(origin, ArgumentView):
                 leaves.append(origin.of(arguments[origin.index]))
             else:
-                leaves.append(origin if origin.requires_grad else origin.detach())
+                leaves.append(origin.give())
         builder = _Builder(self, leaves, containers)
         for change in self.changes:
             builder.change(change)
@@ -91,13 +103,14 @@ class _Builder:
 
     def make(self, node: Node) -> Any:
         if node.kind == "method":
-            return types.MethodType(node.names[0], self.build(node.children[0]))
+            self.made[node.number] = types.MethodType(node.names[0], self.build(node.children[0]))
+            return self.made[node.number]
         if node.kind == "tuple":
             items = [self.build(child) for child in node.children]
-            new: Any = tuple(items) if node.cls is tuple else tuple.__new__(node.cls, items)
+            new: Any = new_tuple(node.cls, items)
             self.made[node.number] = new
             return new
-        new = [] if node.cls is list else {} if node.cls is dict else node.cls.__new__(node.cls)
+        new = new_container(node)
         self.made[node.number] = new
         self.fill(new, node)
         return new
@@ -168,13 +181,14 @@ def _contents(node: Node, layout: Layout, existing: Mapping[int, int] | None) ->
         if isinstance(child, int):
             return ("tensor", id(layout.leaves[child]))
         if isinstance(child, Static):
-            return ("static", type(child.value), child.value if child.value == child.value else "nan")
+            value = child.value
+            return ("static", type(value), repr(value) if isinstance(value, (float, complex)) else value)
         number = child.number
         if existing is not None:
             number = existing.get(number, ("new", number))
         return ("container", number)
 
-    return (node.names, tuple([token(child) for child in node.children]))
+    return (tuple([(type(name), name) for name in node.names]), tuple([token(child) for child in node.children]))
 
 
 def _nodes(root: Any) -> list[Node]:

@@ -8,6 +8,7 @@ nor a tensor, nor a stateless object (a function, a class, a dtype) is refused, 
 
 from __future__ import annotations
 
+import collections
 import enum
 import types
 from collections.abc import Sequence
@@ -16,7 +17,18 @@ from typing import Any
 
 import torch
 
-__all__ = ["Layout", "Node", "Unsupported", "flatten", "leaf_meta", "rebuild"]
+__all__ = [
+    "Layout",
+    "Node",
+    "Unsupported",
+    "flatten",
+    "leaf_meta",
+    "new_container",
+    "new_tuple",
+    "rebuild",
+    "stateful",
+    "typed",
+]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _STATELESS = (
@@ -39,6 +51,14 @@ _STATELESS = (
     torch.nn.Module,
 )
 _MAX_NODES = 20_000
+_BUILTIN = (list, tuple, dict, collections.OrderedDict, torch.Size)
+
+
+class _Plain:
+    """A class without anything of its own."""
+
+
+_PLAIN_SIZE = _Plain.__basicsize__
 
 
 class Unsupported(Exception):
@@ -108,11 +128,18 @@ class _Flattener:
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
             self.key.append((type(value), repr(value) if isinstance(value, (float, complex)) else value))
             return Static(value)
+        if type(value) is frozenset:  # a set could be changed, by the region or between calls: it is refused
+            if not all(type(item) in (type(None), bool, int, str, bytes) for item in value):
+                raise Unsupported(path, value)
+            self.key.append((frozenset, frozenset(typed(value))))
+            return Static(value)
         number = self.seen.get(id(value))
         if number is not None:
             self.key.append(("again", number))
             return Again(number)
         if isinstance(value, _STATELESS):
+            if _has_owner(value):
+                raise Unsupported(path, value)
             self.key.append(_identity(value))
             return Static(value)
         return self.container(value, path)
@@ -141,30 +168,29 @@ class _Flattener:
             raise Unsupported(path, value)
         self.layout.containers.append(value)
         if isinstance(value, tuple):
+            if cls is not tuple and not _is_known_tuple(cls):
+                raise Unsupported(path, value)
             self.key.append((cls, len(value)))
             children = tuple([self.visit(item, f"{path}[{i}]") for i, item in enumerate(value)])
             return Node(number, "tuple", cls, (), children)
         if isinstance(value, list):
+            if _has_slots(cls):
+                raise Unsupported(path, value)
             self.key.append((cls, len(value)))
             children = tuple([self.visit(item, f"{path}[{i}]") for i, item in enumerate(value)])
             return Node(number, "list", cls, (), children, self.attributes(value, path))
         if isinstance(value, dict):
             names = tuple(value)
-            if not all(isinstance(name, (*_PLAIN, *_STATELESS, tuple)) for name in names):
+            if not all(map(_is_key, names)) or isinstance(value, collections.defaultdict) or _has_slots(cls):
                 raise Unsupported(path, value)
-            self.key.append((cls, names))
+            self.key.append((cls, typed(names)))
             children = tuple([self.visit(dict.__getitem__(value, name), f"{path}[{name!r}]") for name in names])
             return Node(number, "dict", cls, names, children, self.attributes(value, path))
-        if isinstance(value, (set, frozenset)):
-            if not all(isinstance(item, _PLAIN) for item in value):
-                raise Unsupported(path, value)
-            self.key.append((cls, frozenset(value)))
-            return Static(value)
         if isinstance(value, types.MethodType):
             self.key.append((cls, value.__func__))
             owner = self.visit(value.__self__, f"{path}.__self__")
             return Node(number, "method", cls, (value.__func__,), (owner,))
-        if not hasattr(value, "__dict__") or hasattr(cls, "__next__") or _has_slots(cls):
+        if not hasattr(value, "__dict__") or hasattr(cls, "__next__") or _has_slots(cls) or _has_hidden_state(cls):
             raise Unsupported(path, value)
         names = tuple(vars(value))
         self.key.append((cls, names))
@@ -188,6 +214,30 @@ def _has_slots(cls: type) -> bool:
     return any(getattr(base, "__slots__", ()) for base in cls.__mro__ if base is not object)
 
 
+def _has_hidden_state(cls: type) -> bool:
+    """True for classes that keep state in C, beside or instead of their `__dict__` (a subclass of deque)."""
+    return cls.__basicsize__ != _PLAIN_SIZE
+
+
+def _has_owner(value: Any) -> bool:
+    """True for `log.append`, which changes what it belongs to, and for slices of anything but numbers."""
+    if isinstance(value, slice):
+        return not all(type(n) in (int, type(None)) for n in (value.start, value.stop, value.step))
+    owner = getattr(value, "__self__", None) if isinstance(value, types.BuiltinFunctionType) else None
+    return not isinstance(owner, (type(None), types.ModuleType, type))
+
+
+def _is_known_tuple(cls: type) -> bool:
+    structure = cls.__module__ == "torch.return_types" and hasattr(cls, "n_fields")
+    return cls is torch.Size or structure or (hasattr(cls, "_fields") and cls.__dictoffset__ == 0)
+
+
+def _is_key(name: Any) -> bool:
+    if isinstance(name, tuple):
+        return all(map(_is_key, name))
+    return not isinstance(name, (float, complex)) and isinstance(name, (*_PLAIN, *_STATELESS))
+
+
 class _Identity:
     """Compares by identity and keeps its object alive, so that the identity cannot be given to another."""
 
@@ -204,10 +254,10 @@ class _Identity:
 
 
 def _identity(value: Any) -> Any:
-    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum, range)):
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return value
-    if isinstance(value, slice):
-        return (slice, value.start, value.stop, value.step)
+    if isinstance(value, (slice, range)):
+        return (type(value), *typed((value.start, value.stop, value.step)))
     return _Identity(value)
 
 
@@ -234,13 +284,14 @@ def rebuild(root: Any, leaves: Sequence[Any], containers: dict[int, Any] | None 
 
     def make(node: Node) -> Any:
         if node.kind == "method":
-            return types.MethodType(node.names[0], build(node.children[0]))
+            made[node.number] = types.MethodType(node.names[0], build(node.children[0]))
+            return made[node.number]
         if node.kind == "tuple":
             items = [build(child) for child in node.children]
-            new: Any = tuple.__new__(node.cls, items) if node.cls is not tuple else tuple(items)
+            new: Any = new_tuple(node.cls, items)
             made[node.number] = new
             return new
-        new = [] if node.cls is list else {} if node.cls is dict else node.cls.__new__(node.cls)
+        new = new_container(node)
         made[node.number] = new
         if node.kind == "list":
             list.extend(new, [build(child) for child in node.children])
@@ -255,6 +306,47 @@ def rebuild(root: Any, leaves: Sequence[Any], containers: dict[int, Any] | None 
         return new
 
     return build(root)
+
+
+def new_tuple(cls: type, items: list[Any]) -> Any:
+    """A tuple, a namedtuple (past its `__new__`), or one of torch's own (`torch.Size`, results of `max`, ...)."""
+    if cls is tuple:
+        return tuple(items)
+    return tuple.__new__(cls, items) if hasattr(cls, "_fields") else cls(items)
+
+
+def new_container(node: Node) -> Any:
+    """An empty container of the node's class, made past its `__init__` and `__new__`."""
+    if node.kind == "list":
+        return list.__new__(node.cls)
+    if node.kind == "dict":
+        return (collections.OrderedDict if issubclass(node.cls, collections.OrderedDict) else dict).__new__(node.cls)
+    return object.__new__(node.cls)
+
+
+def stateful(layout: Layout) -> tuple[Any, ...]:
+    """What came as an argument and has state or code that the key does not hold: modules, functions, classes."""
+    found: list[Any] = []
+    pending = [layout.root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Static):
+            if isinstance(node.value, (torch.nn.Module, types.FunctionType, type)):
+                found.append(node.value)
+        elif isinstance(node, Node):
+            pending.extend(node.children)
+            if node.extra is not None:
+                pending.append(node.extra)
+            if node.kind == "method":
+                found.append(node.names[0])
+            elif node.cls not in _BUILTIN:
+                found.append(node.cls)
+    return tuple(found)
+
+
+def typed(names: Any) -> tuple[Any, ...]:
+    """Names with their types, for 1, 1.0 and True are equal."""
+    return tuple([(type(n), typed(n) if isinstance(n, tuple) else n) for n in names])
 
 
 def _set_item(target: Any, name: Any, value: Any) -> None:

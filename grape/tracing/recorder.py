@@ -25,6 +25,8 @@ HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, ate
 """Operators whose result is a Python value that the host waits for."""
 
 _names: dict[Any, str] = {}
+_dtypes: dict[torch.dtype, str] = {}
+_devices: dict[torch.device, str] = {}
 _written_arguments: dict[Any, tuple[tuple[int, str, bool], ...]] = {}
 _MASKS = (torch.bool, torch.uint8)
 
@@ -116,6 +118,10 @@ class Recorder:
         """Storages that were made since the recording began."""
         return self._born
 
+    def storage(self, number: int) -> int:
+        """The identity of the storage with this number."""
+        return int(self._references[number].cdata)
+
     @property
     def last_read(self) -> HostRead | None:
         return self._reads[-1] if self._reads else None
@@ -137,8 +143,8 @@ class Recorder:
             tensor.storage_offset() - base,
             tuple(tensor.shape),
             tensor.stride(),
-            str(tensor.dtype)[6:],
-            str(tensor.device),
+            _dtypes.get(tensor.dtype) or _dtypes.setdefault(tensor.dtype, str(tensor.dtype)[6:]),
+            _devices.get(tensor.device) or _devices.setdefault(tensor.device, str(tensor.device)),
             tensor.nbytes,
         )
 
@@ -181,12 +187,14 @@ class Recorder:
         outputs = tuple([self._view(tensor) for tensor in results])
         if function is aten.lift_fresh.default:
             # A tensor made from Python values enters here; its contents are scalars of the trace.
-            frozen_kwargs = (*frozen_kwargs, ("contents", contents or contents_of(results[0])))
+            frozen_kwargs = (*frozen_kwargs, ("contents", contents or contents_of(args[0])))
         born = tuple(sorted({view.storage for view in outputs if view.storage >= known}))
         self._born.update(born)
         written = self._written(function, args, kwargs)
-        if not self._needs_grad:
-            self._needs_grad = any(tensor.requires_grad for tensor in results)
+        if not self._needs_grad and torch.is_grad_enabled():
+            # Seen from below autograd, results carry no mark yet; what they are computed from does.
+            inputs = (*tensors_in(args), *tensors_in(tuple(kwargs.values())))
+            self._needs_grad = any(tensor.requires_grad for tensor in inputs)
         name = _names.get(function) or _names.setdefault(function, str(function))
         record = OpRecord(
             len(self._ops),

@@ -1,0 +1,41 @@
+"""The random programs of the tape on a GPU: graphs are real, and every call still equals the eager one."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from grape.runtime.backends.cuda import CudaBackend
+from tests.property.programs import Program, codes, run_program
+
+EXAMPLES = 130
+PARTS = 4
+
+
+@pytest.fixture
+def repeatable() -> Iterator[None]:
+    """The eager twin must equal itself: no atomics."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_call_served_by_grape_equals_an_eager_call(part: int, repeatable: None) -> None:
+    """520 programs in all, each with its own backend, pool and graphs."""
+    served: collections.Counter[str] = collections.Counter()
+    device = torch.device("cuda", torch.cuda.current_device())
+
+    def program_agrees(program: Program) -> None:
+        served.update(codes([run_program(program, CudaBackend(device))]))
+
+    program_agrees.__qualname__ += f" {part}"
+    program_agrees.__name__ += f"_{part}"
+    examples = settings.default.max_examples if not settings.default.derandomize else EXAMPLES
+    settings(max_examples=examples)(given(program=Program.strategy())(program_agrees))()
+    assert served["replayed"] > 0.3 * sum(served.values()), served

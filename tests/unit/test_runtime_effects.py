@@ -1,0 +1,407 @@
+"""What a replay would not repeat is refused; what goes wrong leaves the call as it would have been."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+import random
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import grape
+from grape.runtime import GraphedFunction
+from grape.runtime.backends.tape import TapeBackend
+from tests.property.programs import Twins, World, eager_to_graph
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def work(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2 + 1).tanh() * 0.5
+
+
+def one(world: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    world.seed = getattr(world, "seed", 0) + 1
+    return (torch.randn(3, 4, generator=torch.Generator().manual_seed(world.seed)),), {}
+
+
+def graphed(function: Callable[..., Any]) -> GraphedFunction:
+    return GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+
+
+def refused(function: Callable[..., Any], times: int = 8) -> Any:
+    """The refusal after some calls."""
+    served = graphed(function)
+    with eager_to_graph():
+        for _ in range(times):
+            served(torch.ones(3, 4))
+    evidence = served.evidence()
+    assert evidence is not None
+    assert evidence.replays == 0
+    return evidence.refused
+
+
+# -- Python effects --------------------------------------------------------------------------------------------------
+
+COUNT = 0
+LOG: list[Any] = []
+QUEUE: collections.deque[Any] = collections.deque()
+TICKS = itertools.count()
+LAST: Any = None
+logger = logging.getLogger("grape.tests")
+
+
+def _prints(x: torch.Tensor) -> torch.Tensor:
+    print("in the region")
+    return work(x)
+
+
+def _appends(x: torch.Tensor) -> torch.Tensor:
+    LOG.append(x.shape)
+    return work(x)
+
+
+def _appends_to_a_deque(x: torch.Tensor) -> torch.Tensor:
+    QUEUE.append(1)
+    return work(x)
+
+
+def _counts(x: torch.Tensor) -> torch.Tensor:
+    global COUNT
+    COUNT += 1
+    return work(x)
+
+
+def _sets_a_global(x: torch.Tensor) -> torch.Tensor:
+    global LAST
+    LAST = work(x)
+    return LAST * 2
+
+
+def _counts_on_itself(x: torch.Tensor) -> torch.Tensor:
+    _counts_on_itself.calls = getattr(_counts_on_itself, "calls", 0) + 1  # type: ignore[attr-defined]
+    return work(x)
+
+
+def _ticks(x: torch.Tensor) -> torch.Tensor:
+    next(TICKS)
+    return work(x)
+
+
+def _random(x: torch.Tensor) -> torch.Tensor:
+    return work(x) if random.random() < 2 else x
+
+
+def _random_scalar(x: torch.Tensor) -> torch.Tensor:
+    return work(x) * random.gauss(0, 1)
+
+
+def _logs(x: torch.Tensor) -> torch.Tensor:
+    logger.warning("in the region")
+    return work(x)
+
+
+def _writes(x: torch.Tensor) -> torch.Tensor:
+    sys.stderr.write("x")
+    return work(x)
+
+
+EFFECTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "print": _prints,
+    "append to a list": _appends,
+    "append to a deque": _appends_to_a_deque,
+    "count in a global": _counts,
+    "set a global": _sets_a_global,
+    "count on the function": _counts_on_itself,
+    "random choice": _random,
+    "random scalar": _random_scalar,
+    "log": _logs,
+    "write": _writes,
+}
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_effects_are_refused(effect: str) -> None:
+    assert refused(EFFECTS[effect]).code in ("GR404", "GR403")
+
+
+def test_an_iterator_in_a_global_is_refused() -> None:
+    assert refused(_ticks).code == "GR405"
+
+
+def test_numpy_random_is_refused() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert refused(lambda x: work(x) if numpy.random.rand() < 2 else x).code in ("GR404", "GR405")
+
+
+def test_numpy_escape_is_refused() -> None:
+    pytest.importorskip("numpy")
+    assert refused(lambda x: work(x) + float(x.numpy().sum())).code == "GR101"
+    assert refused(lambda x: work(x) + x.tolist()[0][0]).code == "GR101"
+
+
+@pytest.mark.parametrize("path", ["scalar", "shape", "state"])
+def test_effects_on_a_path_that_was_not_traced(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first calls are quiet; later ones print, under another key or with other state."""
+    state = {"loud": False}
+
+    def function(x: torch.Tensor, loud: bool = False) -> torch.Tensor:
+        if loud or x.shape[0] == 5 or state["loud"]:
+            print("loud")
+        return work(x)
+
+    served = graphed(function)
+    with eager_to_graph():
+        for _ in range(6):
+            served(torch.ones(3, 4))
+        capsys.readouterr()
+        state["loud"] = path == "state"
+        for _ in range(8):
+            served(torch.ones(5 if path == "shape" else 3, 4), path == "scalar")
+    assert capsys.readouterr().out == "loud\n" * 8
+
+
+def test_hidden_state_in_a_method() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return work(x)
+
+    twins = Twins(lambda: World(function=Net()))
+    twins.calls_of(one, 8)
+    assert twins.refused.code == "GR404"
+
+
+def test_recurrent_state_kept_on_the_module() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = torch.zeros(3, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.h = work(x + self.h)
+            return self.h * 2
+
+    twins = Twins(lambda: World(function=Net()))
+    twins.calls_of(one, 10)
+
+
+def test_a_mode_of_the_person_sees_every_operator() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.t() + 1).tanh() * 2
+
+    served = graphed(function)
+    counts = []
+    with eager_to_graph():
+        for _ in range(10):
+            with FlopCounterMode(display=False) as counter:
+                served(torch.ones(3, 4))
+            counts.append(counter.get_total_flops())
+    assert len(set(counts)) == 1
+
+
+def test_default_device_is_a_mode_that_is_understood() -> None:
+    twins = Twins(lambda: World(function=lambda x: work(x) + torch.ones(4)))
+    with torch.device("cpu"):
+        twins.warm(one)
+    twins.calls_of(one, 2)
+
+
+def test_vmap_runs_eagerly() -> None:
+    served = graphed(work)
+    with eager_to_graph():
+        for _ in range(7):
+            served(torch.ones(4))
+    x = torch.randn(3, 4)
+    assert torch.equal(torch.func.vmap(served)(x), work(x))
+    assert served.evidence().replays  # type: ignore[union-attr]
+
+
+# -- values that the host reads --------------------------------------------------------------------------------------
+
+READS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "branch on an argument": lambda x: work(x) if (x[0, 0] > 0).item() else work(x) * 2,
+    "branch on all": lambda x: work(x) if bool((x > -100).all()) else work(x) * 2,
+    "number from an argument": lambda x: work(x) * int(x[0, 0] > 0),
+    "sign of zero": lambda x: torch.copysign(work(x), torch.full((4,), float(x[0, 0].sign() * 0.0))),
+    "read before a write": lambda x: (work(x) if bool(x[0, 0] > 0) else work(x) * 2) + x.mul_(0.5),
+    "read after a write": lambda x: (x.mul_(-1), work(x) if bool(x[0, 0] > 0) else work(x) * 2)[1],
+    "value returned": lambda x: (work(x), (x[0, 0] > 0).item()),
+    "shape from data": lambda x: work(x)[x[:, 0] > 0],
+    "nonzero": lambda x: work(x[:, 0].nonzero().float()),
+    "index by a value": lambda x: work(x)[int(x[0].argmax())],
+    "loop over a value": lambda x: sum(work(x) * i for i in range(int(x[0].argmax()) + 1)),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_values_read_on_the_host(read: str) -> None:
+    twins = Twins(lambda: World(function=READS[read]))
+    twins.calls_of(one, 24)
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def failing(x: torch.Tensor, fail: bool = False) -> torch.Tensor:
+    y = work(x)
+    if fail:
+        raise ValueError("of the person")
+    return y
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 4, 8])
+def test_an_exception_keeps_its_traceback(after: int) -> None:
+    served = graphed(failing)
+    with eager_to_graph():
+        for _ in range(after):
+            served(torch.ones(3, 4))
+        with pytest.raises(ValueError, match="of the person") as caught:
+            served(torch.ones(3, 4), fail=True)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.name for frame in frames] == ["test_an_exception_keeps_its_traceback", "failing"]
+    assert frames[-1].line == 'raise ValueError("of the person")'
+    with eager_to_graph():
+        assert torch.equal(served(torch.ones(3, 4)), work(torch.ones(3, 4)))
+
+
+class Raises(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [Raises, KeyboardInterrupt])
+def test_an_exception_only_in_the_capture(error: type[BaseException]) -> None:
+    def capturing() -> bool:
+        modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+        return any(type(mode).__name__ == "CaptureMode" for mode in modes)
+
+    def checked(x: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.dropout(work(x), 0.5)
+        if capturing():
+            raise error("in the capture")
+        return y
+
+    served = graphed(checked)
+    raised = 0
+    for seed in range(12):
+        torch.manual_seed(seed)
+        expected = torch.nn.functional.dropout(work(torch.ones(3, 4)), 0.5)
+        state = torch.get_rng_state()
+        torch.manual_seed(seed)
+        try:
+            with eager_to_graph():
+                result = served(torch.ones(3, 4))
+        except error:
+            raised += 1
+            assert error is KeyboardInterrupt
+        else:
+            assert torch.equal(result, expected)
+        assert torch.equal(torch.get_rng_state(), state)
+    assert raised == 0 or error is KeyboardInterrupt
+    assert served.evidence().replays == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("where", ["replay", "compare"])
+def test_state_is_whole_after_a_failed_verification(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replay of the verification fails half-way; what the eager call left in the buffer stands."""
+    from grape.runtime import capture
+    from grape.runtime.backends.tape_graph import TapeGraph
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory")
+
+    if where == "replay":
+        monkeypatch.setattr(TapeGraph, "replay", fails)
+    else:
+        monkeypatch.setattr(capture, "first_mismatch", fails)
+
+    def build() -> World:
+        buffer = torch.zeros(3, 4)
+        return World(function=lambda x: work(x) + buffer.add_(x), buffer=buffer)
+
+    twins = Twins(build)
+    twins.calls_of(one, 8)
+    assert twins.refused.code == "GR405"
+
+
+def test_a_fault_of_the_capture_does_not_reach_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    from grape.runtime import capture
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(capture, "write_recipe", fails)
+    twins = Twins(lambda: World(function=work))
+    twins.calls_of(one, 8)
+    assert "a fault" in twins.refused.why
+
+
+def test_other_threads_run_eagerly() -> None:
+    served = graphed(work)
+    with eager_to_graph():
+        for _ in range(8):
+            served(torch.ones(3, 4))
+    evidence = served.evidence()
+    assert evidence is not None
+    replays, found = evidence.replays, []
+
+    def other() -> None:
+        found.append(served(torch.full((3, 4), 2.0)))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert torch.equal(found[0], work(torch.full((3, 4), 2.0)))
+    assert served.evidence().replays == replays > 0  # type: ignore[union-attr]
+
+
+def test_recursion_runs_eagerly_inside() -> None:
+    @grape.graph
+    def function(x: torch.Tensor, depth: int) -> torch.Tensor:
+        return work(x) if depth == 0 else work(function(x, depth - 1)) + 1
+
+    with eager_to_graph():
+        for i in range(10):
+            x = torch.full((3, 4), float(i))
+            assert torch.equal(function(x, 2), work(work(work(x)) + 1) + 1)
+    function.release()
+
+
+def test_release_and_again() -> None:
+    twins = Twins(lambda: World(function=work))
+    for _ in range(3):
+        twins.warm(one)
+        twins.graphed.release()
+
+
+def test_a_kept_result_survives_later_graphs() -> None:
+    """Results of one shape stay as they are while other shapes are captured into the same pool."""
+    twins = Twins(lambda: World(function=lambda x: work(x) + 1))
+    for rows in (3, 5, 2, 3, 7, 5, 3):
+        for _ in range(6):
+            twins.call(lambda w, rows=rows: ((torch.full((rows, 4), float(len(twins.results))),), {}))
+    assert twins.replays > 10
+
+
+def test_gradients_are_refused() -> None:
+    with torch.enable_grad():
+        net = nn.Linear(4, 4)
+        assert refused(lambda x: net(x).tanh() * 2 + 1).code == "GR405"

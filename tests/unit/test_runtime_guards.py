@@ -1,0 +1,476 @@
+"""Each guard by name: state that changes between two calls must be seen, whatever it is kept in."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+from torch import nn
+from torch.nn import functional as F
+
+from tests.property.programs import Twins, World
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def x_of(world: World) -> torch.Tensor:
+    world.seed = getattr(world, "seed", 0) + 1
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(world.seed))
+
+
+def one(world: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (x_of(world),), {}
+
+
+def own_globals(function: types.FunctionType, **values: Any) -> types.FunctionType:
+    """The function with globals of its own, so that the twins do not share them."""
+    code = function.__code__
+    return types.FunctionType(code, {"__builtins__": __builtins__, "torch": torch, "F": F, **values}, code.co_name)
+
+
+def check(
+    build: Callable[[], World], change: Callable[[World], Any], call: Any = one, *, replays_again: bool = True
+) -> Twins:
+    """Replay; change something in both worlds; the results must go on agreeing, and graphs be made again."""
+    twins = Twins(build)
+    twins.warm(call)
+    twins.both(change)
+    twins.calls_of(call, 2)
+    if replays_again:
+        twins.warm(call, limit=12)
+    twins.close()
+    return twins
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.drop = nn.Dropout(0.5)
+        self.register_buffer("mean", torch.randn(4))
+        self.scale = 2.0
+        self.mode = "plain"
+        self.options = {"shift": 1.0}
+        self.weights = [torch.randn(4), torch.randn(4)]
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.drop(self.first(x) - self.mean) * self.scale + self.options["shift"]
+        return x * self.weights[0] if self.mode == "plain" else x.relu() + self.weights[1]
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * 2
+
+
+def net_world() -> World:
+    net = Net()
+    return World(function=net, net=net)
+
+
+NET_CHANGES: dict[str, Callable[[World], Any]] = {
+    "parameter replaced": lambda w: setattr(w.net.first, "weight", nn.Parameter(torch.randn(4, 4))),
+    "parameter's data swapped": lambda w: setattr(w.net.first.weight, "data", torch.randn(4, 4)),
+    "parameter written in place": lambda w: w.net.first.weight.mul_(2),
+    "state dict loaded": lambda w: w.net.load_state_dict({k: v + 1 for k, v in w.net.state_dict().items()}),
+    "buffer replaced": lambda w: setattr(w.net, "mean", torch.randn(4)),
+    "train": lambda w: w.net.train(),
+    "train of a part": lambda w: w.net.drop.train(),
+    "attribute of self": lambda w: setattr(w.net, "scale", 3.0),
+    "attribute to minus zero": lambda w: setattr(w.net, "scale", -0.0),
+    "attribute to another type": lambda w: setattr(w.net, "scale", 2),
+    "branch": lambda w: setattr(w.net, "mode", "other"),
+    "item of a dict": lambda w: w.net.options.update(shift=2.0),
+    "item of a list": lambda w: w.net.weights.__setitem__(0, torch.randn(4)),
+    "part replaced": lambda w: setattr(w.net, "first", nn.Linear(4, 4)),
+    "part deleted and set": lambda w: (delattr(w.net, "scale"), setattr(w.net, "scale", 5.0)),
+    "class of a part": lambda w: setattr(w.net.first, "__class__", Doubled),
+    "double": lambda w: (w.net.options.clear(), w.net.options.update(shift=4.0)),
+}
+
+
+@pytest.mark.parametrize("change", NET_CHANGES)
+def test_a_module_that_changed(change: str) -> None:
+    check(net_world, NET_CHANGES[change])
+
+
+def test_a_hook_registered_later_runs() -> None:
+    def register(world: World) -> None:
+        world.seen = []
+        world.net.first.register_forward_hook(lambda module, args, out: world.seen.append(len(args)))
+
+    check(net_world, register, replays_again=False)
+
+
+def test_a_hook_on_all_modules_runs() -> None:
+    handles = []
+
+    def register(world: World) -> None:
+        world.seen = []
+        net = world.net
+        handles.append(
+            nn.modules.module.register_module_forward_hook(lambda m, a, out: world.seen.append(1) if m is net else None)
+        )
+
+    try:
+        check(net_world, register, replays_again=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def test_a_hook_that_was_there_first() -> None:
+    def build() -> World:
+        world = net_world()
+        world.seen = []
+        world.net.first.register_forward_hook(lambda module, args, out: world.seen.append(1))
+        return world
+
+    twins = Twins(build)
+    twins.calls_of(one, 6)
+    assert twins.refused.code == "GR404"
+
+
+def test_parameters_that_start_to_need_gradients() -> None:
+    def build() -> World:
+        world = net_world()
+        world.net.requires_grad_(False)
+        return world
+
+    with torch.enable_grad():
+        check(build, lambda w: w.net.requires_grad_(True), replays_again=False)
+
+
+@pytest.mark.parametrize(
+    "enter",
+    [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.inference_mode,
+        torch.enable_grad,
+    ],
+)
+def test_modes(enter: Callable[[], Any]) -> None:
+    twins = Twins(net_world)
+    twins.warm(one)
+    with enter():
+        twins.calls_of(one, 3)
+    twins.calls_of(one, 2)
+
+
+def test_default_dtype() -> None:
+    def build() -> World:
+        return World(function=lambda x: x * 2 + torch.ones(4) + torch.full((4,), 0.1).sum())
+
+    twins = Twins(build)
+    twins.warm(one)
+    torch.set_default_dtype(torch.float64)
+    try:
+        twins.calls_of(one, 4)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    twins.calls_of(one, 2)
+
+
+# -- what code can name ----------------------------------------------------------------------------------------------
+
+
+def uses_globals(x: torch.Tensor) -> torch.Tensor:
+    return (x + table).tanh() * scale + max(1, 2)  # noqa: F821
+
+
+def globals_world() -> World:
+    function = own_globals(uses_globals, table=torch.ones(4), scale=2.0)
+    return World(function=function, names=function.__globals__)
+
+
+GLOBAL_CHANGES: dict[str, Callable[[World], Any]] = {
+    "tensor rebound": lambda w: w.names.update(table=torch.randn(4)),
+    "tensor in place": lambda w: w.names["table"].mul_(3),
+    "scalar changed": lambda w: w.names.update(scale=3.0),
+    "builtin shadowed": lambda w: w.names.update(max=min),
+    "code replaced": lambda w: setattr(w.function, "__code__", own_globals(lambda x: (x * 2).sin() + 1).__code__),
+}
+
+
+@pytest.mark.parametrize("change", GLOBAL_CHANGES)
+def test_globals(change: str) -> None:
+    def compare_names(world: World) -> None:
+        GLOBAL_CHANGES[change](world)
+
+    def build() -> World:
+        world = globals_world()
+        world.names = Hidden(world.names)
+        return world
+
+    check(build, compare_names)
+
+
+class Hidden(dict[str, Any]):
+    """Globals that are not compared between the twins; a view of the real ones."""
+
+    def __init__(self, real: dict[str, Any]) -> None:
+        super().__init__()
+        self._real = lambda: real
+
+    def update(self, **values: Any) -> None:  # type: ignore[override]
+        self._real().update(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._real()[name]
+
+
+def _closure() -> World:
+    scale, table = 2.0, torch.ones(4)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x + table).tanh() * scale
+
+    def change(to: Any) -> None:
+        nonlocal scale
+        scale = to
+
+    return World(function=function, change=change)
+
+
+def test_closure_cell() -> None:
+    check(_closure, lambda w: w.change(3.0))
+
+
+def _holder_world(holder: Any, read: Callable[[Any], Any]) -> Callable[[], World]:
+    """A region that reads `read(holder)`, a Python number, from an object that only its code names."""
+
+    def build() -> World:
+        made = holder()
+
+        def function(x: torch.Tensor) -> torch.Tensor:
+            return (x * read(made)).tanh() + 1
+
+        return World(function=function, holder=made)
+
+    return build
+
+
+class Base:
+    scale = 2.0
+
+    @property
+    def value(self) -> float:
+        return self.scale
+
+    @classmethod
+    def of_class(cls) -> float:
+        return cls.scale
+
+
+class Derived(Base):
+    pass
+
+
+class Slotted:
+    __slots__ = ("scale",)
+
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+
+@dataclasses.dataclass(slots=True)
+class SlottedData:
+    scale: float = 2.0
+
+
+class Attributed(dict[str, Any]):
+    scale = 2.0
+
+
+def _fresh_class() -> type:
+    return type("Fresh", (Derived,), {"scale": 2.0, "__module__": __name__})
+
+
+def _module() -> types.ModuleType:
+    module = types.ModuleType("settings")
+    module.scale = 2.0  # type: ignore[attr-defined]
+    return module
+
+
+HOLDERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "class attribute": (_fresh_class, lambda h: h.scale, lambda h: setattr(h, "scale", 3.0)),
+    "attribute of an instance's class": (
+        lambda: _fresh_class()(),
+        lambda h: h.scale,
+        lambda h: setattr(type(h), "scale", 3.0),
+    ),
+    "property": (lambda: _fresh_class()(), lambda h: h.value, lambda h: setattr(type(h), "scale", 3.0)),
+    "classmethod": (lambda: _fresh_class()(), lambda h: h.of_class(), lambda h: setattr(type(h), "scale", 3.0)),
+    "instance over class": (lambda: _fresh_class()(), lambda h: h.scale, lambda h: setattr(h, "scale", 3.0)),
+    "slots": (Slotted, lambda h: h.scale, lambda h: setattr(h, "scale", 3.0)),
+    "dataclass with slots": (SlottedData, lambda h: h.scale, lambda h: setattr(h, "scale", 3.0)),
+    "dict with attributes": (Attributed, lambda h: h.scale, lambda h: setattr(h, "scale", 3.0)),
+    "deque": (lambda: collections.deque([2.0]), lambda h: h[0], lambda h: h.__setitem__(0, 3.0)),
+    "key of a dict": (
+        lambda: {2: None, 5: 1},
+        lambda h: next(k for k, v in h.items() if v is None),
+        lambda h: (h.clear(), h.update({3: None, 5: 1})),
+    ),
+    "set": (lambda: {2}, lambda h: sum(h), lambda h: (h.clear(), h.add(3))),
+    "set, type of the item": (
+        lambda: {1},
+        lambda h: 2 if type(min(h)) is int else 3,
+        lambda h: (h.clear(), h.add(True)),
+    ),
+    "partial": (
+        lambda: functools.partial(lambda k, a: k["scale"] * a, {"scale": 2.0}),
+        lambda h: h(1),
+        lambda h: h.args[0].update(scale=3.0),
+    ),
+    "nested": (
+        lambda: {"a": [types.SimpleNamespace(b=(types.SimpleNamespace(scale=2.0),))]},
+        lambda h: h["a"][0].b[0].scale,
+        lambda h: setattr(h["a"][0].b[0], "scale", 3.0),
+    ),
+    "bytearray": (lambda: bytearray(b"2"), lambda h: h[0], lambda h: h.__setitem__(0, 9)),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_number_kept_in(holder: str) -> None:
+    make, read, change = HOLDERS[holder]
+    check(_holder_world(make, read), lambda w: change(w.holder))
+
+
+def test_a_number_kept_in_numpy() -> None:
+    numpy = pytest.importorskip("numpy")
+    check(_holder_world(lambda: numpy.array([2.0]), lambda h: float(h[0])), lambda w: w.holder.__setitem__(0, 3.0))
+
+
+def test_a_number_behind_a_weak_reference() -> None:
+    def build() -> World:
+        owner = Base()
+        reference = weakref.ref(owner)
+        return World(function=lambda x: (x * reference().scale).tanh() + 1, owner=owner)  # type: ignore[union-attr]
+
+    check(build, lambda w: setattr(w.owner, "scale", 3.0))
+
+
+def test_a_number_of_an_imported_module() -> None:
+    def uses_module(x: torch.Tensor) -> torch.Tensor:
+        return (x * settings.scale).tanh() + 1  # type: ignore[name-defined] # noqa: F821
+
+    def build() -> World:
+        module = _module()
+        return World(function=own_globals(uses_module, settings=module), module=module)
+
+    check(build, lambda w: setattr(w.module, "scale", 3.0))
+
+
+def test_a_function_of_a_library_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(lambda: World(function=lambda x: F.gelu(x).tanh() + 1))
+    twins.warm(one)
+    monkeypatch.setattr(F, "gelu", torch.sigmoid)
+    twins.calls_of(one, 2)
+
+
+def test_code_without_a_file() -> None:
+    def build() -> World:
+        names: dict[str, Any] = {"scale": 2.0}
+        exec("def function(x):\n return (x * scale).tanh() + 1", names)
+        return World(function=names["function"], change=names.update)
+
+    check(build, lambda w: w.change(scale=3.0))
+
+
+def test_attributes_of_a_function() -> None:
+    def build() -> World:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            return (x * function.scale).tanh() + 1  # type: ignore[attr-defined]
+
+        function.scale = 2.0  # type: ignore[attr-defined]
+        return World(function=function)
+
+    check(build, lambda w: setattr(w.function, "scale", 3.0))
+
+
+def test_a_partial_as_the_region() -> None:
+    def build() -> World:
+        options = {"scale": 2.0}
+        return World(function=functools.partial(lambda o, x: (x * o["scale"]).tanh() + 1, options), options=options)
+
+    twins = Twins(build)
+    del twins.eager.options, twins.world.options
+    for w in (twins.eager, twins.world):
+        vars(w)["_options"] = None
+    twins.warm(one)
+    twins.both(lambda w: w.function.args[0].update(scale=3.0))
+    twins.calls_of(one, 3)
+
+
+def test_a_tensor_that_cannot_be_found_is_refused() -> None:
+    hidden = iter(lambda: torch.ones(4), None)
+    twins = Twins(lambda: World(function=lambda x: (x + next(hidden)).tanh() * 2))
+    twins.calls_of(one, 6)
+    assert twins.replays <= 6  # whatever is decided, the results agree
+
+
+# -- what comes as an argument ---------------------------------------------------------------------------------------
+
+
+def with_argument(make: Callable[[], Any], read: Callable[[Any, Any], Any], change: Callable[[Any], Any]) -> None:
+    def call(world: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (x_of(world), world.argument), {}
+
+    check(
+        lambda: World(function=lambda x, a: read(x, a).tanh() + 1, argument=make()), lambda w: change(w.argument), call
+    )
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+def _with_state() -> Any:
+    def act(x: torch.Tensor) -> torch.Tensor:
+        return x * act.scale  # type: ignore[attr-defined]
+
+    act.scale = 2.0  # type: ignore[attr-defined]
+    return act
+
+
+ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+    "module in train": (lambda: nn.Dropout(0.5), lambda x, a: a(x), lambda a: a.eval()),
+    "module's attribute": (Scaled, lambda x, a: a(x), lambda a: setattr(a, "scale", 3.0)),
+    "module's parameters": (
+        lambda: nn.Linear(4, 4),
+        lambda x, a: a(x),
+        lambda a: setattr(a.weight, "data", a.weight * 2),
+    ),
+    "function's attribute": (_with_state, lambda x, a: a(x), lambda a: setattr(a, "scale", 3.0)),
+    "class attribute of an object": (
+        lambda: _fresh_class()(),
+        lambda x, a: x * a.scale,
+        lambda a: setattr(type(a), "scale", 3.0),
+    ),
+    "class": (_fresh_class, lambda x, a: x * a.scale, lambda a: setattr(a, "scale", 3.0)),
+    "bound method": (lambda: Base().__class__.of_class, lambda x, a: x * a(), lambda a: None),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_argument_with_state(name: str) -> None:
+    with_argument(*ARGUMENTS[name])
