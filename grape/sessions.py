@@ -101,6 +101,7 @@ class Engine:
         self.interceptor.forget()
         self.situation.backend.close()
         self.situation.arena.clear()
+        self.situation.stream = None
         self.traced.clear()
         self.report = None
         return f"forgot {count} region{'s' if count != 1 else ''} and released their graphs"
@@ -269,7 +270,19 @@ class Session:
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
             profile_only=self.options.profile,
+            sources=_sources(owner),
         )
+
+
+def _sources(owner: Engine) -> tuple[tuple[str, str], ...]:
+    """The person's code that ran so far, by the name to show: cells and files."""
+    from .tracing import is_own_code
+
+    return tuple(
+        (owner.names(filename), "".join(linecache.getlines(filename)))
+        for filename in list(linecache.cache)
+        if is_own_code(filename)
+    )
 
 
 def _trivial(region: Any) -> bool:

@@ -77,10 +77,12 @@ def _views(value: Any) -> Iterator[TensorView]:
 
 
 def _plain(value: Any) -> Iterator[Any]:
+    if isinstance(value, TensorView):
+        return
     if isinstance(value, tuple):
         for item in value:
             yield from _plain(item)
-    elif not isinstance(value, TensorView):
+    else:
         yield value
 
 

@@ -43,6 +43,7 @@ class Interceptor:
         self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
         self._trampolines: dict[int, Trampoline] = {}
         self._original: Any = None
+        self._running: list[Region] = []
         self._namespace: Mapping[str, Any] = {}
         situation.open_floor = self._open
 
@@ -199,11 +200,15 @@ class Interceptor:
         if tracer.recorder is not None:
             tracer.mute()
             EffectWatch.stop()
+        if self._running and region.parent is None and self._running[-1] is not region:
+            region.parent = self._running[-1].name
+        self._running.append(region)
         try:
             if region.refused is not None:
                 return region.call(args, kwargs)
             return self._closed(lambda: region.call(args, kwargs))
         finally:
+            self._running.pop()
             if self.outside is not None and self.situation.observing and tracer.recorder is None:
                 self._resume()
 

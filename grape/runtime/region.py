@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,12 +32,12 @@ from ..profiling import TimelineRecorder
 from ..tracing import Recorder, Tracer, record
 from .backends.protocol import Backend
 from .capture import Request, capture_call, judge
-from .effects import EffectWatch
+from .effects import EffectWatch, effect_of
 from .entry import MISMATCH, Entry
 from .environment import environment
 from .guards import GuardSet, TooLarge
-from .policy import Estimate, capture_cost, decide
 from .placeholders import Arena
+from .policy import Estimate, capture_cost, decide
 from .probe import Probe, compile_probe
 from .prologue import refuse_read, slice_of
 from .samples import CallTimes
@@ -46,11 +46,14 @@ from .structure import Layout, Unsupported, flatten
 __all__ = ["Region", "Situation"]
 
 TRACED = 2
-PROFILED = 2
+PROFILED = 1
 INTERLEAVE = 6
 """Once a graph replays, every so many calls one runs eagerly until there are `WANTED` times of both."""
 WANTED = 20
 FEW = 5
+AUDIT_BY = 160
+PROFILE_AFTER_S = 1.0
+"""A profiled call costs about 30 ms, and CUPTI slows the launches after it: nothing for a cell that is soon over."""
 MAX_ENTRIES = 4
 MIN_OPERATORS = 3
 TAPE_LIMIT_MS = 3000.0
@@ -75,6 +78,8 @@ class Situation:
     tolerance: float = 0.0
     memory_budget: int | None = None
     run: int = 0
+    stream: int | None = None
+    """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
     open_floor: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda text: None
 
@@ -118,6 +123,7 @@ class Region:
         self.name = name
         self.at = at
         self.end_line = end_line
+        self.root_is_module = isinstance(root, torch.nn.Module)
         self.parent: str | None = None
         self.refused: Refused | None = None
         self.calls = 0
@@ -134,6 +140,7 @@ class Region:
         self._profiled_after = 0
         self._before = TimelineRecorder(situation.backend.device)
         self._after = TimelineRecorder(situation.backend.device)
+        self._eager_s = 0.0
         self._busy_ms: float | None = None
         self._addresses: dict[str, tuple[int, int]] = {}
         self._host_ms: list[float] = []
@@ -179,6 +186,8 @@ class Region:
             return None
         root = (args, kwargs)
         modes = self._modes()
+        if self._on_another_stream(modes):
+            return None
         for shape in (last.successor, last):
             if shape is None or shape.probe is None or not shape.entries or shape.modes != modes:
                 continue
@@ -191,6 +200,10 @@ class Region:
                 return shape, found[0], found[1]
         return None
 
+    def _on_another_stream(self, modes: tuple[Any, ...]) -> bool:
+        situation = self.situation
+        return situation.backend.kind == "cuda" and situation.stream is not None and modes[-1] != situation.stream
+
     def _modes(self) -> tuple[Any, ...]:
         return environment(self.situation.backend.device, int(self.situation.tracer.on_stack))
 
@@ -201,6 +214,8 @@ class Region:
             self.refuse(Refused(code="GR405", why=str(unsupported), at=self.at))
             return self._pass(args, kwargs)
         modes = self._modes()
+        if self._on_another_stream(modes):
+            return self.function(*args, **kwargs)
         key = (layout.key, modes)
         shape = self.shapes.get(key)
         if shape is None:
@@ -309,7 +324,7 @@ class Region:
         may_capture: bool,
     ) -> Any:
         self._note_addresses(layout)
-        if len(self.traces) < TRACED:
+        if self._trace_now(shape):
             self.situation.progress(f"observing {self.name}")
             result = self._trace(shape, layout, args, kwargs)
         elif self._profile_now(shape, may_capture):
@@ -319,7 +334,9 @@ class Region:
         else:
             timer = self.situation.backend.timer()  # what observation costs is not the person's time
             timer.start()
+            began = time.perf_counter()
             result = self.function(*args, **kwargs)
+            self._eager_s += time.perf_counter() - began
             timer.stop()
             if not shape.before.full:
                 shape.before.add(timer)
@@ -330,8 +347,6 @@ class Region:
         watch = EffectWatch(self.situation.tracer.positions)
 
         def body() -> Any:
-            if not self.traces:
-                return self.function(*args, **kwargs)
             with watch:
                 return self.function(*args, **kwargs)
 
@@ -351,12 +366,10 @@ class Region:
             prologue = judge(call, layout.leaves, escapes, backend)
             if isinstance(prologue, Refused):
                 self.refuse(prologue)
-        if self.refused is None and watch.blind:
-            why = "a Python profiler is active, so that its effects (print, files, ...) cannot be seen"
-            self.refuse(Refused(code="GR405", why=why, at=self.at))
-        if self.refused is None and watch.found:
-            name, at = watch.found[0]
-            self.refuse(Refused(code="GR404", why=f"it calls {name}(), which a replay would not repeat", at=at))
+        if self.refused is None:
+            effect = effect_of(watch)
+            if effect is not None:
+                self.refuse(effect)
         if self.refused is None and guards is not None and not guards.holds():
             changed = guards.difference()
             self.refuse(Refused(code="GR404", why=f"the call changes {changed}, which a replay would not", at=self.at))
@@ -404,12 +417,22 @@ class Region:
         names = f"{one.name if one else 'nothing'} and {other.name if other else 'nothing'}"
         return Refused(code="GR404", why=f"equal calls ran different operators ({names}): hidden state decides", at=at)
 
+    def _trace_now(self, shape: _Shape) -> bool:
+        """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""
+        if self.root_is_module and self.calls == 1:
+            return False
+        return len(self.traces) < 1 or (
+            len(self.traces) < TRACED and (not self.root_is_module or shape.calls > 1 or self.calls > AUDIT_BY)
+        )
+
     def _profile_now(self, shape: _Shape, may_capture: bool) -> bool:
         """Profile before the first capture, or once enough calls were timed: CUPTI slows what is launched after it."""
         if not self.situation.profile or self._profiled >= PROFILED:
             return False
         timed = sum(len(s.before) for s in self.shapes.values())
-        return timed >= WANTED or (timed >= FEW and may_capture and not shape.closed and self._pays(shape))
+        if not self.situation.apply:
+            return timed >= FEW
+        return self._eager_s > PROFILE_AFTER_S or (timed >= FEW and may_capture and not shape.closed and self._pays(shape))
 
     def _profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._profiled += 1
@@ -448,8 +471,19 @@ class Region:
             earlier_runs=len(shape.runs) - 1,
         )
         decision = decide(estimate)
+        if decision.action == "capture" and self._budget_spent():
+            why = f"the graphs hold {self._held() / 2**20:.0f} MB, the memory budget"
+            decision = replace(decision, action="wait", why=why)
         shape.decision = decision
         return decision.action == "capture"
+
+    def _held(self) -> int:
+        """Bytes of executables and placeholders."""
+        return sum(entry.nbytes for entry in self.entries) + self.situation.arena.nbytes
+
+    def _budget_spent(self) -> bool:
+        budget = self.situation.memory_budget
+        return budget is not None and self._held() >= budget
 
     def _capture_ms(self) -> float:
         """What a capture costs: measured, else foreseen. The tape gains nothing on a device, so it captures at once."""
@@ -461,6 +495,8 @@ class Region:
 
     def _capture(self, shape: _Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         situation = self.situation
+        if situation.backend.kind == "cuda" and situation.stream is None:
+            situation.stream = shape.modes[-1]
         situation.progress(f"capturing {self.name}")
         existing = next((e.guards for s in self.shapes.values() for e in s.entries if e.guards.holds()), None)
         request = Request(
