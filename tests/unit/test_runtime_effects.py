@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import grape
@@ -150,8 +151,9 @@ def test_numpy_random_is_refused() -> None:
 
 def test_numpy_escape_is_refused() -> None:
     pytest.importorskip("numpy")
-    assert refused(lambda x: work(x) + float(x.numpy().sum())).code == "GR101"
-    assert refused(lambda x: work(x) + x.tolist()[0][0]).code == "GR101"
+    # The first trace shows it; no capture is tried.
+    assert refused(lambda x: work(x) + float(x.numpy().sum()), times=2).code == "GR101"
+    assert refused(lambda x: work(x) + x.tolist()[0][0], times=2).code == "GR101"
 
 
 @pytest.mark.parametrize("path", ["scalar", "shape", "state"])
@@ -216,6 +218,27 @@ def test_a_mode_of_the_person_sees_every_operator() -> None:
                 served(torch.ones(3, 4))
             counts.append(counter.get_total_flops())
     assert len(set(counts)) == 1
+
+
+class Counting(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += func is torch.sigmoid
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_function_mode_of_the_person_sees_every_call() -> None:
+    served = graphed(lambda x: work(torch.sigmoid(x)))
+    counts = []
+    with eager_to_graph():
+        for _ in range(12):
+            with Counting() as mode:
+                served(torch.ones(3, 4))
+            counts.append(mode.calls)
+    assert counts[-4:] == [1] * 4
 
 
 def test_default_device_is_a_mode_that_is_understood() -> None:
@@ -283,16 +306,44 @@ def test_an_exception_keeps_its_traceback(after: int) -> None:
         assert torch.equal(served(torch.ones(3, 4)), work(torch.ones(3, 4)))
 
 
+def capturing() -> bool:
+    modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    return any(type(mode).__name__ == "CaptureMode" for mode in modes)
+
+
+def test_code_that_runs_otherwise_in_a_capture() -> None:
+    twins = Twins(lambda: World(function=lambda x: work(x) * 2 if capturing() else work(x) + 1))
+    twins.calls_of(one, 8)
+    assert twins.refused.code == "GR402"
+
+
+def test_a_scalar_that_is_another_in_a_capture() -> None:
+    twins = Twins(lambda: World(function=lambda x: work(x) * (2 if capturing() else 3)))
+    twins.calls_of(one, 8)
+    assert twins.refused.code == "GR403"
+
+
+def test_random_operators_follow_the_eager_stream() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(work(x), 0.5) + torch.rand(4)
+
+    served = graphed(function)
+    for seed in range(10):
+        torch.manual_seed(seed)
+        expected, state = function(torch.ones(3, 4)), torch.get_rng_state()
+        torch.manual_seed(seed)
+        with eager_to_graph():
+            assert torch.equal(served(torch.ones(3, 4)), expected)
+        assert torch.equal(torch.get_rng_state(), state)
+    assert served.evidence().replays  # type: ignore[union-attr]
+
+
 class Raises(Exception):
     pass
 
 
 @pytest.mark.parametrize("error", [Raises, KeyboardInterrupt])
 def test_an_exception_only_in_the_capture(error: type[BaseException]) -> None:
-    def capturing() -> bool:
-        modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
-        return any(type(mode).__name__ == "CaptureMode" for mode in modes)
-
     def checked(x: torch.Tensor) -> torch.Tensor:
         y = torch.nn.functional.dropout(work(x), 0.5)
         if capturing():
@@ -364,7 +415,8 @@ def test_other_threads_run_eagerly() -> None:
     replays, found = evidence.replays, []
 
     def other() -> None:
-        found.append(served(torch.full((3, 4), 2.0)))
+        with torch.no_grad():
+            found.append(served(torch.full((3, 4), 2.0)))
 
     thread = threading.Thread(target=other)
     thread.start()

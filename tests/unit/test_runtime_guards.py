@@ -350,6 +350,14 @@ def test_a_number_kept_in(holder: str) -> None:
     check(_holder_world(make, read), lambda w: change(w.holder))
 
 
+def test_minus_zero_is_not_zero() -> None:
+    def build() -> World:
+        holder = types.SimpleNamespace(scale=0.0)
+        return World(function=lambda x: (x.abs() + 1).tanh() * holder.scale, holder=holder)
+
+    check(build, lambda w: setattr(w.holder, "scale", -0.0))
+
+
 def test_a_number_kept_in_numpy() -> None:
     numpy = pytest.importorskip("numpy")
     check(_holder_world(lambda: numpy.array([2.0]), lambda h: float(h[0])), lambda w: w.holder.__setitem__(0, 3.0))
