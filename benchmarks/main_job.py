@@ -9,6 +9,7 @@ Writes one JSON file with machine, versions and every sample. Needs a CUDA devic
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -83,7 +84,7 @@ took = time.perf_counter() - began
 
 
 def milliseconds(stamps: list[float]) -> list[float]:
-    return [(b - a) * 1e3 for a, b in zip(stamps, stamps[1:], strict=False)]
+    return [(b - a) * 1e3 for a, b in itertools.pairwise(stamps)]
 
 
 def run(shell: Any, code: str) -> float:
@@ -196,9 +197,8 @@ def machine() -> dict[str, Any]:
 
     import grape
 
-    driver = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "gpu": torch.cuda.get_device_name(),
         "driver": driver,

@@ -190,7 +190,13 @@ class Session:
         from .tracing import Recorder
 
         cell, names = self.cell, self._file_names
-        owner.names = lambda filename: cell.name if filename == cell.filename else names(filename) if names else filename
+
+        def name_of(filename: str) -> str:
+            if filename == cell.filename:
+                return cell.name
+            return names(filename) if names else filename
+
+        owner.names = name_of
         situation = owner.situation
         situation.observing = True
         situation.apply = not self.options.profile
@@ -303,7 +309,7 @@ def _distinct(regions: list[RegionEvidence]) -> tuple[RegionEvidence, ...]:
 
 @contextmanager
 def session(options: Options | None = None, **settings: Any) -> Iterator[Session]:
-    """Do for a `with` block what `%%grape` does for a cell; the report is `.report` of what it yields, and `grape.last`.
+    """Do for a `with` block what `%%grape` does for a cell; what it yields has the `.report`, as has `grape.last`.
 
     `settings` are fields of `Options` (``session(profile=True)``). Functions of the calling module and modules called
     in the block are candidates. Raises `UsageError` for unknown settings or a session inside a session. An exception

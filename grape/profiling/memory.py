@@ -166,7 +166,7 @@ class _CudaReader:
         return highest[0], highest[1], self._device_used(last)
 
     def _device_used(self, last: bool) -> int | None:
-        """NVML's figure, asked for at the end and every `_NVML_INTERVAL_S`: a query takes milliseconds in the driver."""
+        """NVML's figure, asked for at the end and every `_NVML_INTERVAL_S`: a query takes the driver milliseconds."""
         now = time.perf_counter()
         if self._handle is not None and (last or now >= self._nvml_due):
             self._nvml_due = now + _NVML_INTERVAL_S

@@ -345,7 +345,7 @@ class _Capture:
                 base = self.placeholders.tensors[index]
                 if base.dtype != tensor.dtype:
                     raise _Stop(Refused(code="GR405", why="a result reinterprets an argument's dtype"))
-                delta = tensor.storage_offset() - base.storage_offset()
+                delta = int(tensor.storage_offset()) - int(base.storage_offset())
                 return ArgumentView(index, tuple(tensor.shape), tensor.stride(), delta)
             if storage in self.guards.sources:
                 return Outside(tensor, itself=False)
@@ -388,7 +388,7 @@ class _Capture:
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a call may not change of a tensor that it was given, but for the contents."""
-    return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, tensor.storage_offset())
+    return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, int(tensor.storage_offset()))
 
 
 def _typed(tensor: torch.Tensor) -> torch.Tensor:

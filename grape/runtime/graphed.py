@@ -19,6 +19,7 @@ from .backends.tape import TapeBackend
 from .placeholders import Arena
 from .region import Region, Situation
 from .trampoline import prune_traceback
+from .trampoline import prune_traceback
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]
 
@@ -28,8 +29,7 @@ def make_backend(device: torch.device | None = None) -> Backend:
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
-        index = device.index if device.index is not None else torch.cuda.current_device()
-        return CudaBackend(torch.device("cuda", index))
+        return CudaBackend(device)
     if device.type == "cpu":
         return TapeBackend()
     raise UsageError(f"device '{device}' is not supported; use a CUDA device, or the CPU for the reference")

@@ -71,7 +71,7 @@ class Interceptor:
                 prune_traceback(error)
                 raise
 
-        torch.nn.Module.__call__ = __call__  # type: ignore[method-assign,assignment]
+        torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
         """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes."""
@@ -178,7 +178,8 @@ class Interceptor:
 
         user, inner = self.situation.tracer.positions.find(2)
         frame = user or inner
-        at = self.situation.tracer.positions.at(frame) if frame is not None else Position(file="?", line=0, function="?")
+        nowhere = Position(file="?", line=0, function="?")
+        at = self.situation.tracer.positions.at(frame) if frame is not None else nowhere
         variable = next((name for name, value in self._namespace.items() if value is module), None)
         name = type(module).__name__ + (f" ({variable})" if variable else "")
         return Region(self.situation, run, module, name, at)

@@ -26,13 +26,14 @@ class Diverged(Exception):
     """The capture ran something else than the eager call. `expected` or `found` is None past the end of a trace."""
 
     def __init__(self, expected: OpRecord | None, found: OpRecord | None) -> None:
-        super().__init__(f"expected {expected.name if expected else 'nothing'}, found {found.name if found else 'nothing'}")
+        names = [op.name if op is not None else "nothing" for op in (expected, found)]
+        super().__init__(f"expected {names[0]}, found {names[1]}")
         self.expected = expected
         self.found = found
 
 
-class Lockstep(TorchDispatchMode):  # type: ignore[misc]
-    """Checks every dispatched operator against the reference. `hidden` replaces arrivals that vary from call to call."""
+class Lockstep(TorchDispatchMode):
+    """Checks every dispatched operator against the reference; `hidden` replaces arrivals that vary between calls."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Lockstep(TorchDispatchMode):  # type: ignore[misc]
         positions: PositionFinder,
         hidden: Mapping[int, torch.Tensor],
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._reference = reference
         self._recorder = recorder
         self._positions = positions
@@ -136,7 +137,7 @@ class Lockstep(TorchDispatchMode):  # type: ignore[misc]
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor})
 
 
-class HostConstants(TorchFunctionMode):  # type: ignore[misc]
+class HostConstants(TorchFunctionMode):
     """Tensors made on the device from Python values (``torch.tensor(0.0, device="cuda")``) inside a capture.
 
     They would need a copy from unpinned memory, which a capture refuses. The eager run made the same tensor; its copy

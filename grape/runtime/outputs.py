@@ -8,6 +8,7 @@ OWNERSHIP.md). What a caller holds is an ordinary tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -36,10 +37,10 @@ class Outputs:
     def _source(self, members: Sequence[int]) -> tuple[torch.Tensor, int]:
         """What to copy for these members, and the offset at which it starts: a lone member as it is, else a span."""
         tensors = [self._made[i] for i in members]
-        base = min(tensor.storage_offset() for tensor in tensors)
+        base = min(int(tensor.storage_offset()) for tensor in tensors)
         if len(tensors) == 1:
             return distinct(tensors[0]), base
-        end = max(tensor.storage_offset() + extent(tensor) for tensor in tensors)
+        end = max(int(tensor.storage_offset()) + extent(tensor) for tensor in tensors)
         return tensors[0].as_strided((max(0, end - base),), (1,), base), base
 
     @property
@@ -53,7 +54,7 @@ class Outputs:
         Called once the outputs of the capture itself have been compared. The memory stays mapped while the graph's
         pool lives.
         """
-        storages: dict[int, torch.UntypedStorage] = {}
+        storages: dict[int, Any] = {}
         for index, tensor in enumerate(self._made):
             own = tensor.untyped_storage()
             if own._cdata not in storages:
@@ -61,7 +62,7 @@ class Outputs:
                     own.data_ptr(), tensor.device, own.nbytes()
                 )
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            view.set_(storages[own._cdata], tensor.storage_offset(), tensor.shape, tensor.stride())
+            view.set_(storages[own._cdata], int(tensor.storage_offset()), tensor.shape, tensor.stride())
             self._made[index] = view
         self._sources = [self._source(members) for members in self._groups]
 
@@ -79,7 +80,7 @@ class Outputs:
             else:
                 for index in members:
                     made = self._made[index]
-                    result[index] = copy.as_strided(made.shape, made.stride(), made.storage_offset() - base)
+                    result[index] = copy.as_strided(made.shape, made.stride(), int(made.storage_offset()) - base)
         if copies:
             self._backend.copy(copies, [source for source, _ in self._sources])
         return result

@@ -85,7 +85,7 @@ class Placeholders:
             key = leaf.untyped_storage()._cdata
             if key in flats:
                 flat, base = flats[key]
-                tensor = flat.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset() - base)
+                tensor = flat.as_strided(leaf.shape, leaf.stride(), int(leaf.storage_offset()) - base)
                 self.copied.append(index)
             elif key in in_place and leaf.device.type == device.type:
                 tensor = leaf.detach()
@@ -110,8 +110,8 @@ def _groups(leaves: Sequence[torch.Tensor]) -> dict[int, list[int]]:
 
 def _span(members: Sequence[torch.Tensor]) -> tuple[int, int]:
     """The first element that the members touch, and the one past the last."""
-    base = min(member.storage_offset() for member in members)
-    return base, max(base, *(member.storage_offset() + extent(member) for member in members))
+    base = min(int(member.storage_offset()) for member in members)
+    return base, max(base, *(int(member.storage_offset()) + extent(member) for member in members))
 
 
 def distinct(tensor: torch.Tensor) -> torch.Tensor:
@@ -119,7 +119,7 @@ def distinct(tensor: torch.Tensor) -> torch.Tensor:
     if 0 not in tensor.stride():
         return tensor.detach()
     sizes = [min(size, 1) if step == 0 else size for size, step in zip(tensor.shape, tensor.stride(), strict=True)]
-    return tensor.detach().as_strided(sizes, tensor.stride(), tensor.storage_offset())
+    return tensor.detach().as_strided(sizes, tensor.stride(), int(tensor.storage_offset()))
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,7 +134,7 @@ def _flattened(tensor: torch.Tensor) -> torch.Tensor | None:
     """
     if tensor.is_contiguous() or tensor.numel() == 0:
         return None
-    return tensor.as_strided((extent(tensor),), (1,), tensor.storage_offset())
+    return tensor.as_strided((extent(tensor),), (1,), int(tensor.storage_offset()))
 
 
 def extent(tensor: torch.Tensor) -> int:

@@ -66,7 +66,7 @@ def decide(estimate: Estimate) -> Decision:
         why = f"the device is busy for {estimate.busy_ms or 0.0:.3g} of {estimate.eager_ms:.3g} ms: little to save"
     elif gain_ms > capture_ms:
         action = "capture"
-        why = f"{estimate.expected_calls:.0f} expected calls save {gain_ms:.3g} ms, the capture costs {capture_ms:.3g} ms"
+        why = f"{estimate.expected_calls:.0f} expected calls save {gain_ms:.3g} ms; the capture costs {capture_ms:.3g}"
     else:
         action = "wait"
         why = f"{estimate.expected_calls:.0f} expected calls would save {gain_ms:.3g} ms, less than {capture_ms:.3g} ms"

@@ -91,7 +91,7 @@ class _Run:
         for number, tensor in prologue.constants.items():
             self.bases[number] = (tensor, 0)
         for number, index in prologue.bases:
-            self.bases[number] = (leaves[index], leaves[index].storage_offset())
+            self.bases[number] = (leaves[index], int(leaves[index].storage_offset()))
 
     def go(self) -> Outcome:
         values: list[Any] = []
@@ -104,7 +104,7 @@ class _Run:
                 values.append(result)
             for view, tensor in zip(step.op.outputs, tensors_in(result), strict=False):
                 if view.storage in step.op.born:
-                    self.bases.setdefault(view.storage, (tensor, tensor.storage_offset() - view.offset))
+                    self.bases.setdefault(view.storage, (tensor, int(tensor.storage_offset()) - view.offset))
             if step.op.ordinal in inputs:
                 tensors.append(next(iter(tensors_in(result))))
         return Outcome(tuple(values), tuple(tensors))
@@ -113,7 +113,7 @@ class _Run:
         if isinstance(value, TensorView):
             tensor, base = self.bases[value.storage]
             wanted = (base + value.offset, value.shape, value.stride)
-            if (tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) == wanted:
+            if (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()) == wanted:
                 return tensor
             return tensor.as_strided(value.shape, value.stride, base + value.offset)
         if isinstance(value, tuple):
@@ -188,7 +188,7 @@ def _first_leaves(leaves: Sequence[torch.Tensor]) -> dict[int, int]:
     first: dict[int, int] = {}
     for index, leaf in enumerate(leaves):
         number = numbers.setdefault(leaf.untyped_storage()._cdata, len(numbers))
-        if number not in first or leaf.storage_offset() < leaves[first[number]].storage_offset():
+        if number not in first or int(leaf.storage_offset()) < int(leaves[first[number]].storage_offset()):
             first[number] = index
     return first
 
@@ -235,4 +235,4 @@ def refuse_read(read: HostRead | None, op: OpRecord) -> Refused:
         return Refused(code="GR302", why=f"{op.name} brings data to the device that Grape cannot foresee", at=op.user)
     if branch:
         return Refused(code="GR102", why=f"a tensor's value decides `{read.construct}`" if read else "", at=op.user)
-    return Refused(code="GR101", why=f"the host waits for {op.name} in the middle of the region", at=op.user or op.inner)
+    return Refused(code="GR101", why=f"the host waits for {op.name} inside the region", at=op.user or op.inner)

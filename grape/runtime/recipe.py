@@ -32,7 +32,7 @@ class ArgumentView:
     delta: int
 
     def of(self, leaf: torch.Tensor) -> torch.Tensor:
-        return leaf.as_strided(self.shape, self.stride, leaf.storage_offset() + self.delta)
+        return leaf.as_strided(self.shape, self.stride, int(leaf.storage_offset()) + self.delta)
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,9 +270,9 @@ class Region:
     def _replay(self, shape: _Shape, leaves: Sequence[torch.Tensor], containers: Sequence[Any], timer: Any) -> Any:
         outcome: Any = MISMATCH
         for entry in shape.entries:
-            profile = (
-                self.situation.observing and self.situation.profile and self._profiled_after < PROFILED
-            ) and len(shape.after) >= 3
+            profile = (self.situation.observing and self.situation.profile and self._profiled_after < PROFILED) and len(
+                shape.after
+            ) >= 3
             if profile:
                 self._profiled_after += 1
                 self._after.start()
@@ -384,7 +384,7 @@ class Region:
         return Refused(code="GR406", why=NO_WORK, at=self.at)
 
     def _on_wait(self, recorder: Recorder, op: OpRecord) -> None:
-        """While it is traced: the host waits. If the value does not follow from the inputs, others may have the floor."""
+        """The host waits in a traced call. If the value does not follow from the inputs, others may have the floor."""
         if self.refused is not None:
             return
         if op.kind == "dynamic":
@@ -432,7 +432,9 @@ class Region:
         timed = sum(len(s.before) for s in self.shapes.values())
         if not self.situation.apply:
             return timed >= FEW
-        return self._eager_s > PROFILE_AFTER_S or (timed >= FEW and may_capture and not shape.closed and self._pays(shape))
+        if self._eager_s > PROFILE_AFTER_S:
+            return True
+        return timed >= FEW and may_capture and not shape.closed and self._pays(shape)
 
     def _profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._profiled += 1
@@ -623,8 +625,8 @@ def _copies(entries: list[Entry]) -> tuple[CopyRecord, ...]:
         for index, times in entry.copies.items():
             calls, nbytes = totals.get(index, (0, 0))
             totals[index] = (calls + times, nbytes + times * entry.placeholders.tensors[index].nbytes)
-    names = entries[0].paths if entries else ()
+    names = max((entry.paths for entry in entries), key=len, default=())
     return tuple(
-        CopyRecord(argument=names[index] if index < len(names) else f"argument {index}", bytes=nbytes // calls, calls=calls)
+        CopyRecord(argument=names[index], bytes=nbytes // calls, calls=calls)
         for index, (calls, nbytes) in sorted(totals.items())
     )

@@ -157,8 +157,8 @@ class _Flattener:
         self.layout.leaves.append(tensor)
         self.layout.paths.append(path)
         storage = tensor.untyped_storage()._cdata
-        first, offset = self.storages.setdefault(storage, (number, tensor.storage_offset()))
-        self.key.append((leaf_meta(tensor), first, tensor.storage_offset() - offset))
+        first, offset = self.storages.setdefault(storage, (number, int(tensor.storage_offset())))
+        self.key.append((leaf_meta(tensor), first, int(tensor.storage_offset()) - offset))
         return number
 
     def container(self, value: Any, path: str) -> Any:

@@ -24,16 +24,14 @@ class Trampoline:
 
     __slots__ = ("_code", "_had_signature", "function", "original", "receive")
 
-    def __init__(
-        self, function: types.FunctionType, receive: Callable[[tuple[Any, ...], dict[str, Any]], Any]
-    ) -> None:
+    def __init__(self, function: types.FunctionType, receive: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
         self.function = function
         self.receive = receive
         self.original = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         functools.update_wrapper(self.original, function, updated=())
-        del self.original.__wrapped__
+        del self.original.__dict__["__wrapped__"]
         self.original.__kwdefaults__ = function.__kwdefaults__
         self._had_signature = "__signature__" in function.__dict__
         if not self._had_signature:

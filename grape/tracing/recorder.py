@@ -100,9 +100,9 @@ class Recorder:
         for leaf in leaves:
             number = self._number(leaf)
             if number < len(self._bases):
-                self._bases[number] = min(self._bases[number], leaf.storage_offset())
+                self._bases[number] = min(self._bases[number], int(leaf.storage_offset()))
             else:
-                self._bases.append(leaf.storage_offset())
+                self._bases.append(int(leaf.storage_offset()))
         self._arguments = tuple(range(len(self._references)))
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class Recorder:
         base = self._bases[number] if number < len(self._bases) else 0
         return TensorView(
             number,
-            tensor.storage_offset() - base,
+            int(tensor.storage_offset()) - base,
             tuple(tensor.shape),
             tensor.stride(),
             _dtypes.get(tensor.dtype) or _dtypes.setdefault(tensor.dtype, str(tensor.dtype)[6:]),

@@ -41,7 +41,7 @@ _ESCAPES = frozenset(
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
-class EscapeWatch(TorchFunctionMode):  # type: ignore[misc]
+class EscapeWatch(TorchFunctionMode):
     """Notes calls that read a tensor behind the dispatcher's back into the recorder in charge."""
 
     def __init__(self, tracer: Tracer) -> None:
@@ -59,7 +59,7 @@ class EscapeWatch(TorchFunctionMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
-class Tracer(TorchDispatchMode):  # type: ignore[misc]
+class Tracer(TorchDispatchMode):
     """Hands operators to `recorder` while it has one. `on_wait` is called after an operator for which the host waited
     or whose shape depends on data.
 
@@ -70,7 +70,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
     """
 
     def __init__(self, positions: PositionFinder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.positions = positions
         self.recorder: Recorder | None = None
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
 import torch
+from torch.cuda._utils import _get_device_index
 
 from ...profiling import CudaCallTimer
 from .protocol import CallTimer, CaptureFailed, MemoryAccount
@@ -49,7 +50,7 @@ class CudaBackend:
     kind: Literal["cuda"] = "cuda"
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device = torch.device("cuda", _get_device_index(device, optional=True))
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream()
         self._pool: Any = None
@@ -63,8 +64,7 @@ class CudaBackend:
     def prepare(self) -> None:
         if self._anchor is None:
             self._warm_up()
-            self._open_pool()
-            _count_nodes(self._anchor)
+            _count_nodes(self._open_pool())
 
     def capture(self, body: Callable[[], T]) -> tuple[CudaGraph, T]:
         if torch.cuda.is_current_stream_capturing():
@@ -111,13 +111,12 @@ class CudaBackend:
         torch 2.11 leaves the allocator diverted to the graph's pool and the generator in capture mode; a capture that
         succeeds puts the generator right, and a new pool keeps the broken one out of use.
         """
-        index = self.device.index if self.device.index is not None else torch.cuda.current_device()
         for undo in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
             with suppress(RuntimeError):
-                undo(index, self._pool)
+                undo(self.device.index, self._pool)
         self._open_pool()
 
-    def _open_pool(self) -> None:
+    def _open_pool(self) -> torch.cuda.CUDAGraph:
         """A new private pool, held open by a graph of one node: the allocator refuses a pool that lost its last graph.
 
         After a failed capture this graph is also what brings the generator out of capture mode.
@@ -131,6 +130,7 @@ class CudaBackend:
             cell.add_(1)
             anchor.capture_end()
         self._anchor = anchor
+        return anchor
 
     def _warm_up(self) -> None:
         """Have cuBLAS allocate its workspace for the capture stream outside any capture, once per kind of product."""
@@ -198,7 +198,7 @@ def _no_collection() -> Iterator[None]:
 @contextmanager
 def _not_capturing() -> Iterator[None]:
     """Answer "is this stream being captured?" with no, so that libraries take their eager path (GR402)."""
-    graphs = torch.cuda.graphs
+    graphs: Any = torch.cuda.graphs
     original = graphs._cuda_isCurrentStreamCapturing
     graphs._cuda_isCurrentStreamCapturing = lambda: False
     try:
