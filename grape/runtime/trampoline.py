@@ -68,8 +68,12 @@ def prune_traceback(error: BaseException) -> None:
     """
     kept: list[types.TracebackType] = []
     entry = error.__traceback__
+    ours = False
     while entry is not None:
-        if not entry.tb_frame.f_code.co_filename.startswith(_HERE) and not _is_trampoline(entry.tb_frame.f_code):
+        code = entry.tb_frame.f_code
+        # A traced operator is called on by Grape, through the one frame of torch's that a plain call does not have.
+        ours = code.co_filename.startswith(_HERE) or (ours and code.co_filename.endswith("torch/_ops.py"))
+        if not ours and not _is_trampoline(code):
             kept.append(entry)
         entry = entry.tb_next
     for before, after in zip(kept, [*kept[1:], None], strict=False):
