@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 
 from grape.runtime.backends.cuda import CudaBackend
-from tests.property.programs import Program, codes, run_program
+from tests.property.programs import Program, codes, run_program, seeded
 
 EXAMPLES = 130
 PARTS = 4
@@ -34,8 +34,6 @@ def test_a_call_served_by_grape_equals_an_eager_call(part: int, repeatable: None
     def program_agrees(program: Program) -> None:
         served.update(codes([run_program(program, CudaBackend(device))]))
 
-    program_agrees.__qualname__ += f" {part}"
-    program_agrees.__name__ += f"_{part}"
     examples = settings.default.max_examples if not settings.default.derandomize else EXAMPLES
-    settings(max_examples=examples)(given(program=Program.strategy())(program_agrees))()
+    settings(max_examples=examples)(seeded(part)(given(program=Program.strategy())(program_agrees)))()
     assert served["replayed"] > 0.3 * sum(served.values()), served

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from hypothesis import seed, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -24,7 +25,7 @@ from grape.runtime import region as _region
 from grape.runtime.backends.protocol import Backend
 from grape.runtime.backends.tape import TapeBackend
 
-__all__ = ["Program", "Twins", "World", "codes", "eager_to_graph", "run_program", "same"]
+__all__ = ["Program", "Twins", "World", "codes", "eager_to_graph", "run_program", "same", "seeded"]
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -588,6 +589,11 @@ def run_program(program: Program, backend: Backend) -> Twins:
         finally:
             twins.close()
     return twins
+
+
+def seeded(part: int) -> Callable[[Any], Any]:
+    """Makes a repeatable test draw other programs than its siblings; a random run draws its own."""
+    return seed(part) if settings.default.derandomize else lambda test: test
 
 
 def codes(twins: Sequence[Twins]) -> collections.Counter[str]:

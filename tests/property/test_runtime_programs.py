@@ -5,12 +5,11 @@ from __future__ import annotations
 import collections
 
 import pytest
-import torch
-import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+import torch._dynamo  # noqa: F401 - fake tensors import it, and it wraps functions of torch for good
 from hypothesis import given, settings
 
 from grape.runtime.backends.tape import TapeBackend
-from tests.property.programs import Program, codes, run_program
+from tests.property.programs import Program, codes, run_program, seeded
 
 PARTS = 4
 EXAMPLES = 520
@@ -25,18 +24,12 @@ def _examples() -> int:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_call_served_by_grape_equals_an_eager_call(part: int) -> None:
-    """2,080 programs; each part draws others, for the number of the part is a part of the name that seeds them."""
+    """2,080 programs; each part draws others."""
     served: collections.Counter[str] = collections.Counter()
 
     def program_agrees(program: Program) -> None:
         backend = TapeBackend(poison=True)
         served.update(codes([run_program(program, backend)]))
 
-    program_agrees.__qualname__ += f" {part}"
-    program_agrees.__name__ += f"_{part}"
-    settings(max_examples=_examples())(given(program=Program.strategy())(program_agrees))()
+    settings(max_examples=_examples())(seeded(part)(given(program=Program.strategy())(program_agrees)))()
     assert served["replayed"] > 0.5 * sum(served.values()), served
-
-
-def test_the_generator_is_not_idle() -> None:
-    assert torch.get_num_threads() == 1
