@@ -263,7 +263,7 @@ class Session:
         elif error is None:
             owner.traced[self.cell.source] = outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]
-        kept = [region.evidence() for region in regions if not _trivial(region)]
+        kept = [region.evidence() for region in _told(regions)]
         return CellEvidence(
             file=self.cell.name,
             source=self.cell.source,
@@ -294,6 +294,18 @@ def _sources(owner: Engine) -> tuple[tuple[str, str], ...]:
 def _trivial(region: Any) -> bool:
     """A callable without device work is no region worth a row."""
     return region.refused is not None and region.refused.code == "GR406" and not region.captures_ms
+
+
+def _told(regions: list[Any]) -> Iterator[Any]:
+    """The regions worth a row. Modules of one kind that are called once each at one place are told of once."""
+    once = set()
+    for region in regions:
+        kind = (region.name.partition(" ")[0], region.at)
+        repeated = region.calls == 1 and region.root_is_module and kind in once
+        if region.calls == 1:
+            once.add(kind)
+        if not repeated and not _trivial(region):
+            yield region
 
 
 def _distinct(regions: list[RegionEvidence]) -> tuple[RegionEvidence, ...]:

@@ -61,7 +61,7 @@ class Interceptor:
         original = self._original = torch.nn.Module.__call__
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not self._floor or get_ident() != self._thread:
+            if torch.compiler.is_compiling() or not self._floor or get_ident() != self._thread:
                 return original(module, *args, **kwargs)
             if self._inside_module(__call__.__code__):
                 return original(module, *args, **kwargs)
@@ -74,8 +74,16 @@ class Interceptor:
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
-        """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes."""
+        """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes.
+
+        Where something in it is compiled, functions are left alone: the compiler may inline any of them, and cannot
+        read the code of a trampoline. Modules stay candidates.
+        """
         self._namespace = namespace
+        if _compiles(namespace):
+            for trampoline in list(self._trampolines.values()):
+                self._give_back(trampoline)
+            return
         for function in _candidates(namespace):
             if id(function) not in self._trampolines:
                 self._take_over(function)
@@ -116,6 +124,7 @@ class Interceptor:
             return
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            trampoline.follow()
             if not self._floor or get_ident() != self._thread:
                 return trampoline.original(*args, **kwargs)
             return self._function(trampoline, args, kwargs)
@@ -166,7 +175,10 @@ class Interceptor:
         if region is None:
             if not self.situation.observing or isinstance(module, torch.jit.ScriptModule) or _is_compiled(module):
                 return self._closed(lambda: self._original(module, *args, **kwargs))
-            region = self._modules[module] = self._region_of(module)
+            region = self._region_of(module)
+            if sum(r.calls == 1 and r.at == region.at for r in self._modules.values()) >= MOST_CALLED_ONCE:
+                return self._closed(lambda: self._original(module, *args, **kwargs))
+            self._modules[module] = region
         return self._enter(region, args, kwargs)
 
     def _region_of(self, module: torch.nn.Module) -> Region:
@@ -223,6 +235,18 @@ def _same_binding(one: Trampoline, other: Trampoline) -> bool:
     a, b = one.original, other.original
     simple = all(f.__closure__ is None and f.__defaults__ is None and f.__kwdefaults__ is None for f in (a, b))
     return simple and a.__globals__ is b.__globals__
+
+
+def _compiles(namespace: Mapping[str, Any]) -> bool:
+    """True where a function, a method or a module in `namespace` goes through `torch.compile`."""
+    for value in list(namespace.values()):
+        members = list(vars(value).values()) if isinstance(value, type) and value.__module__ == "__main__" else [value]
+        for member in members:
+            if isinstance(member, types.FunctionType) and "_torchdynamo_orig_callable" in member.__dict__:
+                return True
+            if isinstance(member, torch.nn.Module) and _is_compiled(member):
+                return True
+    return False
 
 
 def _is_compiled(module: torch.nn.Module) -> bool:

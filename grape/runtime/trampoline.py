@@ -44,6 +44,12 @@ class Trampoline:
         """False once somebody else (autoreload, the person) has given the function other code."""
         return self.function.__code__ is self._code
 
+    def follow(self) -> None:
+        """Take over defaults that were assigned to the function since."""
+        function, original = self.function, self.original
+        if function.__defaults__ is not original.__defaults__ or function.__kwdefaults__ is not original.__kwdefaults__:
+            original.__defaults__, original.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+
     def undo(self) -> None:
         """Give the function its own code back, unless it was given other code meanwhile."""
         if self.in_place:

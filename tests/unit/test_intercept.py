@@ -1,0 +1,332 @@
+"""What becomes a region, who has the floor, and that everything is given back (A11, A12, R11)."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.mutation_guard
+
+from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.intercept import MOST_CALLED_ONCE, Interceptor
+from grape.runtime.placeholders import Arena
+from grape.runtime.region import Region, Situation
+from grape.tracing import PositionFinder, Tracer
+
+torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
+
+SETUP = """
+import torch
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+    def forward(self, x):
+        return torch.tanh(self.b(torch.relu(self.a(x))))
+net, x = Net().eval(), torch.randn(2, 8)
+"""
+
+
+@dataclass
+class Notebook:
+    """Cells run in one namespace under one interceptor, without IPython."""
+
+    interceptor: Interceptor
+    names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+    cells: int = 0
+
+    def plain(self, source: str) -> None:
+        self.cells += 1
+        exec(compile(source, f"<ipython-input-{self.cells}>", "exec", dont_inherit=True), self.names)
+
+    def observed(self, source: str) -> None:
+        situation = self.interceptor.situation
+        situation.observing = True
+        situation.run += 1
+        self.interceptor.install()
+        self.interceptor.adopt(self.names)
+        try:
+            with torch.no_grad():
+                self.plain(source)
+        finally:
+            situation.observing = False
+            self.interceptor.settle()
+
+    def region(self, name: str) -> Region:
+        (found,) = (region for region in self.interceptor.regions if region.name == name)
+        return found
+
+    @property
+    def found(self) -> set[str]:
+        return {region.name for region in self.interceptor.regions if region.calls}
+
+
+@pytest.fixture
+def notebook() -> Iterator[Notebook]:
+    backend = TapeBackend(poison=True)
+    situation = Situation(backend=backend, arena=Arena(backend), tracer=Tracer(PositionFinder()), profile=False)
+    made = Notebook(Interceptor(situation, lambda filename: filename))
+    made.plain(SETUP)
+    yield made
+    made.interceptor.forget()
+    backend.close()
+
+
+STEP = "def step(x):\n    return net(x) * 0.5 + x\n"
+LOOP = "for _ in range(20):\n    x = step(x)\n"
+
+
+CANDIDATES = {
+    "a function": (STEP, LOOP, {"step"}),
+    "a lambda": ("step = lambda x: net(x) * 0.5 + x\n", LOOP, {"<lambda>"}),
+    "a method": (
+        "class Model:\n    def step(self, x):\n        return net(x) * 0.5 + x\nstep = Model().step\n",
+        LOOP,
+        {"Model.step"},
+    ),
+    "an object that is called": (
+        "class Model:\n    def __call__(self, x):\n        return net(x) * 0.5 + x\nstep = Model()\n",
+        LOOP,
+        {"Model.__call__"},
+    ),
+    "a closure": (
+        "def make(k):\n    def step(x):\n        return net(x) * k + x\n    return step\nstep = make(0.5)\n",
+        LOOP,
+        {"make.<locals>.step"},
+    ),
+    "a recursive function": (
+        "def step(x, n=2):\n    return step(net(x) * 0.5 + x, n - 1) if n else x\n",
+        LOOP,
+        {"step"},
+    ),
+    "a module": ("", "for _ in range(20):\n    x = net(x)\n", {"Net (net)"}),
+    "a generator function is none": (
+        "def steps(x):\n    for _ in range(20):\n        x = net(x)\n        yield x\n",
+        "for x in steps(x):\n    pass\n",
+        {"Net (net)"},
+    ),
+    "an async function is none": (
+        "async def step(x):\n    return net(x) * 0.5 + x\n",
+        "for _ in range(20):\n    try:\n        step(x).send(None)\n"
+        "    except StopIteration as end:\n        x = end.value\n",
+        {"Net (net)"},
+    ),
+    "a wrapper is none": (
+        "import functools\ndef twice(f):\n    @functools.wraps(f)\n    def call(x):\n        return f(f(x))\n"
+        "    return call\n@twice\ndef step(x):\n    return net(x) * 0.5 + x\n",
+        LOOP,
+        {"Net (net)"},
+    ),
+    "a function without device work makes room for the module inside": (
+        "def step(x):\n    return net(x)\ndef size(x):\n    return len(x)\n",
+        "for _ in range(20):\n    x = step(x)\n    size(x)\n",
+        {"step"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_what_becomes_a_region(notebook: Notebook, name: str) -> None:
+    """The outermost that is no refused one; it replays, and the result has the bits of the plain run."""
+    setup, loop, replayed = CANDIDATES[name]
+    notebook.plain(setup)
+    start = notebook.names["x"]
+    with torch.no_grad():
+        notebook.plain(loop)
+    expected, notebook.names["x"] = notebook.names["x"], start
+    notebook.observed(loop)
+    assert torch.equal(notebook.names["x"], expected)
+    assert {region.name for region in notebook.interceptor.regions if region.replays} == replayed
+
+
+def test_the_floor_passes_inwards_when_a_function_is_refused(notebook: Notebook) -> None:
+    notebook.plain(
+        "log = []\ndef inner(x):\n    return net(x) + 1\ndef outer(x):\n    log.append(0)\n    return inner(x)\n"
+    )
+    notebook.observed("for _ in range(20):\n    x = outer(x)\n")
+    outer, inner = notebook.region("outer"), notebook.region("inner")
+    assert outer.refused is not None
+    assert outer.refused.code == "GR404"
+    assert inner.replays > 0
+    assert inner.parent == "outer"
+    assert outer.parent is None
+    assert "Net (net)" not in notebook.found
+    assert len(notebook.names["log"]) == 20
+
+
+def test_only_root_modules_are_regions(notebook: Notebook) -> None:
+    notebook.observed("for _ in range(10):\n    x = net(x)\n")
+    assert notebook.found == {"Net (net)"}
+
+
+def test_two_models_in_one_loop_are_two_regions(notebook: Notebook) -> None:
+    notebook.plain("other = Net().eval()")
+    notebook.observed("for _ in range(20):\n    x = other(net(x) + 1)\n")
+    assert notebook.found == {"Net (net)", "Net (other)"}
+    assert all(region.replays for region in notebook.interceptor.regions)
+
+
+def test_a_helper_without_torch_work_is_given_back_during_the_cell(notebook: Notebook) -> None:
+    """So that a hundred thousand calls of it cost what they cost without Grape."""
+    notebook.plain("def add(i):\n    return i + 1\ncodes = []\nown = add.__code__\n")
+    notebook.observed("for i in range(3):\n    add(i)\n    codes.append(add.__code__ is own)\n")
+    assert notebook.names["codes"] == [True] * 3
+    assert "__signature__" not in notebook.names["add"].__dict__
+    notebook.observed("codes.append(add.__code__ is own)")
+    assert notebook.names["codes"][-1], "what was found to have no work is not taken over again"
+
+
+def test_settle_keeps_what_replays_and_gives_back_the_rest(notebook: Notebook) -> None:
+    """R11."""
+    module_call = torch.nn.Module.__call__
+    notebook.plain(STEP + "def unused(x):\n    return x\n")
+    step, unused = notebook.names["step"], notebook.names["unused"]
+    codes = step.__code__, unused.__code__
+    notebook.observed(LOOP)
+    assert step.__code__ is not codes[0]
+    assert unused.__code__ is codes[1]
+    assert torch.nn.Module.__call__ is not module_call
+    notebook.region("step").release()
+    notebook.interceptor.settle()
+    assert step.__code__ is codes[0]
+    assert step.__dict__ == {}
+    assert torch.nn.Module.__call__ is module_call
+
+
+@pytest.mark.parametrize("how", ["remove", "forget"])
+def test_remove_and_forget_restore_everything(notebook: Notebook, how: str) -> None:
+    """A11."""
+    module_call = torch.nn.Module.__call__
+    notebook.plain(STEP)
+    step = notebook.names["step"]
+    code = step.__code__
+    notebook.observed(LOOP)
+    region = notebook.region("step")
+    getattr(notebook.interceptor, how)()
+    assert step.__code__ is code
+    assert step.__dict__ == {}
+    assert torch.nn.Module.__call__ is module_call
+    assert bool(region.entries) == (how == "remove")
+    assert bool(notebook.interceptor.regions) == (how == "remove")
+
+
+def test_code_that_somebody_else_set_is_left_alone(notebook: Notebook) -> None:
+    notebook.plain(STEP + "def other(x):\n    return x\n")
+    notebook.observed(LOOP)
+    step, other = notebook.names["step"], notebook.names["other"]
+    step.__code__ = other.__code__
+    notebook.interceptor.remove()
+    assert step.__code__ is other.__code__
+    assert step.__dict__ == {}
+
+
+def test_a_function_looks_as_written_while_it_is_taken_over(notebook: Notebook) -> None:
+    notebook.plain("def step(x, k: float = 0.5, *, add=0):\n    'one step'\n    return net(x) * k + x + add\n")
+    step = notebook.names["step"]
+    notebook.observed(LOOP)
+    assert notebook.region("step").entries
+    assert str(inspect.signature(step)) == "(x, k: float = 0.5, *, add=0)"
+    assert (step.__name__, step.__doc__, step.__defaults__) == ("step", "one step", (0.5,))
+    assert (step.__kwdefaults__, step.__annotations__) == ({"add": 0}, {"k": float})
+    assert (step.__code__.co_name, step.__code__.co_firstlineno) == ("step", 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "step.__defaults__ = (0.25,)",
+        "step.__kwdefaults__ = {'add': 1}",
+        "net.b = torch.nn.Linear(16, 8)",
+        "net.double()",
+    ],
+)
+def test_what_changes_between_cells_is_seen(notebook: Notebook, change: str) -> None:
+    """A4, with the graphs of an earlier cell."""
+    notebook.plain("def step(x, k=0.5, *, add=0):\n    return net(x.to(net.a.weight.dtype)) * k + x + add\n")
+    notebook.observed(LOOP)
+    assert notebook.region("step").entries
+    notebook.plain(f"torch.manual_seed(1)\n{change}")
+    with torch.no_grad():
+        notebook.plain("start = x\nfor _ in range(5):\n    x = step(x)\n")
+        notebook.interceptor.remove()
+        notebook.plain("y = start\nfor _ in range(5):\n    y = step(y)\n")
+    assert torch.equal(notebook.names["x"], notebook.names["y"])
+
+
+def test_a_function_defined_again_keeps_its_graphs_only_if_it_is_the_same(notebook: Notebook) -> None:
+    notebook.plain(STEP)
+    notebook.observed(LOOP)
+    region = notebook.region("step")
+    notebook.cells = 1  # a cell that is edited or run again has the file name it had
+    notebook.plain(STEP)
+    notebook.observed(LOOP)
+    assert region.calls == 40
+    notebook.cells = 1
+    notebook.plain(STEP.replace("0.5", "0.25"))
+    notebook.observed(LOOP)
+    assert region.calls == 40
+    assert sorted(region.calls for region in notebook.interceptor.regions) == [20, 40]
+
+
+def test_calls_of_other_threads_are_not_met(notebook: Notebook) -> None:
+    """A12."""
+    notebook.plain(STEP)
+    notebook.observed(LOOP)
+    region, results = notebook.region("step"), []
+
+    def work() -> None:
+        with torch.no_grad():
+            results.append(notebook.names["step"](torch.ones(2, 8)))
+
+    calls = region.calls
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert region.calls == calls
+    with torch.no_grad():
+        assert torch.equal(results[0], notebook.names["step"](torch.ones(2, 8)))
+
+
+def test_an_exception_gives_the_floor_back(notebook: Notebook) -> None:
+    notebook.plain(STEP + "def fails(x):\n    net(x)\n    raise KeyError('mine')\n")
+    notebook.observed("for _ in range(3):\n    try:\n        fails(x)\n    except KeyError:\n        pass\n" + LOOP)
+    assert notebook.region("step").replays > 0
+
+
+COMPILED = {
+    "a function": "step = torch.compile(inner, backend='eager')\n",
+    "a decorated function": "@torch.compile(backend='eager')\ndef step(x):\n    return net(x) * 0.5 + x\n",
+    "a module": "step = torch.compile(net, backend='eager')\n",
+    "a module in place": "net.compile(backend='eager')\nstep = net\n",
+    "inside a function": "c = torch.compile(inner, backend='eager')\ndef step(x):\n    return c(x) + 1\n",
+    "a method": (
+        "class Model:\n    @torch.compile(backend='eager')\n    def step(self, x):\n        return inner(x)\n"
+        "step = Model().step\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_what_is_compiled_is_left_to_the_compiler(notebook: Notebook, name: str) -> None:
+    torch._dynamo.reset()
+    notebook.plain("def inner(x):\n    return net(x) * 0.5 + x\n" + COMPILED[name])
+    start = notebook.names["x"]
+    with torch.no_grad():
+        notebook.plain(LOOP)
+    expected, notebook.names["x"] = notebook.names["x"], start
+    torch._dynamo.reset()
+    notebook.observed(LOOP)
+    assert torch.equal(notebook.names["x"], expected)
+    assert not any(region.replays for region in notebook.interceptor.regions)
+    torch._dynamo.reset()
+
+
+def test_modules_that_are_made_in_a_loop_are_not_kept_without_end(notebook: Notebook) -> None:
+    notebook.observed(f"for _ in range({MOST_CALLED_ONCE + 50}):\n    x = torch.nn.Linear(8, 8)(x)\n")
+    assert len(notebook.interceptor.regions) == MOST_CALLED_ONCE
