@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,8 +39,7 @@ def load(ipython: Any) -> None:
             undo.callback(ipython.events.unregister, event, callback)
         undo.callback(hooks.close)
         _LOADED[ipython] = undo.pop_all()
-    if "torch" in sys.modules:
-        _preload()
+    _preload_after_torch(ipython)
 
 
 def unload(ipython: Any) -> None:
@@ -50,8 +49,28 @@ def unload(ipython: Any) -> None:
         undo.close()
 
 
+def _preload_after_torch(ipython: Any) -> None:
+    """Once the person has imported torch, import what the first cell under Grape needs, so that it does not wait."""
+    if "torch" in sys.modules:
+        _preload()
+        return
+
+    def after_cell(result: Any) -> None:
+        if "torch" in sys.modules and ipython in _LOADED:
+            ipython.events.unregister("post_run_cell", after_cell)
+            _preload()
+
+    ipython.events.register("post_run_cell", after_cell)
+    _LOADED[ipython].callback(_forget, ipython, after_cell)
+
+
+def _forget(ipython: Any, callback: Any) -> None:
+    with suppress(ValueError):  # it has unregistered itself
+        ipython.events.unregister("post_run_cell", callback)
+
+
 def _preload() -> None:
-    """The person uses torch already: import what the first cell would, now, and leave their random stream alone."""
+    """Import, and leave the person's random stream alone."""
     state = random.getstate()
     try:
         from .. import sessions

@@ -77,7 +77,7 @@ class MemorySampler:
     The curve has at most 2,000 samples: when there are more, neighbours are merged and the interval doubles.
     """
 
-    def __init__(self, device: torch.device, interval_s: float = 0.02, *, most: int = _MOST_SAMPLES) -> None:
+    def __init__(self, device: torch.device, interval_s: float = 0.1, *, most: int = _MOST_SAMPLES) -> None:
         self._device = device
         self._interval_s = interval_s
         self._most = max(2, most)

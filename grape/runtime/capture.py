@@ -218,6 +218,7 @@ class _Capture:
             changed=[self.externals[number] for number in self.written & set(self.externals)],
             effectful=bool(self.written) or any(op.kind == "random" for op in self.call.trace.ops),
             verified=verified,
+            replay_ms=self.replay_ms,
             capture_ms=(time.perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
             paths=tuple(self.layout.paths),
@@ -365,13 +366,17 @@ class _Capture:
             for tensor, before in zip(self.in_place, self.in_place_before, strict=True):
                 tensor.copy_(before.view(tensor.dtype))
             self.backend.set_rng_state(self.random_before)
+            timer = self.backend.timer()
+            timer.start()
             graph.replay()
+            timer.stop()
             if not _same_state(self.backend.rng_state(), self.random_after):
                 raise _Stop(Refused(code="GR405", why="the replay consumed another random stream than the eager call"))
             pairs = list(zip(self.eager_after.leaves, self.left, strict=True))
             pairs += list(zip(self.in_place_after, self.in_place, strict=True))
             pairs = [(one.detach(), other.detach()) for one, other in pairs]
             mismatch = first_mismatch(pairs)
+            self.replay_ms = timer.elapsed_ms()
             names = nondeterministic_in(self.call.trace) if mismatch is not None else ()
             close = bool(names) and self.request.tolerance > 0 and within(pairs, self.request.tolerance)
         finally:

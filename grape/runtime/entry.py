@@ -47,6 +47,8 @@ class Entry:
     changed: Sequence[torch.Tensor]
     effectful: bool
     verified: str
+    replay_ms: float
+    """What the verifying replay took on the device, in milliseconds."""
     capture_ms: float
     shapes: str
     paths: tuple[str, ...]

@@ -8,7 +8,26 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-__all__ = ["environment", "foreign_modes"]
+__all__ = ["environment", "foreign_modes", "is_transformed"]
+
+_SETTINGS = tuple(
+    getattr(torch._C, name)
+    for name in (
+        "_get_cublas_allow_tf32",
+        "_get_cublas_allow_fp16_reduced_precision_reduction",
+        "_get_cublas_allow_bf16_reduced_precision_reduction",
+        "_get_cudnn_enabled",
+        "_get_cudnn_allow_tf32",
+        "_get_cudnn_benchmark",
+        "_get_cudnn_deterministic",
+        "_get_cudnn_sdp_enabled",
+        "_get_flash_sdp_enabled",
+        "_get_mem_efficient_sdp_enabled",
+        "_get_math_sdp_enabled",
+    )
+    if hasattr(torch._C, name)
+)
+"""What chooses kernels on CUDA."""
 
 
 def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
@@ -31,12 +50,7 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
         return common
     return (
         *common,
-        torch._C._get_cublas_allow_tf32(),
-        torch._C._get_cudnn_allow_tf32(),
-        torch._C._get_cudnn_benchmark(),
-        torch._C._get_flash_sdp_enabled(),
-        torch._C._get_mem_efficient_sdp_enabled(),
-        torch._C._get_math_sdp_enabled(),
+        *[setting() for setting in _SETTINGS],
         torch._C._cuda_getCurrentRawStream(device.index or 0),
     )
 
@@ -52,3 +66,8 @@ def foreign_modes(own_modes: int = 0) -> str | None:
     if any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes):
         return "TorchFunctionMode"
     return None
+
+
+def is_transformed() -> bool:
+    """Inside `torch.func` transforms and compilers the arguments are no tensors with memory."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling()

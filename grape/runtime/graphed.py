@@ -16,9 +16,9 @@ from ..tracing import PositionFinder, Tracer
 from .backends.cuda import CudaBackend
 from .backends.protocol import Backend
 from .backends.tape import TapeBackend
+from .environment import is_transformed
 from .placeholders import Arena
 from .region import Region, Situation
-from .trampoline import prune_traceback
 from .trampoline import prune_traceback
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]
@@ -58,7 +58,7 @@ class GraphedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._thread is None:
             self._thread = get_ident()
-        if self._running or get_ident() != self._thread or _is_transformed():
+        if self._running or get_ident() != self._thread or is_transformed():
             return self.__wrapped__(*args, **kwargs)
         if self._region is None:
             self._region = self._make_region()
@@ -101,11 +101,6 @@ class GraphedFunction:
             self._region.release()
             self._region.situation.backend.close()
         self._region = None
-
-
-def _is_transformed() -> bool:
-    """Inside `torch.func` transforms and compilers the arguments are no tensors with memory."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling()
 
 
 @overload

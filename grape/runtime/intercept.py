@@ -20,12 +20,15 @@ import torch
 from ..model import Position
 from ..tracing import Recorder, is_own_code
 from .effects import EffectWatch
+from .environment import is_transformed
 from .region import NO_WORK, Region, Situation
 from .trampoline import Trampoline, prune_traceback
 
 __all__ = ["Interceptor"]
 
 _REGION_CALL = Region.call.__code__
+MOST_CALLED_ONCE = 256
+"""Modules that the code makes anew for each call never repeat, and a region keeps its module alive."""
 _ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -210,6 +213,8 @@ class Interceptor:
 
     def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = self.situation.tracer
+        if is_transformed() or (self.situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()):
+            return self._closed(lambda: region.function(*args, **kwargs))
         if tracer.recorder is not None:
             tracer.mute()
             EffectWatch.stop()

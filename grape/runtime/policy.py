@@ -24,7 +24,8 @@ MINIMUM_SAVING = 0.03
 class Estimate:
     """What is known when a call with some shapes arrives.
 
-    `eager_ms` is the median eager call; `busy_ms` the device time within it, None where it was not profiled.
+    `eager_ms` is the median eager call; `busy_ms` the device time within it: 0 before the profile, which precedes every
+    capture and is taken when a graph could pay at best; None where there can be no profile.
     `capture_ms` is what a capture costs. `seen` counts calls with these shapes in this cell,
     `earlier_runs` the cells before this one that had them.
     """

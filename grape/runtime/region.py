@@ -55,6 +55,8 @@ AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms, and CUPTI slows the launches after it: nothing for a cell that is soon over."""
 MAX_ENTRIES = 4
+MAX_CAPTURES = 8
+"""So often a shape is captured; a value that the host reads and that is another one at each call ends there."""
 MIN_OPERATORS = 3
 TAPE_LIMIT_MS = 3000.0
 """The tape shows what a GPU would do; so much time for captures is enough for that."""
@@ -102,6 +104,7 @@ class _Shape:
     entries: list[Entry] = field(default_factory=list)
     decision: Decision | None = None
     traces: list[Trace] = field(default_factory=list)
+    captures: int = 0
     closed: bool = False
 
 
@@ -193,7 +196,7 @@ class Region:
                 continue
             try:
                 found = shape.probe(root)
-            except (AttributeError, KeyError, TypeError, IndexError):
+            except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
                 continue
             if found is not None:
                 last.successor = self._last = shape
@@ -324,7 +327,7 @@ class Region:
         may_capture: bool,
     ) -> Any:
         self._note_addresses(layout)
-        if self._trace_now(shape):
+        if self._trace_now(shape, may_capture):
             self.situation.progress(f"observing {self.name}")
             result = self._trace(shape, layout, args, kwargs)
         elif self._profile_now(shape, may_capture):
@@ -417,13 +420,15 @@ class Region:
         names = f"{one.name if one else 'nothing'} and {other.name if other else 'nothing'}"
         return Refused(code="GR404", why=f"equal calls ran different operators ({names}): hidden state decides", at=at)
 
-    def _trace_now(self, shape: _Shape) -> bool:
+    def _trace_now(self, shape: _Shape, may_capture: bool) -> bool:
         """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""
         if self.root_is_module and self.calls == 1:
             return False
-        return len(self.traces) < 1 or (
-            len(self.traces) < TRACED and (not self.root_is_module or shape.calls > 1 or self.calls > AUDIT_BY)
-        )
+        if not self.traces:
+            return True
+        if len(self.traces) >= TRACED or (may_capture and shape.run > 1 and self._pays(shape)):
+            return False  # a capture traces its eager run itself
+        return not self.root_is_module or shape.calls > 1 or self.calls > AUDIT_BY
 
     def _profile_now(self, shape: _Shape, may_capture: bool) -> bool:
         """Profile before the first capture, or once enough calls were timed: CUPTI slows what is launched after it."""
@@ -434,7 +439,8 @@ class Region:
             return timed >= FEW
         if self._eager_s > PROFILE_AFTER_S:
             return True
-        return timed >= FEW and may_capture and not shape.closed and self._pays(shape)
+        # Shapes that recur from cell to cell are not spent on a profile; the first capture times a replay instead.
+        return timed >= FEW and shape.seen >= FEW and may_capture and not shape.closed and self._pays(shape)
 
     def _profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._profiled += 1
@@ -467,7 +473,7 @@ class Region:
         estimate = Estimate(
             shapes=", ".join(str(size) for _, size in shape.shapes[:4]),
             eager_ms=statistics.median(times),
-            busy_ms=self._busy_ms,
+            busy_ms=self._busy_ms if self._profiled or self._busy_ms is not None else 0.0,
             capture_ms=self._capture_ms(),
             seen=shape.seen,
             earlier_runs=len(shape.runs) - 1,
@@ -519,7 +525,11 @@ class Region:
         captured = capture_call(request, layout, args, kwargs)
         outcome = captured.outcome
         if isinstance(outcome, Entry):
-            self._adopt(shape, layout, outcome)
+            self._audit(shape, captured.trace)
+            if self.refused is None:
+                self._adopt(shape, layout, outcome)
+            else:
+                outcome.release()
             return captured.result
         if outcome.code == "retry" and not set(outcome.evidence) <= self._writes:
             self._writes.update(outcome.evidence)
@@ -540,6 +550,10 @@ class Region:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
         self.captures_ms.append(entry.capture_ms)
+        if self._busy_ms is None and self.situation.backend.kind == "cuda":
+            self._busy_ms = entry.replay_ms
+        shape.captures += 1
+        shape.closed = shape.captures >= MAX_CAPTURES
         self._verified.add(entry.verified)
         if len(shape.entries) >= MAX_ENTRIES:
             shape.entries.pop(0).release()

@@ -22,8 +22,16 @@ def _library_roots() -> tuple[str, ...]:
     roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     roots.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
     roots.add(site.getusersitepackages())
-    roots.update(p for p in sys.path if p.endswith(("site-packages", "dist-packages")))
+    roots.update(p for p in sys.path if p.endswith(("site-packages", "dist-packages")) or _is_installed(p))
     return tuple(os.path.join(os.path.abspath(root), "") for root in roots)
+
+
+def _is_installed(path: str) -> bool:
+    """True for a folder that pip has installed into (``pip install --target``)."""
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(path or "."))
+    except OSError:
+        return False
 
 
 _ROOTS = _library_roots()
