@@ -525,7 +525,8 @@ class Region:
         captured = capture_call(request, layout, args, kwargs)
         outcome = captured.outcome
         if isinstance(outcome, Entry):
-            self._audit(shape, captured.trace)
+            if not shape.entries:  # else what the guards found changed explains another trace
+                self._audit(shape, captured.trace)
             if self.refused is None:
                 self._adopt(shape, layout, outcome)
             else:

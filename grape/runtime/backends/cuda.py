@@ -7,6 +7,7 @@ is not while somebody refers to it. `torch.cuda.graph` is not used, because ente
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -81,7 +82,9 @@ class CudaBackend:
                 self._abandon(graph)
                 raise
             try:
-                graph.capture_end()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # a region of views alone makes an empty graph, and that is fine
+                    graph.capture_end()
             except RuntimeError as error:
                 self._recover()
                 raise CaptureFailed("GR405", f"the capture was invalidated: {_first_line(error)}") from error
