@@ -1,0 +1,138 @@
+"""The engine and `grape.session` without IPython: status, undo, reset, scripts, errors, `grape.graph`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """\
+import torch
+import grape
+from grape.errors import UsageError
+
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8), torch.nn.Tanh()).eval()
+call, start = torch.nn.Module.__call__, torch.randn(2, 8)
+
+def step(x):
+    return net(x) * 0.5 + x
+
+@torch.no_grad()
+def loop():
+    x = start
+    for _ in range(20):
+        x = step(x)
+    return x
+
+expected, code = loop(), step.__code__
+"""
+
+SCRIPTS = {
+    "a block is observed, accelerated and reported": """\
+with grape.session() as session:
+    result = loop()
+assert torch.equal(result, expected)
+assert grape.last is session.report
+(region,) = session.report.to_dict()["regions"]
+assert (region["name"], region["outcome"], region["calls"]) == ("step", "replayed", 20), region
+assert torch.equal(loop(), expected)
+""",
+    "graphs are numbered, undone and forgotten": """\
+from grape.sessions import engine
+assert engine().status() == "grape: nothing observed yet; put %%grape on the first line of a slow cell"
+assert engine().undo() == "nothing to undo: no graph is applied"
+with grape.session():
+    loop()
+assert "  1 step at " in engine().status(), engine().status()
+assert engine().undo(1).endswith("runs eagerly again")
+assert step.__code__ is code and torch.nn.Module.__call__ is call
+assert "  - step at " in engine().status(), engine().status()
+try:
+    engine().undo(1)
+except UsageError as error:
+    assert str(error) == "no applied region 1 (none is applied); see %grape status"
+with grape.session():
+    assert torch.equal(loop(), expected)
+assert engine().reset() == "forgot 1 region and released their graphs"
+assert step.__code__ is code and torch.nn.Module.__call__ is call and not step.__dict__
+assert grape.last is None
+assert torch.equal(loop(), expected)
+""",
+    "an exception of the block propagates and is reported": """\
+try:
+    with grape.session():
+        loop()
+        raise KeyError("mine")
+except KeyError as error:
+    assert error.args == ("mine",)
+assert grape.last.verdict.startswith("stopped by KeyError"), grape.last.verdict
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+assert _get_current_dispatch_mode_stack() == []
+""",
+    "misuse": """\
+def raised(function):
+    try:
+        function()
+    except UsageError as error:
+        return str(error)
+
+def nested():
+    with grape.session(), grape.session():
+        pass
+
+def unknown():
+    with grape.session(speed=9):
+        pass
+
+assert raised(nested) == "a Grape session is already open; sessions do not nest"
+assert raised(unknown).startswith("unknown setting: ")
+assert raised(lambda: grape.graph(3)) == "grape.graph takes a function or a module, not int"
+with grape.session():
+    assert torch.equal(loop(), expected)
+""",
+    "profile observes and applies nothing": """\
+with grape.session(profile=True) as session:
+    assert torch.equal(loop(), expected)
+assert [region["replays"] for region in session.report.to_dict()["regions"]] == [0]
+assert step.__code__ is code and torch.nn.Module.__call__ is call
+""",
+    "grape.graph decorates": """\
+@grape.graph
+def fast(x, *, k=0.5):
+    "doc"
+    return net(x) * k + x
+
+with torch.no_grad():
+    x = start
+    for _ in range(20):
+        x = fast(x)
+assert torch.equal(x, expected)
+assert (fast.__name__, fast.__doc__) == ("fast", "doc")
+evidence = fast.evidence()
+assert (evidence.outcome, evidence.calls) == ("replayed", 20)
+fast.release()
+assert fast.evidence() is None
+with torch.no_grad():
+    assert torch.equal(fast(start), step(start))
+try:
+    fast(torch.ones(2, 9))
+except RuntimeError as error:
+    import traceback
+    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    assert not [file for file in files if "/grape/" in file], files
+""",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts(name: str, tmp_path: Path) -> None:
+    """Each in a process of its own, since the engine is the process's."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + SCRIPTS[name])
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
