@@ -26,6 +26,7 @@ from .trampoline import Trampoline, prune_traceback
 
 __all__ = ["Interceptor"]
 
+LOOPS = 24
 _REGION_CALL = Region.call.__code__
 MOST_CALLED_ONCE = 256
 """Modules that the code makes anew for each call never repeat, and a region keeps its module alive."""
@@ -47,6 +48,7 @@ class Interceptor:
         self._trampolines: dict[int, Trampoline] = {}
         self._original: Any = None
         self._running: list[Region] = []
+        self._counts: dict[int, int] | None = None
         self._namespace: Mapping[str, Any] = {}
         situation.open_floor = self._open
 
@@ -64,7 +66,9 @@ class Interceptor:
         original = self._original = torch.nn.Module.__call__
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self._floor or get_ident() != self._thread:
+            if torch.compiler.is_compiling() or get_ident() != self._thread:
+                return original(module, *args, **kwargs)
+            if not self._floor and (self._counts is None or not self._repeats(module, __call__.__code__)):
                 return original(module, *args, **kwargs)
             if self._inside_module(__call__.__code__):
                 return original(module, *args, **kwargs)
@@ -128,7 +132,7 @@ class Interceptor:
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             trampoline.follow()
-            if not self._floor or get_ident() != self._thread:
+            if get_ident() != self._thread or (not self._floor and not self._repeats(function, None)):
                 return trampoline.original(*args, **kwargs)
             return self._function(trampoline, args, kwargs)
 
@@ -161,12 +165,12 @@ class Interceptor:
             if region.refused is not None and region.refused.why == NO_WORK:
                 self._give_back(trampoline)
 
-    def _inside_module(self, wrapper: types.CodeType) -> bool:
+    def _inside_module(self, wrapper: types.CodeType, skip: int = 0) -> bool:
         """True where a module that was not taken as a region is running: its parts are no regions either.
 
         That happens when a callable around it turns out not to be capturable in the middle of its trace.
         """
-        frame: types.FrameType | None = sys._getframe(2)
+        frame: types.FrameType | None = sys._getframe(2 + skip)
         while frame is not None and frame.f_code is not _REGION_CALL:
             if frame.f_code is wrapper:
                 return True
@@ -204,6 +208,22 @@ class Interceptor:
     def _open(self) -> None:
         self._floor = True
 
+    def _repeats(self, candidate: Any, wrapper: types.CodeType | None) -> bool:
+        """Does the floor pass to `candidate`, because the callable that has it holds the whole loop?
+
+        A function that is called for the first time may be a step, or everything; what it has called `LOOPS` times is
+        taken to be the step.
+        """
+        if self._counts is None or (wrapper is not None and self._inside_module(wrapper, 1)):
+            return False
+        times = self._counts[id(candidate)] = self._counts.get(id(candidate), 0) + 1
+        if times < LOOPS or not self._running:
+            return False
+        self._counts = None
+        self._running[-1].give_up()
+        self._floor = True
+        return True
+
     def _closed(self, body: Callable[[], Any]) -> Any:
         self._floor = False
         try:
@@ -221,14 +241,22 @@ class Interceptor:
         if self._running and region.parent is None and self._running[-1] is not region:
             region.parent = self._running[-1].name
         self._running.append(region)
+        counts, self._counts = self._counts, None
+        if region.calls == 0 and not region.root_is_module and self.situation.observing:
+            self._counts = {}
         try:
-            if region.refused is not None:
+            if region.refused is not None or self._lost(region):
                 return region.call(args, kwargs)
             return self._closed(lambda: region.call(args, kwargs))
         finally:
             self._running.pop()
+            self._counts = counts
             if self.outside is not None and self.situation.observing and tracer.recorder is None:
                 self._resume()
+
+    def _lost(self, region: Region) -> bool:
+        """True where `region` gave the floor to a callable inside it, and that one replays now."""
+        return region.gave_up and any(inner.parent == region.name and inner.entries for inner in self.regions)
 
     def _resume(self) -> None:
         if self.outside is not None and not self.outside.overflowed:

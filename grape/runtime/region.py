@@ -29,7 +29,7 @@ from ..model import (
     Trace,
 )
 from ..profiling import TimelineRecorder
-from ..tracing import Recorder, Tracer, record
+from ..tracing import LIMIT, Recorder, Tracer, record
 from .backends.protocol import Backend
 from .capture import Request, capture_call, judge
 from .effects import EffectWatch, effect_of
@@ -41,7 +41,7 @@ from .policy import Estimate, capture_cost, decide
 from .probe import Probe, compile_probe
 from .prologue import refuse_read, slice_of
 from .samples import CallTimes
-from .structure import Layout, Unsupported, flatten
+from .structure import Layout, Unsupported, first_difference, flatten
 
 __all__ = ["Region", "Situation"]
 
@@ -54,6 +54,7 @@ FEW = 5
 AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms, and CUPTI slows the launches after it: nothing for a cell that is soon over."""
+VARIANTS = 8
 MAX_ENTRIES = 4
 MAX_CAPTURES = 8
 """So often a shape is captured; a value that the host reads and that is another one at each call ends there."""
@@ -126,6 +127,7 @@ class Region:
         self.name = name
         self.at = at
         self.end_line = end_line
+        self.gave_up = False
         self.root_is_module = isinstance(root, torch.nn.Module)
         self.parent: str | None = None
         self.refused: Refused | None = None
@@ -148,6 +150,7 @@ class Region:
         self._addresses: dict[str, tuple[int, int]] = {}
         self._host_ms: list[float] = []
         self._last: _Shape | None = None
+        self._last_layout: tuple[Any, list[str]] | None = None
         self._start_of_run = (0, 0)
 
     def begin_run(self) -> None:
@@ -157,6 +160,10 @@ class Region:
     @property
     def calls_in_run(self) -> int:
         return self.calls - self._start_of_run[0]
+
+    @property
+    def replays_in_run(self) -> int:
+        return self.replays - self._start_of_run[1]
 
     # -- the call ----------------------------------------------------------------------------------------------------
 
@@ -223,6 +230,11 @@ class Region:
         shape = self.shapes.get(key)
         if shape is None:
             shape = self.shapes[key] = _Shape(_shapes_of(layout), self.calls - 1, modes)
+            changing = self._changing_value(shape, layout)
+            if changing is not None:
+                why = f"`{changing}` is no tensor and another one at each call"
+                self.refuse(Refused(code="GR403", why=why, at=self.at))
+                return self._pass(args, kwargs)
         if self._last is not None:
             self._last.successor = shape
         self._last = shape
@@ -238,6 +250,14 @@ class Region:
         if not self.situation.observing:
             return self.function(*args, **kwargs)
         return self._observe(shape, layout, args, kwargs, timer, may_capture)
+
+    def _changing_value(self, shape: _Shape, layout: Layout) -> str | None:
+        """The path of a plain argument that has had a new value at every call, after `VARIANTS` of them."""
+        last, self._last_layout = self._last_layout, (layout.root, layout.paths)
+        variants = [s for s in self.shapes.values() if s.shapes == shape.shapes] if len(self.shapes) >= VARIANTS else []
+        if len(variants) < VARIANTS or any(s.calls > 1 for s in variants) or last is None:
+            return None
+        return first_difference(last[0], layout.root)
 
     def _serve_eagerly(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], timer: Any, shape: _Shape, *, may_capture: bool
@@ -361,7 +381,12 @@ class Region:
         result, call, escapes = record(
             self.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait
         )
+        if self.gave_up and not self.traces and self.calls == 1:
+            return result  # a callable inside took over; this trace tells nothing
         self.traces.append(call.trace)
+        if len(call.trace.ops) >= LIMIT:
+            why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"
+            self.refuse(Refused(code="GR405", why=why, at=self.at))
         work = sum(op.kind not in ("view", "host") for op in call.trace.ops)
         if self.refused is None and work < MIN_OPERATORS:
             self.refuse(self._no_work(call.trace))
@@ -379,6 +404,10 @@ class Region:
         if self.refused is None:
             self._audit(shape, call.trace)
         return result
+
+    def give_up(self) -> None:
+        """Let a callable inside take over for the rest of this call."""
+        self.gave_up = True
 
     def _no_work(self, trace: Trace) -> Refused:
         if self.situation.backend.kind == "cuda" and sum(op.kind == "host" for op in trace.ops) >= MIN_OPERATORS:
@@ -595,10 +624,10 @@ class Region:
             name=self.name,
             at=self.at,
             end_line=self.end_line,
-            outcome="refused" if self.refused else "replayed" if self.replays else "observed",
+            outcome="refused" if self.refused else "replayed" if self.replays_in_run else "observed",
             refused=self.refused,
             calls=self.calls_in_run,
-            replays=self.replays - self._start_of_run[1],
+            replays=self.replays_in_run,
             parent=self.parent,
             verified=sorted(self._verified)[-1] if self._verified and not self.refused else None,
             traces=tuple(self.traces),

@@ -21,6 +21,7 @@ __all__ = [
     "Layout",
     "Node",
     "Unsupported",
+    "first_difference",
     "flatten",
     "leaf_meta",
     "new_container",
@@ -354,3 +355,20 @@ def _set_item(target: Any, name: Any, value: Any) -> None:
     from collections import OrderedDict
 
     (OrderedDict if isinstance(target, OrderedDict) else dict).__setitem__(target, name, value)
+
+
+def first_difference(one: Any, other: Any, path: str = "args") -> str | None:
+    """The path of the first plain value that differs between two layouts' roots of one structure, or None."""
+    if isinstance(one, Static) and isinstance(other, Static):
+        same = type(one.value) is type(other.value) and (
+            one.value is other.value or repr(one.value) == repr(other.value)
+        )
+        return None if same else path
+    if not (isinstance(one, Node) and isinstance(other, Node)) or one.cls is not other.cls:
+        return None
+    for index, (mine, theirs) in enumerate(zip(one.children, other.children, strict=False)):
+        name = one.names[index] if index < len(one.names) else index
+        found = first_difference(mine, theirs, f"{path}.{name}" if one.kind == "object" else f"{path}[{name!r}]")
+        if found is not None:
+            return found
+    return None

@@ -1,11 +1,12 @@
 """Operator traces with code positions."""
 
 from .positions import PositionFinder, is_own_code
-from .recorder import HOST_READS, RecordedCall, Recorder, contents_of, tensors_in
+from .recorder import HOST_READS, LIMIT, RecordedCall, Recorder, contents_of, tensors_in
 from .tracer import EscapeWatch, Tracer, record
 
 __all__ = [
     "HOST_READS",
+    "LIMIT",
     "EscapeWatch",
     "PositionFinder",
     "RecordedCall",

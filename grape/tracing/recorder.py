@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..model import HostRead, OpRecord, Position, TensorView, Trace
 
-__all__ = ["HOST_READS", "RecordedCall", "Recorder", "contents_of", "tensors_in"]
+__all__ = ["HOST_READS", "LIMIT", "RecordedCall", "Recorder", "contents_of", "tensors_in"]
 
 aten = torch.ops.aten
 HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default})
@@ -72,6 +72,10 @@ class RecordedCall:
     """Device copies of what operators brought to the device, by ordinal; kept on request."""
 
 
+LIMIT = 20_000
+"""A call with so many operators is not recorded to its end."""
+
+
 class Recorder:
     """Collects the operators of one call on `device`. Not reentrant; `limit` bounds the number of operators.
 
@@ -79,7 +83,7 @@ class Recorder:
     """
 
     def __init__(
-        self, device: torch.device, leaves: Sequence[torch.Tensor] = (), limit: int = 20_000, keep: bool = False
+        self, device: torch.device, leaves: Sequence[torch.Tensor] = (), limit: int = LIMIT, keep: bool = False
     ) -> None:
         self.device = device
         self.limit = limit

@@ -82,6 +82,11 @@ class Tracer(TorchDispatchMode):
         """Do not have torch wrap the handler for the compiler: that would import it, which takes a second."""
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """The compiler does its work as if the tracer were not there; what it compiled is seen when it runs."""
+        return True
+
     def enter(self) -> None:
         """Join the mode stack, muted."""
         if not self.on_stack:

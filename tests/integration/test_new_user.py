@@ -275,12 +275,7 @@ def _is_persons(name: str) -> bool:
 RUNS = ["%%grape", "%%grape", "# plain", "%grape undo", "# plain", "%%grape", "%grape reset", "# plain"]
 
 
-BROKEN = pytest.mark.xfail(strict=True, reason="the tracer takes part in compilations: it must ignore their internals")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=BROKEN if name.startswith("a compiled") else ()) for name in SCENARIOS]
-)
+@pytest.mark.parametrize("name", list(SCENARIOS))
 def test_same_results_with_and_without(shell: InteractiveShell, name: str) -> None:
     scenario = SCENARIOS[name]
     expected, found, reports = [], [], []
