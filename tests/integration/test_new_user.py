@@ -275,6 +275,8 @@ def _is_persons(name: str) -> bool:
 RUNS = ["%%grape", "%%grape", "# plain", "%grape undo", "# plain", "%%grape", "%grape reset", "# plain"]
 
 
+# The compiler cleans up in a namespace that the shell has already emptied, and says so from a weak reference.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_same_results_with_and_without(shell: InteractiveShell, name: str) -> None:
     scenario = SCENARIOS[name]
