@@ -229,7 +229,7 @@ def main() -> None:
         "generate": lambda: generate(shell, 4),
         "bound": lambda: gpu_bound(shell, arguments.seconds),
     }
-    results = {"machine": machine()}
+    results: dict[str, Any] = {"machine": machine()}
     for name, part in parts.items():
         if arguments.only in (None, name):
             results[name] = part()
