@@ -1,4 +1,4 @@
-"""Captures on a real GPU: constants from the host, recovery after failure, streams, and a whole decode under a session."""
+"""Captures on a real GPU: host constants, recovery after failure, streams, and a whole decode under a session."""
 
 from __future__ import annotations
 

@@ -1,0 +1,72 @@
+"""The README's table of measurements, made from `benchmarks/results`.
+
+python benchmarks/table.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def load(part: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"main_job_{part}.json").read_text())
+    return found
+
+
+def table() -> str:
+    """Markdown: the machine, then one row for each measurement."""
+    machine = load("fixed")["machine"]
+    fixed, generate, bound = (load(part)[part] for part in ("fixed", "generate", "bound"))
+    third = generate["grape_s"][2][0] / 123 * 1e3
+    fourth = generate["grape_s"][3][0] / 123 * 1e3
+    eager = generate["eager_ms_per_token"]
+    rows = [
+        ("cell", "plain", "under Grape", "ratio"),
+        ("---", "---", "---", "---"),
+        (
+            f"{fixed['what']}, calls issued back to back",
+            f"{fixed['eager_streamed_ms']:.2f} ms",
+            f"{fixed['after_streamed_ms']:.2f} ms",
+            f"{fixed['speedup_streamed']:.1f}x",
+        ),
+        (
+            "the same, waiting for the GPU after every call",
+            f"{fixed['eager_ms']:.2f} ms",
+            f"{fixed['after_in_place_ms']:.2f} ms",
+            f"{fixed['speedup_synchronized_each_call']:.1f}x",
+        ),
+        (f"{generate['what']}: third run", f"{eager:.2f} ms/token", f"{third:.2f} ms/token", f"{eager / third:.1f}x"),
+        ("the same: fourth run", f"{eager:.2f} ms/token", f"{fourth:.2f} ms/token", f"{eager / fourth:.1f}x"),
+        (
+            "the same: first run, observed, with its report",
+            f"{eager * 0.123:.2f} s",
+            f"{generate['grape_s'][0][1]:.2f} s",
+            f"costs {generate['first_run_over_eager'] - 1:.0%}",
+        ),
+        (
+            "the same: second run, in which 122 lengths are captured",
+            f"{eager * 0.123:.2f} s",
+            f"{generate['grape_s'][1][1]:.1f} s",
+            "once",
+        ),
+        (
+            f"{bound['what']} (nothing to gain)",
+            f"{sum(bound['eager_s']) / 2:.2f} s",
+            f"{bound['grape_cell_s']:.2f} s",
+            f"{bound['overhead']:+.1%}",
+        ),
+    ]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    about = (
+        f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}, transformers "
+        f"{machine['transformers']}, Python {machine['python']}; outputs identical in every row."
+    )
+    return "\n".join([*lines, "", about])
+
+
+if __name__ == "__main__":
+    print(table())
