@@ -63,7 +63,7 @@ def table() -> str:
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     about = (
         f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}, transformers "
-        f"{machine['transformers']}, Python {machine['python']}; outputs identical in every row."
+        f"{machine['transformers']}, Python {machine['python']}; outputs of the GPT-2 rows identical."
     )
     return "\n".join([*lines, "", about])
 
