@@ -23,8 +23,9 @@ from torch import nn
 
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
-sizes = (12, 768, 12, 50257, 1024) if device == "cuda" else (2, 64, 4, 512, 128)
+sizes = (12, 512, 8, 8192, 256) if device == "cuda" else (2, 64, 4, 512, 128)
 layers, width, heads, vocabulary, length = sizes
+steps = 200 if device == "cuda" else 100
 
 
 class Block(nn.Module):
@@ -74,7 +75,7 @@ with torch.inference_mode():
     token = torch.tensor([1], device=device)
     position = torch.tensor([0], device=device)
     tokens = []
-    for _ in range(100):
+    for _ in range(steps):
         token = step(token, position)
         position += 1
         tokens.append(token)

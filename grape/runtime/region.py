@@ -47,7 +47,7 @@ __all__ = ["Region", "Situation"]
 
 TRACED = 2
 PROFILED = 1
-INTERLEAVE = 6
+INTERLEAVE = 4
 """Once a graph replays, every so many calls one runs eagerly until there are `WANTED` times of both."""
 WANTED = 20
 FEW = 5
