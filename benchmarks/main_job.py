@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from _machine import machine, write
 
 SETUP = """
 import time, torch, warnings
@@ -191,26 +190,6 @@ def gpu_bound(shell: Any, seconds: float) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
-    import torch
-    import transformers
-
-    import grape
-
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "driver": driver,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "transformers": transformers.__version__,
-        "python": sys.version.split()[0],
-        "grape": grape.__version__,
-        "cpus": os.cpu_count(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/main_job.json"))
@@ -235,8 +214,7 @@ def main() -> None:
             results[name] = part()
             print(name, json.dumps({k: v for k, v in results[name].items() if not k.startswith("samples")}, indent=1))
             run(shell, "%grape reset")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    write(arguments.out, results)
 
 
 if __name__ == "__main__":

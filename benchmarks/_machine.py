@@ -1,0 +1,48 @@
+"""What a result says about the machine that it comes from, and where results are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["machine", "result_path", "write"]
+
+
+def machine() -> dict[str, Any]:
+    """Device, driver and versions of this process. Without a CUDA device `gpu`, `driver` and `cuda` are None."""
+    import torch
+    import transformers
+
+    import grape
+
+    gpu = torch.cuda.is_available()
+    return {
+        "gpu": torch.cuda.get_device_name() if gpu else None,
+        "driver": _driver() if gpu else None,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if gpu else None,
+        "transformers": transformers.__version__,
+        "python": sys.version.split()[0],
+        "grape": grape.__version__,
+        "cpus": os.cpu_count(),
+    }
+
+
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def result_path(name: str) -> Path:
+    """`NAME.json` in the folder that the environment variable OUT names, else in `benchmarks/results`."""
+    folder = os.environ.get("OUT")
+    return (Path(folder) if folder else Path(__file__).parent / "results") / f"{name}.json"
+
+
+def write(path: Path, results: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
