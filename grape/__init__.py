@@ -15,6 +15,7 @@ from . import errors
 if TYPE_CHECKING:
     from .render import Report
     from .runtime import GraphedFunction, graph
+    from .runtime.predication import Predicate, cond, flow, while_loop
     from .sessions import session
 
     last: Report | None
@@ -23,21 +24,29 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GraphedFunction",
+    "Predicate",
     "Report",
     "__version__",
+    "cond",
     "errors",
+    "flow",
     "graph",
     "last",
     "load_ipython_extension",
     "session",
     "unload_ipython_extension",
+    "while_loop",
 ]
 
 _HOMES = {
     "GraphedFunction": ".runtime",
+    "Predicate": ".runtime.predication",
     "Report": ".render",
+    "cond": ".runtime.predication",
+    "flow": ".runtime.predication",
     "graph": ".runtime",
     "session": ".sessions",
+    "while_loop": ".runtime.predication",
 }
 
 

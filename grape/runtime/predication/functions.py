@@ -1,0 +1,84 @@
+"""`cond` and `while_loop`, with the signatures of torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...errors import UsageError
+from .lowering import Lowering, active_lowering, refuse
+from .truth import Flag, as_predicate, is_tensor_predicate
+
+__all__ = ["cond", "lowering_for", "while_loop"]
+
+
+def lowering_for(condition: Any) -> Lowering | None:
+    """Who decides this condition on the device; None where Python does."""
+    if not is_tensor_predicate(condition):
+        return None
+    lowering = active_lowering()
+    if lowering is None:
+        raise refuse("a truth value that is only known on the device is used after the capture", "GR102")
+    return lowering
+
+
+def cond(
+    pred: bool | int | float | torch.Tensor | Flag,
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    operands: Sequence[Any] = (),
+) -> Any:
+    """`true_fn(*operands)` if `pred` is true, else `false_fn(*operands)`. The signature is that of `torch.cond`.
+
+    A Python value, and outside of a capture a tensor too, takes ordinary control flow: one of the two is called, and
+    may do anything. In a capture a tensor with one element is decided on the device at each replay; then both must
+    give results of the same structure, shapes and dtypes, and may write in place.
+    """
+    lowering = lowering_for(pred)
+    if lowering is None:
+        return (true_fn if pred else false_fn)(*operands)
+    assert isinstance(pred, (torch.Tensor, Flag))
+    return lowering.cond(as_predicate(pred), lambda: true_fn(*operands), lambda: false_fn(*operands))
+
+
+def while_loop(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The carried values once `cond_fn(*carried)` is false. The signature is that of `torch.while_loop`.
+
+    `body_fn(*carried)` returns the next carried values, as a tuple of the same length. In a capture, a condition that
+    is a tensor with one element makes the whole loop run on the device.
+    Raises `UsageError` where `body_fn` returns something else.
+    """
+    carried = tuple(carried_inputs)
+
+    def body(*state: Any) -> tuple[Any, ...]:
+        result = body_fn(*state)
+        if not isinstance(result, (tuple, list)) or len(result) != len(carried):
+            raise UsageError(f"the body of while_loop must return a tuple of the {len(carried)} carried values")
+        return tuple(result)
+
+    return iterate(cond_fn, body, carried, live=(True,) * len(carried))
+
+
+def iterate(
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., tuple[Any, ...]],
+    carried: tuple[Any, ...],
+    *,
+    live: tuple[bool, ...],
+) -> tuple[Any, ...]:
+    """A while loop whose `live` values are looked at afterwards. The device takes over at the first device condition.
+
+    Until then iterations are ordinary ones: `while True` with a `break` that depends on data starts that way.
+    """
+    while True:
+        test = cond_fn(*carried)
+        lowering = lowering_for(test)
+        if lowering is not None:
+            return lowering.while_loop(cond_fn, body_fn, carried, live=live)
+        if not test:
+            return carried
+        carried = body_fn(*carried)

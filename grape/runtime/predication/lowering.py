@@ -1,0 +1,109 @@
+"""How control flow that depends on a tensor is carried out: the protocol, and which implementation is active.
+
+Outside of a capture none is active: a tensor condition is read on the host, as plain Python does. A capture backend
+activates its own for the time of the capture (`lowered`), because the host must not read values there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..backends.protocol import CaptureFailed
+
+__all__ = ["Check", "Lowering", "Predicated", "active_lowering", "lowered", "refuse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A condition that the person asserted. `failed` is a 0-dim bool tensor on the device, true where it did not hold.
+
+    `line` counts in the person's source, from 1; `text` is the assertion's literal message, or None.
+    """
+
+    failed: torch.Tensor
+    line: int
+    text: str | None
+
+
+class Predicated(Protocol):
+    """A block of device work under a predicate, as a context manager; `pred` is a 0-dim bool tensor."""
+
+    pred: torch.Tensor
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *exception: Any) -> Any: ...
+
+
+class Lowering(Protocol):
+    """Carries out control flow on the device. Every method may raise `CaptureFailed` with a code and a reason.
+
+    Bodies are Python callables without arguments. They may write to memory that existed before them (in place,
+    `out=`), and return a value: tensors, truth values (`Flag`), plain values, tuples of these. Bodies run at most
+    once each while the program is recorded; which of their writes and results take effect is decided on the device.
+    Whatever differs between two results must be merged by `merge.merge_values`, which holds the rules.
+    """
+
+    def takes(self, condition: torch.Tensor) -> bool:
+        """Whether this condition lives where the lowering decides; others are read on the host."""
+        ...
+
+    def cond(self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+        """What `true_fn()` or `false_fn()` returns; writes of the other one do not happen. `pred` is 0-dim bool."""
+        ...
+
+    def while_loop(
+        self,
+        cond_fn: Callable[..., Any],
+        body_fn: Callable[..., tuple[Any, ...]],
+        carried: tuple[Any, ...],
+        *,
+        live: tuple[bool, ...],
+    ) -> tuple[Any, ...]:
+        """`carried` after the loop. `cond_fn(*carried)` gives a bool, a tensor with one element or a `Flag`.
+
+        `body_fn(*carried)` returns the next `carried`. Where `live` is False, nobody looks at that value after the
+        loop, and anything may be returned in its place.
+        """
+        ...
+
+    def predicated(self, pred: torch.Tensor) -> AbstractContextManager[Any]:
+        """A block whose device writes to memory from before it take effect only where `pred` is true."""
+        ...
+
+    def check(self, check: Check) -> None:
+        """Remember an assertion; whoever replays raises once `failed` can be read without making the device wait."""
+        ...
+
+
+def refuse(why: str, code: str = "GR405") -> CaptureFailed:
+    """The refusal of a lowering, to be raised."""
+    return CaptureFailed(code, why)
+
+
+class _Active(threading.local):
+    lowering: Lowering | None = None
+
+
+_active = _Active()
+
+
+def active_lowering() -> Lowering | None:
+    """The lowering of this thread's capture; None outside of one."""
+    return _active.lowering
+
+
+@contextmanager
+def lowered(lowering: Lowering | None) -> Iterator[None]:
+    """Activate a lowering for this thread. None reads conditions on the host, also inside of another lowering."""
+    before, _active.lowering = _active.lowering, lowering
+    try:
+        yield
+    finally:
+        _active.lowering = before

@@ -1,0 +1,83 @@
+"""Attributes and items that a branch assigns: Python state that both ways may leave in another state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from .lowering import refuse
+from .merge import UNBOUND
+
+__all__ = ["Attribute", "Item", "Place", "contained"]
+
+
+class Place(Protocol):
+    def get(self) -> Any: ...
+
+    def set(self, value: Any) -> None: ...
+
+
+class Attribute:
+    """`owner().name`. Reading one that does not exist gives `UNBOUND`; setting that deletes it."""
+
+    def __init__(self, owner: Callable[[], Any], name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def get(self) -> Any:
+        owner = self._owner()
+        if isinstance(getattr(type(owner), self._name, None), property):
+            raise refuse(f"a branch assigns the property {self._name} of a {type(owner).__name__}", "GR404")
+        return getattr(owner, self._name, UNBOUND)
+
+    def set(self, value: Any) -> None:
+        owner = self._owner()
+        if value is not UNBOUND:
+            setattr(owner, self._name, value)
+        elif hasattr(owner, self._name):
+            delattr(owner, self._name)
+
+
+class Item:
+    """`owner()[key()]` of a dict or list. An item of a tensor is memory, which the lowering takes care of."""
+
+    def __init__(self, owner: Callable[[], Any], key: Callable[[], Any]) -> None:
+        self._owner = owner
+        self._key = key
+
+    def get(self) -> Any:
+        owner = self._owner()
+        if isinstance(owner, torch.Tensor):
+            return None
+        key = self._key()
+        if type(owner) is dict:
+            return owner.get(key, UNBOUND)
+        if type(owner) is list and type(key) is int and -len(owner) <= key < len(owner):
+            return owner[key]
+        raise refuse(f"a branch assigns an item of a {type(owner).__name__}", "GR404")
+
+    def set(self, value: Any) -> None:
+        owner = self._owner()
+        if isinstance(owner, torch.Tensor):
+            return
+        if value is not UNBOUND:
+            owner[self._key()] = value
+        else:
+            owner.pop(self._key(), None)
+
+
+def contained(function: Callable[..., Any], operands: tuple[Any, ...], places: tuple[Place, ...]) -> Callable[[], Any]:
+    """A body that leaves its places as they were and returns (result, what it would have left in them)."""
+
+    def run() -> Any:
+        before = [place.get() for place in places]
+        try:
+            result = function(*operands)
+            return result, tuple(place.get() for place in places)
+        finally:
+            for place, value in zip(reversed(places), reversed(before), strict=True):
+                place.set(value)
+
+    return run
