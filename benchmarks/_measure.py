@@ -7,6 +7,7 @@ the workload itself calls.
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 import grape
 from grape.model import Measured
 
-__all__ = ["Workload", "main_region", "numbers", "observed", "passes", "same", "synchronize", "timed"]
+__all__ = ["StepClock", "Workload", "main_region", "numbers", "observed", "passes", "same", "synchronize", "timed"]
 
 Result = Sequence[torch.Tensor]
 
@@ -92,3 +93,29 @@ def numbers(samples_ms: Sequence[float]) -> dict[str, Any] | None:
     """Median, quartile range and the samples themselves."""
     measured = Measured.of(samples_ms)
     return {**measured.to_dict(), "samples": list(samples_ms)} if measured else None
+
+
+class StepClock:
+    """When each step of a loop ended, without waiting: on the device where there is one, else by the host's clock."""
+
+    def __init__(self, steps: int, *, cuda: bool) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)] if cuda else None
+        self._stamps = [0.0] * (steps + 1)
+        self._at = 0
+
+    def start(self) -> None:
+        self._at = -1
+        self.mark()
+
+    def mark(self) -> None:
+        self._at += 1
+        if self._events is not None:
+            self._events[self._at].record()
+        else:
+            self._stamps[self._at] = time.perf_counter()
+
+    def steps_ms(self) -> list[float]:
+        """Milliseconds of each step since `start`; to be called after the device is idle."""
+        if self._events is not None:
+            return [a.elapsed_time(b) for a, b in itertools.pairwise(self._events[: self._at + 1])]
+        return [(b - a) * 1e3 for a, b in itertools.pairwise(self._stamps[: self._at + 1])]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+import torch
+import torch._dynamo  # transformers imports it later, and it wraps functions of torch for good
+
+from grape.runtime.backends.tape import TapeBackend
 
 ROOT = Path(__file__).parents[2]
+T = TypeVar("T")
 MODELS = ("gpt2", "vit", "lstm", "gnn")
 
 
@@ -35,3 +42,50 @@ def test_models_give_the_same_bits_under_grape(tmp_path: Path) -> None:
         assert row["eager_repeatable"] and row["identical"] is True, name
         assert row["replayed_calls"][0] > 0, (name, row["codes"], row["verdict"])
         assert len(row["eager_ms"]["samples"]) == len(row["after_ms"]["samples"]) == 1
+
+
+def test_decode_loops_replay_and_agree(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    sizes = ("--size", "tiny", "--tokens", "14", "--lengths", "6", "--rounds", "1")
+    found = run(tmp_path, "decode", "--device", "cpu", *sizes)
+    for part, steps in (("plain", 9), ("reorder", 9), ("encoder", 6)):
+        result = found[part]
+        assert result["identical"] is True, part
+        assert result["region"]["replays"] >= steps, (part, result["region"])
+        assert len(result["variants"]["grape"]["last_pass_steps_ms"]) == result["steps"] == steps
+        assert {"copied_bytes_per_call", "alias_hits", "alias_misses"} <= result["region"].keys()
+
+
+class TapePool:
+    """Stands for the CUDA pool of `_handwritten`: the same rules about addresses, on the CPU."""
+
+    kept: list[TapeBackend] = []  # noqa: RUF012  the tape's memory lives as long as its backend
+
+    def __init__(self) -> None:
+        self._backend = TapeBackend(poison=True)
+        self.kept.append(self._backend)
+
+    def warm(self, body: Callable[[], object]) -> None:
+        body()
+
+    def capture(self, body: Callable[[], T]) -> tuple[Any, T]:
+        return self._backend.capture(body)
+
+
+def test_handwritten_baselines_give_the_bits_of_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Grape is compared with must itself be right, pass after pass."""
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    handwritten, decode, measure = (importlib.import_module(name) for name in ("_handwritten", "decode", "_measure"))
+    monkeypatch.setattr(handwritten, "Pool", TapePool)
+    monkeypatch.setattr(TapePool, "kept", [])
+    torch.manual_seed(0)
+    cpu = torch.device("cpu")
+    parts = [decode.decoder(12, "tiny", cpu, reorder=False), decode.decoder(12, "tiny", cpu, reorder=True)]
+    parts.append(decode.encoder(5, "tiny", cpu))
+    for part in parts:
+        expected = part.eager()
+        for name, (_, loop) in part.baselines().items():
+            for _ in range(2):
+                assert measure.same(expected, loop()), (part.what, name)
+                assert len(part.clock.steps_ms()) == part.steps
