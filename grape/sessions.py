@@ -40,14 +40,14 @@ class Engine:
 
     def __init__(self) -> None:
         # Imported here: what loads torch is loaded when the first cell runs under Grape, not with the extension.
-        from .runtime import Arena, Interceptor, Situation, make_backend
+        from .runtime import Interceptor, Situation, SlotStore, make_backend
         from .tracing import PositionFinder, Tracer
 
         self.names: Callable[[str], str] = lambda filename: filename
         backend = make_backend()
         self.situation = Situation(
             backend=backend,
-            arena=Arena(backend),
+            store=SlotStore(backend),
             tracer=Tracer(PositionFinder(lambda filename: self.names(filename))),
         )
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
@@ -86,7 +86,13 @@ class Engine:
         if number is not None and not 1 <= number <= len(applied):
             known = f"1 to {len(applied)}" if applied else "none is applied"
             raise UsageError(f"no applied region {number} ({known}); see %grape status")
-        chosen = applied if number is None else [applied[number - 1]]
+        return self._take_back(applied if number is None else [applied[number - 1]])
+
+    def undo_at(self, file: str, line: int) -> str:
+        """Release the graphs of the applied regions whose code begins at this line."""
+        return self._take_back([r for r in self._applied() if (r.at.file, r.at.line) == (file, line)])
+
+    def _take_back(self, chosen: list[Any]) -> str:
         for region in chosen:
             region.release()
         if self.session is None:
@@ -100,7 +106,7 @@ class Engine:
         count = len(self.interceptor.regions)
         self.interceptor.forget()
         self.situation.backend.close()
-        self.situation.arena.clear()
+        self.situation.store.clear()
         self.situation.stream = None
         self.traced.clear()
         self.report = None

@@ -2,7 +2,7 @@
 
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
-from .placeholders import Arena
 from .region import Region, Situation
+from .slots import SlotStore
 
-__all__ = ["Arena", "GraphedFunction", "Interceptor", "Region", "Situation", "graph", "make_backend"]
+__all__ = ["GraphedFunction", "Interceptor", "Region", "Situation", "SlotStore", "graph", "make_backend"]

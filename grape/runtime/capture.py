@@ -8,7 +8,7 @@ every written tensor bit for bit. Whatever goes wrong after the eager run is a `
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +25,11 @@ from .environment import foreign_modes
 from .guards import GuardSet, TooLarge
 from .lockstep import Diverged, HostConstants, Lockstep
 from .outputs import Outputs
-from .placeholders import Arena, Placeholders, distinct, whole
+from .placeholders import Placeholders, distinct, whole
 from .prologue import Prologue, build_prologue
 from .recipe import ArgumentView, Outside, Recipe, write_recipe
+from .redirect import out_form, redirect
+from .slots import SlotStore
 from .structure import Layout, Unsupported, flatten, leaf_meta, rebuild, stateful
 
 __all__ = ["Captured", "Observation", "Request", "capture_call", "judge"]
@@ -42,11 +44,17 @@ class Request:
     backend: Backend
     tracer: Tracer
     bound: Collection[int]
-    arena: Arena
+    store: SlotStore
+    owner: Hashable
+    """Whose graphs use the slots."""
+    in_place: Collection[str]
+    """Paths of results that were seen to be dead, or to be the next call's arguments, one call later."""
     writes: Collection[str]
     """Names of arguments and outside tensors that earlier calls wrote in place; they are snapshotted."""
     tolerance: float
     guards: GuardSet | None
+    next: Sequence[Entry]
+    """The graphs that are likely to read what this one returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +159,9 @@ class _Capture:
             outcome = Refused(code="GR405", why=f"the capture failed: {type(error).__name__}: {str(error)[:200]}")
         finally:
             backend.set_rng_state(self.random_after)
+        if isinstance(outcome, Entry) and outcome.outputs.slots and outcome.verified == "identical":
+            # The same bits from the slots: so the next call finds its arguments where a graph can read them.
+            result = outcome.results(self.layout.leaves, self.layout.containers)
         return Captured(result=result, outcome=outcome, trace=call.trace)
 
     def snapshot_inputs(self, guards: GuardSet | None) -> None:
@@ -186,8 +197,9 @@ class _Capture:
         self.eager_after = flatten((result, args, kwargs), "result")
         if any(vars(leaf) for leaf in self.eager_after.leaves):
             raise _Stop(Refused(code="GR405", why="an argument or a result is a tensor with Python attributes"))
+        request = self.request
         self.placeholders = Placeholders(
-            self.request.arena, self.backend.device, self.layout.leaves, self.request.bound
+            request.store, request.owner, self.backend.device, self.layout.leaves, self.layout.paths, request.bound
         )
         self.keep_eager_state()
         ready = self.placeholders.copied
@@ -196,7 +208,8 @@ class _Capture:
         self.hidden = {i: torch.empty_like(self.call.arrivals[i]).copy_(self.call.arrivals[i]) for i in prologue.inputs}
         graph, recipe, made = self.capture()
         try:
-            outputs = Outputs(self.backend, made)
+            homes = {target.untyped_storage()._cdata: slot for target, slot in self.redirected.values()}
+            outputs = Outputs(self.backend, made, homes)
             if not outputs.uniform:
                 raise _Stop(Refused(code="GR405", why="results of different dtypes share memory"))
             verified = self.verify(graph, recipe, made)
@@ -222,7 +235,12 @@ class _Capture:
             capture_ms=(time.perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
             paths=tuple(self.layout.paths),
-            keep=(self.call.arrivals, self.call.constants, [t.untyped_storage() for t in self.externals.values()]),
+            keep=(
+                self.call.arrivals,
+                self.call.constants,
+                [t.untyped_storage() for t in self.externals.values()],
+                [target for target, _ in self.redirected.values()],
+            ),
         )
 
     def find_externals(self) -> dict[int, torch.Tensor]:
@@ -278,7 +296,7 @@ class _Capture:
         for number in self.written & set(self.externals):
             self.in_place.append(_typed(self.externals[number]))
             self.in_place_before.append(self.sources_before[self.call.storages[number].cdata])
-        for index in set(self.written_leaves()).intersection(self.placeholders.bound):
+        for index in set(self.written_leaves()).intersection(self.placeholders.in_place):
             self.in_place.append(_typed(self.layout.leaves[index]))
             self.in_place_before.append(self.bound_before[index])
         self.in_place_after = [tensor.clone() for tensor in self.in_place]
@@ -287,7 +305,9 @@ class _Capture:
         cap_args, cap_kwargs = rebuild(self.layout.root, self.placeholders.tensors)
         entering = flatten((cap_args, cap_kwargs), "args")
         recorder = self.recorder = Recorder(self.backend.device, self.placeholders.tensors)
-        lockstep = Lockstep(self.call, recorder, self.request.tracer.positions, self.hidden)
+        self.redirected = redirect(self.call, self.eager_after, self.request, self.placeholders)
+        forms = {ordinal: (out_form(self.call.functions[ordinal]), t) for ordinal, (t, _) in self.redirected.items()}
+        lockstep = Lockstep(self.call, recorder, self.request.tracer.positions, self.hidden, forms)
 
         def body() -> Any:
             with ExitStack() as stack:

@@ -10,19 +10,23 @@ import torch
 
 from .backends.protocol import Backend, Graph
 from .guards import GuardSet
+from .ledger import Ledger
 from .outputs import Outputs
 from .placeholders import Placeholders, distinct
 from .prologue import Prologue
 from .recipe import Recipe
 
-__all__ = ["MISMATCH", "Entry"]
+__all__ = ["BLOCKED", "MISMATCH", "Entry"]
 
 
 class _NoReplay:
-    """The entry did not serve the call: it is not the one that was captured."""
+    """The entry did not serve the call."""
 
 
 MISMATCH = _NoReplay()
+"""The call is not the one that was captured."""
+BLOCKED = _NoReplay()
+"""The replay would overwrite a result that the person still holds."""
 
 
 @dataclass(slots=True)
@@ -53,9 +57,7 @@ class Entry:
     shapes: str
     paths: tuple[str, ...]
     replays: int = 0
-    copied_bytes: int = 0
-    copies: dict[int, int] = field(default_factory=dict)
-    """How often each argument leaf was copied into its placeholder."""
+    ledger: Ledger = field(default_factory=Ledger)
     keep: tuple[Any, ...] = ()
     """What the graph reads and nothing else refers to: constants brought to the device at capture."""
 
@@ -64,7 +66,12 @@ class Entry:
         """Bytes of the executable on the device; placeholders and workspace are shared by all graphs."""
         return self.graph.nbytes
 
-    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
+    def astray(self, leaves: Sequence[torch.Tensor]) -> list[int]:
+        """The arguments that do not lie where the graph reads them, but for bound ones."""
+        addresses = self.placeholders.addresses
+        return [i for i in self.placeholders.movable if leaves[i].data_ptr() != addresses[i]]
+
+    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any], astray: Sequence[int]) -> Any:
         """Replay for these argument leaves and containers; the result, or why this entry cannot serve them.
 
         The guards are checked while the device already works, where a replay for nothing would do no harm.
@@ -73,6 +80,12 @@ class Entry:
         for index in placeholders.bound:
             if leaves[index].data_ptr() != placeholders.addresses[index]:
                 return MISMATCH
+        for slot in self.outputs.slots:
+            if slot.occupied:
+                return BLOCKED
+        for index in astray:
+            if placeholders.slots[index].occupied:
+                return BLOCKED
         if self.effectful and (self._overlaps(leaves) or not self.guards.holds()):
             return MISMATCH
         arrived: Sequence[torch.Tensor] = ()
@@ -81,7 +94,8 @@ class Entry:
             if not _same(outcome.values, self.prologue.expected):
                 return MISMATCH
             arrived = outcome.tensors
-        self._copy_in(leaves, arrived)
+        if astray or arrived:
+            self._copy_in(leaves, astray, arrived)
         self.graph.replay()
         if not self.effectful and not self.guards.holds():
             return MISMATCH
@@ -92,6 +106,10 @@ class Entry:
             changed = [*self.changed, *(leaves[i] for i in self.written)]
             # Autograd must see that values it may have saved are gone.
             torch.autograd.graph.increment_version([t for t in changed if not t.is_inference()])
+        return self.results(leaves, containers)
+
+    def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
+        """What the call returns, from what the last replay left; changed containers are changed on the way."""
         return self.recipe.serve(leaves, containers, self.outputs.hand_out())
 
     def _overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
@@ -102,24 +120,22 @@ class Entry:
         outside = {tensor.untyped_storage()._cdata for tensor in self.externals.values()} if self.written else ()
         return any(leaves[index].untyped_storage()._cdata in outside for index in self.written)
 
-    def _copy_in(self, leaves: Sequence[torch.Tensor], arrived: Sequence[torch.Tensor]) -> None:
+    def _copy_in(self, leaves: Sequence[torch.Tensor], astray: Sequence[int], arrived: Sequence[torch.Tensor]) -> None:
         targets: list[torch.Tensor] = list(self.hidden)
         sources: list[torch.Tensor] = list(arrived)
-        for index in self.placeholders.copied:
+        for index in astray:
             leaf = leaves[index]
-            if leaf.data_ptr() != self.placeholders.addresses[index]:
-                flat = self.placeholders.flat[index] if not self.written else None
-                if flat is None:
-                    target = self.placeholders.targets[index]
-                    targets.append(target)
-                    sources.append(leaf if target.shape == leaf.shape else distinct(leaf))
-                else:
-                    targets.append(flat)
-                    sources.append(leaf.as_strided(flat.shape, flat.stride(), leaf.storage_offset()))
-                self.copied_bytes += leaf.nbytes
-                self.copies[index] = self.copies.get(index, 0) + 1
-        if targets:
-            self.backend.copy(targets, sources)
+            self.placeholders.slots[index].vacate()
+            flat = self.placeholders.flat[index] if not self.written else None
+            if flat is None:
+                target = self.placeholders.targets[index]
+                targets.append(target)
+                sources.append(leaf if target.shape == leaf.shape else distinct(leaf))
+            else:
+                targets.append(flat)
+                sources.append(leaf.as_strided(flat.shape, flat.stride(), leaf.storage_offset()))
+            self.ledger.copied(self.paths[index], leaf.nbytes)
+        self.backend.copy(targets, sources)
 
     def _copy_back(self, leaves: Sequence[torch.Tensor]) -> None:
         changed = [i for i in self.written if leaves[i].data_ptr() != self.placeholders.addresses[i]]

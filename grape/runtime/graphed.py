@@ -17,8 +17,8 @@ from .backends.cuda import CudaBackend
 from .backends.protocol import Backend
 from .backends.tape import TapeBackend
 from .environment import is_transformed
-from .placeholders import Arena
 from .region import Region, Situation
+from .slots import SlotStore
 from .trampoline import prune_traceback
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]
@@ -75,7 +75,7 @@ class GraphedFunction:
         backend = self._backend or make_backend()
         situation = Situation(
             backend=backend,
-            arena=Arena(backend),
+            store=SlotStore(backend),
             tracer=Tracer(PositionFinder()),
             observing=True,
             profile=False,

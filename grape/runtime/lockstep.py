@@ -33,7 +33,10 @@ class Diverged(Exception):
 
 
 class Lockstep(TorchDispatchMode):
-    """Checks every dispatched operator against the reference; `hidden` replaces arrivals that vary between calls."""
+    """Checks every dispatched operator against the reference; `hidden` replaces arrivals that vary between calls.
+
+    `redirected` gives for some operators, by ordinal, their `out=` form and the tensor that receives the result.
+    """
 
     def __init__(
         self,
@@ -41,12 +44,14 @@ class Lockstep(TorchDispatchMode):
         recorder: Recorder,
         positions: PositionFinder,
         hidden: Mapping[int, torch.Tensor],
+        redirected: Mapping[int, tuple[Any, torch.Tensor]],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._reference = reference
         self._recorder = recorder
         self._positions = positions
         self._hidden = hidden
+        self._redirected = redirected
         self._next = 0
         self._suspended = False
         self._contents: Any = None
@@ -98,7 +103,8 @@ class Lockstep(TorchDispatchMode):
         if func in HOST_READS:
             return self._reference.values[expected.ordinal]
         if expected.kind != "transfer-in":
-            return func(*args, **kwargs)
+            redirected = self._redirected.get(expected.ordinal)
+            return redirected[0](*args, **kwargs, out=redirected[1]) if redirected else func(*args, **kwargs)
         arrived = self.arrival(expected.ordinal)
         if func is aten.copy_.default:
             return args[0].copy_(arrived)

@@ -1,36 +1,57 @@
 """The results of a replay.
 
-A graph writes its results into the pool that all graphs share, and the next replay of any graph may write there again.
-So results never leave in place: each replay copies them, in one launch, into memory of their own (invariant R4 in
-OWNERSHIP.md). What a caller holds is an ordinary tensor.
+A result leaves in one of two ways. In place: the graph wrote it into a slot (`slots.py`), and the caller gets a tensor
+over that memory; no replay writes there again while anything refers to it. Copied: the graph wrote it into the pool
+that all graphs share, where the next replay may write again, so it is copied into memory of its own, all in one launch
+(invariant R4 in OWNERSHIP.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .backends.protocol import Backend
 from .placeholders import distinct, extent
+from .slots import Slot
 
 __all__ = ["Outputs"]
 
+_use_count = torch._C._storage_Use_Count
+
+
+@dataclass(slots=True)
+class _InPlace:
+    """Outputs that share one storage in a slot: their indices, and the tensors that callers get aliases of."""
+
+    slot: Slot
+    members: list[int]
+    templates: list[torch.Tensor]
+    cdata: int
+    idle: int
+
 
 class Outputs:
-    """All outputs of one graph. `made` are the tensors of the capture, in order.
+    """All outputs of one graph. `made` are the tensors of the capture, in order; `slots` says where a storage lies.
 
-    Outputs that share a storage leave as views of one copy. `nbytes` is what each replay copies.
+    Outputs that share a storage leave as views of one. `nbytes` is what each replay copies.
     """
 
-    def __init__(self, backend: Backend, made: Sequence[torch.Tensor]) -> None:
+    def __init__(self, backend: Backend, made: Sequence[torch.Tensor], slots: Mapping[int, Slot]) -> None:
         self._backend = backend
         self._made = list(made)
         groups: dict[int, list[int]] = {}
         for index, tensor in enumerate(self._made):
             groups.setdefault(tensor.untyped_storage()._cdata, []).append(index)
-        self._groups = list(groups.values())
+        self._homes = {key: slots[key] for key in groups if key in slots}
+        self._groups = [members for key, members in groups.items() if key not in slots]
+        self._in_slots = {key: members for key, members in groups.items() if key in slots}
+        self._in_place: list[_InPlace] = []
+        self.slots = list(self._homes.values())
+        """The slots that each replay writes results into."""
         self._sources = [self._source(members) for members in self._groups]
         self.nbytes = sum(source.nbytes for source, _ in self._sources)
 
@@ -52,23 +73,30 @@ class Outputs:
         """Stop owning the memory: captures of other graphs may use it between a replay and the next.
 
         Called once the outputs of the capture itself have been compared. The memory stays mapped while the graph's
-        pool lives.
+        pool lives. Results in slots get storages of exactly their size, for callers to hold.
         """
-        storages: dict[int, Any] = {}
-        for index, tensor in enumerate(self._made):
-            own = tensor.untyped_storage()
-            if own._cdata not in storages:
-                storages[own._cdata] = torch._C._construct_storage_from_data_pointer(
-                    own.data_ptr(), tensor.device, own.nbytes()
-                )
-            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            view.set_(storages[own._cdata], int(tensor.storage_offset()), tensor.shape, tensor.stride())
-            self._made[index] = view
+        for members in self._groups:
+            own = self._made[members[0]].untyped_storage()
+            storage = torch._C._construct_storage_from_data_pointer(own.data_ptr(), self._backend.device, own.nbytes())
+            for index in members:
+                self._made[index] = _over(storage, self._made[index])
         self._sources = [self._source(members) for members in self._groups]
+        for key, members in self._in_slots.items():
+            storage = self._homes[key].storage(self._made[members[0]].untyped_storage().nbytes())
+            templates = [_over(storage, self._made[index]) for index in members]
+            cdata = storage._cdata
+            del storage
+            self._in_place.append(_InPlace(self._homes[key], members, templates, cdata, _use_count(cdata)))
+            for index, template in zip(members, templates, strict=True):
+                self._made[index] = template
 
     def hand_out(self) -> list[torch.Tensor]:
-        """Copies of what the replay just enqueued has written, in order."""
+        """What the replay just enqueued has written, in order: aliases of slots, and copies."""
         result: list[torch.Tensor] = [None] * len(self._made)  # type: ignore[list-item]
+        for group in self._in_place:
+            group.slot.occupy(group.templates[0], group.cdata, group.idle)
+            for index, template in zip(group.members, group.templates, strict=True):
+                result[index] = template.data
         copies: list[torch.Tensor] = []
         for members, (source, base) in zip(self._groups, self._sources, strict=True):
             copy = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
@@ -84,3 +112,9 @@ class Outputs:
         if copies:
             self._backend.copy(copies, [source for source, _ in self._sources])
         return result
+
+
+def _over(storage: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same view over another storage."""
+    view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return view.set_(storage, int(tensor.storage_offset()), tensor.shape, tensor.stride())

@@ -1,103 +1,84 @@
 """Fixed addresses for the tensors that enter a region.
 
 Arguments that share a storage share a placeholder, so that aliasing inside the region is what it was outside. An
-argument that has always lain at one address is bound where it lies and never copied.
+argument that has always lain at one address, or that an earlier replay left in a slot, is bound where it lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any
 
 import torch
 
-from .backends.protocol import Backend
+from .slots import Slot, SlotStore
 
-__all__ = ["Arena", "Placeholders", "distinct", "extent", "whole"]
-
-_ALIGNMENT = 512
-"""What the CUDA caching allocator aligns to; kernels are chosen by alignment."""
-
-
-class Arena:
-    """Memory for placeholders, shared by all graphs: a placeholder is filled before each replay and read by it alone.
-
-    So the largest set of placeholders counts, not the sum. A buffer that became too small lives on as long as graphs
-    that were captured with it.
-    """
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._buffer: torch.Tensor | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self._buffer.nbytes if self._buffer is not None else 0
-
-    def clear(self) -> None:
-        self._buffer = None
-
-    def cut(self, sizes: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Disjoint stretches of so many bytes each, as uint8 tensors; and the buffer that must live as long as they.
-
-        Each stretch has a storage of its own, so that placeholders alias each other only where arguments do.
-        """
-        starts = [0]
-        for size in sizes:
-            starts.append(-(-(starts[-1] + size) // _ALIGNMENT) * _ALIGNMENT)
-        if self._buffer is None or self._buffer.numel() < starts[-1]:
-            room = max(starts[-1], 2 * self.nbytes, 1 << 20)
-            self._buffer = self._backend.empty_strided((room,), (1,), torch.uint8)
-        address, device = self._buffer.data_ptr(), self._buffer.device
-        pieces = []
-        for start, size in zip(starts, sizes, strict=False):
-            storage = torch._C._construct_storage_from_data_pointer(address + start, device, size)
-            pieces.append(torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (size,), (1,)))
-        return self._buffer, pieces
+__all__ = ["Placeholders", "distinct", "extent", "whole"]
 
 
 class Placeholders:
     """The tensors that stand for `leaves` in a capture, in order: `tensors`, with their `addresses`.
 
-    `copied` are the indices of leaves that have memory of their own here; the others are bound where they lie
-    (`bound`) or lie on the host (`host`).
+    A leaf that lives in a slot already (the result of an earlier replay) is read where it lies (`forwarded`); one that
+    has always been at one address is bound there (`bound`); of the others (`copied`) each storage gets a slot of its
+    own; what lies on the host stays there (`host`). `slots[i]` is the slot of a forwarded or copied leaf.
     """
 
     def __init__(
-        self, arena: Arena, device: torch.device, leaves: Sequence[torch.Tensor], bound: Collection[int]
+        self,
+        store: SlotStore,
+        owner: Hashable,
+        device: torch.device,
+        leaves: Sequence[torch.Tensor],
+        paths: Sequence[str],
+        bound: Collection[int],
     ) -> None:
         self.tensors: list[torch.Tensor] = []
         self.bound: list[int] = []
+        self.forwarded: list[int] = []
         self.copied: list[int] = []
         self.host: list[int] = []
-        groups = _groups(leaves)
-        in_place = {key for key, members in groups.items() if all(i in bound for i in members)}
-        moved = {
-            key: [leaves[i] for i in members]
-            for key, members in groups.items()
-            if key not in in_place and leaves[members[0]].device.type == device.type
-        }
-        spans = {key: _span(members) for key, members in moved.items()}
-        self._buffer, pieces = arena.cut([(end - base) * moved[key][0].itemsize for key, (base, end) in spans.items()])
-        flats = {
-            key: (piece.view(moved[key][0].dtype), spans[key][0]) for key, piece in zip(spans, pieces, strict=True)
-        }
-        for index, leaf in enumerate(leaves):
+        self.slots: dict[int, Slot] = {}
+        occupants = store.occupants()
+        flats: dict[int, tuple[Any, int]] = {}
+        for key, members in _groups(leaves).items():
+            first = leaves[members[0]]
+            place = self.host
+            if first.device.type == device.type:
+                slot = occupants.get(key)
+                if slot is not None:
+                    place = self.forwarded
+                    flats[key] = slot.storage(first.untyped_storage().nbytes()), 0
+                elif all(i in bound for i in members):
+                    place = self.bound
+                else:
+                    place = self.copied
+                    base, end = _span([leaves[i] for i in members])
+                    slot = store.vacant((owner, "in", paths[members[0]]), end - base)
+                    flats[key] = slot.storage(end - base), base
+                if slot is not None:
+                    self.slots.update(dict.fromkeys(members, slot))
+            place += members
+        for leaf in leaves:
             key = leaf.untyped_storage()._cdata
             if key in flats:
-                flat, base = flats[key]
-                tensor = flat.as_strided(leaf.shape, leaf.stride(), int(leaf.storage_offset()) - base)
-                self.copied.append(index)
-            elif key in in_place and leaf.device.type == device.type:
+                storage, base = flats[key]
+                offset = int(leaf.storage_offset()) - base // leaf.itemsize
+                tensor = torch.empty(0, dtype=leaf.dtype, device=device)
+                tensor.set_(storage, offset, leaf.shape, leaf.stride())
+            elif leaf.device.type == device.type:
                 tensor = leaf.detach()
-                self.bound.append(index)
             else:
                 tensor = leaf.detach().clone()
-                self.host.append(index)
             if leaf.requires_grad and not tensor.requires_grad:
                 tensor = tensor.detach().requires_grad_()
             self.tensors.append(tensor)
+        for indices in (self.bound, self.forwarded, self.copied, self.host):
+            indices.sort()
+        self.in_place = [*self.bound, *self.forwarded]
+        self.movable = sorted([*self.forwarded, *self.copied])
         self.targets = [distinct(tensor) for tensor in self.tensors]
-        self.flat = [_flattened(tensor) if i in self.copied else None for i, tensor in enumerate(self.tensors)]
+        self.flat = [_flattened(tensor) if i in self.slots else None for i, tensor in enumerate(self.tensors)]
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
 
 
@@ -109,9 +90,11 @@ def _groups(leaves: Sequence[torch.Tensor]) -> dict[int, list[int]]:
 
 
 def _span(members: Sequence[torch.Tensor]) -> tuple[int, int]:
-    """The first element that the members touch, and the one past the last."""
-    base = min(int(member.storage_offset()) for member in members)
-    return base, max(base, *(int(member.storage_offset()) + extent(member) for member in members))
+    """The first byte of their storage that the members touch, and the one past the last."""
+    base = min(int(member.storage_offset()) * member.itemsize for member in members)
+    if len({member.dtype for member in members}) > 1:
+        base -= base % 16  # each must start at a multiple of its own element size
+    return base, max(base, *((int(m.storage_offset()) + extent(m)) * m.itemsize for m in members))
 
 
 def distinct(tensor: torch.Tensor) -> torch.Tensor:

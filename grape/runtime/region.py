@@ -7,16 +7,16 @@ Grape.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..model import (
-    CopyRecord,
     Decision,
     Measured,
     OpRecord,
@@ -24,23 +24,26 @@ from ..model import (
     Refused,
     RegionEvidence,
     ScalarChange,
-    ShapeCount,
     Timeline,
     Trace,
 )
-from ..profiling import TimelineRecorder
+from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, Tracer, record
 from .backends.protocol import Backend
 from .capture import Request, capture_call, judge
 from .effects import EffectWatch, effect_of
-from .entry import MISMATCH, Entry
+from .entry import BLOCKED, MISMATCH, Entry
 from .environment import environment
 from .guards import GuardSet, TooLarge
-from .placeholders import Arena
+from .ledger import Ledger
+from .lifetimes import Lifetimes
 from .policy import Estimate, capture_cost, decide
-from .probe import Probe, compile_probe
+from .probe import compile_probe
 from .prologue import refuse_read, slice_of
+from .region_evidence import evidence_of
 from .samples import CallTimes
+from .shape import Shape
+from .slots import SlotStore
 from .structure import Layout, Unsupported, first_difference, flatten
 
 __all__ = ["Region", "Situation"]
@@ -59,6 +62,8 @@ MAX_ENTRIES = 4
 MAX_CAPTURES = 8
 """So often a shape is captured; a value that the host reads and that is another one at each call ends there."""
 MIN_OPERATORS = 3
+STRAYS = 3
+"""After so many copies out of one slot into another, a graph is captured that reads the arguments where they are."""
 TAPE_LIMIT_MS = 3000.0
 """The tape shows what a GPU would do; so much time for captures is enough for that."""
 NO_WORK = "it issues next to no device work"
@@ -74,7 +79,7 @@ class Situation:
 
     backend: Backend
     tracer: Tracer
-    arena: Arena
+    store: SlotStore
     observing: bool = False
     apply: bool = True
     profile: bool = True
@@ -85,28 +90,6 @@ class Situation:
     """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
     open_floor: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda text: None
-
-
-@dataclass(slots=True)
-class _Shape:
-    """What is known of the calls with one guard key."""
-
-    shapes: tuple[tuple[str, tuple[int, ...]], ...]
-    order: int
-    modes: tuple[Any, ...]
-    probe: Probe | None = None
-    successor: _Shape | None = None
-    calls: int = 0
-    seen: int = 0
-    run: int = 0
-    runs: set[int] = field(default_factory=set)
-    before: CallTimes = field(default_factory=CallTimes)
-    after: CallTimes = field(default_factory=CallTimes)
-    entries: list[Entry] = field(default_factory=list)
-    decision: Decision | None = None
-    traces: list[Trace] = field(default_factory=list)
-    captures: int = 0
-    closed: bool = False
 
 
 class Region:
@@ -133,12 +116,12 @@ class Region:
         self.refused: Refused | None = None
         self.calls = 0
         self.replays = 0
-        self.shapes: dict[Any, _Shape] = {}
+        self.shapes: dict[Any, Shape] = {}
         self.traces: list[Trace] = []
         self.scalar_changes: list[ScalarChange] = []
         self.decisions: list[Decision] = []
         self.captures_ms: list[float] = []
-        self._verified: set[str] = set()
+        self.verified: set[str] = set()
         self._writes: set[str] = set()
         self._failures = 0
         self._profiled = 0
@@ -148,14 +131,21 @@ class Region:
         self._eager_s = 0.0
         self._busy_ms: float | None = None
         self._addresses: dict[str, tuple[int, int]] = {}
-        self._host_ms: list[float] = []
-        self._last: _Shape | None = None
+        self.host_ms: list[float] = []
+        self._last: Shape | None = None
         self._last_layout: tuple[Any, list[str]] | None = None
         self._start_of_run = (0, 0)
+        self.owner = object()
+        """Stands for this region among the owners of slots."""
+        self.ledger = Ledger()
+        self.lifetimes = Lifetimes()
 
     def begin_run(self) -> None:
         """Count calls and replays from here: a new cell runs."""
         self._start_of_run = (self.calls, self.replays)
+        self.ledger = Ledger()
+        for entry in self.entries:
+            entry.ledger = self.ledger
 
     @property
     def calls_in_run(self) -> int:
@@ -175,12 +165,16 @@ class Region:
             return self._pass(args, kwargs)
         timer = situation.backend.timer()
         timer.start()
+        last = self._last
         known = self._recognize(args, kwargs)
         if known is not None:
             shape, leaves, containers = known
             self._count(shape)
             if not self._interleave(shape):
-                result = self._replay(shape, leaves, containers, timer)
+                again = last is shape
+                result = self._replay(shape, leaves, containers, timer, again)
+                if result is BLOCKED:
+                    return self._serve_eagerly(args, kwargs, timer, shape, may_capture=again)
                 if result is not MISMATCH:
                     return result
                 return self._serve_eagerly(args, kwargs, timer, shape, may_capture=True)
@@ -189,7 +183,7 @@ class Region:
 
     def _recognize(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[_Shape, list[torch.Tensor], list[Any]] | None:
+    ) -> tuple[Shape, list[torch.Tensor], list[Any]] | None:
         """The captured shape of this call, found by the probe of the shape that came next last time, or came last."""
         last = self._last
         if last is None or not self.situation.apply:
@@ -229,14 +223,15 @@ class Region:
         key = (layout.key, modes)
         shape = self.shapes.get(key)
         if shape is None:
-            shape = self.shapes[key] = _Shape(_shapes_of(layout), self.calls - 1, modes)
+            shape = self.shapes[key] = Shape(_shapes_of(layout), self.calls - 1, modes)
             changing = self._changing_value(shape, layout)
             if changing is not None:
                 why = f"`{changing}` is no tensor and another one at each call"
                 self.refuse(Refused(code="GR403", why=why, at=self.at))
                 return self._pass(args, kwargs)
-        if self._last is not None:
-            self._last.successor = shape
+        last = self._last
+        if last is not None:
+            last.successor = shape
         self._last = shape
         self._count(shape)
         may_capture = True
@@ -244,14 +239,16 @@ class Region:
             if self._interleave(shape):
                 may_capture = False
             else:
-                result = self._replay(shape, layout.leaves, layout.containers, timer)
-                if result is not MISMATCH:
+                result = self._replay(shape, layout.leaves, layout.containers, timer, last is shape)
+                if result is BLOCKED:
+                    may_capture = last is shape
+                elif result is not MISMATCH:
                     return result
         if not self.situation.observing:
             return self.function(*args, **kwargs)
         return self._observe(shape, layout, args, kwargs, timer, may_capture)
 
-    def _changing_value(self, shape: _Shape, layout: Layout) -> str | None:
+    def _changing_value(self, shape: Shape, layout: Layout) -> str | None:
         """The path of a plain argument that has had a new value at every call, after `VARIANTS` of them."""
         last, self._last_layout = self._last_layout, (layout.root, layout.paths)
         variants = [s for s in self.shapes.values() if s.shapes == shape.shapes] if len(self.shapes) >= VARIANTS else []
@@ -260,7 +257,7 @@ class Region:
         return first_difference(last[0], layout.root)
 
     def _serve_eagerly(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], timer: Any, shape: _Shape, *, may_capture: bool
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], timer: Any, shape: Shape, *, may_capture: bool
     ) -> Any:
         if not self.situation.observing:
             return self.function(*args, **kwargs)
@@ -269,11 +266,11 @@ class Region:
     def _pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         start = time.perf_counter()
         result = self.function(*args, **kwargs)
-        if len(self._host_ms) < 256:
-            self._host_ms.append((time.perf_counter() - start) * 1e3)
+        if len(self.host_ms) < 256:
+            self.host_ms.append((time.perf_counter() - start) * 1e3)
         return result
 
-    def _count(self, shape: _Shape) -> None:
+    def _count(self, shape: Shape) -> None:
         shape.calls += 1
         if not self.situation.observing:
             return
@@ -283,40 +280,78 @@ class Region:
         shape.seen += 1
         shape.runs.add(shape.run)
 
-    def _interleave(self, shape: _Shape) -> bool:
+    def _interleave(self, shape: Shape) -> bool:
         """Is it this call's turn to run eagerly, for the sake of the comparison?"""
         if not self.situation.observing or shape.calls % INTERLEAVE or len(shape.before) >= WANTED:
             return False
         before = [s for s in self.shapes.values() if s.entries]
         return sum(len(s.before) for s in before) < WANTED
 
-    def _replay(self, shape: _Shape, leaves: Sequence[torch.Tensor], containers: Sequence[Any], timer: Any) -> Any:
+    def _replay(
+        self, shape: Shape, leaves: Sequence[torch.Tensor], containers: Sequence[Any], timer: Any, again: bool
+    ) -> Any:
+        """What the best of the shape's graphs returns; MISMATCH or BLOCKED if none can serve the call.
+
+        `again`: the last call had the same shape. A recurrence needs two graphs that read what the other wrote.
+        """
         outcome: Any = MISMATCH
-        for entry in shape.entries:
-            profile = (self.situation.observing and self.situation.profile and self._profiled_after < PROFILED) and len(
-                shape.after
-            ) >= 3
-            if profile:
-                self._profiled_after += 1
-                self._after.start()
-                try:
-                    outcome = entry.serve(leaves, containers)
-                finally:
-                    self._after.stop()
-            else:
-                outcome = entry.serve(leaves, containers)
-            if outcome is MISMATCH:
-                continue
-            self.replays += 1
-            if not profile and not shape.after.full:
-                timer.stop()
-                shape.after.add(timer)
-            if self.situation.observing and entry.replays == 48 and self.situation.backend.kind == "cuda":
-                self._weigh(shape, entry)
-            return outcome
+        ranked = [(entry.astray(leaves), entry) for entry in shape.entries]
+        if len(ranked) > 1:
+            ranked.sort(key=lambda pair: len(pair[0]))
+        astray = ranked[0][0]
+        settled = not again or shape.strays < STRAYS or not astray or len(ranked) >= MAX_ENTRIES
+        if not settled and self._in_slots(leaves, astray):
+            return BLOCKED
+        for astray, entry in ranked:
+            served = self._serve(shape, entry, leaves, containers, timer, astray)
+            if served is BLOCKED:
+                outcome = BLOCKED
+            elif served is not MISMATCH:
+                if astray and again and shape.strays < STRAYS:
+                    shape.strays += 1
+                return served
+        if outcome is BLOCKED:
+            self.ledger.blocked += 1
         return outcome
 
-    def _weigh(self, shape: _Shape, entry: Entry) -> None:
+    def _in_slots(self, leaves: Sequence[torch.Tensor], indices: Sequence[int]) -> bool:
+        """Whether one of these arguments is a result that lies where an earlier replay put it."""
+        occupants = self.situation.store.occupants()
+        return any(leaves[i].untyped_storage()._cdata in occupants for i in indices)
+
+    def _serve(
+        self,
+        shape: Shape,
+        entry: Entry,
+        leaves: Sequence[torch.Tensor],
+        containers: Sequence[Any],
+        timer: Any,
+        astray: Sequence[int],
+    ) -> Any:
+        situation = self.situation
+        profile = (
+            situation.observing and situation.profile and self._profiled_after < PROFILED and len(shape.after) >= 3
+        )
+        if profile:
+            self._profiled_after += 1
+            self._after.start()
+            try:
+                outcome = entry.serve(leaves, containers, astray)
+            finally:
+                self._after.stop()
+        else:
+            outcome = entry.serve(leaves, containers, astray)
+        if outcome is MISMATCH or outcome is BLOCKED:
+            return outcome
+        self.replays += 1
+        if not profile and not shape.after.full:
+            timer.stop()
+            shape.after.add(timer)
+        if situation.observing and entry.replays == 48 and situation.backend.kind == "cuda":
+            self._weigh(shape, entry)
+        return outcome
+
+    def _weigh(self, shape: Shape, entry: Entry) -> None:
         """Drop a graph that turned out not to be faster (GR406)."""
         before, after = Measured.of(shape.before.ms()), Measured.of(shape.after.ms(leave=2))
         if before is None or after is None or before.n < 5 or not before.clearly_below(after):
@@ -339,7 +374,7 @@ class Region:
 
     def _observe(
         self,
-        shape: _Shape,
+        shape: Shape,
         layout: Layout,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -347,6 +382,25 @@ class Region:
         may_capture: bool,
     ) -> Any:
         self._note_addresses(layout)
+        if not self.lifetimes.enough:
+            self.lifetimes.arrive(self.calls, layout.leaves)
+            result = self._watched(shape, layout, args, kwargs, may_capture)
+            self._note_results(result, args, kwargs)
+            return result
+        return self._watched(shape, layout, args, kwargs, may_capture)
+
+    def _note_results(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with contextlib.suppress(Unsupported):
+            self.lifetimes.leave(self.calls, flatten((result, args, kwargs), "result"))
+
+    def _shapes_change(self) -> bool:
+        """Whether a shape seldom follows itself."""
+        return sum(shape.successor is shape for shape in self.shapes.values()) * 4 < len(self.shapes)
+
+    def _watched(
+        self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any], may_capture: bool
+    ) -> Any:
+        """Run one call eagerly, in the way that tells most."""
         if self._trace_now(shape, may_capture):
             self.situation.progress(f"observing {self.name}")
             result = self._trace(shape, layout, args, kwargs)
@@ -365,7 +419,7 @@ class Region:
                 shape.before.add(timer)
         return result
 
-    def _trace(self, shape: _Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _trace(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         backend = self.situation.backend
         watch = EffectWatch(self.situation.tracer.positions)
 
@@ -425,7 +479,7 @@ class Region:
         elif op.kind == "transfer-out" or slice_of(recorder.ops, op.ordinal, recorder.born) is None:
             self.refuse(refuse_read(recorder.last_read, op))
 
-    def _audit(self, shape: _Shape, trace: Trace) -> None:
+    def _audit(self, shape: Shape, trace: Trace) -> None:
         """Two calls under one key must issue the same operators with the same scalars."""
         for earlier in shape.traces:
             if [r.value for r in earlier.host_reads] != [r.value for r in trace.host_reads]:
@@ -449,7 +503,7 @@ class Region:
         names = f"{one.name if one else 'nothing'} and {other.name if other else 'nothing'}"
         return Refused(code="GR404", why=f"equal calls ran different operators ({names}): hidden state decides", at=at)
 
-    def _trace_now(self, shape: _Shape, may_capture: bool) -> bool:
+    def _trace_now(self, shape: Shape, may_capture: bool) -> bool:
         """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""
         if self.root_is_module and self.calls == 1:
             return False
@@ -459,7 +513,7 @@ class Region:
             return False  # a capture traces its eager run itself
         return not self.root_is_module or shape.calls > 1 or self.calls > AUDIT_BY
 
-    def _profile_now(self, shape: _Shape, may_capture: bool) -> bool:
+    def _profile_now(self, shape: Shape, may_capture: bool) -> bool:
         """Profile before the first capture, or once enough calls were timed: CUPTI slows what is launched after it."""
         if not self.situation.profile or self._profiled >= PROFILED:
             return False
@@ -488,14 +542,14 @@ class Region:
 
     # -- deciding and capturing --------------------------------------------------------------------------------------
 
-    def _pays(self, shape: _Shape) -> bool:
+    def _pays(self, shape: Shape) -> bool:
         if shape.seen + len(shape.runs) < 3:
             return False
         times = shape.before.ms(leave=2) or CallTimes.joined(s.before for s in self.shapes.values() if len(s.before))
         if sum(len(s.before) for s in self.shapes.values()) < FEW:
             return False
         if self.situation.backend.kind == "cuda" and self._busy_ms is None and self._profiled:
-            timeline = self._timeline_before()
+            timeline = self.timeline_before()
             self._busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
         if self.situation.backend.kind == "tape" and sum(self.captures_ms) > TAPE_LIMIT_MS:
             return False
@@ -516,7 +570,7 @@ class Region:
 
     def _held(self) -> int:
         """Bytes of executables and placeholders."""
-        return sum(entry.nbytes for entry in self.entries) + self.situation.arena.nbytes
+        return sum(entry.nbytes for entry in self.entries) + self.situation.store.nbytes
 
     def _budget_spent(self) -> bool:
         budget = self.situation.memory_budget
@@ -530,7 +584,7 @@ class Region:
             return statistics.median(self.captures_ms)
         return capture_cost(len(self.traces[-1].ops) if self.traces else 0)
 
-    def _capture(self, shape: _Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _capture(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         situation = self.situation
         if situation.backend.kind == "cuda" and situation.stream is None:
             situation.stream = shape.modes[-1]
@@ -546,7 +600,10 @@ class Region:
                 for i, (path, leaf) in enumerate(zip(layout.paths, layout.leaves, strict=True))
                 if self._addresses[path][1] >= 3 and leaf.device.type == situation.backend.device.type
             ],
-            arena=situation.arena,
+            store=situation.store,
+            owner=self.owner,
+            in_place=self.lifetimes.passing(self._shapes_change()),
+            next=shape.successor.entries if shape.successor not in (None, shape) else (),
             writes=frozenset(self._writes),
             tolerance=situation.tolerance,
             guards=existing,
@@ -576,7 +633,7 @@ class Region:
             self.refuse(outcome)
         return captured.result
 
-    def _adopt(self, shape: _Shape, layout: Layout, entry: Entry) -> None:
+    def _adopt(self, shape: Shape, layout: Layout, entry: Entry) -> None:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
         self.captures_ms.append(entry.capture_ms)
@@ -584,7 +641,8 @@ class Region:
             self._busy_ms = entry.replay_ms
         shape.captures += 1
         shape.closed = shape.captures >= MAX_CAPTURES
-        self._verified.add(entry.verified)
+        self.verified.add(entry.verified)
+        entry.ledger = self.ledger
         if len(shape.entries) >= MAX_ENTRIES:
             shape.entries.pop(0).release()
         shape.entries.append(entry)
@@ -603,6 +661,7 @@ class Region:
             for entry in shape.entries:
                 entry.release()
             shape.entries.clear()
+        self.situation.store.drop(self.owner)
 
     @property
     def entries(self) -> list[Entry]:
@@ -610,67 +669,19 @@ class Region:
 
     # -- the report --------------------------------------------------------------------------------------------------
 
-    def _timeline_before(self) -> Timeline | None:
+    def timeline_before(self) -> Timeline | None:
+        if self.traces:
+            self._before.follow(self.traces[-1])
         return self._before.timeline() if self._profiled else None
+
+    def timeline_after(self) -> Timeline | None:
+        before, after = self.timeline_before(), self._after.timeline() if self._profiled_after else None
+        return place_nodes(before, after) if before and after else after
 
     def evidence(self) -> RegionEvidence:
         """All that is known, as frozen data."""
-        compared = [s for s in self.shapes.values() if len(s.before) and len(s.after)]
-        before = CallTimes.joined(s.before for s in compared or self.shapes.values())
-        after = CallTimes.joined(s.after for s in compared)
-        entries = self.entries
-        replays = max(1, self.replays)
-        return RegionEvidence(
-            name=self.name,
-            at=self.at,
-            end_line=self.end_line,
-            outcome="refused" if self.refused else "replayed" if self.replays_in_run else "observed",
-            refused=self.refused,
-            calls=self.calls_in_run,
-            replays=self.replays_in_run,
-            parent=self.parent,
-            verified=sorted(self._verified)[-1] if self._verified and not self.refused else None,
-            traces=tuple(self.traces),
-            before=self._timeline_before(),
-            after=self._after.timeline() if self._profiled_after else None,
-            before_ms=Measured.of(before or self._host_ms),
-            after_ms=Measured.of(after),
-            shapes=tuple(
-                ShapeCount(
-                    shapes=s.shapes,
-                    calls=s.calls,
-                    order=s.order,
-                    captured=bool(s.entries),
-                    capture_ms=sum(e.capture_ms for e in s.entries),
-                    graph_bytes=sum(e.nbytes for e in s.entries),
-                )
-                for s in self.shapes.values()
-            ),
-            copies=_copies(entries),
-            scalar_changes=tuple(self.scalar_changes),
-            decisions=(*self.decisions, *self._waiting()),
-            copied_bytes_per_call=sum(e.copied_bytes for e in entries) // replays,
-            graph_bytes=sum(e.nbytes for e in entries),
-        )
-
-    def _waiting(self) -> tuple[Decision, ...]:
-        """The last decision not to capture, if there is one."""
-        waiting = [s.decision for s in self.shapes.values() if s.decision and s.decision.action != "capture"]
-        return tuple(waiting[-1:])
+        return evidence_of(self)
 
 
 def _shapes_of(layout: Layout) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((path, tuple(leaf.shape)) for path, leaf in zip(layout.paths, layout.leaves, strict=True))
-
-
-def _copies(entries: list[Entry]) -> tuple[CopyRecord, ...]:
-    totals: dict[int, tuple[int, int]] = {}
-    for entry in entries:
-        for index, times in entry.copies.items():
-            calls, nbytes = totals.get(index, (0, 0))
-            totals[index] = (calls + times, nbytes + times * entry.placeholders.tensors[index].nbytes)
-    names = max((entry.paths for entry in entries), key=len, default=())
-    return tuple(
-        CopyRecord(argument=names[index], bytes=nbytes // calls, calls=calls)
-        for index, (calls, nbytes) in sorted(totals.items())
-    )

@@ -14,7 +14,7 @@ import torch._dynamo.mutation_guard
 
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.intercept import MOST_CALLED_ONCE, Interceptor
-from grape.runtime.placeholders import Arena
+from grape.runtime.slots import SlotStore
 from grape.runtime.region import Region, Situation
 from grape.tracing import PositionFinder, Tracer
 
@@ -70,7 +70,7 @@ class Notebook:
 @pytest.fixture
 def notebook() -> Iterator[Notebook]:
     backend = TapeBackend(poison=True)
-    situation = Situation(backend=backend, arena=Arena(backend), tracer=Tracer(PositionFinder()), profile=False)
+    situation = Situation(backend=backend, store=SlotStore(backend), tracer=Tracer(PositionFinder()), profile=False)
     made = Notebook(Interceptor(situation, lambda filename: filename))
     made.plain(SETUP)
     yield made

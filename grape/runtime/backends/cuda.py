@@ -17,6 +17,7 @@ import torch
 from torch.cuda._utils import _get_device_index
 
 from ...profiling import CudaCallTimer
+from .cuda_memory import CudaReservation, reserve
 from .protocol import CallTimer, CaptureFailed, MemoryAccount
 
 __all__ = ["CudaBackend", "CudaGraph"]
@@ -61,6 +62,9 @@ class CudaBackend:
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=self.device)
+
+    def reserve(self, nbytes: int) -> CudaReservation | None:
+        return reserve(self.device, nbytes)
 
     def prepare(self) -> None:
         if self._anchor is None:

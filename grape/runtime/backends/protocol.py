@@ -14,7 +14,7 @@ import torch
 
 from ...errors import CaptureError
 
-__all__ = ["Backend", "CallTimer", "CaptureFailed", "Graph", "MemoryAccount"]
+__all__ = ["Backend", "CallTimer", "CaptureFailed", "Graph", "MemoryAccount", "Reservation"]
 
 T = TypeVar("T")
 
@@ -54,6 +54,27 @@ class Graph(Protocol):
         ...
 
 
+class Reservation(Protocol):
+    """A range of device addresses, of which the first `nbytes` have memory behind them."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def grow(self, nbytes: int) -> bool:
+        """Have at least so many bytes at the same address; False past the end of the range.
+
+        What lies there stays as it is. Raises torch.OutOfMemoryError.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give back memory and addresses. The device must be done with them. Idempotent."""
+        ...
+
+
 class CallTimer(Protocol):
     """The time of one call on the device, without making the host wait while the cell runs."""
 
@@ -77,6 +98,10 @@ class Backend(Protocol):
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Uninitialized memory for a placeholder; it stays at its address while the tensor lives."""
+        ...
+
+    def reserve(self, nbytes: int) -> Reservation | None:
+        """A range that starts with so many bytes and can grow; None where the device cannot do that."""
         ...
 
     def prepare(self) -> None:

@@ -31,7 +31,7 @@ from .protocol import CaptureFailed, MemoryAccount
 from .tape_capture import CaptureMode
 from .tape_graph import TapeGraph
 from .tape_host_reads import refuse_host_reads
-from .tape_memory import Arena, bare
+from .tape_memory import Arena, Room, bare
 
 __all__ = ["HostTimer", "TapeBackend"]
 
@@ -102,6 +102,9 @@ class TapeBackend:
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         with torch.inference_mode(False):
             return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="cpu")
+
+    def reserve(self, nbytes: int) -> Room:
+        return Room(nbytes)
 
     def prepare(self) -> None:
         """Nothing to prepare."""

@@ -12,7 +12,9 @@ Who owns what:
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Arena", "alias", "bare", "poison", "stand_in"]
+__all__ = ["Arena", "Room", "alias", "bare", "poison", "stand_in"]
 
 _ALIGNMENT = 64
 _SMALLEST = 512
@@ -91,6 +93,29 @@ class Arena:
         """Forget all blocks. One on which a storage still lives stays readable until that storage dies."""
         self._blocks.clear()
         self._free.clear()
+
+
+class Room:
+    """Implements `Reservation`: pages of the process that the system provides when they are touched."""
+
+    LIMIT = 1 << 30
+
+    def __init__(self, nbytes: int) -> None:
+        self._limit = max(self.LIMIT, 4 * nbytes)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        self._pages: mmap.mmap | None = mmap.mmap(-1, self._limit, flags=flags)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+        self.nbytes = nbytes
+
+    def grow(self, nbytes: int) -> bool:
+        if nbytes > self._limit:
+            return False
+        self.nbytes = max(self.nbytes, nbytes)
+        return True
+
+    def release(self) -> None:
+        self._pages = None
+        self.nbytes = 0
 
 
 def _on(storage: Any, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:

@@ -1,0 +1,60 @@
+"""What a region tells the advisor and the report, as frozen data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..model import CopyRecord, Measured, RegionEvidence, ShapeCount
+from .samples import CallTimes
+
+if TYPE_CHECKING:
+    from .region import Region
+
+__all__ = ["evidence_of"]
+
+
+def evidence_of(region: Region) -> RegionEvidence:
+    """All that is known of a region; times and counts are those of the current cell where there is one."""
+    shapes = region.shapes.values()
+    compared = [shape for shape in shapes if len(shape.before) and len(shape.after)]
+    before = CallTimes.joined(shape.before for shape in compared or shapes)
+    after = CallTimes.joined(shape.after for shape in compared)
+    ledger = region.ledger
+    waiting = [shape.decision for shape in shapes if shape.decision and shape.decision.action != "capture"]
+    return RegionEvidence(
+        name=region.name,
+        at=region.at,
+        end_line=region.end_line,
+        outcome="refused" if region.refused else "replayed" if region.replays_in_run else "observed",
+        refused=region.refused,
+        calls=region.calls_in_run,
+        replays=region.replays_in_run,
+        parent=region.parent,
+        verified=sorted(region.verified)[-1] if region.verified and not region.refused else None,
+        traces=tuple(region.traces),
+        before=region.timeline_before(),
+        after=region.timeline_after(),
+        before_ms=Measured.of(before or region.host_ms),
+        after_ms=Measured.of(after),
+        shapes=tuple(
+            ShapeCount(
+                shapes=shape.shapes,
+                calls=shape.calls,
+                order=shape.order,
+                captured=bool(shape.entries),
+                capture_ms=sum(entry.capture_ms for entry in shape.entries),
+                graph_bytes=sum(entry.nbytes for entry in shape.entries),
+            )
+            for shape in shapes
+        ),
+        copies=tuple(
+            CopyRecord(argument=path, bytes=nbytes // times, calls=times)
+            for path, (times, nbytes) in sorted(ledger.copies.items())
+        ),
+        scalar_changes=tuple(region.scalar_changes),
+        decisions=(*region.decisions, *waiting[-1:]),
+        copied_bytes_per_call=ledger.copied_bytes // max(1, region.replays_in_run),
+        alias_hits=ledger.alias_hits,
+        alias_misses=ledger.alias_misses,
+        graph_bytes=sum(entry.nbytes for entry in region.entries),
+    )

@@ -1,0 +1,40 @@
+"""What is known of the calls of a region that have one guard key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..model import Decision, Trace
+from .entry import Entry
+from .probe import Probe
+from .samples import CallTimes
+
+__all__ = ["Shape"]
+
+
+@dataclass(slots=True)
+class Shape:
+    """`shapes` names the tensors, `order` is the number of the first call, `modes` the environment.
+
+    `seen` counts calls of the current cell, `runs` holds the numbers of the cells that had this shape, `before` and
+    `after` the times of eager calls and replays. `successor` came next last time. `closed`: captured no more.
+    """
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    order: int
+    modes: tuple[Any, ...]
+    probe: Probe | None = None
+    successor: Shape | None = None
+    calls: int = 0
+    seen: int = 0
+    run: int = 0
+    runs: set[int] = field(default_factory=set)
+    before: CallTimes = field(default_factory=CallTimes)
+    after: CallTimes = field(default_factory=CallTimes)
+    entries: list[Entry] = field(default_factory=list)
+    decision: Decision | None = None
+    traces: list[Trace] = field(default_factory=list)
+    captures: int = 0
+    strays: int = 0
+    closed: bool = False

@@ -1,0 +1,166 @@
+"""Memory at fixed addresses that Grape lends to the person's program: placeholders, and results handed out in place.
+
+A *slot* belongs to one role (an argument of a region, or one of the two sides of a result) and keeps its address
+while it grows, so every shape of a region meets the same addresses. At most one tensor's storage lives in a slot at a
+time, its *occupant*; nothing is written into a slot before the occupant is provably dead: the storage's use count says
+whether anything outside Grape refers to it, views and autograd included (invariants R4 and R13 in OWNERSHIP.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from .backends.protocol import Backend, Reservation
+
+__all__ = ["Slot", "SlotStore"]
+
+_SMALL = 256 * 1024
+"""Up to here a slot is an ordinary block of fixed size; above, a reservation that grows in place."""
+_TEMPLATES = 4096
+_NOBODY: Any = torch.UntypedStorage(0)
+_use_count = torch._C._storage_Use_Count
+
+
+class Slot:
+    """One stretch of device memory. `address` never changes; `capacity` counts bytes."""
+
+    __slots__ = ("_backend", "_buffer", "_reservation", "_templates", "address", "cdata", "idle", "keeper", "predicted")
+
+    def __init__(self, backend: Backend, nbytes: int) -> None:
+        self._backend = backend
+        self._buffer: torch.Tensor | None = None
+        self._reservation: Reservation | None = backend.reserve(nbytes) if nbytes > _SMALL else None
+        if self._reservation is None:
+            size = max(512, 1 << max(0, nbytes - 1).bit_length()) if nbytes <= _SMALL else nbytes
+            self._buffer = backend.empty_strided((size,), (1,), torch.uint8)
+            self.address = self._buffer.data_ptr()
+        else:
+            self.address = self._reservation.address
+        self._templates: dict[Any, tuple[torch.Tensor, int, int]] = {}
+        self.vacate()
+
+    def vacate(self) -> None:
+        """Forget the occupant, which is dead or was never there."""
+        self.cdata: int = _NOBODY._cdata
+        self.idle: int = 1 << 30
+        self.keeper: torch.Tensor | None = None
+        self.predicted = False
+
+    @property
+    def nbytes(self) -> int:
+        return self._reservation.nbytes if self._reservation is not None else self._buffer.nbytes  # type: ignore[union-attr]
+
+    @property
+    def occupied(self) -> bool:
+        """Whether anything outside Grape still refers to the occupant's storage."""
+        return bool(_use_count(self.cdata) > self.idle)
+
+    def hold(self, nbytes: int) -> bool:
+        """Make room for so many bytes at the same address; False where that is not possible."""
+        if nbytes <= self.nbytes:
+            return True
+        return self._reservation is not None and self._reservation.grow(nbytes)
+
+    def storage(self, nbytes: int) -> Any:
+        """A storage of exactly so many bytes at the start of the slot. It owns nothing."""
+        return torch._C._construct_storage_from_data_pointer(self.address, self._backend.device, nbytes)
+
+    def occupy(self, keeper: torch.Tensor, cdata: int, idle: int) -> None:
+        """From now on the storage `cdata` lives here; `idle` is its use count while only Grape refers to it."""
+        self.keeper, self.cdata, self.idle, self.predicted = keeper, cdata, idle, False
+
+    def template(self, shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, int, int] | None:
+        """A contiguous tensor over the slot, its storage's identity and idle use count; None where it does not fit."""
+        key = (tuple(shape), dtype, torch.is_inference_mode_enabled())
+        known = self._templates.get(key)
+        if known is None:
+            made = torch.empty(0, dtype=dtype, device=self._backend.device)
+            count = 1
+            for size in shape:
+                count *= size
+            if not self.hold(count * dtype.itemsize):
+                return None
+            made.set_(self.storage(count * dtype.itemsize))
+            made = made.view(tuple(shape))
+            cdata = made.untyped_storage()._cdata
+            if len(self._templates) >= _TEMPLATES:
+                self._templates.clear()
+            known = self._templates[key] = (made, cdata, _use_count(cdata))
+        return known
+
+    def release(self) -> None:
+        """Give the memory back. Nobody may use it any more."""
+        self._templates.clear()
+        self._buffer = None
+        if self._reservation is not None:
+            self._reservation.release()
+
+
+class SlotStore:
+    """The slots of one device, by role: a tuple that begins with the owner, whose graphs use them."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._slots: dict[tuple[Hashable, ...], Slot] = {}
+        self._outgrown: list[tuple[Hashable, Slot]] = []
+        self._left: list[Slot] = []
+
+    def __iter__(self) -> Iterator[Slot]:
+        yield from self._slots.values()
+        yield from [slot for _, slot in self._outgrown]
+        yield from self._left
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory behind all slots."""
+        return sum(slot.nbytes for slot in self)
+
+    def slot(self, role: tuple[Hashable, ...], nbytes: int) -> Slot:
+        """The slot of a role, with room for so many bytes. Raises torch.OutOfMemoryError.
+
+        Where it cannot grow there, the role gets another; the old one lives on with the graphs that use it.
+        """
+        slot = self._slots.get(role)
+        if slot is not None and slot.hold(nbytes):
+            return slot
+        made = Slot(self._backend, nbytes)
+        if slot is not None:
+            self._outgrown.append((role[0], slot))
+        self._slots[role] = made
+        return made
+
+    def vacant(self, role: tuple[Hashable, ...], nbytes: int) -> Slot:
+        """The first slot of a role, by number, in which nobody lives."""
+        return next(slot for i in itertools.count() if not (slot := self.slot((*role, i), nbytes)).occupied)
+
+    def occupants(self) -> dict[int, Slot]:
+        """The slots in which something lives, by the identity of its storage."""
+        return {slot.cdata: slot for slot in self if slot.occupied}
+
+    def drop(self, owner: Hashable) -> None:
+        """The graphs of `owner` are gone: give back its slots that nobody lives in, the others when they are empty."""
+        self._left += [self._slots.pop(role) for role in list(self._slots) if role[0] is owner]
+        self._left += [slot for one, slot in self._outgrown if one is owner]
+        self._outgrown = [(one, slot) for one, slot in self._outgrown if one is not owner]
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Give back the slots without an owner in which nobody lives any more."""
+        free = [slot for slot in self._left if not slot.occupied]
+        if not free:
+            return
+        self._left = [slot for slot in self._left if slot.occupied]
+        self._backend.synchronize()  # work that was enqueued may still use them
+        for slot in free:
+            slot.release()
+
+    def clear(self) -> None:
+        """Give back everything in which nobody lives; the rest when `sweep` finds it empty."""
+        self._left += [*self._slots.values(), *[slot for _, slot in self._outgrown]]
+        self._slots.clear()
+        self._outgrown.clear()
+        self.sweep()
