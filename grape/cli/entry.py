@@ -53,6 +53,10 @@ def _command(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], in
         from .doctor import doctor
 
         return doctor
+    if name == "view":
+        from .view import view
+
+        return view
     from .explain import explain
 
     return explain

@@ -76,6 +76,15 @@ def build_parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="what a finding means and how to fix it", allow_abbrev=False)
     explain.add_argument("code", metavar="CODE", help="for example GR101")
     explain.set_defaults(flags=[])
+    view = commands.add_parser(
+        "view",
+        help="timelines of a recorded report, as one HTML page",
+        description="Write the interactive view of a report as one HTML page that needs no kernel and no network.",
+        allow_abbrev=False,
+    )
+    view.add_argument("file", metavar="FILE.json", help="what %%grape view FILE.json wrote in a notebook")
+    view.add_argument("--out", metavar="FILE.html", help="where to write the page; default: beside FILE.json")
+    view.set_defaults(flags=["--out"])
     return parser
 
 
@@ -140,7 +149,9 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     arguments, rest = parser.parse_known_args(argv)
     if arguments.command is None:
         what = f"unknown option '{rest[0]}'" if rest else "no command"
-        raise UsageError(f"{what}; write grape run NOTEBOOK, demo, doctor or explain CODE, or see grape --help")
+        raise UsageError(
+            f"{what}; write grape run NOTEBOOK, demo, doctor, explain CODE or view FILE.json, or see grape --help"
+        )
     if rest:
         close = difflib.get_close_matches(rest[0].partition("=")[0], arguments.flags, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]}?" if close else f"see grape {arguments.command} --help"

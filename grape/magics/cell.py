@@ -105,6 +105,8 @@ class GrapeCell:
             _write_json(report, self._options.json)
         try:
             self._display.finish(report, error)
+            if error is None and not self._options.no_widget:
+                self._display.widget(report)
         except (Exception, KeyboardInterrupt) as failure:
             say(f"Grape: the report is in grape.last but could not be shown: {_words(failure)}")
 

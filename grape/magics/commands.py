@@ -112,6 +112,20 @@ def _trace(path: str | None) -> str:
     return f"saved {path}; open it in https://ui.perfetto.dev or chrome://tracing"
 
 
+def _view(path: str | None) -> str:
+    from ..render.files import write_text
+    from ..render.page import view_json
+    from ..render.view import build_view
+    from .view import page_of
+
+    assert path is not None
+    report, suffix = _report(), PurePath(path).suffix.lower()
+    if suffix not in (".html", ".json"):
+        raise UsageError(f"cannot tell the format of '{path}'; end its name in .html, or in .json for grape view")
+    write_text(path, page_of(report) if suffix == ".html" else view_json(build_view(report)), "the view")
+    return f"saved {path}"
+
+
 def _doctor(_: str | None) -> str:
     from ..doctor import doctor
 
@@ -143,6 +157,7 @@ COMMANDS: dict[str, Command] = {
         Command(name="reset", argument="", help="forget everything and release all graphs", run=_reset),
         Command(name="save", argument="FILE", help="write the last report: .html, .json or .txt", run=_save),
         Command(name="trace", argument="FILE", help="write the last timelines for Perfetto", run=_trace),
+        Command(name="view", argument="FILE", help="write the interactive view: .html, .json", run=_view),
         Command(name="doctor", argument="", help="driver, torch, bindings: what works here and what not", run=_doctor),
         Command(name="explain", argument="CODE", help="what a finding means, for example GR101", run=_explain),
         Command(name="help", argument="", help="this text", run=_help),

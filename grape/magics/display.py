@@ -76,6 +76,12 @@ class CellDisplay:
         """The report in place of the progress; folded into one line where the cell raised."""
         self._show(report if error is None else _folded(report), last=True)
 
+    def widget(self, report: Report) -> None:
+        """The interactive view, a second output below the report; nothing where it cannot be shown."""
+        from .view import show_view
+
+        show_view(self._shell, report)
+
     @property
     def unfinished(self) -> bool:
         """Whether progress stands there that nothing has replaced yet."""

@@ -17,6 +17,7 @@ from .completion import grape_matcher
 from .documentation import cell_help, line_help
 from .hooks import CellHooks
 from .nested import run_nested
+from .view import close_views
 
 __all__ = ["load", "unload"]
 
@@ -30,6 +31,7 @@ def load(ipython: Any) -> None:
     with ExitStack() as undo:
         hooks = CellHooks(ipython)
         undo.callback(_close_engine)
+        undo.callback(close_views)
         _add_transformer(ipython, hooks, undo)
         _add_matcher(ipython, undo)
         _add_magics(ipython, hooks, undo)

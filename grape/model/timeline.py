@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .location import Position
@@ -19,7 +19,10 @@ DEVICE_WORK: frozenset[str] = frozenset({"kernel", "memcpy", "memset"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One span. Times are nanoseconds since the start of the timeline. `stream` is -1 for host events."""
+    """One span. Times are nanoseconds since the start of the timeline. `stream` is -1 for host events.
+
+    `position` is the line of the person's own code, `inner` the line (often a library's) that issued the operator.
+    """
 
     name: str
     lane: Lane
@@ -31,6 +34,7 @@ class Event:
     correlation: int = 0
     bytes: int = 0
     position: Position | None = None
+    inner: Position | None = None
 
     @property
     def duration_ns(self) -> int:
@@ -76,6 +80,26 @@ def covered_ns(spans: Iterable[tuple[int, int]]) -> int:
             total += end - reach
             reach = end
     return total
+
+
+_RANK: dict[str, int] = {"device": 0, "launch": 1, "host": 2}
+
+
+def thinned(events: tuple[Event, ...], wall_ns: int, limit: int) -> tuple[tuple[Event, ...], int]:
+    """At most `limit` of `events`, and the time they stand for: all device work if it fits, else the first of it."""
+    if len(events) <= limit:
+        return events, wall_ns
+    work = [event for event in events if event.category in DEVICE_WORK]
+    if len(work) > limit:
+        # Of the same start, all or none: else the busy share of the rest would be off.
+        wall_ns = work[limit].start_ns
+        return _clipped([event for event in work if event.start_ns < wall_ns], wall_ns), wall_ns
+    ranked = sorted(events, key=lambda e: (e.category not in DEVICE_WORK, _RANK[e.lane], -e.duration_ns))
+    return tuple(sorted(ranked[:limit], key=lambda e: (e.start_ns, -e.end_ns))), wall_ns
+
+
+def _clipped(events: Sequence[Event], end_ns: int) -> tuple[Event, ...]:
+    return tuple(replace(e, end_ns=end_ns) if e.end_ns > end_ns else e for e in events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from .memory import MemorySampler
 from .positions import PositionOf, trace_positions
+from .replays import place_nodes
 from .timeline import TimelineRecorder
 from .timing import ENOUGH_SAMPLES, Comparison, CudaCallTimer, HostCallTimer, Samples, compare
 
@@ -15,5 +16,6 @@ __all__ = [
     "Samples",
     "TimelineRecorder",
     "compare",
+    "place_nodes",
     "trace_positions",
 ]

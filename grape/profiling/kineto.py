@@ -71,6 +71,7 @@ def convert(
     window: Window,
     *,
     position_of: PositionOf | None = None,
+    inner_of: PositionOf | None = None,
     demangle: Callable[[str], str] | None = None,
 ) -> tuple[Event, ...] | None:
     """The events of one window, ordered by start, in nanoseconds since its start and clipped to it.
@@ -84,8 +85,8 @@ def convert(
     spans = [span for span in spans if _within(span, window)]
     spans += _graphs(spans)
     spans.sort(key=lambda span: (span.start_ns, -span.end_ns))
-    positions = _positions(spans, position_of)
-    return tuple(_event(span, positions.get(span.own or span.link)) for span in spans)
+    positions, inner = _positions(spans, position_of), _positions(spans, inner_of)
+    return tuple(_event(span, positions.get(span.own or span.link), inner.get(span.own or span.link)) for span in spans)
 
 
 def _read(event: Any, name: str, default: Any) -> Any:
@@ -194,7 +195,7 @@ def _positions(spans: Sequence[_Span], position_of: PositionOf | None) -> Mappin
     return {span.own: at for span, at in zip(operators, places, strict=True) if at is not None and span.own}
 
 
-def _event(span: _Span, position: Position | None) -> Event:
+def _event(span: _Span, position: Position | None, inner: Position | None = None) -> Event:
     return Event(
         name=span.name,
         lane=span.lane,
@@ -206,4 +207,5 @@ def _event(span: _Span, position: Position | None) -> Event:
         correlation=span.correlation,
         bytes=span.bytes,
         position=position,
+        inner=inner,
     )

@@ -12,15 +12,16 @@ PositionOf = Callable[[Sequence[Event]], Sequence[Position | None]]
 """Given the operators of one window, ordered by start (a caller before what it calls), the position of each."""
 
 
-def trace_positions(trace: Trace) -> PositionOf:
-    """Positions by walking `trace` beside the profiled operators.
+def trace_positions(trace: Trace, *, inner: bool = False) -> PositionOf:
+    """Positions by walking `trace` beside the profiled operators: the person's lines, with `inner` the lines (often a
+    library's) that issued the operators.
 
     The profiler also sees composite operators around the traced ones (`aten::linear` around `aten::addmm`) and the
     operators that those call. A traced operator matches the next profiled one of its name; what runs inside it, and
     what encloses it, gets its line. Several calls in one window match the trace again and again. Where the code does
     not do what was traced, positions end there; none is guessed.
     """
-    steps = [(_profiler_name(op.name), op.user or op.inner) for op in trace.ops]
+    steps = [(_profiler_name(op.name), op.inner if inner else op.user or op.inner) for op in trace.ops]
 
     def find(events: Sequence[Event]) -> Sequence[Position | None]:
         return _match(steps, events)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch._C import _autograd
 
-from ..model import DEVICE_WORK, Event, Timeline
+from ..model import Event, Timeline, Trace
+from ..model.timeline import thinned
 from .devices import device_index
 from .kineto import Window, convert
-from .positions import PositionOf
+from .positions import PositionOf, trace_positions
 
 __all__ = ["TimelineRecorder"]
 
-_EVENT_LIMIT = 50_000
+_EVENT_LIMIT = 400_000
 _QUIET = {"KINETO_LOG_LEVEL": "99"}
 """Kineto reads its log level when it starts for the first time, and else writes a line to stderr at each start. Its
 other variable, TEARDOWN_CUPTI, would spare later launches what CUPTI costs them (0.6 ms of a 3 ms step of GPT-2 on an
 H200), but replays of CUDA graphs go missing or crash after it: it stays off."""
-_ORDER = {"device": 0, "launch": 1, "host": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,7 @@ class TimelineRecorder:
     ) -> None:
         self.device = device
         self.position_of = position_of
+        self.inner_of: PositionOf | None = None
         self.limit = limit
         self.unavailable: str | None = None
         self._profile: Any = None
@@ -63,6 +64,11 @@ class TimelineRecorder:
     @property
     def recording(self) -> bool:
         return self._profile is not None
+
+    def follow(self, trace: Trace) -> None:
+        """Take lines from an operator trace of the same code; for what is converted from now on."""
+        self.position_of = trace_positions(trace)
+        self.inner_of = trace_positions(trace, inner=True)
 
     def start(self) -> None:
         """Begin a stretch. Does nothing inside a stretch, under another profiler or inside a graph capture."""
@@ -110,7 +116,11 @@ class TimelineRecorder:
         for item in recorded:
             try:
                 events = convert(
-                    item.results.events(), item.window, position_of=self.position_of, demangle=torch._C._demangle
+                    item.results.events(),
+                    item.window,
+                    position_of=self.position_of,
+                    inner_of=self.inner_of,
+                    demangle=torch._C._demangle,
                 )
             except Exception as error:
                 self.unavailable = f"the profiler's events could not be read: {_line(error)}"
@@ -124,7 +134,7 @@ class TimelineRecorder:
     def _add(self, events: tuple[Event, ...], wall_ns: int, calls: int) -> None:
         whole = self._timeline
         if whole is None:
-            kept, wall_ns = _thinned(events, wall_ns, self.limit)
+            kept, wall_ns = thinned(events, wall_ns, self.limit)
             dropped = len(events) - len(kept)
             self._timeline = Timeline(events=kept, wall_ns=wall_ns, calls=calls, dropped=dropped)
         elif len(whole.events) + len(events) > self.limit or whole.dropped:
@@ -174,23 +184,6 @@ def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in chosen:
             os.environ.pop(name, None)
-
-
-def _thinned(events: tuple[Event, ...], wall_ns: int, limit: int) -> tuple[tuple[Event, ...], int]:
-    """At most `limit` of `events`, and the time they stand for: all device work if it fits, else the first of it."""
-    if len(events) <= limit:
-        return events, wall_ns
-    work = [event for event in events if event.category in DEVICE_WORK]
-    if len(work) > limit:
-        # Of the same start, all or none: else the busy share of the rest would be off.
-        wall_ns = work[limit].start_ns
-        return _clipped([event for event in work if event.start_ns < wall_ns], wall_ns), wall_ns
-    ranked = sorted(events, key=lambda e: (e.category not in DEVICE_WORK, _ORDER[e.lane], -e.duration_ns))
-    return tuple(sorted(ranked[:limit], key=lambda e: (e.start_ns, -e.end_ns))), wall_ns
-
-
-def _clipped(events: Sequence[Event], end_ns: int) -> tuple[Event, ...]:
-    return tuple(replace(e, end_ns=end_ns) if e.end_ns > end_ns else e for e in events)
 
 
 def _line(error: BaseException) -> str:

@@ -9,15 +9,16 @@ from typing import Any
 
 from ..model import ReportData
 
-__all__ = ["render_json"]
+__all__ = ["plain", "render_json"]
 
 
 def render_json(report: ReportData) -> str:
     """`report.to_dict()` as JSON. Numbers that JSON has no word for become null, other objects their text."""
-    return json.dumps(_plain(report.to_dict()), indent=2, allow_nan=False) + "\n"
+    return json.dumps(plain(report.to_dict()), indent=2, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """`value` in the words of JSON: objects become their text, numbers that JSON has no word for null."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -25,9 +26,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Set):
-        return sorted((_plain(item) for item in value), key=repr)
+        return sorted((plain(item) for item in value), key=repr)
     return str(value)

@@ -26,10 +26,12 @@ __all__ = [
     "memory_title",
     "next_step",
     "place",
+    "region_bars",
     "rows",
     "strips",
     "time_bars",
     "time_title",
+    "timeline_strips",
 ]
 
 SHOWN_FINDINGS = 5
@@ -120,10 +122,12 @@ def time_title(report: ReportData) -> str:
 
 def time_bars(report: ReportData) -> tuple[Bar, ...]:
     """Median time per call of the main region, before and after."""
-    main = report.main_region
-    if main is None:
-        return ()
-    timed: tuple[tuple[Tone, Measured | None], ...] = (("before", main.before_ms), ("after", main.after_ms))
+    return region_bars(report.main_region) if report.main_region else ()
+
+
+def region_bars(region: RegionReport) -> tuple[Bar, ...]:
+    """Median time per call of one region, before and after."""
+    timed: tuple[tuple[Tone, Measured | None], ...] = (("before", region.before_ms), ("after", region.after_ms))
     longest = max((m.median_ms for _, m in timed if m), default=0.0)
     return tuple(
         Bar(
@@ -185,7 +189,11 @@ def busy_buckets(events: Iterable[Event], window_ns: int, buckets: int) -> tuple
 
 def strips(report: ReportData) -> tuple[Strip, ...]:
     """Busy and idle device, before and after, over the same number of calls and on the same time scale."""
-    before, after = report.timelines()
+    return timeline_strips(*report.timelines())
+
+
+def timeline_strips(before: Timeline | None, after: Timeline | None) -> tuple[Strip, ...]:
+    """The strips of one region's timelines; see `strips`."""
     named: list[tuple[Tone, Timeline]] = []
     if before and before.wall_ns > 0 and before.device_events():
         named.append(("before", before))

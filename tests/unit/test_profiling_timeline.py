@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from grape.model import Event, Timeline
+from grape.model.timeline import thinned
 from grape.profiling import TimelineRecorder, timeline, trace_positions
 
 CPU = torch.device("cpu")
@@ -182,13 +183,13 @@ def test_device_work_is_kept_before_all_else() -> None:
     host = tuple(
         Event(name="op", lane="host", category="operator", start_ns=10 * i, end_ns=10 * i + 9) for i in range(4)
     )
-    kept, wall_ns = timeline._thinned(kernels + host, 40, 5)
+    kept, wall_ns = thinned(kernels + host, 40, 5)
     assert set(kernels) < set(kept) and len(kept) == 5 and wall_ns == 40
 
 
 def test_a_timeline_cut_in_time_keeps_its_busy_share() -> None:
     kernels = tuple(device_event(f"k{i}", 10 * i, 10 * i + 5) for i in range(100))
-    kept, wall_ns = timeline._thinned(kernels, 1000, 30)
+    kept, wall_ns = thinned(kernels, 1000, 30)
     assert (len(kept), wall_ns) == (30, 300)
     assert Timeline(events=kept, wall_ns=wall_ns).gpu_busy_share == pytest.approx(0.5)
 
@@ -215,6 +216,7 @@ def test_lines_come_from_a_trace(model: torch.nn.Module) -> None:
 
 QUIET = """
 import torch
+from grape.model.timeline import thinned
 from grape.profiling import TimelineRecorder
 recorder = TimelineRecorder(torch.device("cpu"))
 for _ in range(2):

@@ -1,0 +1,102 @@
+"""The interactive view of a report: shown after the static summary where a front end can show widgets."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.displaypub import DisplayPublisher
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from ..render import Report
+    from ..widgets.report import Actions, Answer
+
+__all__ = ["close_views", "page_of", "show_view"]
+
+_OPEN: dict[str, Any] = {}
+"""The widget of each cell, by the cell's id (or by the widget's own where the front end names no cell)."""
+
+
+def show_view(shell: Any, report: Report) -> None:
+    """Display the view of `report`. Nothing happens without a front end, without anywidget, or with nothing to draw.
+
+    The view of an earlier run of the same cell is closed: its output is gone.
+    """
+    if getattr(shell, "kernel", None) is None or type(shell.display_pub) is DisplayPublisher:
+        return
+    fixable = any(finding.fix for finding in report.findings)
+    if not (fixable or any(region.before or region.after for region in report.evidence.regions)):
+        return
+    try:
+        from ..widgets.report import ReportWidget
+    except ImportError:
+        return
+    from IPython.display import display
+
+    from ..render.view import build_view
+
+    view = build_view(report)
+    if not (view.has_timeline or fixable):
+        return
+    widget = ReportWidget(view.data, view.blob, _actions(report))
+    cell = _cell_id(shell) or str(widget.model_id)
+    before = _OPEN.pop(cell, None)
+    if before is not None:
+        before.close()
+    _OPEN[cell] = widget
+    display(widget)
+
+
+def close_views() -> None:
+    """Close every view that is open; what they showed leaves the page."""
+    while _OPEN:
+        _OPEN.popitem()[1].close()
+
+
+def page_of(report: Report) -> str:
+    """The view as an HTML page that stands alone."""
+    from ..render.page import view_page
+    from ..render.view import build_view
+    from ..widgets import script, style
+
+    return view_page(build_view(report), script=script(), style=style())
+
+
+def _cell_id(shell: Any) -> str | None:
+    try:
+        found = shell.get_parent().get("metadata", {}).get("cellId")
+    except (AttributeError, LookupError):
+        return None
+    return str(found) if found else None
+
+
+def _actions(report: Report) -> Actions:
+    """What the buttons do. Fixes have buttons where ``%grape apply`` and ``%grape undo`` know them."""
+    from ..render.chrome import chrome_trace
+    from ..widgets.report import Actions, Answer
+
+    def undo_region(name: str) -> Answer:
+        from .. import sessions
+
+        row = next((region for region in report.regions if region.name == name), None)
+        if row is None:
+            raise UsageError(f"no region {name} in this report")
+        return Answer(message=sessions.engine().undo_at(row.file, row.line), applied=False)
+
+    return Actions(
+        **_fix_actions(),
+        undo_region=undo_region,
+        trace=lambda: json.dumps(chrome_trace(report), separators=(",", ":")),
+        page=lambda: page_of(report),
+    )
+
+
+def _fix_actions() -> dict[str, Any]:
+    from ..widgets.report import Answer
+    from .commands import COMMANDS
+
+    if "apply" not in COMMANDS:
+        return {}
+    return {"apply": lambda fix: Answer(message=COMMANDS["apply"].run(str(fix)), applied=True)}

@@ -1,0 +1,95 @@
+"""The report widget: the view of one report, whose buttons act in this kernel.
+
+Import this module only where anywidget is installed. What the buttons do is handed in by whoever makes the widget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anywidget
+import traitlets
+
+from ..errors import GrapeError
+from .assets import SCRIPT, STYLE
+
+__all__ = ["Actions", "Answer", "ReportWidget"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an action did: a line for the person, and whether what the button names is applied now."""
+
+    message: str
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actions:
+    """What the view's buttons do; a button whose action is None is not shown. Errors are `GrapeError`s.
+
+    `apply` takes the id of a fix, `undo` the id of a fix, `undo_region` the name of a region; `trace` and `page` return
+    the text of the Chrome trace and of the HTML page to download.
+    """
+
+    apply: Callable[[int], Answer] | None = None
+    undo: Callable[[int], Answer] | None = None
+    undo_region: Callable[[str], Answer] | None = None
+    trace: Callable[[], str] | None = None
+    page: Callable[[], str] | None = None
+
+    def names(self) -> list[str]:
+        """The actions that there are."""
+        return [name for name in ("apply", "undo", "undo_region", "trace", "page") if getattr(self, name) is not None]
+
+
+class ReportWidget(anywidget.AnyWidget):
+    """Shows one `grape.render.view.View`, given as its two parts. `close` takes it out of the kernel and the page.
+
+    `states` says what the buttons did so far: target (``fix 2``, ``region step``) to message and state, so that every
+    copy of the view, and a view opened later, shows the same.
+    """
+
+    _esm = SCRIPT
+    _css = STYLE
+    view = traitlets.Dict().tag(sync=True)
+    columns = traitlets.Bytes().tag(sync=True)
+    actions = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    states = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, view: Mapping[str, Any], columns: bytes, actions: Actions | None = None) -> None:
+        self._actions = actions or Actions()
+        super().__init__(view=dict(view), columns=columns, actions=self._actions.names())
+        self.on_msg(self._answer)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """As any widget, but what a front end without widgets shows is a line that a person understands."""
+        shown = super()._repr_mimebundle_(**options)
+        bundle = shown[0] if isinstance(shown, tuple) else shown
+        if bundle:
+            bundle["text/plain"] = "Grape: timelines and memory, shown by front ends with Jupyter widgets"
+        return shown
+
+    def _answer(self, _: Any, content: Mapping[str, Any], buffers: Any) -> None:
+        """A message of the view: {"request": number, "action": name, "target": its argument}."""
+        request, action, target = content.get("request"), content.get("action"), content.get("target")
+        try:
+            reply = self._perform(str(action), target)
+        except GrapeError as error:
+            reply = {"error": str(error)}
+        except Exception as error:  # a button must not print a traceback into some cell
+            reply = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        self.send({"request": request, **reply})
+
+    def _perform(self, action: str, target: Any) -> dict[str, Any]:
+        if action not in self._actions.names():
+            return {"error": f"this view cannot {action}"}
+        if action in ("trace", "page"):
+            return {"text": getattr(self._actions, action)()}
+        kind, argument = ("region", str(target)) if action == "undo_region" else ("fix", int(target))
+        answer: Answer = getattr(self._actions, action)(argument)
+        state = {"message": answer.message, "applied": answer.applied}
+        self.states = {**self.states, f"{kind} {argument}": state}
+        return state
