@@ -56,6 +56,18 @@ def test_decode_loops_replay_and_agree(tmp_path: Path) -> None:
         assert {"copied_bytes_per_call", "alias_hits", "alias_misses"} <= result["region"].keys()
 
 
+def test_host_costs_are_split_at_the_launch(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    names = ("arguments", "nested-cache", "dynamic-cache")
+    cases = run(tmp_path, "host_cost", "--device", "cpu", "--calls", "20", "--only", *names)["cases"]
+    assert set(cases) == set(names)
+    for name, case in cases.items():
+        assert case["replays"] == case["calls"] == 20, name
+        parts = [case[key]["median"] for key in ("before_launch_us", "launch_us", "after_launch_us")]
+        assert all(part > 0 for part in parts) and case["whole_call_us"]["median"] > max(parts)
+        assert any("grape/" in row["function"] for row in case["profile"]), name
+
+
 class TapePool:
     """Stands for the CUDA pool of `_handwritten`: the same rules about addresses, on the CPU."""
 
