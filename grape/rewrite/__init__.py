@@ -1,0 +1,9 @@
+"""Rewrites of a person's source: one fix per finding code, as differences that they can read, apply and undo."""
+
+from __future__ import annotations
+
+from .registry import FIXES, fix, moved
+from .result import Refused, Rewritten
+from .source import digest, split_magic, unified_diff
+
+__all__ = ["FIXES", "Refused", "Rewritten", "digest", "fix", "moved", "split_magic", "unified_diff"]

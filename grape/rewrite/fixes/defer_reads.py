@@ -1,0 +1,342 @@
+"""GR101: read values on the CPU after the loop instead of in it.
+
+    losses = []                                       losses = []
+    for x in batches:                                 for x in batches:
+        losses.append(step(x).item())                     losses.append(step(x).detach().clone())
+                                                      losses[:] = [value.item() for value in losses]
+
+Also ``total += loss.item()`` and comprehensions. The values are the same, and sums are added in the same order. A
+clone keeps what the tensor held at that time. Refused wherever something in the loop uses the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from ...model import Finding
+from ..code import Code, Loop, descendants, edited, same
+from ..effects import CONSTANTS, call_name, calls, moved_out_of, only_statement
+from ..result import Refused
+
+__all__ = ["fix"]
+
+_CASTS = ("float", "int")
+_METHODS = ("item", "tolist")
+_KEPT_ON_DEVICE = ("detach", "cpu")
+_SHOWS = ("print", "display", "format", "str", "repr")
+_COMPREHENDED_BY = ("sum", "list", "tuple", "max", "min", "sorted")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One host read: `node` is the whole expression, `tensor` the one it reads."""
+
+    node: cst.Call
+    tensor: cst.BaseExpression
+
+    def of(self, tensor: cst.BaseExpression) -> cst.Call:
+        """The same read of another tensor."""
+        if isinstance(self.node.func, cst.Attribute):
+            return self.node.with_changes(func=self.node.func.with_changes(value=tensor))
+        return self.node.with_changes(args=[self.node.args[0].with_changes(value=tensor)])
+
+
+def fix(code: Code, finding: Finding) -> str | Refused:
+    assert finding.at is not None
+    line = finding.at.line
+    reads = [read for node in code.on_line(line, cst.Call) if (read := _read(node)) is not None]
+    if not reads:
+        return _not_a_read(code, line)
+    if len(reads) > 1:
+        return Refused(why="several host reads stand on one line", line=line)
+    read = reads[0]
+    if any(isinstance(node, (cst.Await, cst.Yield, cst.NamedExpr)) for node in descendants(read.tensor)):
+        return Refused(why="the value that is read binds a name or waits", line=line)
+    if any(_leaves_device(node) for node in calls(_on_device(read.tensor))):
+        return Refused(why="the value is computed on the CPU", line=line)
+    comprehension = code.parent(read.node)
+    if isinstance(comprehension, (cst.ListComp, cst.GeneratorExp)) and comprehension.elt is read.node:
+        return _in_comprehension(code, read, comprehension)
+    statement = code.statement(read.node)
+    loops = code.loops(read.node)
+    if statement is None or not loops:
+        return Refused(
+            why="the read is in no loop of this function; read the value where the loop has ended", line=line
+        )
+    small = only_statement(statement)
+    made: str | Refused = Refused(why="what the loop goes on with depends on the value", line=line)
+    if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+        made = _appended(code, read, small.value, statement, loops)
+    elif isinstance(small, cst.AugAssign):
+        made = _added(code, read, small, statement, loops)
+    if isinstance(made, str) and _only_reads(read, loops[0]):
+        return Refused(why="the loop does nothing but read", line=line)
+    return made
+
+
+def _read(node: cst.Call) -> _Read | None:
+    func = node.func
+    if isinstance(func, cst.Attribute) and func.attr.value in _METHODS and not node.args:
+        return _Read(node, func.value)
+    one = len(node.args) == 1 and node.args[0].keyword is None and not node.args[0].star
+    if isinstance(func, cst.Name) and func.value in _CASTS and one:
+        inner = node.args[0].value
+        # `float(x.item())` reads once, in the inner call; `float("inf")` and `int(len(x))` read nothing.
+        if isinstance(inner, CONSTANTS) or (isinstance(inner, cst.Call) and _reads_nothing_more(inner)):
+            return None
+        return _Read(node, inner)
+    return None
+
+
+def _reads_nothing_more(inner: cst.Call) -> bool:
+    return _read(inner) is not None or call_name(inner) in ("len", "round", "str", "input")
+
+
+def _not_a_read(code: Code, line: int) -> Refused:
+    names = [call_name(node).rpartition(".")[2] for node in code.on_line(line, cst.Call)]
+    if any(name in ("cpu", "numpy", "to") for name in names):
+        return Refused(why="keeping every result until the loop ends would hold it in GPU memory", line=line)
+    if "synchronize" in names:
+        return Refused(why="a copy that does not block may rely on the synchronization", line=line)
+    if any(name in _SHOWS for name in names):
+        return Refused(why="what is shown at each step would appear only after the loop", line=line)
+    return Refused(why="no `.item()`, `.tolist()`, `float()` or `int()` of a tensor stands on the line", line=line)
+
+
+def _only_reads(read: _Read, loop: Loop) -> bool:
+    """True for ``for part in parts: total += part.item()``."""
+    if not isinstance(loop, cst.For) or len(loop.body.body) > 1 or not isinstance(read.tensor, cst.Name):
+        return False
+    return any(isinstance(node, cst.Name) and node.value == read.tensor.value for node in descendants(loop.target))
+
+
+def _leaves_device(call: cst.Call) -> bool:
+    module, _, name = call_name(call).rpartition(".")
+    return name in ("cpu", "numpy", *_METHODS, *_CASTS) or module.partition(".")[0] in ("np", "numpy", "math")
+
+
+def _on_device(tensor: cst.BaseExpression) -> cst.BaseExpression:
+    """Without the ``.detach()`` and ``.cpu()`` at its end."""
+    while (
+        isinstance(tensor, cst.Call)
+        and isinstance(tensor.func, cst.Attribute)
+        and tensor.func.attr.value in _KEPT_ON_DEVICE
+        and not tensor.args
+    ):
+        tensor = tensor.func.value
+    return tensor
+
+
+def _kept(read: _Read) -> cst.BaseExpression:
+    """What the loop keeps instead of the value: a copy on the device, without its graph."""
+    tensor = _on_device(read.tensor)
+    if not isinstance(tensor, (cst.Name, cst.Attribute, cst.Subscript, cst.Call)) and not tensor.lpar:
+        tensor = tensor.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    for method in ("detach", "clone"):
+        tensor = cst.Call(cst.Attribute(value=tensor, attr=cst.Name(method)))
+    return tensor
+
+
+def _in_comprehension(code: Code, read: _Read, outer: cst.ListComp | cst.GeneratorExp) -> str | Refused:
+    source = outer.for_in.iter
+    if isinstance(source, cst.ListComp) and call_name(source.elt).endswith("clone"):
+        return Refused(why="the values are read after the loop already", line=code.line(read.node))
+    if outer.for_in.asynchronous is not None:
+        return Refused(why="the comprehension is asynchronous", line=code.line(outer))
+    holder = code.parent(outer)
+    if isinstance(outer, cst.GeneratorExp):
+        user = code.parent(holder) if isinstance(holder, cst.Arg) else None
+        if not isinstance(user, cst.Call) or call_name(user) not in _COMPREHENDED_BY or len(user.args) != 1:
+            return Refused(why="what takes the values may stop before the last one", line=code.line(outer))
+    name = code.fresh("value")
+    values = cst.ListComp(elt=_kept(read), for_in=outer.for_in)
+    loop = cst.CompFor(target=cst.Name(name), iter=values, whitespace_before=cst.SimpleWhitespace(" "))
+    return code.replaced({outer: outer.with_changes(elt=read.of(cst.Name(name)), for_in=loop)})
+
+
+def _appended(code: Code, read: _Read, call: cst.Call, statement: cst.CSTNode, loops: list[Loop]) -> str | Refused:
+    line = code.line(statement)
+    func = call.func
+    if call_name(call).rpartition(".")[2] in _SHOWS:
+        return Refused(why="what is shown at each step would appear only after the loop", line=line)
+    if not (isinstance(func, cst.Attribute) and func.attr.value == "append" and len(call.args) == 1):
+        return Refused(why=f"`{call_name(call)}` takes the value at each step", line=line)
+    if call.args[0].value is not read.node:
+        return Refused(why="something is computed from the value at each step", line=line)
+    target = _name_of(func.value)
+    if target is None:
+        return Refused(why=f"`{code.text(func.value)}` is no plain list", line=line)
+    found = _loop_below_definition(code, target, func.value, loops)
+    if isinstance(found, Refused):
+        return found
+    loop, definition = found
+    other = _used_elsewhere(code, target, func.value, loop, definition)
+    if other is not None:
+        return other
+    refused = moved_out_of(code, loop)
+    if refused is not None:
+        return refused
+    container, name = code.text(func.value), code.fresh("value")
+    reading = code.text(read.of(cst.Name(name)))
+    after = cst.parse_statement(f"{container}[:] = [{reading} for {name} in {container}]")
+    return code.replaced({read.node: _kept(read), loop: lambda node: [node, after]})
+
+
+def _name_of(container: cst.BaseExpression) -> str | None:
+    """The variable of ``losses`` or ``history["loss"]``."""
+    if isinstance(container, cst.Name):
+        return container.value
+    if isinstance(container, cst.Subscript) and isinstance(container.value, cst.Name) and _key(container) is not None:
+        return container.value.value
+    return None
+
+
+def _key(subscript: cst.Subscript) -> cst.BaseExpression | None:
+    if len(subscript.slice) == 1 and isinstance(subscript.slice[0].slice, cst.Index):
+        key = subscript.slice[0].slice.value
+        return key if isinstance(key, (cst.SimpleString, cst.Integer)) else None
+    return None
+
+
+def _loop_below_definition(
+    code: Code, name: str, container: cst.BaseExpression, loops: list[Loop]
+) -> tuple[Loop, cst.CSTNode] | Refused:
+    """The loop that stands in one suite with ``name = []``, below it."""
+    for loop in loops:
+        block = code.block(loop)
+        above = block.statements[: block.index(loop)] if block is not None else []
+        for statement in reversed(above):
+            if not any(code.is_stored(use) for use in code.uses(name, statement)):
+                continue
+            small = only_statement(statement)
+            if isinstance(small, cst.Assign) and len(small.targets) == 1 and _is_empty(small.value, container):
+                return loop, statement
+            return Refused(why=f"`{name}` is not made as an empty list just before the loop", line=code.line(statement))
+    return Refused(why=f"`{name}` is made elsewhere, or uses of it stand between", line=code.line(container))
+
+
+def _is_empty(value: cst.BaseExpression, container: cst.BaseExpression) -> bool:
+    if isinstance(container, cst.Name):
+        empty_call = isinstance(value, cst.Call) and call_name(value) == "list" and not value.args
+        return empty_call or (isinstance(value, cst.List) and not value.elements)
+    if not isinstance(container, cst.Subscript) or not isinstance(value, cst.Dict):
+        return False
+    key = _key(container)
+    return key is not None and any(
+        isinstance(element, cst.DictElement) and same(element.key, key) and _is_empty(element.value, cst.Name("list"))
+        for element in value.elements
+    )
+
+
+def _used_elsewhere(
+    code: Code, name: str, container: cst.BaseExpression, loop: cst.CSTNode, definition: cst.CSTNode
+) -> Refused | None:
+    """Uses that would meet tensors where numbers were: in the loop, before it, or in a function that it may call."""
+    mine = set(map(id, descendants(container)))
+    first, last = code.line(definition), code.lines(loop)[1]
+    home = code.function(loop)
+    if code.is_shared(name):
+        return Refused(why=f"`{name}` is shared between functions", line=first)
+    for use in code.uses(name):
+        at = code.line(use)
+        if id(use) in mine or any(use is node for node in descendants(definition)):
+            continue
+        if first <= at <= last and code.function(use) is home and not _appends_to_another_key(code, use, container):
+            return Refused(why=f"`{name}` is used before the loop has ended", line=at)
+        if code.function(use) is not home and _sees(code, use, home):
+            return Refused(why=f"a function that may run in the loop uses `{name}`", line=at)
+    return None
+
+
+def _appends_to_another_key(code: Code, use: cst.CSTNode, container: cst.BaseExpression) -> bool:
+    """``history["accuracy"].append(...)`` leaves ``history["loss"]`` alone."""
+    item = code.parent(use)
+    if not (isinstance(container, cst.Subscript) and isinstance(item, cst.Subscript) and item.value is use):
+        return False
+    key, mine = _key(item), _key(container)
+    method = code.parent(item)
+    appends = isinstance(method, cst.Attribute) and method.attr.value == "append"
+    return appends and key is not None and mine is not None and not same(key, mine)
+
+
+def _sees(code: Code, use: cst.CSTNode, home: cst.FunctionDef | None) -> bool:
+    """True where `use`, in another function, can mean the variable of `home`: at the top, or in a closure."""
+    return home is None or any(above is home for above in code.ancestors(use))
+
+
+def _added(code: Code, read: _Read, small: cst.AugAssign, statement: cst.CSTNode, loops: list[Loop]) -> str | Refused:
+    line = code.line(statement)
+    if not isinstance(small.target, cst.Name):
+        return Refused(why=f"`{code.text(small.target)}` may be read elsewhere at each step", line=line)
+    name = small.target.value
+    others = _factors(code, read, small.value)
+    if isinstance(others, Refused):
+        return others
+    loop = None
+    for candidate in loops:
+        if [use for use in code.uses(name, candidate) if use is not small.target]:
+            break
+        loop = candidate
+    if loop is None:
+        return Refused(why=f"`{name}` is used in the loop", line=line)
+    home = code.function(loop)
+    if code.is_shared(name):
+        return Refused(why=f"`{name}` is shared between functions", line=line)
+    for use in code.uses(name):
+        if code.function(use) is not home and _sees(code, use, home):
+            return Refused(why=f"a function that may run in the loop uses `{name}`", line=code.line(use))
+    refused = moved_out_of(code, loop)
+    if refused is not None:
+        return refused
+    return _summed_later(code, read, small, loop, others)
+
+
+def _summed_later(code: Code, read: _Read, small: cst.AugAssign, loop: Loop, others: list[cst.BaseExpression]) -> str:
+    target = code.text(small.target)
+    parts, value = code.fresh(f"{target}_parts"), code.fresh("part")
+    names = [code.fresh(f"factor_{number}" if number else "factor") for number in range(len(others))]
+    kept = ", ".join([code.text(_kept(read)), *map(code.text, others)])
+    edits: dict[cst.CSTNode, cst.CSTNode] = {read.node: read.of(cst.Name(value))}
+    edits.update({other: cst.Name(name) for other, name in zip(others, names, strict=True)})
+    later = edited(small, edits)
+    bound = ", ".join([value, *names])
+    append = f"{parts}.append({f'({kept})' if others else kept})"
+    after = cst.parse_statement(f"for {bound} in {parts}:\n    {code.text(later)}\n", code.module.config_for_parsing)
+    before = cst.parse_statement(f"{parts} = []", code.module.config_for_parsing)
+
+    def around(statement: Loop) -> list[cst.BaseStatement]:
+        first = before.with_changes(leading_lines=statement.leading_lines)
+        return [first, statement.with_changes(leading_lines=[]), after]
+
+    return code.replaced({small: cst.Expr(cst.parse_expression(append)), loop: around})
+
+
+def _factors(code: Code, read: _Read, value: cst.BaseExpression) -> list[cst.BaseExpression] | Refused:
+    """What the value is multiplied with or divided by, apart from constants; each is kept with the value."""
+    if value is read.node:
+        return []
+    if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Multiply, cst.Divide)):
+        for inner, other in ((value.left, value.right), (value.right, value.left)):
+            if any(node is read.node for node in descendants(inner)):
+                more = _factors(code, read, inner)
+                if isinstance(more, Refused) or isinstance(other, CONSTANTS):
+                    return more
+                if _is_number(code, other):
+                    return [*more, other]
+                return Refused(why=f"`{code.text(other)}` may change before the loop ends", line=code.line(other))
+    return Refused(why="something else is computed from the value at each step", line=code.line(value))
+
+
+def _is_number(code: Code, node: cst.BaseExpression) -> bool:
+    """A size: a Python number that nothing can change in place."""
+    name = call_name(node).rpartition(".")[2]
+    if name in ("len", "size", "numel") and not any(call is not node for call in calls(node)):
+        return name == "len" or bool(name == "numel" or (isinstance(node, cst.Call) and node.args))
+    return (
+        isinstance(node, cst.Subscript)
+        and isinstance(node.value, cst.Attribute)
+        and node.value.attr.value == "shape"
+        and not list(calls(node))
+    )

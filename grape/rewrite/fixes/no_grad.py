@@ -1,0 +1,133 @@
+"""GR405, where it is about gradients: run code that never uses them without.
+
+    for x in batches:                    with torch.no_grad():
+        scores.append(model(x))              for x in batches:
+                                                 scores.append(model(x))
+
+`torch.inference_mode()` where everything that the block makes stays inside a function that returns none of it;
+its tensors can never meet autograd again, so what outlives the block is made under `torch.no_grad()`. Refused where
+the source mentions gradients in any way.
+"""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from ...model import Finding
+from ..code import Code, Loop, descendants, importing_torch
+from ..effects import call_name, only_statement
+from ..result import Refused
+
+__all__ = ["fix"]
+
+_GRADIENTS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        backward grad autograd requires_grad requires_grad_ grad_fn optim optimizer optimizers zero_grad enable_grad
+        set_grad_enabled retain_grad register_hook GradScaler vjp jvp jacrev jacfwd hessian func create_graph is_leaf
+        trainer Trainer accelerator clip_grad_norm_ AdamW Adam SGD
+        """,
+    )
+)
+_OFF = ("no_grad", "inference_mode")
+_READS = frozenset({"item", "tolist", "float", "int", "bool", "print"})
+
+
+def fix(code: Code, finding: Finding) -> str | Refused:
+    assert finding.at is not None
+    if not dict(finding.evidence).get("needs_grad"):
+        return Refused(why="what cannot be captured has to leave the region by hand", line=finding.at.line)
+    for node in descendants(code.module):
+        if isinstance(node, cst.Name) and node.value in _GRADIENTS:
+            return Refused(why=f"the source speaks of gradients: `{node.value}`", line=code.line(node))
+        if isinstance(node, (cst.Await, cst.Yield)):
+            return Refused(why="the mode would hold across a suspension", line=code.line(node))
+    block = _block(code, finding)
+    if isinstance(block, Refused):
+        return block
+    if _is_off(code, block):
+        return Refused(why="it runs without gradients already", line=code.line(block))
+    return _wrapped(code, block)
+
+
+def _block(code: Code, finding: Finding) -> cst.BaseStatement | Refused:
+    """The outermost loop around the call, or the statement of the call where it is in none."""
+    assert finding.at is not None
+    names = _callee(finding)
+    calls = [node for node in descendants(code.module) if isinstance(node, cst.Call) and call_name(node) in names]
+    outside = [call for call in calls if not any(_defines(above, names) for above in code.ancestors(call))]
+    if not outside:
+        return Refused(why="where the region is called is not in this source", line=finding.at.line)
+    loops = [code.loops(call) for call in outside]
+    blocks = [(found[-1] if found else code.statement(call)) for found, call in zip(loops, outside, strict=True)]
+    first = blocks[0]
+    if first is None or any(block is not first for block in blocks):
+        return Refused(why="the region is called in several places", line=code.line(outside[-1]))
+    if code.block(first) is None:
+        return Refused(why="the call stands on the line of its header", line=code.line(first))
+    return first
+
+
+def _callee(finding: Finding) -> frozenset[str]:
+    """How the region may be called in the source: a function by its name, a module by its variable."""
+    name = re.sub(r" #\d+$", "", finding.region or "")
+    called = re.findall(r"[\w.]+", name)
+    variable = dict(finding.evidence).get("called_as")
+    return frozenset({*called, *([str(variable)] if variable else [])})
+
+
+def _defines(above: cst.CSTNode, names: frozenset[str]) -> bool:
+    return isinstance(above, cst.FunctionDef) and above.name.value in names
+
+
+def _is_off(code: Code, block: cst.BaseStatement) -> bool:
+    for above in (block, *code.ancestors(block)):
+        if isinstance(above, cst.With) and any(call_name(item.item).rpartition(".")[2] in _OFF for item in above.items):
+            return True
+        if isinstance(above, cst.FunctionDef):
+            return any(call_name(item.decorator).rpartition(".")[2] in _OFF for item in above.decorators)
+    return False
+
+
+def _wrapped(code: Code, block: cst.BaseStatement) -> str | Refused:
+    mode = "torch.no_grad()" if _outlives(code, block) else "torch.inference_mode()"
+    if isinstance(block, cst.SimpleStatementLine) and isinstance(only_statement(block), (cst.Return, type(None))):
+        return Refused(why="several statements stand on the line, or it returns", line=code.line(block))
+
+    def inside(statement: cst.SimpleStatementLine | Loop) -> list[cst.BaseStatement]:
+        body = cst.IndentedBlock([statement.with_changes(leading_lines=[])])
+        item = cst.WithItem(cst.parse_expression(mode))
+        return [cst.With([item], body, leading_lines=statement.leading_lines)]
+
+    return importing_torch(code, code.replaced({block: inside}))
+
+
+def _outlives(code: Code, block: cst.BaseStatement) -> bool:
+    """True unless the block stands in a function and every later use of what it binds or fills reads a number."""
+    home = code.function(block)
+    if home is None:
+        return True
+    last = code.lines(block)[1]
+    inside = {node.value for node in descendants(block) if isinstance(node, cst.Name)}
+    for node in descendants(home.body):
+        if isinstance(node, cst.Name) and node.value in inside - {"torch"} and code.line(node) > last:
+            method = code.parent(node)
+            reads = isinstance(method, cst.Attribute) and method.attr.value in _READS
+            if not reads and not code.is_stored(node):
+                return True
+    parameters = {param.name.value for param in home.params.params}
+    stores = any(
+        isinstance(node, (cst.Attribute, cst.Subscript)) and code.is_stored(node) for node in descendants(block)
+    )
+    return (
+        stores
+        or any(
+            isinstance(node, cst.Return)
+            or (isinstance(node, cst.Call) and call_name(node).rpartition(".")[2] == "append")
+            for node in descendants(block)
+        )
+        or bool(parameters & code.stored(block))
+    )

@@ -1,0 +1,114 @@
+"""From a finding to the rewrite of the source that it is about. One fix per code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import replace
+
+import libcst as cst
+
+from ..model import Finding
+from .code import Code
+from .fixes import (
+    defer_reads,
+    growing_state,
+    hoist_constants,
+    masked_writes,
+    no_grad,
+    pinned_input,
+    python_state,
+    tensor_scalars,
+)
+from .result import Refused, Rewritten
+from .source import is_python, mask, unified_diff
+
+__all__ = ["FIXES", "fix", "moved", "moved_line"]
+
+FIXES: dict[str, Callable[[Code, Finding], str | Refused]] = {
+    "GR101": defer_reads.fix,
+    "GR103": masked_writes.fix,
+    "GR202": growing_state.fix,
+    "GR302": pinned_input.fix,
+    "GR401": hoist_constants.fix,
+    "GR403": tensor_scalars.fix,
+    "GR404": python_state.fix,
+    "GR405": no_grad.fix,
+}
+
+
+def fix(source: str, finding: Finding) -> Rewritten | Refused:
+    """The rewrite that removes what `finding` is about, from the source of the cell or file that it names.
+
+    A pure function; the same source and finding give the same rewrite. What it offers has been parsed again, and
+    fixing it once more changes nothing.
+    """
+    code_fix = FIXES.get(finding.code)
+    if code_fix is None:
+        return Refused(why=f"there is no rewrite for {finding.code}")
+    if finding.at is None:
+        return Refused(why="the finding names no line")
+    if "in_library" in dict(finding.evidence) and finding.code not in ("GR202", "GR405"):
+        return Refused(why="it is a library's code")
+    masked = mask(source)
+    if isinstance(masked, Refused):
+        return masked
+    text = _applied(code_fix, masked.text, finding)
+    if isinstance(text, Refused):
+        return text
+    if (problem := is_python(text)) is not None:
+        return Refused(why=f"the rewrite is no Python: {problem.why}")
+    again = _again(code_fix, masked.text, text, finding)
+    if again is not None:
+        return again
+    new = masked.restore(text)
+    if new is None:
+        return Refused(why="a magic or shell line stands in what would be rewritten")
+    if new == source:
+        return Refused(why="it is written that way already", line=finding.at.line)
+    return Rewritten(source=new, diff=unified_diff(source, new, finding.at.file))
+
+
+def _applied(code_fix: Callable[[Code, Finding], str | Refused], text: str, finding: Finding) -> str | Refused:
+    try:
+        return code_fix(Code(text), finding)
+    except cst.ParserSyntaxError as error:
+        return Refused(why=f"the source cannot be parsed: {error.message}", line=error.raw_line)
+    except RecursionError:
+        return Refused(why="the source is nested too deeply")
+
+
+def _again(code_fix: Callable[[Code, Finding], str | Refused], old: str, new: str, finding: Finding) -> Refused | None:
+    """A fix that finds something to do in what it made is not offered."""
+    there = moved(finding, old, new)
+    if there is None:
+        return None
+    text = _applied(code_fix, new, there)
+    if isinstance(text, Refused) or text == new:
+        return None
+    return Refused(why="one rewrite is not enough here", line=finding.at.line if finding.at else None)
+
+
+def moved(finding: Finding, old: str, new: str) -> Finding | None:
+    """`finding` with its line as it is in `new`; None where the line is gone."""
+    if finding.at is None:
+        return finding
+    line = moved_line(finding.at.line, old, new)
+    return None if line is None else replace(finding, at=replace(finding.at, line=line))
+
+
+def moved_line(line: int, old: str, new: str) -> int | None:
+    """Where the line numbered `line` of `old` stands in `new`; None where it is gone."""
+    before, after = old.split("\n"), new.split("\n")
+    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if i1 < line <= i2:
+            offset = line - 1 - i1
+            if tag == "equal":
+                return j1 + offset + 1
+            return _most_alike(before[line - 1], after, j1, j2) if tag == "replace" else None
+    return None
+
+
+def _most_alike(line: str, after: list[str], first: int, end: int) -> int:
+    ratios = [difflib.SequenceMatcher(None, line, after[index]).ratio() for index in range(first, end)]
+    return first + ratios.index(max(ratios)) + 1

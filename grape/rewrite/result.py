@@ -1,0 +1,26 @@
+"""What becomes of a rewrite: a new source, or the reason why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Refused", "Rewritten"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """`source` is the whole new source of the cell or file, `diff` the unified diff that leads there."""
+
+    source: str
+    diff: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Why the source stays as it is. `line` counts from 1; None where the reason has no line of its own."""
+
+    why: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.why if self.line is None else f"line {self.line}: {self.why}"
