@@ -58,7 +58,8 @@ def _joined(group: list[Finding]) -> Finding:
 def _within_families(found: list[Finding], regions: dict[str, RegionEvidence]) -> list[Finding]:
     """A line inside a region is also inside the regions around it: reported once, where it weighs most.
 
-    Of equally severe findings the one about the innermost region stays.
+    Of equally severe findings the one about the innermost region stays. Where a refused region is run eagerly, its
+    operators are also recorded outside of regions: the finding about the region stays.
     """
     causes: dict[object, list[Finding]] = {}
     for finding in found:
@@ -70,8 +71,10 @@ def _within_families(found: list[Finding], regions: dict[str, RegionEvidence]) -
 
 def _covers(other: Finding, finding: Finding, regions: dict[str, RegionEvidence]) -> bool:
     """True where `other` says the same of a region inside or around, and more severely or more closely."""
-    if other.region is None or finding.region is None:
+    if other is finding or other.region is None:
         return False
+    if finding.region is None:
+        return True
     gain = _RANK[finding.severity] - _RANK[other.severity]
     inside = finding.region in _ancestors(other.region, regions)
     return (inside and gain >= 0) or (gain > 0 and other.region in _ancestors(finding.region, regions))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ..model import CellEvidence, Finding, Position, RegionEvidence, Severity
 from .sites import Site
 
-__all__ = ["advice_at", "refused", "served_by_graphs", "severity_in", "with_refusals"]
+__all__ = ["advice_at", "callable_name", "refused", "served_by_graphs", "severity_in", "with_refusals"]
 
 _STOPS_ANY_CAPTURE = frozenset({"GR101", "GR102", "GR103"})
 
@@ -35,6 +35,11 @@ def advice_at(site: Site, severity: Severity, advice: str) -> str | None:
     if severity != "blocker":
         return None
     return f"this is code of `{site.library}`: look for an option of it that avoids this"
+
+
+def callable_name(region: RegionEvidence) -> str:
+    """The name that its definition has: of ``Net.step`` or ``make.<locals>.step`` "step", of ``Net (net)`` "Net"."""
+    return region.name.split(" ")[0].rpartition(".")[2]
 
 
 def served_by_graphs(region: RegionEvidence) -> bool:

@@ -13,6 +13,7 @@ from .words import library
 __all__ = ["BRANCHES", "Site", "op_sites", "sync_saving_ms", "sync_sites"]
 
 BRANCHES = frozenset({"if", "while", "assert", "ternary", "bool-op"})
+_ALWAYS_CPU = ("/torch/optim/", "/torch/utils/data/")
 _SYNCS = frozenset({"host-read", "transfer-out", "dynamic"})
 
 
@@ -76,7 +77,7 @@ def op_sites(
     gathered: dict[object, Site] = {}
     for region, trace in _traces(evidence):
         for op in trace.ops:
-            if wanted(op, trace, region):
+            if wanted(op, trace, region) and not _stays_on_the_cpu(evidence, op):
                 _gather(gathered, region, op, None)
     return _hot(evidence, gathered)
 
@@ -87,7 +88,9 @@ def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
     for region, trace in _traces(evidence):
         reads = {read.ordinal: read for read in trace.host_reads}
         for op in trace.ops:
-            if op.kind in _SYNCS:
+            if op.kind in _SYNCS and _stays_on_the_cpu(evidence, op):
+                reads.pop(op.ordinal, None)
+            elif op.kind in _SYNCS:
                 _gather(gathered, region, op, reads.pop(op.ordinal, None))
         for read in reads.values():
             _gather(gathered, region, None, read)
@@ -109,6 +112,11 @@ def sync_saving_ms(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) 
         return site.wait_ms
     siblings = sum(s.executions for s in sites if s.region is site.region)
     return min(idle, site.wait_ms + gap * site.executions / siblings)
+
+
+def _stays_on_the_cpu(evidence: CellEvidence, op: OpRecord) -> bool:
+    """True on the tape for what torch keeps in CPU memory on a GPU as well: step counters of optimizers, samplers."""
+    return not evidence.cuda and op.inner is not None and any(part in op.inner.file for part in _ALWAYS_CPU)
 
 
 def _traces(evidence: CellEvidence) -> Iterator[tuple[RegionEvidence | None, Trace]]:

@@ -17,7 +17,8 @@ __all__ = ["CellSource", "Parsed", "cell_source", "last_name"]
 
 _LONGEST = 48
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef)
 _TESTS = {"if": ast.If, "while": ast.While, "assert": ast.Assert, "ternary": ast.IfExp}
 _TESTED = (ast.If, ast.While, ast.Assert, ast.IfExp)
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert)
@@ -61,11 +62,27 @@ class CellSource:
         self._sources = {**dict(others), file: source}
         self._parsed: dict[str, Parsed] = {}
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all sources that are known, the cell's own first."""
+        return (self.file, *(file for file in self._sources if file != self.file))
+
     def parsed(self, file: str) -> Parsed | None:
         """The source of `file`, parsed when it is first asked for."""
         if file not in self._parsed and file in self._sources:
             self._parsed[file] = Parsed(self._sources[file])
         return self._parsed.get(file)
+
+    def functions(self, name: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        """(file, definition) of the functions and methods of that name; of a class, what calling its instance runs."""
+        for file in self.files:
+            parsed = self.parsed(file)
+            for node in ast.walk(parsed.tree) if parsed is not None and parsed.tree is not None else ():
+                if isinstance(node, _FUNCTIONS) and node.name == name:
+                    yield file, node
+                elif isinstance(node, ast.ClassDef) and node.name == name:
+                    members = (member for member in node.body if isinstance(member, _FUNCTIONS))
+                    yield from ((file, member) for member in members if member.name in ("forward", "__call__"))
 
     def in_loop(self, at: Position | None) -> bool | None:
         """True where a loop of the same function (or of the cell's top level) encloses the line."""

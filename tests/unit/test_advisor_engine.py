@@ -196,7 +196,7 @@ def test_findings_are_plain_values() -> None:
         before=IDLE,
         before_ms=ms(1.0),
         shapes=shapes(*[{"past": (1, n), "x": (m,)} for n, m in zip(range(5, 9), (3, 9, 4, 4), strict=True)]),
-        copies=(CopyRecord(argument="x", bytes=9, calls=1), CopyRecord(argument="h", bytes=9, calls=1, host=True)),
+        copies=(CopyRecord(argument="x", bytes=2**20, calls=1), CopyRecord(argument="h", bytes=9, calls=1, host=True)),
         scalar_changes=(ScalarChange(operator="aten.mul.Tensor", values=(1, 2), at=None),),
         decisions=(decision,),
     )

@@ -8,13 +8,14 @@ at that moment (a progress line), or the read is already behind work that takes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from ...model import CellEvidence, Finding
+from ...model import CellEvidence, Finding, Position, Trace
 from ..cost import H200, MachineCosts, sync_gap_ms
 from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
+from ..static import Placed, find_in_sources
 from ..words import milliseconds, operator_name, times, via
 
 CODE = "GR101"
@@ -31,6 +32,8 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     sites = sync_sites(evidence)
     mine = (site for site in sites if site.kind != "dynamic" and site.construct not in BRANCHES)
     found = [_finding(evidence, site, sites) for site in mine]
+    lines = {_line(site.at) for site in sites}
+    found += [_unseen(evidence, placed) for placed in _below_the_tracer(evidence, lines)]
     return with_refusals(CODE, evidence, found, _ADVICE["host-read"])
 
 
@@ -64,3 +67,48 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
 
 def _operator(site: Site) -> str:
     return operator_name(site.op) if site.op else "a synchronization"
+
+
+def _line(at: Position | None) -> tuple[str, int] | None:
+    return (at.file, at.line) if at is not None else None
+
+
+def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]) -> Iterator[Placed]:
+    """Reads that no operator shows, in loops that ran: torch prints with every mode switched off, and a CPU tensor
+    gives its values away without an operator.
+    """
+    kinds = {"print"} if evidence.cuda else {"print", "tolist", "numpy", "cpu"}
+    lines = [line for trace in _traces(evidence) for op in trace.ops if (line := _line(op.user)) is not None]
+    refused = {_line(region.refused.at) for region in evidence.regions if region.refused is not None}
+    own = tuple(source for source in evidence.sources if source[0] != evidence.file)
+    for placed in find_in_sources((*own, (evidence.file, evidence.source))):
+        finding = placed.finding
+        here = (placed.file, finding.line)
+        if finding.code != CODE or finding.kind not in kinds or here in known or here in refused:
+            continue
+        first, last = finding.around
+        if any(file == placed.file and first <= line <= last for file, line in lines):
+            yield placed
+
+
+def _traces(evidence: CellEvidence) -> Iterator[Trace]:
+    for region in evidence.regions:
+        yield from region.traces
+    if evidence.trace is not None:
+        yield evidence.trace
+
+
+def _unseen(evidence: CellEvidence, placed: Placed) -> Finding:
+    finding = placed.finding
+    printing = finding.kind == "print"
+    subject = f"printing `{finding.subject}`" if printing else f"`{finding.subject}`"
+    verb = "makes the CPU wait for the GPU" if evidence.cuda else "would make the CPU wait for a GPU"
+    return Finding(
+        code=CODE,
+        severity="costly",
+        message=f"{subject} {verb} at each iteration",
+        at=Position(file=placed.file, line=finding.line, function=finding.function),
+        end_line=finding.end_line,
+        evidence=(("seen_in", "source"), ("construct", finding.kind)),
+        advice=_ADVICE["print" if printing else "transfer-out"],
+    )

@@ -22,7 +22,7 @@ CODE = "GR301"
 _ADVICE = "reuse one tensor for {0}: write the new value into it (`out=`, `.copy_()`, an in-place operator)"
 _FED_BACK = "let `{1}` write {0} in place, by index or with `out=`, instead of returning a new tensor"
 _SMALL = 2**16
-"""Bytes per call. Fewer cost a share of one launch, and the copy rate of large tensors says nothing about them."""
+"""Bytes per call. Fewer cost a share of one launch, which is no finding as long as nobody has measured it."""
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
@@ -33,15 +33,20 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
             if not copy.host and copy.bytes and copy.calls:
                 line = (copy.made_at.file, copy.made_at.line) if copy.made_at else None
                 groups.setdefault(line, []).append(copy)
-        found += [_finding(evidence, region, copies, costs) for copies in groups.values()]
+        found += [_finding(evidence, region, copies, costs) for copies in groups.values() if _counts(copies)]
     return with_refusals(CODE, evidence, found, _ADVICE.format("the argument"))
+
+
+def _counts(copies: list[CopyRecord]) -> bool:
+    """Small copies share one launch that a replay needs anyway; they count where their time was measured."""
+    return sum(copy.bytes for copy in copies) >= _SMALL or any(copy.ms_per_call is not None for copy in copies)
 
 
 def _finding(evidence: CellEvidence, region: RegionEvidence, copies: list[CopyRecord], costs: MachineCosts) -> Finding:
     nbytes = sum(copy.bytes for copy in copies)
     timed = [copy.ms_per_call for copy in copies if copy.ms_per_call is not None]
     measured = sum(timed) if len(timed) == len(copies) else None
-    cost = measured if measured is not None else copy_ms(nbytes, costs) if evidence.cuda and nbytes >= _SMALL else None
+    cost = measured if measured is not None else copy_ms(nbytes, costs) if evidence.cuda else None
     paths = [copy.argument for copy in copies]
     spoken = Arguments(evidence, region)
     fed_back = [path for path in paths if spoken.fed_back(path)]
@@ -52,7 +57,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, copies: list[CopyRe
     verb = "is" if len(copies) == 1 else "are"
     return Finding(
         code=CODE,
-        severity="costly" if nbytes >= _SMALL else "hint",
+        severity="costly",
         message=f"{spoken.listed(paths)} {verb} copied into place at each replay of `{region.name}`: "
         f"{amount(nbytes)}{price} per call{_origin(spoken, paths, fed_back)}",
         at=made or region.at,
@@ -67,7 +72,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, copies: list[CopyRe
             ("predicted_with", costs.source if measured is None and cost is not None else None),
         ),
         predicted_ms_per_call=cost,
-        advice=_advice(region, spoken, paths, fed_back, target, nbytes),
+        advice=_advice(region, spoken, paths, fed_back, target),
     )
 
 
@@ -79,15 +84,15 @@ def _origin(spoken: Arguments, paths: list[str], fed_back: list[str]) -> str:
 
 
 def _advice(
-    region: RegionEvidence, spoken: Arguments, paths: list[str], fed_back: list[str], target: str | None, nbytes: int
+    region: RegionEvidence, spoken: Arguments, paths: list[str], fed_back: list[str], target: str | None
 ) -> str | None:
     """The fix for the first argument that the person's code makes.
 
-    None where a library calls the region and makes them; small results that are fed back need none either.
+    None where a library calls the region and makes them.
     """
     if target is None and not spoken.called_here:
         return None
     made = [path for path in paths if path not in fed_back]
     if made:
         return _ADVICE.format(f"`{target}`" if target else spoken.name(made[0]))
-    return _FED_BACK.format(spoken.name(fed_back[0]), region.name) if nbytes >= _SMALL else None
+    return _FED_BACK.format(spoken.name(fed_back[0]), region.name)

@@ -40,7 +40,12 @@ def _host(region: RegionEvidence) -> Iterator[CopyRecord]:
 
 
 def _comes_in(origins: Origins, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
-    """An argument of a region; in the cell's own code any tensor that was not made from Python values there."""
+    """An argument of a region; in the cell's own code any tensor that was not made from Python values there.
+
+    A copy that was asked not to block runs beside what the CPU does next.
+    """
+    if dict(op.kwargs).get("non_blocking") == ("bool", True):
+        return False
     origin = origins.of(op, trace)
     return origin == "argument" if region is not None else origin not in (None, "constant")
 

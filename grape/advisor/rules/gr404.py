@@ -1,23 +1,74 @@
 """GR404 hidden-state: the region writes Python state that a replay would not write.
 
 Sees: the runtime's refusal: an attribute, list or closure changed during the call, or two traces of equal calls
-differ. Costs: the region stays eager, since a replay runs no Python. Fix: return the state, or keep it in a tensor
-that is updated in place. Wrong when: the state does not matter (a debug counter); remove it from the hot path and the
-region can be captured.
+differ; and, in the source of the region, the statement that writes it. Costs: the region stays eager, since a replay
+runs no Python. Fix: return the state, or keep it in a tensor that is updated in place. Wrong when: the state does not
+matter (a debug counter); remove it from the hot path and the region can be captured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from ...model import CellEvidence, Finding
+from ...model import CellEvidence, Finding, Position, RegionEvidence
 from ..cost import H200, MachineCosts
-from ..refusals import with_refusals
+from ..refusals import callable_name, refused, with_refusals
+from ..source import CellSource, cell_source
+from ..static.state import state_writes
 
 CODE = "GR404"
 
 _ADVICE = "return the state from the call and pass it back in, or keep it in a tensor that is updated in place"
+_NAMED = "return `{0}` from the call and pass it back in, or keep it in a tensor that is updated in place"
+_EFFECT = "do it after the call, with what the call returns; or every n-th iteration, outside of the region"
+_RANDOM = "draw the number with torch on the device (`torch.rand((), device=...)`), or draw it outside and pass it in"
+_DEPTH = 3
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
-    return with_refusals(CODE, evidence, (), _ADVICE)
+    return (_named(evidence, finding) for finding in with_refusals(CODE, evidence, (), _ADVICE))
+
+
+def _named(evidence: CellEvidence, finding: Finding) -> Finding:
+    """The finding at the statement that writes, where the refusal names no line and the source shows one."""
+    region = next(region for region in refused(evidence, CODE) if region.name == finding.region)
+    refusal = region.refused
+    assert refusal is not None
+    if refusal.why.startswith("it calls "):
+        return replace(finding, advice=_RANDOM if "random" in refusal.why else _EFFECT)
+    if refusal.at is not None and refusal.at != region.at:
+        return finding
+    writes = tuple(dict.fromkeys(_writes(cell_source(evidence), region)))
+    likely = [write for write in writes if f"'{write[1].rpartition('.')[2]}'" in refusal.why] or list(writes)
+    if not likely:
+        return finding
+    at, name = likely[0]
+    others = len({written for _, written in likely}) - 1
+    more = f" (and {others} more)" if others else ""
+    return replace(
+        finding,
+        message=f"`{region.name}` changes `{name}`{more} at each call, which a replay would not: it stays eager",
+        at=at,
+        evidence=(*finding.evidence, ("state", name), ("why", refusal.why)),
+        advice=_NAMED.format(name),
+    )
+
+
+def _writes(source: CellSource, region: RegionEvidence) -> Iterator[tuple[Position, str]]:
+    """Statements in the region's own code, and in functions of the person's that it calls, that write outer state."""
+    name = callable_name(region)
+    pending, seen = [name], {name}
+    for _ in range(_DEPTH):
+        called: list[str] = []
+        for wanted in pending:
+            for file, function in source.functions(wanted):
+                for node, written in state_writes(function):
+                    yield Position(file=file, line=node.lineno, function=function.name), written
+                for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+                    callee = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+                    if callee and callee not in seen:
+                        seen.add(callee)
+                        called.append(callee)
+        pending = called

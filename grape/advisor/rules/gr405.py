@@ -7,26 +7,36 @@ named out of the region. Wrong when: the gradients are used; then eager is right
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ...model import CellEvidence, Finding, RegionEvidence
 from ..cost import H200, MachineCosts
-from ..refusals import refused, with_refusals
+from ..refusals import callable_name, refused, with_refusals
+from ..source import cell_source, last_name
 
 CODE = "GR405"
 
 _NO_GRAD = "if the gradients are not used, call `{0}` under `torch.inference_mode()` or `torch.no_grad()`"
+_USED = (
+    "its gradients are used, so it stays eager: `torch.compile`, or a fused optimizer (`fused=True`), cuts its launches"
+)
 _MOVE = "move what is named out of the region, or leave the region eager"
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    recording = {region.name for region in evidence.regions if _records(region)}
+    # What a region records inside of one that does is the same finding.
+    outermost = tuple(r for r in evidence.regions if r.name not in recording or r.parent not in recording)
+    evidence = replace(evidence, regions=outermost)
     return with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE)
 
 
 def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
     named = {id(region) for region in refused(evidence, CODE)}
     for region in evidence.regions:
-        if region.outcome == "replayed" or not any(trace.needs_grad for trace in region.traces):
+        if not _records(region):
             continue
         if region.refused is not None and (id(region) not in named or not _for_grad(region)):
             continue
@@ -39,8 +49,23 @@ def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
             end_line=region.end_line,
             region=region.name,
             evidence=(("needs_grad", True), ("calls", region.calls), *(refusal.evidence if refusal else ())),
-            advice=_NO_GRAD.format(region.name),
+            advice=_USED if _uses_gradients(evidence, region) else _NO_GRAD.format(region.name),
         )
+
+
+def _uses_gradients(evidence: CellEvidence, region: RegionEvidence) -> bool:
+    """True where the region's own source computes gradients: ``loss.backward()``, ``torch.autograd.grad(...)``."""
+    calls = (
+        node
+        for _, function in cell_source(evidence).functions(callable_name(region))
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call)
+    )
+    return any(last_name(call.func) == "backward" or ast.unparse(call.func).endswith("autograd.grad") for call in calls)
+
+
+def _records(region: RegionEvidence) -> bool:
+    return region.outcome != "replayed" and any(trace.needs_grad for trace in region.traces)
 
 
 def _for_grad(region: RegionEvidence) -> bool:

@@ -1,0 +1,6 @@
+"""Findings from source alone: what a syntax tree shows of tensors, loops and host reads. Nothing is run or imported."""
+
+from .findings import StaticFinding, find
+from .sources import Placed, find_in_sources
+
+__all__ = ["Placed", "StaticFinding", "find", "find_in_sources"]

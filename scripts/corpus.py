@@ -1,0 +1,203 @@
+"""The labelled corpus of cells under `tests/data/cells`: reading it, running it, and counting what the advisor found.
+
+A file is one cell in the style of a real notebook, with the cell before it as setup::
+
+    '''Greedy decoding that reads each token.'''
+    # device: cpu
+    # near-miss: GR102
+    # %% setup
+    ...
+    # %% cell
+    for _ in range(20):
+        tokens.append(step(x).item())  # GR101
+
+A comment of finding codes at the end of a line labels that line with these findings; no other is right. `near-miss`
+names the codes that a careless rule would find here. With ``device: cpu`` the cell runs under a session on the tape;
+with ``device: cuda`` evidence is recorded on fake CUDA tensors (`corpus_cuda`), and the other headers say what the
+device would have measured.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import linecache
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from grape.model import Finding
+
+__all__ = ["CELLS", "CorpusCell", "Score", "load", "run_cell", "score"]
+
+CELLS = Path(__file__).resolve().parent.parent / "tests" / "data" / "cells"
+_LABEL = re.compile(r"#((?:\s*GR\d{3})+)\s*$")
+_HEADER = re.compile(r"# ([a-z-]+): (.*)")
+_NAMES = {"setup": "In[1]", "cell": "In[2]"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusCell:
+    """One cell; `labels` are (code, file, line), with the file names that findings show."""
+
+    name: str
+    title: str
+    setup: str
+    source: str
+    device: str
+    headers: dict[str, str]
+    labels: frozenset[tuple[str, str, int]]
+    near_misses: frozenset[str]
+
+    @property
+    def codes(self) -> frozenset[str]:
+        return frozenset(code for code, _, _ in self.labels)
+
+
+@dataclass(kw_only=True)
+class Score:
+    """Found and labelled findings, counted; a finding that comes twice is right once."""
+
+    right: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
+    mistakes: list[str] = field(default_factory=list)
+
+    def precision(self, code: str | None = None) -> float:
+        right, wrong = self._sum(self.right, code), self._sum(self.wrong, code)
+        return right / (right + wrong) if right + wrong else 1.0
+
+    def recall(self, code: str | None = None) -> float:
+        right, missed = self._sum(self.right, code), self._sum(self.missed, code)
+        return right / (right + missed) if right + missed else 1.0
+
+    @staticmethod
+    def _sum(counts: Counter[str], code: str | None) -> int:
+        return counts[code] if code is not None else sum(counts.values())
+
+
+def load(folder: Path = CELLS) -> tuple[CorpusCell, ...]:
+    """All cells, in the order of their names. Raises `ValueError` for a file that does not have the format."""
+    return tuple(_read(path) for path in sorted(folder.glob("*.py")))
+
+
+def _read(path: Path) -> CorpusCell:
+    text = path.read_text(encoding="utf-8")
+    head, mark, rest = text.partition("# %% setup\n")
+    setup, second, source = rest.partition("# %% cell\n")
+    title = ast.get_docstring(ast.parse(head))
+    if not mark or not second or not title:
+        raise ValueError(f"{path.name}: a title, '# %% setup' and '# %% cell' are needed")
+    headers = dict(match.groups() for line in head.splitlines() if (match := _HEADER.fullmatch(line)))
+    parts = {"setup": setup, "cell": source}
+    return CorpusCell(
+        name=path.stem,
+        title=title,
+        setup=setup,
+        source=source,
+        device=headers.get("device", "cpu"),
+        headers=headers,
+        labels=frozenset(
+            (code, _NAMES[part], number)
+            for part, body in parts.items()
+            for number, line in enumerate(body.splitlines(), start=1)
+            if (match := _LABEL.search(line))
+            for code in match[1].split()
+        ),
+        near_misses=frozenset(headers.get("near-miss", "").split()),
+    )
+
+
+def run_cell(cell: CorpusCell) -> tuple[Finding, ...]:
+    """The findings about one cell. Whatever it prints is dropped."""
+    if cell.device == "cuda":
+        from .corpus_cuda import record_cell
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            return record_cell(cell)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), _main() as main:
+        return _on_the_tape(cell, main)
+
+
+def _on_the_tape(cell: CorpusCell, main: ModuleType) -> tuple[Finding, ...]:
+    import torch
+
+    from grape.options import Options
+    from grape.sessions import Cell, Session, engine
+
+    engine().reset()
+    torch.manual_seed(0)
+    names = {f"<ipython-input-corpus-{cell.name}-{part}>": _NAMES[part] for part in ("setup", "cell")}
+    files = dict(zip(("setup", "cell"), names, strict=True))
+    statements(cell.setup, files["setup"], main.__dict__)
+    linecached(cell.source, files["cell"])
+    try:
+        for _ in range(int(cell.headers.get("runs", "1"))):
+            session = Session(
+                options=Options(),
+                cell=Cell(name=_NAMES["cell"], source=cell.source, filename=files["cell"]),
+                namespace=main.__dict__,
+                file_names=lambda filename: names.get(filename, filename),
+            )
+            session.open()
+            failure: BaseException | None = None
+            try:
+                statements(cell.source, files["cell"], main.__dict__, after=session.statement_boundary)
+            except Exception as error:
+                failure = error
+                raise
+            finally:
+                report = session.close(failure)
+        return report.findings
+    finally:
+        engine().reset()
+        for filename in names:
+            linecache.cache.pop(filename, None)
+
+
+def statements(source: str, filename: str, namespace: dict[str, Any], after: Any = None) -> None:
+    """Run `source` statement by statement, as a notebook does."""
+    linecached(source, filename)
+    for statement in ast.parse(source, filename).body:
+        exec(compile(ast.Module([statement], []), filename, "exec"), namespace)
+        if after is not None:
+            after()
+
+
+def linecached(source: str, filename: str) -> None:
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+
+
+@contextlib.contextmanager
+def _main() -> Iterator[ModuleType]:
+    """A fresh `__main__`, as a kernel has it."""
+    known = sys.modules["__main__"]
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield module
+    finally:
+        sys.modules["__main__"] = known
+
+
+def score(cells: Iterable[CorpusCell]) -> Score:
+    """Run the cells and compare what was found with their labels, code and line."""
+    total = Score()
+    for cell in cells:
+        found = Counter((f.code, f.at.file if f.at else "", f.at.line if f.at else 0) for f in run_cell(cell))
+        labels = Counter(dict.fromkeys(cell.labels, 1))
+        for kind, counts, items in (
+            ("right", total.right, found & labels),
+            ("wrong", total.wrong, found - labels),
+            ("missed", total.missed, labels - found),
+        ):
+            for (code, file, line), count in items.items():
+                counts[code] += count
+                if kind != "right":
+                    total.mistakes.append(f"{cell.name}: {kind} {code} at {file}, line {line}")
+    return total

@@ -1,0 +1,15 @@
+"""The same rollout with a list and one stack."""
+# near-miss: GR202
+# %% setup
+import torch
+from torch import nn
+
+policy = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 4)).eval()
+# %% cell
+state = torch.randn(1, 4)
+trajectory = [state]
+with torch.no_grad():
+    for _ in range(20):
+        state = state + 0.1 * policy(state)
+        trajectory.append(state)
+trajectory = torch.cat(trajectory)
