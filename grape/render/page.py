@@ -31,7 +31,7 @@ body {{ margin: 1rem auto; max-width: 90rem; padding: 0 1rem; }}
 </style>
 </head>
 <body>
-<main id="grape-view"><noscript>This page draws its timelines with JavaScript.</noscript></main>
+<main><div id="grape-view"><noscript>This page draws its timelines with JavaScript.</noscript></div></main>
 <script type="application/json" id="grape-data">{data}</script>
 <script type="module">
 {script}

@@ -75,6 +75,7 @@ print(sorted(name for name in globals() if name.startswith("_") and not name.sta
 print(forwards, torch.rand(2).tolist(), random.random(), sorted(Out))
 """
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -119,9 +120,12 @@ def the_report(outputs: list[Any]) -> Any:
 
 
 def without_report(outputs: list[Any]) -> list[Any]:
-    """The cell's own outputs. Grape adds exactly one, which has HTML."""
+    """The cell's own outputs. Grape adds its report, which has HTML, and where there is a timeline the widget below."""
     report = the_report(outputs)
-    return merged([output for output in outputs if output is not report])
+    after = outputs[outputs.index(report) + 1 :]
+    widgets = [output for output in after if WIDGET in output.get("data", {})]
+    assert len(widgets) <= 1
+    return merged([output for output in outputs if output is not report and output not in widgets])
 
 
 @dataclass

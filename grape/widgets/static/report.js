@@ -570,7 +570,11 @@ class ReportView {
       element(
         "header",
         { class: "grape-head" },
-        element("p", { class: "grape-verdict", id: this.titleId }, view.verdict),
+        element(
+          "p",
+          { class: "grape-verdict", id: this.titleId, role: "heading", "aria-level": this.host.level || 4 },
+          view.verdict,
+        ),
         element("p", { class: "grape-quiet" }, view.headline),
         view.error ? element("p", {}, `the cell raised ${view.error}`) : null,
         ...view.notes.map((note) => element("p", { class: "grape-quiet" }, `note: ${note}`)),
@@ -1353,7 +1357,7 @@ async function startPage(root, text) {
   const packed = Uint8Array.from(atob(content.columns), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const columns = new Uint8Array(await new Response(stream).arrayBuffer());
-  const nothing = { actions: [], states: () => ({}), onStates: () => () => {}, request: async () => ({}) };
+  const nothing = { level: 1, actions: [], states: () => ({}), onStates: () => () => {}, request: async () => ({}) };
   root.grape = new ReportView(root, { view: content.view, columns, ...nothing });
 }
 
