@@ -34,7 +34,6 @@ from torch import nn
 import grape
 from grape.model.measured import quartiles
 
-LEARNING_CALLS = 150
 PROFILED_CALLS = 300
 SHOWN = 18
 
@@ -247,12 +246,12 @@ def _place(file: str, line: int, name: str) -> str:
     return f"{'/'.join(Path(file).parts[-3:])}:{line} {name}"
 
 
-def measure(name: str, device: torch.device, calls: int, backend: type[Any]) -> dict[str, Any]:
+def measure(name: str, device: torch.device, calls: int, learning_calls: int, backend: type[Any]) -> dict[str, Any]:
     from grape.sessions import engine
 
     torch.manual_seed(0)
     case, stamps = CASES[name](device), Stamps()
-    learning = Workload(name=name, what=case.what, calls=LEARNING_CALLS, run=lambda: repeated(case, LEARNING_CALLS))
+    learning = Workload(name=name, what=case.what, calls=learning_calls, run=lambda: repeated(case, learning_calls))
     with stamped(stamps, backend):
         verdicts = []
         for _ in range(3):
@@ -277,6 +276,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--learning", type=int, default=150, help="calls in each of the three sessions before")
     parser.add_argument("--only", nargs="*", choices=tuple(CASES), default=list(CASES))
     parser.add_argument("--out", type=Path, default=result_path("host_cost"))
     options = parser.parse_args()
@@ -289,7 +289,7 @@ def main() -> int:
     backend = CudaBackend if device.type == "cuda" else TapeBackend
     results = {}
     for name in options.only:
-        results[name] = measure(name, device, options.calls, backend)
+        results[name] = measure(name, device, options.calls, options.learning, backend)
         print(summary(name, results[name]), flush=True)
         write(options.out, {"machine": machine(), "cases": results})
     return int(any(found["replays"] < 0.9 * found["calls"] for found in results.values()))

@@ -59,7 +59,9 @@ def test_decode_loops_replay_and_agree(tmp_path: Path) -> None:
 def test_host_costs_are_split_at_the_launch(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     names = ("arguments", "nested-cache", "dynamic-cache")
-    cases = run(tmp_path, "host_cost", "--device", "cpu", "--calls", "20", "--only", *names)["cases"]
+    cases = run(tmp_path, "host_cost", "--device", "cpu", "--calls", "20", "--learning", "16", "--only", *names)[
+        "cases"
+    ]
     assert set(cases) == set(names)
     for name, case in cases.items():
         assert case["replays"] == case["calls"] == 20, name

@@ -1,0 +1,297 @@
+"""What goes wrong inside a capture, a verification or a replay costs the graph, never the person's result (R7, R8)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from grape.runtime import GraphedFunction
+from grape.runtime.backends.tape import TapeBackend
+
+from .sabotage import Sabotage, raising, warm
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def backend() -> Iterator[TapeBackend]:
+    made = TapeBackend(poison=True)
+    yield made
+    made.close()
+
+
+class Counter(nn.Module):
+    """Writes a buffer of its own and draws random numbers: all that a failed capture must not do twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.linear(x))
+        self.total += y.sum(0)
+        return nn.functional.dropout(y, 0.5) + self.total
+
+
+class Pair:
+    """The module under Grape and its eager twin; every call is compared: result, buffer, random state, modes."""
+
+    def __init__(self, backend: TapeBackend) -> None:
+        torch.manual_seed(0)
+        self.eager, self.module = Counter(), Counter()
+        self.module.load_state_dict(self.eager.state_dict())
+        self.graphed = GraphedFunction(self.module, backend=backend, tolerance=0.0)
+        self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.number = 0
+
+    def inputs(self, rows: int) -> torch.Tensor:
+        self.number += 1
+        return torch.randn(rows, 4, generator=torch.Generator().manual_seed(self.number))
+
+    def call(self, rows: int = 3) -> None:
+        x = self.inputs(rows)
+        before = torch.get_rng_state()
+        expected = self.eager(x)
+        after = torch.get_rng_state()
+        torch.set_rng_state(before)
+        found = self.graphed(x.clone())
+        self.kept.append((expected, found))
+        assert torch.equal(torch.get_rng_state(), after), "the random stream went another way"
+        self.agree()
+
+    def agree(self) -> None:
+        assert all(one.equal(other) for one, other in self.kept), "a result, perhaps an earlier one, is wrong"
+        assert self.eager.total.equal(self.module.total), "the buffer differs"
+
+    def warm(self, rows: int = 3) -> None:
+        warm(self.graphed, lambda: self.call(rows))
+
+    @property
+    def evidence(self) -> Any:
+        found = self.graphed.evidence()
+        assert found is not None
+        return found
+
+
+ERRORS: dict[str, tuple[type[Exception], str]] = {
+    "exception": (ZeroDivisionError, "division by zero"),
+    "runtime error": (RuntimeError, "CUDA error: operation failed"),
+    "out of device memory": (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 20.00 GiB."),
+    "out of host memory": (MemoryError, ""),
+}
+FORBIDDEN: dict[str, Callable[[], Any]] = {
+    "read": lambda: torch.ones(()).item(),
+    "data-dependent shape": lambda: torch.nonzero(torch.ones(3)),
+    "seed": lambda: torch.manual_seed(1),
+}
+
+
+def usable(backend: TapeBackend) -> None:
+    """Generator, modes and backend work, and a capture of something else succeeds."""
+    assert torch.rand(3).isfinite().all() and torch.ones(2).tolist() == [1.0, 1.0]
+    other = Pair(backend)
+    other.warm()
+    other.call()
+    other.graphed._region.release()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("at", [1, 2, 4], ids=["first", "second", "fourth operator"])
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_exception_inside_a_capture(backend: TapeBackend, name: str, at: int) -> None:
+    sabotage, pair = Sabotage(backend), Pair(backend)
+    sabotage.in_capture(raising(*ERRORS[name]), at=at)
+    for _ in range(20):
+        pair.call()
+    assert sabotage.sprung == 1
+    usable(backend)
+    pair.call()
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_a_forbidden_operation_inside_a_capture(backend: TapeBackend, name: str) -> None:
+    """The eager run before it did not do this, so nothing told the region in advance."""
+    sabotage, pair = Sabotage(backend), Pair(backend)
+    sabotage.in_capture(FORBIDDEN[name])
+    for _ in range(20):
+        pair.call()
+    assert sabotage.sprung == 1
+    usable(backend)
+
+
+@pytest.mark.parametrize("where", ["capture", "verification"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_propagates_and_leaves_nothing(
+    backend: TapeBackend, error: type[BaseException], where: str
+) -> None:
+    """The person pressed Ctrl-C: the call ends with it. What the eager run had done by then stays done, once."""
+    sabotage, pair = Sabotage(backend), Pair(backend)
+    arm = sabotage.in_capture if where == "capture" else sabotage.in_replay
+    arm(raising(error))
+    for _ in range(20):
+        x = pair.inputs(3)
+        before = torch.get_rng_state()
+        expected = pair.eager(x)
+        after = torch.get_rng_state()
+        torch.set_rng_state(before)
+        with nullcontext() if sabotage.sprung else suppress(error):
+            pair.kept.append((expected, pair.graphed(x)))
+        assert torch.equal(torch.get_rng_state(), after)
+        pair.agree()
+    assert sabotage.sprung == 1
+    usable(backend)
+
+
+@pytest.mark.parametrize("name", [*ERRORS, "silently wrong"])
+def test_a_failure_inside_verification(backend: TapeBackend, name: str) -> None:
+    """A replay that raises, or that does nothing, is found out before it serves anybody."""
+    sabotage, pair = Sabotage(backend), Pair(backend)
+    sabotage.in_replay(raising(*ERRORS[name]) if name in ERRORS else lambda: None)
+    for _ in range(20):
+        pair.call()
+    assert sabotage.sprung == 1
+    usable(backend)
+
+
+@pytest.mark.parametrize("name", ["exception", "out of device memory"])
+def test_a_failed_capture_leaks_no_memory(backend: TapeBackend, name: str) -> None:
+    """Failing twenty times takes no more of the pool than failing once."""
+    sizes = []
+    for _ in range(20):
+        sabotage, pair = Sabotage(backend), Pair(backend)
+        sabotage.in_capture(raising(*ERRORS[name]), at=4, times=99)
+        for _ in range(12):
+            pair.call()
+        assert sabotage.sprung
+        backend.capture = sabotage._original  # type: ignore[method-assign]
+        pair.graphed._region.release()  # type: ignore[union-attr]
+        sizes.append(backend.memory().pool_bytes)
+        del pair, sabotage
+    assert sizes[-1] == sizes[1], sizes
+
+
+def test_a_region_that_never_can_be_captured_is_refused_and_says_so(backend: TapeBackend) -> None:
+    sabotage, pair = Sabotage(backend), Pair(backend)
+    sabotage.in_capture(raising(ValueError, "no such table"), times=99)
+    for _ in range(40):
+        pair.call()
+    refused = pair.evidence.refused
+    assert refused is not None and refused.code == "GR405"
+    assert "ValueError" in refused.why and "no such table" in refused.why
+    assert sabotage.sprung <= 2 and pair.evidence.outcome == "refused" and pair.evidence.replays == 0
+
+
+def test_a_region_that_replays_and_fails_twice_is_refused_and_says_so(backend: TapeBackend) -> None:
+    """The first failure closes its shape and leaves the others; the second ends the region."""
+    sabotage, pair = Sabotage(backend), Pair(backend)
+    pair.warm(3)
+    sabotage.in_capture(raising(torch.OutOfMemoryError, "CUDA out of memory."), times=99)
+    for _ in range(15):
+        pair.call(5)
+    assert sabotage.sprung == 1 and pair.evidence.refused is None
+    replays = pair.evidence.replays
+    for _ in range(3):
+        pair.call(3)
+    assert pair.evidence.replays > replays, "a shape that has a graph goes on replaying"
+    for _ in range(15):
+        pair.call(7)
+    refused = pair.evidence.refused
+    assert sabotage.sprung == 2 and refused is not None and "out of memory" in refused.why
+    served = pair.evidence.replays
+    for rows in (3, 5, 7):
+        pair.call(rows)
+    assert pair.evidence.replays == served
+
+
+def test_the_persons_own_exception_is_theirs_and_costs_nothing(backend: TapeBackend) -> None:
+    pair = Pair(backend)
+    pair.warm()
+    replays = pair.evidence.replays
+    with pytest.raises(RuntimeError, match=r"mat1 and mat2 shapes cannot be multiplied \(3x5 and 4x4\)"):
+        pair.graphed(torch.randn(3, 5))
+    for _ in range(3):
+        pair.call()
+    assert pair.evidence.refused is None and pair.evidence.replays > replays
+
+
+def test_another_thread_works_while_a_capture_runs(backend: TapeBackend) -> None:
+    """It computes and reads values; neither does the capture see it, nor does it see the capture."""
+    sabotage, pair = Sabotage(backend), Pair(backend)
+    turn, done = threading.Event(), threading.Event()
+    found: list[float] = []
+
+    def work() -> None:
+        turn.wait(30)
+        x = torch.full((4,), 2.0)
+        for _ in range(50):
+            x = x * 1.5 - x * 0.5
+        found.extend(x.tolist())
+        found.append((x @ x).item())
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+
+    def let_it() -> None:
+        turn.set()
+        assert done.wait(30)
+
+    sabotage.in_capture(let_it, at=3)
+    try:
+        pair.warm()
+    finally:
+        turn.set()
+        thread.join(30)
+    assert sabotage.sprung == 1 and found == [2.0] * 4 + [16.0]
+    for _ in range(5):
+        pair.call()
+
+
+def test_another_thread_that_calls_the_region_runs_eagerly(backend: TapeBackend) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.Tanh())
+    graphed = GraphedFunction(net, backend=backend, tolerance=0.0)
+    warm(graphed, lambda: graphed(torch.randn(3, 4)))
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for index in range(60):
+                x = torch.randn(3, 4, generator=generator)
+                if not graphed(x).equal(net(x)):
+                    wrong.append(index)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(60):
+        x = torch.randn(3, 4)
+        assert graphed(x).equal(net(x))
+    for thread in threads:
+        thread.join(30)
+    assert not wrong
+
+
+def test_batches_of_a_data_loader_with_workers(backend: TapeBackend) -> None:
+    rows = torch.arange(240.0).view(60, 4)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.Tanh())
+    graphed = GraphedFunction(net, backend=backend, tolerance=0.0)
+    loader = DataLoader(TensorDataset(rows), batch_size=3, num_workers=1)
+    found = [graphed(batch) for (batch,) in loader]
+    assert all(result.equal(net(rows[3 * i : 3 * i + 3])) for i, result in enumerate(found)) and len(found) == 20
+    evidence = graphed.evidence()
+    assert evidence is not None and evidence.replays >= 5
