@@ -40,15 +40,17 @@ class Engine:
 
     def __init__(self) -> None:
         # Imported here: what loads torch is loaded when the first cell runs under Grape, not with the extension.
-        from .runtime import Interceptor, Situation, SlotStore, make_backend
+        from .runtime import Interceptor, Predictor, Situation, SlotStore, make_backend
         from .tracing import PositionFinder, Tracer
 
         self.names: Callable[[str], str] = lambda filename: filename
         backend = make_backend()
+        tracer = Tracer(PositionFinder(lambda filename: self.names(filename)))
         self.situation = Situation(
             backend=backend,
             store=SlotStore(backend),
-            tracer=Tracer(PositionFinder(lambda filename: self.names(filename))),
+            predictor=Predictor(backend.device, tracer.positions),
+            tracer=tracer,
         )
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.session: Session | None = None
@@ -238,6 +240,7 @@ class Session:
             return None
         self._wall_ms = (time.perf_counter() - self._start) * 1e3
         owner.situation.observing = False
+        owner.situation.predictor.stop_learning()
         owner.situation.progress = lambda text: None
         owner.situation.tracer.leave()
         owner.interceptor.outside = None

@@ -1,8 +1,9 @@
 """Graphed functions: guards, audit, capture, verification, replay. OWNERSHIP.md says who owns what."""
 
+from .alias import Predictor
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
 from .region import Region, Situation
 from .slots import SlotStore
 
-__all__ = ["GraphedFunction", "Interceptor", "Region", "Situation", "SlotStore", "graph", "make_backend"]
+__all__ = ["GraphedFunction", "Interceptor", "Predictor", "Region", "Situation", "SlotStore", "graph", "make_backend"]

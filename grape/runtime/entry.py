@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,10 +62,18 @@ class Entry:
     keep: tuple[Any, ...] = ()
     """What the graph reads and nothing else refers to: constants brought to the device at capture."""
 
+    _indices: dict[str, int] = field(default_factory=dict)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the executable on the device; placeholders and workspace are shared by all graphs."""
         return self.graph.nbytes
+
+    def index_of(self, path: str) -> int | None:
+        """The number of the argument at `path`."""
+        if not self._indices:
+            self._indices = {name: index for index, name in enumerate(self.paths)}
+        return self._indices.get(path)
 
     def astray(self, leaves: Sequence[torch.Tensor]) -> list[int]:
         """The arguments that do not lie where the graph reads them, but for bound ones."""
@@ -135,7 +144,9 @@ class Entry:
                 targets.append(flat)
                 sources.append(leaf.as_strided(flat.shape, flat.stride(), leaf.storage_offset()))
             self.ledger.copied(self.paths[index], leaf.nbytes)
+        start = time.perf_counter_ns()
         self.backend.copy(targets, sources)
+        self.ledger.copy_ns = (time.perf_counter_ns() - start) / len(targets)
 
     def _copy_back(self, leaves: Sequence[torch.Tensor]) -> None:
         changed = [i for i in self.written if leaves[i].data_ptr() != self.placeholders.addresses[i]]

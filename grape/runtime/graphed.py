@@ -13,6 +13,7 @@ import torch
 from ..errors import UsageError
 from ..model import Position, RegionEvidence
 from ..tracing import PositionFinder, Tracer
+from .alias import Predictor
 from .backends.cuda import CudaBackend
 from .backends.protocol import Backend
 from .backends.tape import TapeBackend
@@ -63,20 +64,25 @@ class GraphedFunction:
         if self._region is None:
             self._region = self._make_region()
         self._running = True
+        predictor = self._region.situation.predictor
+        predictor.paused = True
         try:
             return self._region.call(args, kwargs)
         except BaseException as error:
             prune_traceback(error)
             raise
         finally:
+            predictor.paused = False
             self._running = False
 
     def _make_region(self) -> Region:
         backend = self._backend or make_backend()
+        tracer = Tracer(PositionFinder())
         situation = Situation(
             backend=backend,
             store=SlotStore(backend),
-            tracer=Tracer(PositionFinder()),
+            predictor=Predictor(backend.device, tracer.positions),
+            tracer=tracer,
             observing=True,
             profile=False,
             tolerance=self._tolerance,
@@ -98,8 +104,10 @@ class GraphedFunction:
     def release(self) -> None:
         """Give back every graph and all memory; later calls start to observe again."""
         if self._region is not None:
+            situation = self._region.situation
             self._region.release()
-            self._region.situation.backend.close()
+            situation.predictor.forget()
+            situation.backend.close()
         self._region = None
 
 

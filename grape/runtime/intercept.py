@@ -53,6 +53,15 @@ class Interceptor:
         situation.open_floor = self._open
 
     @property
+    def _floor(self) -> bool:
+        """Whether a candidate that is called now may become a region. While one runs, none may."""
+        return not self.situation.predictor.paused
+
+    @_floor.setter
+    def _floor(self, free: bool) -> None:
+        self.situation.predictor.paused = not free
+
+    @property
     def regions(self) -> list[Region]:
         """All regions found so far, modules first."""
         return [*self._modules.values(), *(region for region, _ in self._functions.values())]
@@ -87,7 +96,9 @@ class Interceptor:
         read the code of a trampoline. Modules stay candidates.
         """
         self._namespace = namespace
-        if _compiles(namespace):
+        self.situation.predictor.allowed = not _compiles(namespace)
+        if not self.situation.predictor.allowed:
+            self.situation.predictor.forget()
             for trampoline in list(self._trampolines.values()):
                 self._give_back(trampoline)
             return
@@ -113,6 +124,7 @@ class Interceptor:
     def forget(self) -> None:
         """Take back every patch and forget every region."""
         self.remove()
+        self.situation.predictor.forget()
         for region in self.regions:
             region.release()
         self._modules.clear()

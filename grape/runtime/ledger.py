@@ -16,10 +16,11 @@ class Ledger:
     """Arguments whose position had written them into their placeholder."""
     alias_misses: int = 0
     """Results that a position wrote into a placeholder, and that no replay read there."""
-    forwarded: int = 0
-    """Arguments read where an earlier replay had left them."""
     blocked: int = 0
     """Calls that ran eagerly because a replay would have overwritten a result that somebody holds."""
+
+    copy_ns: float = 0.0
+    """What copying one argument cost the host lately, in nanoseconds."""
 
     def copied(self, path: str, nbytes: int) -> None:
         count = self.copies.setdefault(path, [0, 0])

@@ -29,6 +29,7 @@ from ..model import (
 )
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, Tracer, record
+from .alias import MIN_BYTES, ROUNDS, Predictor
 from .backends.protocol import Backend
 from .capture import Request, capture_call, judge
 from .effects import EffectWatch, effect_of
@@ -80,6 +81,7 @@ class Situation:
     backend: Backend
     tracer: Tracer
     store: SlotStore
+    predictor: Predictor
     observing: bool = False
     apply: bool = True
     profile: bool = True
@@ -139,11 +141,15 @@ class Region:
         """Stands for this region among the owners of slots."""
         self.ledger = Ledger()
         self.lifetimes = Lifetimes()
+        self.origins: dict[str, Position] = {}
+        """Where arguments that had to be copied were made, by path."""
+        self._rounds = 0
+        self._pace = (time.perf_counter(), 0)
 
     def begin_run(self) -> None:
         """Count calls and replays from here: a new cell runs."""
         self._start_of_run = (self.calls, self.replays)
-        self.ledger = Ledger()
+        self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
         for entry in self.entries:
             entry.ledger = self.ledger
 
@@ -298,7 +304,10 @@ class Region:
         ranked = [(entry.astray(leaves), entry) for entry in shape.entries]
         if len(ranked) > 1:
             ranked.sort(key=lambda pair: len(pair[0]))
-        astray = ranked[0][0]
+        astray, predictor = ranked[0][0], self.situation.predictor
+        if predictor.waits_for(self):
+            predictor.learned(self, leaves, ranked[0][1], astray)
+            predictor.arrived(self, leaves)
         settled = not again or shape.strays < STRAYS or not astray or len(ranked) >= MAX_ENTRIES
         if not settled and self._in_slots(leaves, astray):
             return BLOCKED
@@ -307,12 +316,51 @@ class Region:
             if served is BLOCKED:
                 outcome = BLOCKED
             elif served is not MISMATCH:
-                if astray and again and shape.strays < STRAYS:
-                    shape.strays += 1
+                if astray:
+                    self._after_copies(shape, leaves, astray, again)
                 return served
         if outcome is BLOCKED:
             self.ledger.blocked += 1
         return outcome
+
+    def _after_copies(self, shape: Shape, leaves: Sequence[torch.Tensor], astray: Sequence[int], again: bool) -> None:
+        """Arguments were copied: see to it that they need not be."""
+        shape.strays += again and shape.strays < STRAYS
+        if self._rounds >= ROUNDS or not self.situation.observing or self.replays < 2:
+            return
+        if any(leaves[i].nbytes >= MIN_BYTES for i in astray):
+            self._rounds += 1
+            self.situation.predictor.learn(self)
+
+    @property
+    def expected(self) -> Entry | None:
+        """The graph that is likely to serve the next call."""
+        last = self._last
+        shape = (last.successor or last) if last is not None else None
+        return shape.entries[0] if shape is not None and shape.entries else None
+
+    @property
+    def copy_ns(self) -> float:
+        """What it costs the host to copy one argument into its placeholder, in nanoseconds."""
+        return self.ledger.copy_ns
+
+    @property
+    def device_bound(self) -> bool:
+        """Whether the device works most of the time between two calls."""
+        since, calls = self._pace
+        if self._busy_ms is None or self.calls <= calls:
+            return False
+        interval_ms = (time.perf_counter() - since) * 1e3 / (self.calls - calls)
+        self._pace = (time.perf_counter(), self.calls)
+        return self._busy_ms > 0.7 * interval_ms
+
+    def on_its_stream(self) -> bool:
+        """Whether work that is enqueued now is ordered with the region's replays."""
+        situation = self.situation
+        if situation.backend.kind != "cuda":
+            return True
+        index = situation.backend.device.index or 0
+        return torch._C._cuda_getCurrentRawStream(index) == situation.stream
 
     def _in_slots(self, leaves: Sequence[torch.Tensor], indices: Sequence[int]) -> bool:
         """Whether one of these arguments is a result that lies where an earlier replay put it."""
@@ -382,6 +430,7 @@ class Region:
         may_capture: bool,
     ) -> Any:
         self._note_addresses(layout)
+        self.situation.predictor.passed(self)
         if not self.lifetimes.enough:
             self.lifetimes.arrive(self.calls, layout.leaves)
             result = self._watched(shape, layout, args, kwargs, may_capture)
@@ -662,6 +711,7 @@ class Region:
                 entry.release()
             shape.entries.clear()
         self.situation.store.drop(self.owner)
+        self.situation.predictor.settle()
 
     @property
     def entries(self) -> list[Entry]:

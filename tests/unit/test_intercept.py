@@ -12,10 +12,11 @@ import pytest
 import torch
 import torch._dynamo.mutation_guard
 
+from grape.runtime.alias import Predictor
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.intercept import MOST_CALLED_ONCE, Interceptor
-from grape.runtime.slots import SlotStore
 from grape.runtime.region import Region, Situation
+from grape.runtime.slots import SlotStore
 from grape.tracing import PositionFinder, Tracer
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
@@ -70,7 +71,13 @@ class Notebook:
 @pytest.fixture
 def notebook() -> Iterator[Notebook]:
     backend = TapeBackend(poison=True)
-    situation = Situation(backend=backend, store=SlotStore(backend), tracer=Tracer(PositionFinder()), profile=False)
+    situation = Situation(
+        backend=backend,
+        store=SlotStore(backend),
+        predictor=Predictor(backend.device, PositionFinder()),
+        tracer=Tracer(PositionFinder()),
+        profile=False,
+    )
     made = Notebook(Interceptor(situation, lambda filename: filename))
     made.plain(SETUP)
     yield made

@@ -1,0 +1,364 @@
+"""Learns which code positions make arguments that a replay would have to copy, and has them write into placeholders.
+
+A *site* is a position: code object, instruction, and how often it ran since the region's last call (the ordinal). For
+one iteration all callables of `rules` are watched; a position whose result the region then had to copy becomes a site,
+and only the callables of sites stay patched. A prediction is made if the placeholder that the region's next graph reads
+is known, the result has the size that the placeholder expects, its occupant is dead, and no autograd, mode, capture or
+other stream is involved. If it is wrong, the tensor is an ordinary tensor that happens to lie in a slot.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ...model import Position
+from ...tracing import PositionFinder
+from ..slots import Slot
+from ..trampoline import prune_traceback
+from .rules import CALLABLES, Plan, Rule
+
+if TYPE_CHECKING:
+    from ..entry import Entry
+    from ..region import Region
+
+__all__ = ["MIN_BYTES", "ROUNDS", "Predictor"]
+
+MIN_BYTES = 4096
+"""Smaller copies ride along in the launch that fills placeholders."""
+DEMOTED = -4
+ROUNDS = 3
+"""So often a region's positions are learned; each round watches the callables for one iteration."""
+WEIGHED = 64
+_HIT, _MISS = 1, -2
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NOTHING = (AttributeError, TypeError, ValueError, IndexError, RuntimeError)
+
+
+@dataclass(slots=True)
+class _Target:
+    """What one ordinal of a site is known to make: the argument at `path` of `region`."""
+
+    path: str
+    score: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Site:
+    code: Any
+    region: Region
+    rule: Rule
+    name: tuple[int, str]
+    position: Position
+    targets: dict[int, _Target] = field(default_factory=dict)
+    iteration: int = -1
+    ordinal: int = 0
+    predicted: int = 0
+    nbytes: int = 0
+    overhead_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A result that a watched callable returned."""
+
+    key: tuple[int, int]
+    code: Any
+    ordinal: int
+    rule: Rule
+    name: tuple[int, str]
+    position: Position
+    reference: StorageWeakRef
+
+
+@dataclass(frozen=True, slots=True)
+class _Issued:
+    site: _Site
+    ordinal: int
+    slot: Slot
+    cdata: int
+
+
+class Predictor:
+    """One per engine. While a region runs it is `paused`: nothing inside is predicted."""
+
+    def __init__(self, device: torch.device, positions: PositionFinder) -> None:
+        self._device = device
+        self._positions = positions
+        self._patched: dict[tuple[int, str], Callable[[], None]] = {}
+        self._sites: dict[tuple[int, int], _Site] = {}
+        self._learning: Region | None = None
+        self._counts: dict[tuple[int, int], int] = {}
+        self._made: dict[int, _Made] = {}
+        self._issued: list[_Issued] = []
+        self._thread = get_ident()
+        self._stream: int | None = None
+        self._own_modes = 0
+        self._bytes_per_ns: float | None = None
+        self.paused = False
+        self.allowed = True
+        """False where code is compiled: a compiler would meet the patches."""
+        self.demoted: dict[tuple[int, str], str] = {}
+        """Why positions were given up, by region identity and argument path."""
+
+    @property
+    def active(self) -> bool:
+        """Whether any callable is patched."""
+        return bool(self._patched)
+
+    def waits_for(self, region: Region) -> bool:
+        """Whether the next call of `region` tells what was learned or predicted."""
+        return self._learning is region or bool(self._issued)
+
+    # -- learning ----------------------------------------------------------------------------------------------------
+
+    def learn(self, region: Region) -> None:
+        """Watch all callables until the region's next call."""
+        if not self.allowed or self._learning is not None or torch.compiler.is_compiling():
+            return
+        self._learning = region
+        self._thread = get_ident()
+        self._counts.clear()
+        self._made.clear()
+        for owner, attribute, rule in CALLABLES:
+            self._patch(owner, attribute, rule)
+
+    def learned(self, region: Region, leaves: Sequence[torch.Tensor], entry: Entry, astray: Sequence[int]) -> None:
+        """The call came, and these arguments had to be copied: whose results are they?"""
+        if self._learning is not region:
+            return
+        self._learning = None
+        for index in astray:
+            leaf = leaves[index]
+            made = self._made.get(leaf.untyped_storage()._cdata)
+            if made is None or made.reference.expired():
+                continue
+            region.origins[entry.paths[index]] = made.position
+            if leaf.nbytes < MIN_BYTES:
+                continue
+            if leaf.storage_offset() or entry.placeholders.addresses[index] != entry.placeholders.slots[index].address:
+                continue
+            site = self._sites.get(made.key)
+            if site is None or site.region is not region:
+                site = self._sites[made.key] = _Site(made.code, region, made.rule, made.name, made.position)
+            site.targets.setdefault(made.ordinal, _Target(entry.paths[index]))
+        self._made.clear()
+        self.settle()
+
+    def _note(self, frame: Any, rule: Rule, name: tuple[int, str], result: Any) -> None:
+        key = (id(frame.f_code), frame.f_lasti)
+        ordinal = self._counts[key] = self._counts.get(key, -1) + 1
+        if type(result) is torch.Tensor and result.device.type == self._device.type:
+            storage = result.untyped_storage()
+            at = self._positions.at(frame)
+            self._made[storage._cdata] = _Made(key, frame.f_code, ordinal, rule, name, at, StorageWeakRef(storage))
+
+    # -- predicting --------------------------------------------------------------------------------------------------
+
+    def _predict(self, site: _Site, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        region = site.region
+        if site.iteration != region.calls:
+            site.iteration, site.ordinal = region.calls, 0
+        ordinal = site.ordinal
+        site.ordinal = ordinal + 1
+        target = site.targets.get(ordinal)
+        entry = region.expected if target is not None else None
+        if target is None or entry is None:
+            return original(*args, **kwargs)
+        start = time.perf_counter_ns()
+        slot = self._slot(entry, target.path)
+        if slot is None or slot.occupied or not self._plain_here(region):
+            self._score(site, ordinal, 0 if slot is None else _MISS // 2, "its last result is still alive")
+            return original(*args, **kwargs)
+        try:
+            plan = site.rule(self._device, args, kwargs)
+        except _NOTHING:
+            plan = None
+        template = slot.template(plan.shape, plan.dtype) if plan is not None and self._harmless(plan) else None
+        if plan is None or template is None:
+            self._score(site, ordinal, _MISS // 2, "its result cannot be foreseen")
+            return original(*args, **kwargs)
+        keeper, cdata, idle = template
+        out = keeper.data
+        began = time.perf_counter_ns()
+        slot.occupy(keeper, cdata, idle)
+        try:
+            plan.write(out)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception:
+            # What is wrong with the arguments, the person's own call tells in its own words.
+            return original(*args, **kwargs)
+        done = time.perf_counter_ns()
+        slot.predicted = True
+        self._issued.append(_Issued(site, ordinal, slot, cdata))
+        site.predicted += 1
+        site.nbytes += out.nbytes
+        site.overhead_ns += (began - start) + (time.perf_counter_ns() - done)
+        return out
+
+    def _slot(self, entry: Entry, path: str) -> Slot | None:
+        index = entry.index_of(path)
+        if index is None:
+            return None
+        slot = entry.placeholders.slots.get(index)
+        return slot if slot is not None and entry.placeholders.addresses[index] == slot.address else None
+
+    def _plain_here(self, region: Region) -> bool:
+        """No mode, transform, autocast or foreign capture would see another operator than the person wrote."""
+        c: Any = torch._C
+        return bool(
+            not c._len_torch_function_stack()
+            and c._len_torch_dispatch_stack() == int(region.situation.tracer.on_stack)
+            and c._functorch.peek_interpreter_stack() is None
+            and not torch.is_autocast_enabled(self._device.type)
+            and not c._get_deterministic_algorithms()
+            and region.on_its_stream()
+        )
+
+    def _harmless(self, plan: Plan) -> bool:
+        """Plain tensors that autograd does not follow; all on the device, unless the call brings one there."""
+        grad = torch.is_grad_enabled()
+        for tensor in plan.inputs:
+            if type(tensor) not in _PLAIN or (grad and tensor.requires_grad) or tensor.layout is not torch.strided:
+                return False
+            if tensor.is_conj() or tensor.is_neg():
+                return False
+            if tensor.device != self._device and not plan.arrives:
+                return False
+        return True
+
+    def passed(self, region: Region) -> None:
+        """A call of the region ran eagerly: it says nothing about predictions."""
+        self._issued = [issued for issued in self._issued if issued.site.region is not region]
+        if self._learning is region:
+            self.stop_learning()
+
+    def arrived(self, region: Region, leaves: Sequence[torch.Tensor]) -> None:
+        """A call of the region came: which predictions did it need?"""
+        if not self._issued:
+            return
+        addresses = {leaf.data_ptr() for leaf in leaves}
+        mine = [issued for issued in self._issued if issued.site.region is region]
+        self._issued = [issued for issued in self._issued if issued.site.region is not region]
+        for issued in mine:
+            if issued.slot.cdata == issued.cdata and issued.slot.address in addresses:
+                region.ledger.alias_hits += 1
+                self._score(issued.site, issued.ordinal, _HIT, "")
+            else:
+                region.ledger.alias_misses += 1
+                self._score(issued.site, issued.ordinal, _MISS, "its result is not the argument")
+        for site in {issued.site for issued in mine}:
+            if site.predicted >= WEIGHED:
+                self._weigh(site)
+
+    def _score(self, site: _Site, ordinal: int, points: int, why: str) -> None:
+        target = site.targets.get(ordinal)
+        if target is None:
+            return
+        target.score = min(8, target.score + points)
+        if target.score <= DEMOTED:
+            del site.targets[ordinal]
+            self.demoted[id(site.region), target.path] = why
+            if not site.targets:
+                self.settle()
+
+    def _weigh(self, site: _Site) -> None:
+        """Give a site up whose predictions cost more time than the copies that they spare would have.
+
+        Where the device is the slower of the two, what the host does meanwhile costs nothing.
+        """
+        saved_ns = site.nbytes / self._copy_rate() + site.predicted * site.region.copy_ns
+        if site.overhead_ns > saved_ns and not site.region.device_bound:
+            for target in site.targets.values():
+                self.demoted[id(site.region), target.path] = "copying is cheaper"
+            site.targets.clear()
+            self.settle()
+        site.predicted = site.nbytes = site.overhead_ns = 0
+
+    def _copy_rate(self) -> float:
+        """Bytes per nanosecond that the device copies, measured once."""
+        if self._bytes_per_ns is None:
+            source = torch.zeros(1 << 23, device=self._device)
+            target = torch.empty_like(source)
+            for _ in range(2):
+                self._wait()
+                start = time.perf_counter_ns()
+                target.copy_(source)
+                self._wait()
+                elapsed = time.perf_counter_ns() - start
+            self._bytes_per_ns = source.nbytes / max(1, elapsed)
+        return self._bytes_per_ns
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    # -- patches -----------------------------------------------------------------------------------------------------
+
+    def _patch(self, owner: Any, attribute: str, rule: Rule) -> None:
+        name = (id(owner), attribute)
+        if name in self._patched or not hasattr(owner, attribute):
+            return
+        original = getattr(owner, attribute)
+        inherited = attribute not in vars(owner)
+
+        @functools.wraps(original)
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            if self.paused or get_ident() != self._thread:
+                return original(*args, **kwargs)
+            frame = sys._getframe(1)
+            site = self._sites.get((id(frame.f_code), frame.f_lasti))
+            try:
+                if site is not None and site.name == name:
+                    return self._predict(site, original, args, kwargs)
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                prune_traceback(error)
+                raise
+            if self._learning is not None:
+                self._note(frame, rule, name, result)
+            return result
+
+        def undo() -> None:
+            if getattr(owner, attribute) is not stand_in:
+                return  # somebody else replaced it meanwhile
+            if inherited:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, original)
+
+        setattr(owner, attribute, stand_in)
+        self._patched[name] = undo
+
+    def settle(self) -> None:
+        """Keep only the patches that sites need."""
+        if self._learning is not None:
+            return
+        self._sites = {key: site for key, site in self._sites.items() if site.targets and site.region.entries}
+        needed = {site.name for site in self._sites.values()}
+        for name in [name for name in self._patched if name not in needed]:
+            self._patched.pop(name)()
+
+    def forget(self) -> None:
+        """Take back every patch, forget every site."""
+        self._learning = None
+        self._sites.clear()
+        self._made.clear()
+        self._issued.clear()
+        self.demoted.clear()
+        self.settle()
+
+    def stop_learning(self) -> None:
+        """The cell is over."""
+        self._learning = None
+        self._made.clear()
+        self.settle()

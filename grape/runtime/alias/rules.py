@@ -1,0 +1,272 @@
+"""The callables whose result can be written somewhere else: what they would return, and how to have it written there.
+
+A rule looks at the arguments of one call and says which contiguous tensor the call would return; None where it does
+not know for certain. It never looks at values. What the person's call would raise, the original raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["CALLABLES", "Plan", "Rule"]
+
+_T = torch.Tensor
+_Parts = list[torch.Tensor] | tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The result of a call: contiguous, of this shape and dtype. `write` computes it into the tensor it is given.
+
+    `arrives` where the call brings data to the device; elsewhere all inputs must be there.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    inputs: tuple[torch.Tensor, ...]
+    write: Callable[[torch.Tensor], Any]
+    arrives: bool = False
+
+
+Rule = Callable[[torch.device, tuple[Any, ...], dict[str, Any]], Plan | None]
+
+
+def _index_select(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    if kwargs or len(args) != 3:
+        return None
+    source, dim, index = args
+    if type(dim) is not int or not source.dim() or index.dim() != 1 or not -source.dim() <= dim < source.dim():
+        return None
+    shape = list(source.shape)
+    shape[dim] = index.shape[0]
+    return Plan(
+        tuple(shape), source.dtype, (source, index), lambda out: torch.index_select(source, dim, index, out=out)
+    )
+
+
+def _cat(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    parts, dim = _parts(args, kwargs)
+    if parts is None:
+        return None
+    first = parts[0]
+    if not first.dim() or not -first.dim() <= dim < first.dim() or not all(part.is_contiguous() for part in parts):
+        return None
+    shape = list(first.shape)
+    rest = shape[:dim] + shape[dim:][1:]
+    for part in parts[1:]:
+        other = list(part.shape)
+        if part.dtype != first.dtype or part.dim() != first.dim():
+            return None
+        if other[:dim] + other[dim:][1:] != rest:
+            return None
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    if 0 in shape:
+        return None
+    return Plan(tuple(shape), first.dtype, tuple(parts), lambda out: torch.cat(parts, dim, out=out))
+
+
+def _stack(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    parts, dim = _parts(args, kwargs)
+    if parts is None:
+        return None
+    first = parts[0]
+    if not -first.dim() - 1 <= dim <= first.dim():
+        return None
+    if any(p.shape != first.shape or p.dtype != first.dtype or not p.is_contiguous() for p in parts):
+        return None
+    shape = list(first.shape)
+    shape.insert(dim if dim >= 0 else dim + first.dim() + 1, len(parts))
+    return Plan(tuple(shape), first.dtype, tuple(parts), lambda out: torch.stack(parts, dim, out=out))
+
+
+def _parts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Parts | None, int]:
+    """The sequence and the dimension of a `cat` or `stack`."""
+    if not args or len(args) > 2 or set(kwargs) - {"dim"} or (len(args) == 2 and kwargs):
+        return None, 0
+    dim = args[1] if len(args) == 2 else kwargs.get("dim", 0)
+    parts = args[0]
+    if type(parts) not in (list, tuple) or not parts or type(dim) is not int:
+        return None, 0
+    if not all(type(part) is _T or type(part) is torch.nn.Parameter for part in parts):
+        return None, 0
+    return parts, dim
+
+
+def _where(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    if kwargs or len(args) != 3 or not all(isinstance(arg, _T) for arg in args):
+        return None
+    condition, one, other = args
+    if one.dtype != other.dtype or not (one.shape == other.shape == condition.shape):
+        return None
+    if not all(arg.is_contiguous() for arg in args) or condition.dtype is not torch.bool:
+        return None
+    return Plan(tuple(one.shape), one.dtype, args, lambda out: torch.where(condition, one, other, out=out))
+
+
+def _binary(function: Callable[..., Any], integers: bool) -> Rule:
+    def rule(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+        if kwargs or len(args) != 2:
+            return None
+        one, other = args
+        if not isinstance(one, _T) or not one.is_contiguous() or one.is_complex():
+            return None
+        floating = one.dtype.is_floating_point
+        if isinstance(other, _T):
+            if other.dtype != one.dtype or other.shape != one.shape or not other.is_contiguous():
+                return None
+        elif type(other) is not int and not (type(other) is float and floating):
+            return None
+        if not floating and (not integers or one.dtype is torch.bool):
+            return None
+        inputs = (one, other) if isinstance(other, _T) else (one,)
+        return Plan(tuple(one.shape), one.dtype, inputs, lambda out: function(one, other, out=out))
+
+    return rule
+
+
+def _item(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    source, index = args
+    if type(index) is not _T or index.dtype is not torch.int64 or not index.dim() or not source.dim():
+        return None
+    if not source.is_contiguous() or 0 in source.shape or index.device != source.device:
+        return None
+    shape = (*index.shape, *source.shape[1:])
+    form = torch.ops.aten.index.Tensor_out
+    return Plan(shape, source.dtype, (source, index), lambda out: form(source, [index], out=out))
+
+
+def _gather(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    if kwargs or len(args) != 3 or type(args[1]) is not int or not isinstance(args[2], _T):
+        return None
+    source, dim, index = args
+    if not index.is_contiguous() or not source.dim():
+        return None
+    return Plan(
+        tuple(index.shape), source.dtype, (source, index), lambda out: torch.gather(source, dim, index, out=out)
+    )
+
+
+def _argmax(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    if len(args) > 2 or set(kwargs) - {"dim", "keepdim"} or (len(args) == 2 and "dim" in kwargs):
+        return None
+    source, dim, keep = args[0], args[1] if len(args) == 2 else kwargs.get("dim"), kwargs.get("keepdim", False)
+    if type(dim) is not int or type(keep) is not bool or not -source.dim() <= dim < source.dim():
+        return None
+    shape = list(source.shape)
+    if keep:
+        shape[dim] = 1
+    else:
+        del shape[dim]
+    return Plan(tuple(shape), torch.int64, (source,), lambda out: torch.argmax(source, dim, keep, out=out))
+
+
+def _to(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    if len(args) != 2 or set(kwargs) - {"non_blocking"}:
+        return None
+    source, wanted = args
+    if not source.is_contiguous():
+        return None
+    if isinstance(wanted, torch.dtype):
+        return _cast(source, wanted, device) if not kwargs else None
+    if not isinstance(wanted, (str, torch.device)):
+        return None
+    target = torch.device(wanted)
+    if target.type != device.type or source.device.type == device.type or target.index not in (None, device.index):
+        return None
+    wait = bool(kwargs.get("non_blocking", False))
+    return Plan(tuple(source.shape), source.dtype, (source,), lambda out: out.copy_(source, non_blocking=wait), True)
+
+
+def _cuda(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    if len(args) != 1 or set(kwargs) - {"non_blocking"}:
+        return None
+    return _to(device, (args[0], "cuda"), kwargs)
+
+
+def _cast(source: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Plan | None:
+    if source.dtype is dtype or source.device != device:
+        return None
+    return Plan(tuple(source.shape), dtype, (source,), lambda out: out.copy_(source))
+
+
+def _casting(dtype: torch.dtype) -> Rule:
+    def rule(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+        if kwargs or len(args) != 1 or not args[0].is_contiguous():
+            return None
+        return _cast(args[0], dtype, device)
+
+    return rule
+
+
+def _clone(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    if kwargs or len(args) != 1 or not args[0].is_contiguous():
+        return None
+    source = args[0]
+    return Plan(tuple(source.shape), source.dtype, (source,), lambda out: out.copy_(source))
+
+
+def _contiguous(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    if kwargs or len(args) != 1 or args[0].is_contiguous():
+        return None
+    source = args[0]
+    return Plan(tuple(source.shape), source.dtype, (source,), lambda out: out.copy_(source))
+
+
+def _tensor(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    wanted = kwargs.get("device")
+    if len(args) != 1 or set(kwargs) - {"device", "dtype"} or not isinstance(wanted, (str, torch.device)):
+        return None
+    target = torch.device(wanted)
+    if device.type == "cpu" or target.type != device.type or target.index not in (None, device.index):
+        return None
+    if isinstance(args[0], _T):
+        return None
+    host = torch.tensor(args[0], dtype=kwargs.get("dtype"), device="cpu")
+    return Plan(tuple(host.shape), host.dtype, (), lambda out: out.copy_(host), True)
+
+
+_ADD, _SUB, _MUL = _binary(torch.add, True), _binary(torch.sub, True), _binary(torch.mul, True)
+_DIV = _binary(torch.div, False)
+
+CALLABLES: tuple[tuple[Any, str, Rule], ...] = (
+    (_T, "index_select", _index_select),
+    (torch, "index_select", _index_select),
+    (torch, "cat", _cat),
+    (torch, "concat", _cat),
+    (torch, "concatenate", _cat),
+    (torch, "stack", _stack),
+    (torch, "where", _where),
+    (torch, "gather", _gather),
+    (_T, "gather", _gather),
+    (torch, "argmax", _argmax),
+    (_T, "argmax", _argmax),
+    (_T, "__getitem__", _item),
+    (_T, "__add__", _ADD),
+    (_T, "add", _ADD),
+    (torch, "add", _ADD),
+    (_T, "__sub__", _SUB),
+    (_T, "sub", _SUB),
+    (torch, "sub", _SUB),
+    (_T, "__mul__", _MUL),
+    (_T, "mul", _MUL),
+    (torch, "mul", _MUL),
+    (_T, "__truediv__", _DIV),
+    (_T, "div", _DIV),
+    (torch, "div", _DIV),
+    (_T, "to", _to),
+    (_T, "cuda", _cuda),
+    (_T, "half", _casting(torch.float16)),
+    (_T, "bfloat16", _casting(torch.bfloat16)),
+    (_T, "float", _casting(torch.float32)),
+    (_T, "long", _casting(torch.int64)),
+    (_T, "int", _casting(torch.int32)),
+    (_T, "clone", _clone),
+    (torch, "clone", _clone),
+    (_T, "contiguous", _contiguous),
+    (torch, "tensor", _tensor),
+)
+"""Owner, attribute and rule of every callable that can be predicted."""
