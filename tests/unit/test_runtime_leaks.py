@@ -18,8 +18,7 @@ import grape
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
 from grape.sessions import close_engine, engine
-
-from .sabotage import warm
+from tests.unit.sabotage import warm
 
 CYCLES = 200
 CALLS = 24

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
-
-from .sabotage import Sabotage, raising, warm
+from tests.unit.sabotage import ERRORS, Pair, Sabotage, captures_again, raising, warm
 
 
 @pytest.fixture(autouse=True)
@@ -32,66 +30,6 @@ def backend() -> Iterator[TapeBackend]:
     made.close()
 
 
-class Counter(nn.Module):
-    """Writes a buffer of its own and draws random numbers: all that a failed capture must not do twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("total", torch.zeros(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.relu(self.linear(x))
-        self.total += y.sum(0)
-        return nn.functional.dropout(y, 0.5) + self.total
-
-
-class Pair:
-    """The module under Grape and its eager twin; every call is compared: result, buffer, random state, modes."""
-
-    def __init__(self, backend: TapeBackend) -> None:
-        torch.manual_seed(0)
-        self.eager, self.module = Counter(), Counter()
-        self.module.load_state_dict(self.eager.state_dict())
-        self.graphed = GraphedFunction(self.module, backend=backend, tolerance=0.0)
-        self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.number = 0
-
-    def inputs(self, rows: int) -> torch.Tensor:
-        self.number += 1
-        return torch.randn(rows, 4, generator=torch.Generator().manual_seed(self.number))
-
-    def call(self, rows: int = 3) -> None:
-        x = self.inputs(rows)
-        before = torch.get_rng_state()
-        expected = self.eager(x)
-        after = torch.get_rng_state()
-        torch.set_rng_state(before)
-        found = self.graphed(x.clone())
-        self.kept.append((expected, found))
-        assert torch.equal(torch.get_rng_state(), after), "the random stream went another way"
-        self.agree()
-
-    def agree(self) -> None:
-        assert all(one.equal(other) for one, other in self.kept), "a result, perhaps an earlier one, is wrong"
-        assert self.eager.total.equal(self.module.total), "the buffer differs"
-
-    def warm(self, rows: int = 3) -> None:
-        warm(self.graphed, lambda: self.call(rows))
-
-    @property
-    def evidence(self) -> Any:
-        found = self.graphed.evidence()
-        assert found is not None
-        return found
-
-
-ERRORS: dict[str, tuple[type[Exception], str]] = {
-    "exception": (ZeroDivisionError, "division by zero"),
-    "runtime error": (RuntimeError, "CUDA error: operation failed"),
-    "out of device memory": (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 20.00 GiB."),
-    "out of host memory": (MemoryError, ""),
-}
 FORBIDDEN: dict[str, Callable[[], Any]] = {
     "read": lambda: torch.ones(()).item(),
     "data-dependent shape": lambda: torch.nonzero(torch.ones(3)),
@@ -99,13 +37,10 @@ FORBIDDEN: dict[str, Callable[[], Any]] = {
 }
 
 
-def usable(backend: TapeBackend) -> None:
-    """Generator, modes and backend work, and a capture of something else succeeds."""
+def usable(pair: Pair) -> None:
+    """Generator, host reads and backend work, and a capture of something else succeeds."""
     assert torch.rand(3).isfinite().all() and torch.ones(2).tolist() == [1.0, 1.0]
-    other = Pair(backend)
-    other.warm()
-    other.call()
-    other.graphed._region.release()  # type: ignore[union-attr]
+    captures_again(pair)
 
 
 @pytest.mark.parametrize("at", [1, 2, 4], ids=["first", "second", "fourth operator"])
@@ -116,7 +51,7 @@ def test_an_exception_inside_a_capture(backend: TapeBackend, name: str, at: int)
     for _ in range(20):
         pair.call()
     assert sabotage.sprung == 1
-    usable(backend)
+    usable(pair)
     pair.call()
 
 
@@ -128,7 +63,7 @@ def test_a_forbidden_operation_inside_a_capture(backend: TapeBackend, name: str)
     for _ in range(20):
         pair.call()
     assert sabotage.sprung == 1
-    usable(backend)
+    usable(pair)
 
 
 @pytest.mark.parametrize("where", ["capture", "verification"])
@@ -141,17 +76,9 @@ def test_an_interrupt_propagates_and_leaves_nothing(
     arm = sabotage.in_capture if where == "capture" else sabotage.in_replay
     arm(raising(error))
     for _ in range(20):
-        x = pair.inputs(3)
-        before = torch.get_rng_state()
-        expected = pair.eager(x)
-        after = torch.get_rng_state()
-        torch.set_rng_state(before)
-        with nullcontext() if sabotage.sprung else suppress(error):
-            pair.kept.append((expected, pair.graphed(x)))
-        assert torch.equal(torch.get_rng_state(), after)
-        pair.agree()
+        pair.call(interrupt=None if sabotage.sprung else error)
     assert sabotage.sprung == 1
-    usable(backend)
+    usable(pair)
 
 
 @pytest.mark.parametrize("name", [*ERRORS, "silently wrong"])
@@ -162,7 +89,7 @@ def test_a_failure_inside_verification(backend: TapeBackend, name: str) -> None:
     for _ in range(20):
         pair.call()
     assert sabotage.sprung == 1
-    usable(backend)
+    usable(pair)
 
 
 @pytest.mark.parametrize("name", ["exception", "out of device memory"])
@@ -176,7 +103,7 @@ def test_a_failed_capture_leaks_no_memory(backend: TapeBackend, name: str) -> No
             pair.call()
         assert sabotage.sprung
         backend.capture = sabotage._original  # type: ignore[method-assign]
-        pair.graphed._region.release()  # type: ignore[union-attr]
+        pair.release()
         sizes.append(backend.memory().pool_bytes)
         del pair, sabotage
     assert sizes[-1] == sizes[1], sizes
