@@ -6,18 +6,21 @@ asks the active lowering otherwise.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 
-from .functions import cond, iterate, lowering_for
-from .lowering import Check, refuse
-from .merge import UNBOUND
-from .places import Attribute, Item, Place, contained
+from .functions import cond, lowering_for
+from .lowering import Check, inside_body, refuse
+from .merge import NOTHING, UNBOUND
+from .places import Attribute, Item, Place, contained, stateful
 from .truth import Flag, as_predicate, is_tensor_predicate, negate
 
 __all__ = [
+    "NOTHING",
     "UNBOUND",
     "attribute",
     "both",
@@ -28,7 +31,10 @@ __all__ = [
     "is_tensor_predicate",
     "item",
     "loop",
+    "lost",
     "maybe",
+    "memory",
+    "names",
     "negate",
 ]
 
@@ -72,11 +78,32 @@ def loop(
     body_fn: Callable[..., Any],
     carried: tuple[Any, ...],
     live: tuple[bool, ...],
+    places: tuple[Place, ...] = (),
 ) -> Any:
-    """`while cond:`, as a function of the names that the body assigns; one name is passed bare, several as a tuple."""
-    if len(carried) == 1:
-        return iterate(cond_fn, lambda value: (body_fn(value),), carried, live=live)[0]
-    return iterate(cond_fn, body_fn, carried, live=live)
+    """`while cond:`, as a function of the names that the body assigns; one name is passed bare, several as a tuple.
+
+    `live` names are read after the loop. `places` are the attributes, items and global names that the body assigns.
+    """
+    count = len(carried)
+
+    def body(*state: Any) -> tuple[Any, ...]:
+        result = body_fn(*state)
+        return () if count == 0 else (result,) if count == 1 else result
+
+    while True:
+        test = cond_fn(*carried)
+        lowering = lowering_for(test)
+        if lowering is not None:
+            on_test, on_body, state = stateful(cond_fn, body, carried, places)
+            state = lowering.while_loop(on_test, on_body, state, live=(*live, *(True for _ in places)))
+            for place, value in zip(places, state[count:], strict=True):
+                place.set(value)
+            carried = state[:count]
+            break
+        if not test:
+            break
+        carried = body(*carried)
+    return carried[0] if count == 1 else carried
 
 
 def both(first: Any, second: Callable[[], Any]) -> Any:
@@ -101,13 +128,14 @@ def _truth(value: Any) -> bool | Flag:
     raise refuse(f"a {type(value).__name__} beside a condition that is only known on the device", "GR102")
 
 
-def check(condition: Any, line: int, text: str | None = None) -> Any:
+def check(condition: Any, text: str | None = None) -> Any:
     """The condition of an `assert`. In a capture it is remembered, and counts as true."""
     lowering = lowering_for(condition)
     if lowering is None:
         return condition
+    frame = sys._getframe(1)
     failed = negate(condition)
-    lowering.check(Check(failed=failed.tensor, line=line, text=text))
+    lowering.check(Check(failed=failed.tensor, file=frame.f_code.co_filename, line=frame.f_lineno, text=text))
     return True
 
 
@@ -116,7 +144,22 @@ def ended(stopped: bool | Flag, items: Iterable[Any]) -> bool:
     if not isinstance(stopped, Flag):
         return stopped
     if type(items) not in _REPEATABLE:
-        raise refuse(
-            f"a loop over a {type(items).__name__} that data may leave early: taking further items has effects"
-        )
+        raise refuse(f"a loop over a {type(items).__name__}, whose items cannot be taken without effects, ends early")
     return False
+
+
+def lost(stopped: bool | Flag) -> bool:
+    """Whether the last item of a `for` loop is not known, because the device decided where the loop ended."""
+    return isinstance(stopped, Flag)
+
+
+def memory(owner: Any) -> Any:
+    """`owner`, one of whose items is assigned. In a body on the device it must be a tensor."""
+    if inside_body() and not isinstance(owner, torch.Tensor):
+        raise refuse(f"a branch assigns an item of a {type(owner).__name__}", "GR404")
+    return owner
+
+
+def names(namespace: Callable[[], dict[str, Any]], *listed: str) -> tuple[Place, ...]:
+    """The places of global names; `namespace` is the caller's `globals`."""
+    return tuple(Item(namespace, partial(str, name)) for name in listed)

@@ -49,7 +49,8 @@ def while_loop(
     """The carried values once `cond_fn(*carried)` is false. The signature is that of `torch.while_loop`.
 
     `body_fn(*carried)` returns the next carried values, as a tuple of the same length. In a capture, a condition that
-    is a tensor with one element makes the whole loop run on the device.
+    is a tensor with one element makes the whole loop run on the device; iterations before the first such condition
+    are ordinary ones.
     Raises `UsageError` where `body_fn` returns something else.
     """
     carried = tuple(carried_inputs)
@@ -60,25 +61,11 @@ def while_loop(
             raise UsageError(f"the body of while_loop must return a tuple of the {len(carried)} carried values")
         return tuple(result)
 
-    return iterate(cond_fn, body, carried, live=(True,) * len(carried))
-
-
-def iterate(
-    cond_fn: Callable[..., Any],
-    body_fn: Callable[..., tuple[Any, ...]],
-    carried: tuple[Any, ...],
-    *,
-    live: tuple[bool, ...],
-) -> tuple[Any, ...]:
-    """A while loop whose `live` values are looked at afterwards. The device takes over at the first device condition.
-
-    Until then iterations are ordinary ones: `while True` with a `break` that depends on data starts that way.
-    """
     while True:
         test = cond_fn(*carried)
         lowering = lowering_for(test)
         if lowering is not None:
-            return lowering.while_loop(cond_fn, body_fn, carried, live=live)
+            return lowering.while_loop(cond_fn, body, carried, live=(True,) * len(carried))
         if not test:
             return carried
-        carried = body_fn(*carried)
+        carried = body(*carried)

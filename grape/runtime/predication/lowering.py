@@ -16,29 +16,20 @@ import torch
 
 from ..backends.protocol import CaptureFailed
 
-__all__ = ["Check", "Lowering", "Predicated", "active_lowering", "lowered", "refuse"]
+__all__ = ["Check", "Lowering", "active_lowering", "as_body", "inside_body", "lowered", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A condition that the person asserted. `failed` is a 0-dim bool tensor on the device, true where it did not hold.
 
-    `line` counts in the person's source, from 1; `text` is the assertion's literal message, or None.
+    `line` counts in `file`, from 1; `text` is the assertion's literal message, or None.
     """
 
     failed: torch.Tensor
+    file: str
     line: int
     text: str | None
-
-
-class Predicated(Protocol):
-    """A block of device work under a predicate, as a context manager; `pred` is a 0-dim bool tensor."""
-
-    pred: torch.Tensor
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *exception: Any) -> Any: ...
 
 
 class Lowering(Protocol):
@@ -89,6 +80,7 @@ def refuse(why: str, code: str = "GR405") -> CaptureFailed:
 
 class _Active(threading.local):
     lowering: Lowering | None = None
+    depth: int = 0
 
 
 _active = _Active()
@@ -107,3 +99,18 @@ def lowered(lowering: Lowering | None) -> Iterator[None]:
         yield
     finally:
         _active.lowering = before
+
+
+@contextmanager
+def as_body() -> Iterator[None]:
+    """What runs inside is a body that the device may skip."""
+    _active.depth += 1
+    try:
+        yield
+    finally:
+        _active.depth -= 1
+
+
+def inside_body() -> bool:
+    """Whether this thread runs a body that the device may skip."""
+    return _active.depth > 0

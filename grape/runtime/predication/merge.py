@@ -11,7 +11,7 @@ import torch
 from .lowering import refuse
 from .truth import Flag
 
-__all__ = ["UNBOUND", "Unbound", "merge_values", "restore_bits", "same_plain", "select_bits"]
+__all__ = ["NOTHING", "UNBOUND", "Unbound", "merge_values", "restore_bits", "same_plain", "select_bits"]
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PLAIN = (type(None), int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, slice, type(...))
@@ -25,6 +25,16 @@ class Unbound:
 
 
 UNBOUND = Unbound()
+
+
+class Nothing:
+    """Stands for a value that nobody looks at: what a function returns, where it has not returned yet."""
+
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING = Nothing()
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -102,6 +112,8 @@ class _Merge:
         if isinstance(one, Unbound) or isinstance(other, Unbound):
             # Bound in one branch only: unbound afterwards, so that a use fails and is never wrong.
             return UNBOUND
+        if isinstance(one, Nothing) or isinstance(other, Nothing):
+            return other if isinstance(one, Nothing) else one
         key = (id(one), id(other))
         if key not in self._made:
             self._made[key] = self._fresh(one, other)

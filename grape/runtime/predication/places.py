@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from .lowering import refuse
+from .lowering import as_body, refuse
 from .merge import UNBOUND
 
-__all__ = ["Attribute", "Item", "Place", "contained"]
+__all__ = ["Attribute", "Item", "Place", "contained", "stateful"]
 
 
 class Place(Protocol):
@@ -74,10 +74,38 @@ def contained(function: Callable[..., Any], operands: tuple[Any, ...], places: t
     def run() -> Any:
         before = [place.get() for place in places]
         try:
-            result = function(*operands)
+            with as_body():
+                result = function(*operands)
             return result, tuple(place.get() for place in places)
         finally:
             for place, value in zip(reversed(places), reversed(before), strict=True):
                 place.set(value)
 
     return run
+
+
+def stateful(
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., tuple[Any, ...]],
+    carried: tuple[Any, ...],
+    places: tuple[Place, ...],
+) -> tuple[Callable[..., Any], Callable[..., tuple[Any, ...]], tuple[Any, ...]]:
+    """A loop's functions and state, with what its places hold as the last part of the state."""
+    count = len(carried)
+
+    def fill(state: tuple[Any, ...]) -> None:
+        for place, value in zip(places, state[count:], strict=True):
+            place.set(value)
+
+    def test(*state: Any) -> Any:
+        fill(state)
+        with as_body():
+            return cond_fn(*state[:count])
+
+    def body(*state: Any) -> tuple[Any, ...]:
+        fill(state)
+        with as_body():
+            result = body_fn(*state[:count])
+        return (*result, *(place.get() for place in places))
+
+    return test, body, (*carried, *(place.get() for place in places))

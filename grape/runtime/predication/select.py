@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ class SelectLowering:
         return self._mode.block(pred)
 
     def check(self, check: Check) -> None:
-        self.checks.append(Check(failed=self._under_blocks(check.failed), line=check.line, text=check.text))
+        self.checks.append(replace(check, failed=self._under_blocks(check.failed)))
 
     def raise_failed(self) -> None:
         """Read the checks and raise `AssertionError` for the first that failed. Waits for the device."""
