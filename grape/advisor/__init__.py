@@ -3,6 +3,7 @@
 from .cost import H200, MachineCosts
 from .engine import HINT_BELOW, advise
 from .explanation import explain
+from .prediction import predict
 from .rules import RULES, Rule
 
-__all__ = ["H200", "HINT_BELOW", "RULES", "MachineCosts", "Rule", "advise", "explain"]
+__all__ = ["H200", "HINT_BELOW", "RULES", "MachineCosts", "Rule", "advise", "explain", "predict"]

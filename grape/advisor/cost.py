@@ -6,10 +6,10 @@ on the tape has no device events, so it has no predicted gain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from ..model import RegionEvidence, Timeline
+from ..model.machine import H200, MachineCosts
 
 __all__ = [
     "H200",
@@ -17,8 +17,6 @@ __all__ = [
     "call_ms",
     "capture_ms",
     "copy_ms",
-    "graph_saving_ms",
-    "held_ms",
     "idle_ms",
     "idle_share",
     "sync_gap_ms",
@@ -26,27 +24,6 @@ __all__ = [
 ]
 
 _NS_PER_MS = 1e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineCosts:
-    """Constants of one machine. The defaults were measured on one H200; pass others after a calibration.
-
-    `node_gap_us` is what a plain node in a chain costs in a replay. `device_copy_gb_per_s` is the payload rate of fused
-    placeholder copies (26 tensors of GPT-2's step, 91 MiB in 0.08 ms and 175 MiB in 0.14 ms). `capture_ms_per_node` and
-    `executable_bytes_per_node` come from GPT-2's step of 312 nodes (40 ms, 1.17 MB). `host_copy_gb_per_s` is None
-    because no such rate was measured; without it a copy from the CPU is priced from the timeline alone.
-    """
-
-    node_gap_us: float = 1.2
-    device_copy_gb_per_s: float = 1250.0
-    capture_ms_per_node: float = 40.0 / 312
-    executable_bytes_per_node: int = 3750
-    host_copy_gb_per_s: float | None = None
-    source: str = "H200, driver 580.159, torch 2.11.0+cu130"
-
-
-H200 = MachineCosts()
 
 
 def idle_share(timeline: Timeline | None) -> float | None:
@@ -62,14 +39,6 @@ def idle_ms(timeline: Timeline | None) -> float | None:
     if share is None or timeline is None:
         return None
     return share * timeline.wall_ns / max(1, timeline.calls) / _NS_PER_MS
-
-
-def graph_saving_ms(timeline: Timeline | None, costs: MachineCosts = H200) -> float | None:
-    """Idle time per call that a graph would remove: all of it but the gaps between the nodes of a replay."""
-    idle = idle_ms(timeline)
-    if idle is None or timeline is None:
-        return None
-    return max(0.0, idle - timeline.kernels_per_call * costs.node_gap_us / 1e3)
 
 
 def sync_gap_ms(timeline: Timeline | None) -> float | None:
@@ -124,17 +93,3 @@ def call_ms(region: RegionEvidence) -> float | None:
     """What one call takes as the region runs now: replayed where it is replayed, else eager."""
     measured = (region.after_ms or region.before_ms) if region.outcome == "replayed" else region.before_ms
     return measured.median_ms if measured else None
-
-
-def held_ms(region: RegionEvidence, costs: MachineCosts = H200) -> float:
-    """Time in the cell that a graph of this region could win; for ordering only.
-
-    Removable idle time where a timeline was taken, else eager time, else traced time, all times the number of calls.
-    """
-    saving = graph_saving_ms(region.before, costs)
-    if saving is not None:
-        return saving * region.calls
-    if region.before_ms is not None:
-        return region.before_ms.median_ms * region.calls
-    walls = [trace.wall_ns for trace in region.traces]
-    return sum(walls) / len(walls) / _NS_PER_MS * region.calls if walls else 0.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..model import CellEvidence, Finding, RegionEvidence
-from .cost import H200, MachineCosts, call_ms, graph_saving_ms, held_ms
+from .cost import H200, MachineCosts, call_ms
+from .prediction import held_ms, saving_ms
 from .rules import RULES
 
 __all__ = ["HINT_BELOW", "advise"]
@@ -118,7 +119,7 @@ def _unlocked(
     if finding.severity != "blocker" or region is None or not evidence.cuda:
         return finding
     blockers = sum(1 for other in found if other.severity == "blocker" and other.region == finding.region)
-    saving = graph_saving_ms(region.before, costs)
+    saving = saving_ms(region, costs)
     if saving is None:
         return finding
     noted = (*finding.evidence, ("graph_saving_ms_per_call", saving), ("blockers_in_region", blockers))

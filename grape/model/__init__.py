@@ -4,6 +4,7 @@ from .codes import CODES, Outcome, Severity
 from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, ShapeCount
 from .finding import Finding, Fix
 from .location import Position
+from .machine import MachineCosts
 from .measured import Measured, quartiles
 from .outcome import Decision, Refused
 from .report import RegionReport, ReportData
@@ -22,6 +23,7 @@ __all__ = [
     "Fix",
     "HostRead",
     "Lane",
+    "MachineCosts",
     "Measured",
     "MemoryCurve",
     "OpRecord",

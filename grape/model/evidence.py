@@ -77,6 +77,8 @@ class RegionEvidence:
     after: Timeline | None = None
     before_ms: Measured | None = None
     after_ms: Measured | None = None
+    predicted_ms: float | None = None
+    """What a replayed call should take, foretold from the eager calls; None where no device work was profiled."""
     shapes: tuple[ShapeCount, ...] = ()
     copies: tuple[CopyRecord, ...] = ()
     scalar_changes: tuple[ScalarChange, ...] = ()

@@ -38,6 +38,7 @@ class RegionReport:
     graph_bytes: int
     kernels_per_call: float | None
     gpu_busy_share: float | None
+    predicted_ms: float | None = None
 
     @classmethod
     def of(cls, region: RegionEvidence) -> RegionReport:
@@ -70,6 +71,7 @@ class RegionReport:
             graph_bytes=region.graph_bytes,
             kernels_per_call=timeline.kernels_per_call if timeline else None,
             gpu_busy_share=timeline.gpu_busy_share if timeline else None,
+            predicted_ms=region.predicted_ms,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,6 +85,7 @@ class RegionReport:
             "replays": self.replays,
             "before_ms": self.before_ms.to_dict() if self.before_ms else None,
             "after_ms": self.after_ms.to_dict() if self.after_ms else None,
+            "predicted_ms": self.predicted_ms,
             "speedup": self.speedup,
             "verified": self.verified,
             "shapes": self.shapes,

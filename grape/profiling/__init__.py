@@ -1,5 +1,6 @@
 """What host, device and memory did: torch.profiler to timelines, memory curves, times of calls."""
 
+from .calibration import Bench, CudaBench, calibrate, machine_costs
 from .memory import MemorySampler
 from .positions import PositionOf, trace_positions
 from .replays import place_nodes
@@ -8,14 +9,18 @@ from .timing import ENOUGH_SAMPLES, Comparison, CudaCallTimer, HostCallTimer, Sa
 
 __all__ = [
     "ENOUGH_SAMPLES",
+    "Bench",
     "Comparison",
+    "CudaBench",
     "CudaCallTimer",
     "HostCallTimer",
     "MemorySampler",
     "PositionOf",
     "Samples",
     "TimelineRecorder",
+    "calibrate",
     "compare",
+    "machine_costs",
     "place_nodes",
     "trace_positions",
 ]

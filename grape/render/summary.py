@@ -126,10 +126,10 @@ def time_bars(report: ReportData) -> tuple[Bar, ...]:
 
 
 def region_bars(region: RegionReport) -> tuple[Bar, ...]:
-    """Median time per call of one region, before and after."""
+    """Median time per call of one region, before and after, and what was predicted for after."""
     timed: tuple[tuple[Tone, Measured | None], ...] = (("before", region.before_ms), ("after", region.after_ms))
-    longest = max((m.median_ms for _, m in timed if m), default=0.0)
-    return tuple(
+    longest = max([*(m.median_ms for _, m in timed if m), region.predicted_ms or 0.0])
+    bars = [
         Bar(
             label=tone,
             value=f"{duration(m.median_ms)} (n={count(m.n)}, IQR {duration(m.iqr_ms)})",
@@ -138,7 +138,11 @@ def region_bars(region: RegionReport) -> tuple[Bar, ...]:
         )
         for tone, m in timed
         if m
-    )
+    ]
+    if region.predicted_ms is not None and bars:
+        value = f"{duration(region.predicted_ms)} with a graph, from the eager calls"
+        bars.append(Bar(label="predicted", value=value, share=region.predicted_ms / longest, tone="after"))
+    return tuple(bars)
 
 
 def memory_title(report: ReportData) -> str:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor import H200, MachineCosts
+from grape.advisor import H200
 from grape.advisor.cost import (
     call_ms,
     capture_ms,
     copy_ms,
-    graph_saving_ms,
-    held_ms,
     idle_ms,
     idle_share,
     sync_gap_ms,
     transfer_ms,
 )
 from grape.model import Event, Timeline
-from tests.unit.trace_builder import ms, region, timeline, trace
+from tests.unit.trace_builder import ms, region, timeline
 
 TO_HOST, TO_DEVICE = "Memcpy DtoH (Device -> Pageable)", "Memcpy HtoD (Pageable -> Device)"
 
@@ -32,17 +30,9 @@ def test_idle_time_is_per_call_and_counts_overlapping_work_once() -> None:
 def test_nothing_measured_is_none(nothing: Timeline | None) -> None:
     assert idle_share(nothing) is None
     assert idle_ms(nothing) is None
-    assert graph_saving_ms(nothing) is None
     assert sync_gap_ms(nothing) is None
     assert capture_ms(nothing) is None
     assert transfer_ms(nothing, 4, 1.0) is None
-
-
-def test_a_graph_keeps_the_gaps_between_its_nodes() -> None:
-    line = timeline((0, 10), (50, 60), wall_us=100)
-    assert graph_saving_ms(line) == pytest.approx(0.08 - 2 * 0.0012)
-    assert graph_saving_ms(line, MachineCosts(node_gap_us=20.0)) == pytest.approx(0.04)
-    assert graph_saving_ms(line, MachineCosts(node_gap_us=60.0)) == 0.0
 
 
 def test_gaps_count_behind_copies_to_the_host_only() -> None:
@@ -74,11 +64,3 @@ def test_a_call_takes_what_it_takes_now() -> None:
     assert call_ms(region(outcome="replayed", before_ms=ms(4.0), after_ms=ms(1.0))) == 1.0
     assert call_ms(region(outcome="replayed", before_ms=ms(4.0))) == 4.0
     assert call_ms(region()) is None
-
-
-def test_held_time_takes_the_best_measurement_there_is() -> None:
-    idle = timeline((0, 10), wall_us=1000)
-    assert held_ms(region(calls=10, before=idle, before_ms=ms(5.0))) == pytest.approx(9.888)
-    assert held_ms(region(calls=10, before_ms=ms(5.0))) == 50.0
-    assert held_ms(region(calls=10, traces=(trace(wall_ns=2_000_000), trace(wall_ns=4_000_000)))) == 30.0
-    assert held_ms(region(calls=10)) == 0.0

@@ -349,6 +349,7 @@ def test_the_contract_of_a_report() -> None:
                 "replays": 36,
                 "before_ms": {"median": 4.0, "iqr": pytest.approx(0.4), "n": 20},
                 "after_ms": {"median": 1.0, "iqr": pytest.approx(0.1), "n": 20},
+                "predicted_ms": None,
                 "speedup": 4.0,
                 "verified": "identical",
                 "shapes": 1,

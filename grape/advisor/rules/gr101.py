@@ -80,7 +80,9 @@ def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]
     kinds = {"print"} if evidence.cuda else {"print", "tolist", "numpy", "cpu"}
     lines = [line for trace in _traces(evidence) for op in trace.ops if (line := _line(op.user)) is not None]
     refused = {_line(region.refused.at) for region in evidence.regions if region.refused is not None}
-    own = tuple(source for source in evidence.sources if source[0] != evidence.file)
+    ran = {file for file, _ in lines}
+    others = (source for source in evidence.sources if source[0] != evidence.file)
+    own = tuple((file, text) for file, text in others if file in ran or file.startswith("In["))
     for placed in find_in_sources((*own, (evidence.file, evidence.source))):
         finding = placed.finding
         here = (placed.file, finding.line)

@@ -82,8 +82,8 @@ def _text(node: ast.AST) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3].rstrip() + "..."
 
 
-def _hot_nodes(context: _Found) -> Iterator[ast.AST]:
-    return (node for node in ast.walk(context.kinds.tree) if context.hot.is_hot(node) and not context.hot.is_rare(node))
+def _hot_nodes(context: _Found) -> tuple[ast.AST, ...]:
+    return context.hot.nodes
 
 
 def _host_reads(context: _Found) -> Iterator[StaticFinding]:

@@ -28,6 +28,8 @@ class HotCode:
                     self._called.update(self._functions(node.func))
             if before == len(self._called):
                 break
+        self.nodes = tuple(node for node in ast.walk(kinds.tree) if self.is_hot(node) and not self.is_rare(node))
+        """Everything that runs again and again, and not only now and then."""
 
     def _functions(self, func: ast.expr) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""

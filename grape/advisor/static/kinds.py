@@ -58,12 +58,22 @@ class Kinds:
         self._names: dict[tuple[Scope, str], Kind] = {}
         self._attributes: dict[str, Kind] = {}
         self._returns: dict[Scope, Kind] = {}
+        self._known: dict[ast.expr, Kind | None] | None = None
+        self._layers = frozenset(
+            alias.asname or alias.name
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.nn")
+            for alias in node.names
+            if alias.name[:1].isupper()
+        )
+        """Names imported from ``torch.nn`` itself: `Linear`, `Sequential`, ..."""
         if self.roots:
             for _ in range(_ROUNDS):
                 before = (dict(self._names), dict(self._attributes), dict(self._returns))
                 self._round()
                 if before == (self._names, self._attributes, self._returns):
                     break
+            self._known = {}
 
     @property
     def uses_tensors(self) -> bool:
@@ -86,6 +96,13 @@ class Kinds:
 
     def of(self, node: ast.expr) -> Kind | None:
         """The kind of an expression, None where it is not known."""
+        if self._known is None:  # names are still being inferred
+            return self._infer(node)
+        if node not in self._known:
+            self._known[node] = self._infer(node)
+        return self._known[node]
+
+    def _infer(self, node: ast.expr) -> Kind | None:
         if isinstance(node, ast.Name):
             return self._name(node)
         if isinstance(node, ast.Attribute):
@@ -244,17 +261,6 @@ class Kinds:
             if isinstance(base, ast.Name) and base.id in self.classes and self.classes[base.id] is not node:
                 return self._is_module(self.classes[base.id])
         return False
-
-    @property
-    def _layers(self) -> frozenset[str]:
-        """Names imported from ``torch.nn`` itself: `Linear`, `Sequential`, ..."""
-        return frozenset(
-            alias.asname or alias.name
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.nn")
-            for alias in node.names
-            if alias.name[:1].isupper()
-        )
 
     # -- names -------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,86 @@
+"""What a region would take per call if a graph served it, foretold from what was observed while it ran eagerly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..model import CellEvidence, RegionEvidence
+from .cost import H200, MachineCosts, copy_ms, idle_ms
+from .sites import sync_sites
+from .static import find_in_sources
+
+__all__ = ["held_ms", "predict", "predicted_replay_ms", "saving_ms"]
+
+_OFTEN = 0.5
+"""Waits of the cell per call of the region, from which on each call is taken to find an idle device."""
+
+
+def predict(evidence: CellEvidence, costs: MachineCosts = H200) -> CellEvidence:
+    """`evidence` with the predicted time of each region's replayed call; nothing is predicted without a CUDA device."""
+    if not evidence.cuda or not any(region.before for region in evidence.regions):
+        return evidence
+    regions = tuple(
+        replace(region, predicted_ms=predicted_replay_ms(region, costs, waited=_is_waited_for(evidence, region)))
+        for region in evidence.regions
+    )
+    return replace(evidence, regions=regions)
+
+
+def predicted_replay_ms(region: RegionEvidence, costs: MachineCosts = H200, *, waited: bool = False) -> float | None:
+    """Milliseconds per replayed call; None without a timeline of device work.
+
+    A replay takes its kernels, copies and memsets, a gap between each two of them, and the copies into placeholders
+    where they are known. The CPU prepares a replay while the device works on the one before. Where that takes longer
+    than the device's part, or where the cell waits for each call (`waited`), the device stands still meanwhile.
+    """
+    before = region.before
+    if before is None or not before.device_events():
+        return None
+    busy_ms = before.gpu_busy_ns / 1e6 / max(1, before.calls)
+    copied = region.copied_bytes_per_call or sum(copy.bytes for copy in region.copies if not copy.host)
+    device_ms = busy_ms + before.kernels_per_call * costs.node_gap_us / 1e3 + copy_ms(copied, costs)
+    idle = waited or device_ms < costs.replay_host_ms
+    return device_ms + costs.replay_host_ms if idle else device_ms
+
+
+def saving_ms(region: RegionEvidence, costs: MachineCosts = H200) -> float | None:
+    """What a graph would save per call: the measured eager time less the predicted one.
+
+    Where no eager call was timed, what its timeline shows of idle time stands in; under the profiler that is more than
+    there is without it. None without a timeline, at least 0.
+    """
+    predicted = region.predicted_ms if region.predicted_ms is not None else predicted_replay_ms(region, costs)
+    if predicted is None or region.before is None:
+        return None
+    if region.before_ms is not None:
+        return max(0.0, region.before_ms.median_ms - predicted)
+    idle = idle_ms(region.before)
+    return None if idle is None else max(0.0, idle - region.before.kernels_per_call * costs.node_gap_us / 1e3)
+
+
+def held_ms(region: RegionEvidence, costs: MachineCosts = H200) -> float:
+    """Time in the cell that a graph of this region could win; for ordering only.
+
+    Predicted saving where a timeline was taken, else eager time, else traced time, all times the number of calls.
+    """
+    saving = saving_ms(region, costs)
+    if saving is not None:
+        return saving * region.calls
+    if region.before_ms is not None:
+        return region.before_ms.median_ms * region.calls
+    walls = [trace.wall_ns for trace in region.traces]
+    return sum(walls) / len(walls) / 1e6 * region.calls if walls else 0.0
+
+
+def _is_waited_for(evidence: CellEvidence, region: RegionEvidence) -> bool:
+    """True where the cell waits for the device about once per call of the region."""
+    seen = len(evidence.trace.ops) if evidence.trace is not None else 0
+    waits = [site for site in sync_sites(evidence) if site.region is None]
+    if sum(site.executions for site in waits) >= _OFTEN * region.calls > 0:
+        return True
+    if waits and seen and max(site.executions for site in waits) >= 4 and region.calls > seen // 2:
+        return True  # the trace of the cell ended before its loop did
+    return any(
+        placed.finding.code == "GR101" and placed.finding.subject.endswith("synchronize()")
+        for placed in find_in_sources(((evidence.file, evidence.source),))
+    )
