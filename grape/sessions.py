@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .advisor import advise
+from .advisor import advise, predict
 from .errors import UsageError
-from .model import CellEvidence, MemoryCurve, RegionEvidence, Trace
+from .model import CellEvidence, MachineCosts, MemoryCurve, RegionEvidence, Trace
 from .options import Options
 from .render import Report, build_report
 
@@ -260,7 +260,9 @@ class Session:
             raise UsageError("this session is not open")
         memory = self._memory.stop()
         evidence = self._evidence(owner, memory, error)
-        self.report = owner.report = build_report(evidence, advise(evidence))
+        costs = _costs(owner, evidence)
+        evidence = predict(evidence, costs)
+        self.report = owner.report = build_report(evidence, advise(evidence, costs))
         return self.report
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
@@ -287,6 +289,14 @@ class Session:
             profile_only=self.options.profile,
             sources=_sources(owner),
         )
+
+
+def _costs(owner: Engine, evidence: CellEvidence) -> MachineCosts:
+    """This machine's constants, measured once something was profiled: until then nothing is predicted from them."""
+    from .profiling import machine_costs
+
+    profiled = any(region.before is not None for region in evidence.regions)
+    return machine_costs(owner.situation.backend.device) if evidence.cuda and profiled else MachineCosts()
 
 
 def _sources(owner: Engine) -> tuple[tuple[str, str], ...]:
