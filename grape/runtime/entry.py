@@ -16,6 +16,7 @@ from .outputs import Outputs
 from .placeholders import Placeholders, distinct
 from .prologue import Prologue
 from .recipe import Recipe
+from .slots import Slot
 
 __all__ = ["BLOCKED", "MISMATCH", "Entry"]
 
@@ -62,6 +63,8 @@ class Entry:
     keep: tuple[Any, ...] = ()
     """What the graph reads and nothing else refers to: constants brought to the device at capture."""
 
+    blocker: Slot | None = None
+    """Where the result lies that the last blocked replay would have overwritten."""
     _indices: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -91,9 +94,11 @@ class Entry:
                 return MISMATCH
         for slot in self.outputs.slots:
             if slot.occupied:
+                self.blocker = slot
                 return BLOCKED
         for index in astray:
             if placeholders.slots[index].occupied:
+                self.blocker = placeholders.slots[index]
                 return BLOCKED
         if self.effectful and (self._overlaps(leaves) or not self.guards.holds()):
             return MISMATCH

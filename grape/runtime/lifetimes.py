@@ -6,7 +6,7 @@ Observed on eager calls, by weak references. A result that nobody keeps may be h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -26,7 +26,6 @@ class Lifetimes:
         self._results: dict[int, dict[str, StorageWeakRef]] = {}
         self._judged: Counter[str] = Counter()
         self._kept: Counter[str] = Counter()
-        self._fed: Counter[str] = Counter()
         self._watched = 0
 
     @property
@@ -36,9 +35,9 @@ class Lifetimes:
     def arrive(self, call: int, leaves: Sequence[torch.Tensor]) -> None:
         given = {leaf.untyped_storage()._cdata for leaf in leaves}
         for path, reference in self._results.get(call - 1, {}).items():
-            self._fed[path] += reference.cdata in given and not reference.expired()
-        for path, reference in self._results.get(call - 2, {}).items():
             self._judged[path] += 1
+            self._kept[path] += not reference.expired() and reference.cdata not in given
+        for path, reference in self._results.get(call - 2, {}).items():
             self._kept[path] += not reference.expired()
         self._results = {call - 1: self._results[call - 1]} if call - 1 in self._results else {}
 
@@ -49,13 +48,6 @@ class Lifetimes:
             path: StorageWeakRef(leaf.untyped_storage()) for leaf, path in zip(after.leaves, after.paths, strict=True)
         }
 
-    def passing(self, several_shapes: bool) -> frozenset[str]:
-        """Results that were always dead two calls later and come back as arguments.
-
-        Where shapes change from call to call also those that do not come back: their memory is not written by the
-        very next call, in which they are still alive.
-        """
-        return frozenset(self._dead(path for path in self._judged if several_shapes or self._fed[path]))
-
-    def _dead(self, paths: Iterable[str]) -> Iterable[str]:
-        return (path for path in paths if not self._kept[path])
+    def passing(self) -> frozenset[str]:
+        """Results that one call later were always dead or an argument, and after that one dead."""
+        return frozenset(path for path, judged in self._judged.items() if judged and not self._kept[path])

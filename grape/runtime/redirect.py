@@ -71,6 +71,8 @@ def redirect(
         if view.offset or extent(probe) * probe.itemsize != storage.nbytes() or out_form(function) is None:
             continue
         sides = [request.store.slot((request.owner, "out", path, side), storage.nbytes()) for side in (0, 1)]
+        if not any(id(slot) not in taken and not slot.occupied for slot in sides):
+            sides = [request.store.vacant((request.owner, "out", path, "more"), storage.nbytes())]
         free = [slot for slot in sides if id(slot) not in taken and not slot.occupied]
         if free:
             # Not where the next graph writes, for this result will still be alive then; best where it reads.

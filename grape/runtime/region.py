@@ -180,7 +180,8 @@ class Region:
                 again = last is shape
                 result = self._replay(shape, leaves, containers, timer, again)
                 if result is BLOCKED:
-                    return self._serve_eagerly(args, kwargs, timer, shape, may_capture=again)
+                    may_capture = again or self._held_elsewhere(shape, leaves)
+                    return self._serve_eagerly(args, kwargs, timer, shape, may_capture=may_capture)
                 if result is not MISMATCH:
                     return result
                 return self._serve_eagerly(args, kwargs, timer, shape, may_capture=True)
@@ -247,7 +248,7 @@ class Region:
             else:
                 result = self._replay(shape, layout.leaves, layout.containers, timer, last is shape)
                 if result is BLOCKED:
-                    may_capture = last is shape
+                    may_capture = last is shape or self._held_elsewhere(shape, layout.leaves)
                 elif result is not MISMATCH:
                     return result
         if not self.situation.observing:
@@ -306,7 +307,7 @@ class Region:
             ranked.sort(key=lambda pair: len(pair[0]))
         astray, predictor = ranked[0][0], self.situation.predictor
         if predictor.waits_for(self):
-            predictor.learned(self, leaves, ranked[0][1], astray)
+            self._rounds += predictor.learned(self, leaves, ranked[0][1], astray)
             predictor.arrived(self, leaves)
         settled = not again or shape.strays < STRAYS or not astray or len(ranked) >= MAX_ENTRIES
         if not settled and self._in_slots(leaves, astray):
@@ -329,15 +330,20 @@ class Region:
         if self._rounds >= ROUNDS or not self.situation.observing or self.replays < 2:
             return
         if any(leaves[i].nbytes >= MIN_BYTES for i in astray):
-            self._rounds += 1
             self.situation.predictor.learn(self)
 
+    def _held_elsewhere(self, shape: Shape, leaves: Sequence[torch.Tensor]) -> bool:
+        """Whether what blocks every graph of the shape is kept for other purposes than to be this call's argument."""
+        given = {leaf.untyped_storage()._cdata for leaf in leaves}
+        blockers = [entry.blocker for entry in shape.entries if entry.blocker is not None and entry.blocker.occupied]
+        return bool(blockers) and all(slot.cdata not in given for slot in blockers)
+
     @property
-    def expected(self) -> Entry | None:
-        """The graph that is likely to serve the next call."""
+    def expected(self) -> Sequence[Entry]:
+        """The graphs that are likely to serve the next call."""
         last = self._last
         shape = (last.successor or last) if last is not None else None
-        return shape.entries[0] if shape is not None and shape.entries else None
+        return shape.entries if shape is not None else ()
 
     @property
     def copy_ns(self) -> float:
@@ -441,10 +447,6 @@ class Region:
     def _note_results(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with contextlib.suppress(Unsupported):
             self.lifetimes.leave(self.calls, flatten((result, args, kwargs), "result"))
-
-    def _shapes_change(self) -> bool:
-        """Whether a shape seldom follows itself."""
-        return sum(shape.successor is shape for shape in self.shapes.values()) * 4 < len(self.shapes)
 
     def _watched(
         self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any], may_capture: bool
@@ -651,7 +653,7 @@ class Region:
             ],
             store=situation.store,
             owner=self.owner,
-            in_place=self.lifetimes.passing(self._shapes_change()),
+            in_place=self.lifetimes.passing(),
             next=shape.successor.entries if shape.successor not in (None, shape) else (),
             writes=frozenset(self._writes),
             tolerance=situation.tolerance,

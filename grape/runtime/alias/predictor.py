@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -131,10 +131,10 @@ class Predictor:
         for owner, attribute, rule in CALLABLES:
             self._patch(owner, attribute, rule)
 
-    def learned(self, region: Region, leaves: Sequence[torch.Tensor], entry: Entry, astray: Sequence[int]) -> None:
-        """The call came, and these arguments had to be copied: whose results are they?"""
+    def learned(self, region: Region, leaves: Sequence[torch.Tensor], entry: Entry, astray: Sequence[int]) -> bool:
+        """The call came, and these arguments must be copied: whose results are they? False if nobody asked."""
         if self._learning is not region:
-            return
+            return False
         self._learning = None
         for index in astray:
             leaf = leaves[index]
@@ -152,6 +152,7 @@ class Predictor:
             site.targets.setdefault(made.ordinal, _Target(entry.paths[index]))
         self._made.clear()
         self.settle()
+        return True
 
     def _note(self, frame: Any, rule: Rule, name: tuple[int, str], result: Any) -> None:
         key = (id(frame.f_code), frame.f_lasti)
@@ -170,13 +171,12 @@ class Predictor:
         ordinal = site.ordinal
         site.ordinal = ordinal + 1
         target = site.targets.get(ordinal)
-        entry = region.expected if target is not None else None
-        if target is None or entry is None:
+        entries = region.expected if target is not None else ()
+        if target is None or not entries:
             return original(*args, **kwargs)
         start = time.perf_counter_ns()
-        slot = self._slot(entry, target.path)
-        if slot is None or slot.occupied or not self._plain_here(region):
-            self._score(site, ordinal, 0 if slot is None else _MISS // 2, "its last result is still alive")
+        slot = next((one for one in self._slots(entries, target.path) if not one.occupied), None)
+        if slot is None or not self._plain_here(region):
             return original(*args, **kwargs)
         try:
             plan = site.rule(self._device, args, kwargs)
@@ -205,12 +205,13 @@ class Predictor:
         site.overhead_ns += (began - start) + (time.perf_counter_ns() - done)
         return out
 
-    def _slot(self, entry: Entry, path: str) -> Slot | None:
-        index = entry.index_of(path)
-        if index is None:
-            return None
-        slot = entry.placeholders.slots.get(index)
-        return slot if slot is not None and entry.placeholders.addresses[index] == slot.address else None
+    def _slots(self, entries: Sequence[Entry], path: str) -> Iterator[Slot]:
+        """Where these graphs read the argument at `path` from, if that is the beginning of a slot."""
+        for entry in entries:
+            index = entry.index_of(path)
+            slot = entry.placeholders.slots.get(index) if index is not None else None
+            if slot is not None and entry.placeholders.addresses[index or 0] == slot.address:
+                yield slot
 
     def _plain_here(self, region: Region) -> bool:
         """No mode, transform, autocast or foreign capture would see another operator than the person wrote."""
