@@ -63,6 +63,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(**{"viewport": {"width": 1100, "height": 1400}, **options})
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(20_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(url)
         return page
@@ -91,7 +92,7 @@ def _free_port() -> int:
 
 @pytest.fixture(scope="session")
 def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
-    """JupyterLab and Notebook 7 of one server, with settings of its own. No token: it listens here only, for the test."""
+    """JupyterLab and Notebook 7 of one server, with settings of its own. It listens on this machine only."""
     home, folder = tmp_path_factory.mktemp("jupyter"), tmp_path_factory.mktemp("notebooks")
     for name, values in SETTINGS.items():
         file = home / "settings" / f"{name}.jupyterlab-settings"

@@ -37,8 +37,8 @@ def colours_in(page: Any, label: str) -> int:
     settle(page)
     script = """label => {
         const canvas = document.querySelector(`canvas[data-timeline=${label}]`);
-        const data = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-        return new Set(data).size;
+        const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        return new Set(new Uint32Array(image.data.buffer)).size;
     }"""
     return int(page.evaluate(script, label))
 
@@ -57,7 +57,8 @@ def event_point(page: Any, label: str, index: int) -> tuple[float, float]:
 
 def figures(page: Any) -> dict[str, str]:
     """The figures of the chosen region, as the page shows them."""
-    script = """() => Object.fromEntries([...document.querySelectorAll('.grape-figures > div')]
+    script = """() => Object.fromEntries(
+        [...document.querySelector('.grape-report').querySelectorAll('.grape-figures > div')]
         .map(one => [one.querySelector('dt').textContent, one.querySelector('dd').textContent]))"""
     found: dict[str, str] = page.evaluate(script)
     return found

@@ -139,8 +139,14 @@ function colours(view, timelines, mode) {
 
 // ---- elements ------------------------------------------------------------------------------------------------------
 
+// JupyterLab takes keys pressed in an output as its own (0 0 restarts the kernel), also where they are handled; it lets
+// be what carries this attribute, which must stand on the focused element itself.
+const OWN_KEYS = "data-lm-suppress-shortcuts";
+const FOCUSED = new Set(["button", "select", "input", "canvas", "summary", "pre"]);
+
 function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
+  if (FOCUSED.has(tag)) node.setAttribute(OWN_KEYS, "true");
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
@@ -560,8 +566,7 @@ class ReportView {
   _build() {
     const { root, view } = this;
     root.classList.add("grape-report");
-    // JupyterLab would take keys pressed in here as its own: 0 0 restarts the kernel.
-    root.setAttribute("data-lm-suppress-shortcuts", "true");
+    root.setAttribute(OWN_KEYS, "true");
     root.setAttribute("role", "region");
     root.setAttribute("aria-labelledby", this.titleId);
     this.tooltip = element("div", { class: "grape-tooltip", "aria-hidden": "true", hidden: true });

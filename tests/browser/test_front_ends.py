@@ -1,0 +1,257 @@
+"""The widget in JupyterLab 4 and Notebook 7: with a kernel, without one, trusted and not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.browser.notebooks import LOOP, MODEL, SAMPLE, STATUS, command, run_all, run_code, wait_for_notebook, write
+from tests.browser.pages import AXE_RULES, VIEW, colours_in, figures, pixels, settle, span, wait_for_view
+
+Opener = Callable[..., Any]
+
+OUTPUTS = "window.jupyterapp.shell.currentWidget.content.widgets[{}].model.outputs.toJSON()"
+
+
+@pytest.fixture(scope="module")
+def lab(browser: Any, jupyter: Any) -> Any:
+    """One JupyterLab with an executed notebook: a cell under %%grape, then a widget of recorded data."""
+    name = write(jupyter.folder, "run.ipynb", MODEL, LOOP, SAMPLE, STATUS)
+    context = browser.new_context(viewport={"width": 1300, "height": 1000}, accept_downloads=True)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    page.errors = []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.goto(f"{jupyter.url}/lab/tree/{name}")
+    wait_for_notebook(page)
+    run_all(page)
+    page.wait_for_function("document.querySelectorAll('.grape-report').length === 2")
+    yield page
+    page.screenshot(path=jupyter.folder / "lab.png")
+    context.close()
+
+
+def sample_view(page: Any) -> Any:
+    """The widget of recorded data: it is the last of the notebook."""
+    view = page.locator(".grape-report").last
+    view.scroll_into_view_if_needed()
+    return view
+
+
+def test_summary_first_then_the_widget(lab: Any) -> None:
+    outputs = lab.evaluate(OUTPUTS.format(1))
+    kinds = [sorted(output["data"]) for output in outputs]
+    assert [("text/html" in kind, "application/vnd.jupyter.widget-view+json" in kind) for kind in kinds] == [
+        (True, False),
+        (False, True),
+    ]
+    assert outputs[1]["data"]["text/plain"] == "Grape: timelines and memory, shown by front ends with Jupyter widgets"
+
+
+def test_the_widget_says_what_the_report_says(lab: Any) -> None:
+    said = json.loads(run_code(lab, "import json, grape; print(json.dumps(grape.last.to_dict()))"))
+    view = lab.locator(".grape-report").first
+    region = said["regions"][0]
+    assert view.locator(".grape-verdict").inner_text() == said["verdict"]
+    shown = figures(lab)
+    assert shown["calls"] == f"{region['calls']}, {region['replays']} replayed"
+    assert f"(n={region['before_ms']['n']}, " in shown["before"] and f"(n={region['after_ms']['n']}, " in shown["after"]
+    assert shown["outputs"] == region["verified"] == "identical"
+
+
+def test_operators_stand_at_the_line_that_issued_them(lab: Any) -> None:
+    lab.locator(".grape-report").first.scroll_into_view_if_needed()
+    assert colours_in(lab, "before") > 4
+    names = lab.evaluate(f"{VIEW}.view.places.map(p => p[0] && `${{p[0][1]}} ${{p[0][2]}}`)")
+    assert "6 step" in names
+    rows = lab.evaluate(f"{VIEW}.pictures[0].timeline.rows.map(r => r.label)")
+    assert rows[0] == "lines" and "operators" in rows
+
+
+def test_apply_and_undo_act_in_the_kernel(lab: Any) -> None:
+    view = sample_view(lab)
+    apply, undo = (view.get_by_role("button", name=f"{word} GR101") for word in ("Apply", "Undo"))
+    assert apply.is_enabled() and undo.is_disabled()
+    apply.click()
+    view.get_by_text("applied 2", exact=True).wait_for()
+    assert run_code(lab, STATUS) == "applied: [2]"
+    assert apply.is_disabled() and undo.is_enabled()
+    undo.click()
+    view.get_by_text("took 2 back", exact=True).wait_for()
+    assert run_code(lab, STATUS) == "applied: []"
+    assert apply.is_enabled() and undo.is_disabled()
+
+
+def test_an_error_of_the_kernel_is_one_line(lab: Any) -> None:
+    view = sample_view(lab)
+    view.get_by_role("button", name="Undo: run GPT2LMHeadModel.forward eagerly again").click()
+    view.get_by_text("GPT2LMHeadModel.forward cannot be undone here", exact=True).wait_for()
+
+
+def test_undo_of_a_region_releases_its_graphs(lab: Any) -> None:
+    assert "replays" in run_code(lab, "%grape status")
+    view = lab.locator(".grape-report").first
+    view.get_by_role("button", name="Undo: run step eagerly again").click()
+    view.get_by_text(re.compile("^undone: step at In")).wait_for()
+    assert "replays" not in run_code(lab, "%grape status")
+
+
+def test_downloads(lab: Any) -> None:
+    view = lab.locator(".grape-report").first
+    with lab.expect_download() as found:
+        view.get_by_role("button", name="Download trace").click()
+    trace = json.loads(Path(found.value.path()).read_text())
+    assert {"M", "X"} <= {event["ph"] for event in trace["traceEvents"]}
+    with lab.expect_download() as found:
+        view.get_by_role("button", name="Download HTML").click()
+    page = Path(found.value.path()).read_text()
+    assert page.startswith("<!doctype html>") and "startPage(" in page
+
+
+def test_keys_are_the_views_own(lab: Any) -> None:
+    """0 0 restarts the kernel and x cuts the cell, where JupyterLab takes the keys."""
+    view = sample_view(lab)
+    cells = "window.jupyterapp.shell.currentWidget.content.widgets.length"
+    before = lab.evaluate(cells)
+    for focused in (view.locator("canvas[data-timeline=before]"), view.get_by_role("button", name="Zoom in")):
+        focused.focus()
+        for key in ("+", "0", "0", "x", "Escape", "d", "d"):
+            lab.keyboard.press(key)
+    settle(lab)
+    assert lab.locator(".jp-Dialog").count() == 0 and lab.evaluate(cells) == before
+
+
+def test_accessible_in_the_notebook(lab: Any) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    # The page around the view is JupyterLab's, with its own headings and landmarks.
+    wcag = {"runOnly": {"type": "tag", "values": [tag for tag in AXE_RULES["runOnly"]["values"] if "wcag" in tag]}}
+    found = Axe().run(lab, context=".grape-report", options=wcag).response["violations"]
+    assert [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found] == []
+
+
+def test_theme_switch(lab: Any) -> None:
+    lab.locator(".grape-report").first.scroll_into_view_if_needed()
+    light, ink = pixels(lab, "before"), lab.evaluate(f"{VIEW}.theme.ink")
+    set_theme = "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
+    lab.evaluate(set_theme, "JupyterLab Dark")
+    try:
+        lab.wait_for_function(f"ink => {VIEW}.theme.ink !== ink", arg=ink)
+        assert pixels(lab, "before") != light
+    finally:
+        lab.evaluate(set_theme, "JupyterLab Light")
+        lab.wait_for_function(f"ink => {VIEW}.theme.ink === ink", arg=ink)
+
+
+def test_a_second_run_closes_the_first_view(lab: Any) -> None:
+    widgets = (
+        "import ipywidgets.widgets.widget as w\n"
+        "print(sum(type(one).__name__ == 'ReportWidget' for one in w._instances.values()))"
+    )
+    before = run_code(lab, widgets)
+    lab.evaluate(
+        """async () => { const { content, sessionContext } = window.jupyterapp.shell.currentWidget;
+        content.activeCellIndex = 1; await window.jupyterapp.commands.execute('notebook:run-cell'); }"""
+    )
+    lab.wait_for_function("document.querySelectorAll('.grape-report').length === 2")
+    assert run_code(lab, widgets) == before == "2"
+
+
+def test_no_error_in_any_script(lab: Any) -> None:
+    assert lab.errors == []
+
+
+def saved(lab: Any, jupyter: Any, name: str, *, state: bool) -> str:
+    """The notebook as JupyterLab saves it, with or without the widgets' state; the name of a copy."""
+    command(lab, "docmanager:save")
+    lab.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
+    notebook = nbformat.read(jupyter.folder / "run.ipynb", as_version=4)
+    assert notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    if not state:
+        del notebook.metadata["widgets"]
+    nbformat.write(notebook, jupyter.folder / name)
+    return name
+
+
+def reopen(browser: Any, jupyter: Any, name: str, *, trusted: bool) -> Any:
+    page = browser.new_context(viewport={"width": 1300, "height": 1000}).new_page()
+    page.set_default_timeout(20_000)
+    page.goto(f"{jupyter.url}/lab/tree/{name}?reset")
+    wait_for_notebook(page)
+    if trusted:
+        page.evaluate("window.jupyterapp.commands.execute('notebook:trust')")
+        page.get_by_role("button", name="Trust").click()
+    return page
+
+
+def test_saved_with_state_and_trusted_it_draws_without_running(lab: Any, browser: Any, jupyter: Any) -> None:
+    page = reopen(browser, jupyter, saved(lab, jupyter, "with.ipynb", state=True), trusted=True)
+    wait_for_view(page)
+    page.locator(".grape-report").first.scroll_into_view_if_needed()
+    assert colours_in(page, "before") > 4
+    page.context.close()
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_saved_and_untrusted_the_summary_stands(lab: Any, browser: Any, jupyter: Any, state: bool) -> None:
+    verdict = lab.locator(".grape-report .grape-verdict").first.inner_text()
+    page = reopen(browser, jupyter, saved(lab, jupyter, f"untrusted-{state}.ipynb", state=state), trusted=False)
+    output = page.locator(".jp-OutputArea").nth(1)
+    output.scroll_into_view_if_needed()
+    assert verdict in output.inner_text()
+    assert page.locator(".grape-report").count() == 0
+    page.context.close()
+
+
+def test_nbconvert_keeps_the_summary(lab: Any, jupyter: Any, open_page: Opener) -> None:
+    from nbconvert import HTMLExporter
+
+    verdict = lab.locator(".grape-report .grape-verdict").first.inner_text()
+    body, _ = HTMLExporter().from_filename(str(jupyter.folder / saved(lab, jupyter, "converted.ipynb", state=False)))
+    file = jupyter.folder / "converted.html"
+    file.write_text(body)
+    page = open_page("about:blank")
+    page.route("http*://**", lambda route: route.abort())
+    page.goto(file.as_uri())
+    assert verdict in page.locator("body").inner_text()
+
+
+def test_a_restarted_kernel_is_said(lab: Any) -> None:
+    """Last of the module: the widgets of the old kernel do not answer any more."""
+    view = sample_view(lab)
+    lab.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
+    wait_for_notebook(lab)
+    view.locator("canvas[data-timeline=before]").focus()
+    lab.keyboard.press("+")
+    assert span(lab)[1] > 0
+    view.get_by_role("button", name="Apply GR101").click()
+    view.get_by_text("no answer yet: the kernel is busy, or was restarted since").wait_for(timeout=15_000)
+
+
+def test_notebook_7(jupyter: Any, open_page: Opener) -> None:
+    name = write(jupyter.folder, "seven.ipynb", MODEL, LOOP)
+    page = open_page(f"{jupyter.url}/notebooks/{name}")
+    wait_for_notebook(page)
+    run_all(page)
+    wait_for_view(page)
+    page.locator(".grape-report").scroll_into_view_if_needed()
+    assert colours_in(page, "before") > 4
+    everything = span(page)
+    page.locator("canvas[data-timeline=before]").click(position={"x": 300, "y": 30})
+    page.mouse.wheel(0, -200)
+    page.wait_for_function(f"{VIEW}.viewport.to - {VIEW}.viewport.from < {0.9 * (everything[1] - everything[0])}")
+
+
+def test_no_widget_leaves_the_summary_alone(jupyter: Any, open_page: Opener) -> None:
+    name = write(jupyter.folder, "plain.ipynb", MODEL, LOOP.replace("%%grape", "%%grape --no-widget"))
+    page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")
+    wait_for_notebook(page)
+    run_all(page)
+    outputs = page.evaluate(OUTPUTS.format(1))
+    assert [sorted(output["data"]) for output in outputs] == [["text/html", "text/plain"]]
