@@ -79,6 +79,11 @@ class Engine:
             lines += [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in self.report.findings]
         return "\n".join(lines)
 
+    @property
+    def applied_count(self) -> int:
+        """How many regions hold graphs; `status` and `undo` number them from 1."""
+        return len(self._applied())
+
     def _applied(self) -> list[Any]:
         return [region for region in self.interceptor.regions if region.entries]
 
@@ -258,11 +263,16 @@ class Session:
         owner = self._leave()
         if owner is None:
             raise UsageError("this session is not open")
+        from .fixing import with_fixes
+
         memory = self._memory.stop()
         evidence = self._evidence(owner, memory, error)
         costs = _costs(owner, evidence)
         evidence = predict(evidence, costs)
-        self.report = owner.report = build_report(evidence, advise(evidence, costs))
+        # A script's source is the whole file, which must not run again to compare a rewrite of it.
+        namespace = self.namespace if self._file_names is not None else None
+        findings = with_fixes(evidence, advise(evidence, costs), namespace)
+        self.report = owner.report = build_report(evidence, findings)
         return self.report
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:

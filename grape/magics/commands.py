@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from ..model import CODES
 from .documentation import line_help
+from .rewrites import AppliedRewrites, diff_text
 
 if TYPE_CHECKING:
     from ..render import Report
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "Command", "run_command"]
 
 _NOTHING_YET = "nothing has run under %%grape yet"
+
+rewrites = AppliedRewrites()
+"""The rewrites of source that were taken in this process; ``%grape reset`` and unloading forget them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +75,60 @@ def _report() -> Report:
     return report
 
 
+def _number(command: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        where = "%grape status" if command == "undo" else "%grape diff"
+        raise UsageError(f"%grape {command} takes a number from {where}, not '{text}'")
+    return int(text)
+
+
+def _shell() -> Any:
+    from IPython.core.getipython import get_ipython
+
+    return get_ipython()
+
+
 def _status(_: str | None) -> str:
     sessions = _sessions()
-    return sessions.engine().status() if sessions is not None else _NOTHING_YET
+    if sessions is None:
+        return _NOTHING_YET
+    engine = sessions.engine()
+    if not rewrites:
+        return str(engine.status())
+    return "\n".join([engine.status(), *rewrites.status(engine.applied_count + 1)])
 
 
 def _undo(number: str | None) -> str:
-    if number is not None and not (number.isascii() and number.isdigit()):
-        raise UsageError(f"%grape undo takes a number from %grape status, not '{number}'")
+    chosen = _number("undo", number)
     sessions = _sessions()
     if sessions is None:
         return f"nothing to undo: {_NOTHING_YET}"
-    return str(sessions.engine().undo(int(number) if number is not None else None))
+    engine = sessions.engine()
+    if not rewrites:
+        return str(engine.undo(chosen))
+    graphs = engine.applied_count
+    if chosen is None:
+        undone = [engine.undo(None)] if graphs else []
+        return "\n".join([*undone, rewrites.undo_all(_shell())])
+    if graphs < chosen <= graphs + len(rewrites):
+        return rewrites.undo(chosen - graphs - 1, _shell())
+    if chosen > graphs:
+        raise UsageError(f"nothing is applied under the number {chosen}; see %grape status")
+    return str(engine.undo(chosen))
+
+
+def _diff(number: str | None) -> str:
+    return diff_text(_report(), _number("diff", number))
+
+
+def _apply(number: str | None) -> str:
+    return rewrites.apply(_report(), _number("apply", number), _shell())
 
 
 def _reset(_: str | None) -> str:
+    rewrites.clear()
     sessions = _sessions()
     return sessions.engine().reset() if sessions is not None else f"nothing to reset: {_NOTHING_YET}"
 
@@ -153,6 +196,8 @@ COMMANDS: dict[str, Command] = {
     command.name: command
     for command in (
         Command(name="status", argument="", help="what is accelerated now, and what it holds", run=_status),
+        Command(name="diff", argument="[N]", help="what the fixes of the last report change in your code", run=_diff),
+        Command(name="apply", argument="[N]", help="take fix N, or all verified ones: a new cell source", run=_apply),
         Command(name="undo", argument="[N]", help="take back what was applied: all, or number N", run=_undo),
         Command(name="reset", argument="", help="forget everything and release all graphs", run=_reset),
         Command(name="save", argument="FILE", help="write the last report: .html, .json or .txt", run=_save),

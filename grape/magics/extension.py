@@ -12,7 +12,7 @@ from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic import no_var_expand, output_can_be_silenced
 
 from ..errors import GrapeError
-from .commands import run_command
+from .commands import rewrites, run_command
 from .completion import grape_matcher
 from .documentation import cell_help, line_help
 from .hooks import CellHooks
@@ -31,6 +31,7 @@ def load(ipython: Any) -> None:
     with ExitStack() as undo:
         hooks = CellHooks(ipython)
         undo.callback(_close_engine)
+        undo.callback(rewrites.clear)
         undo.callback(close_views)
         _add_transformer(ipython, hooks, undo)
         _add_matcher(ipython, undo)

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from .registry import FIXES, fix, moved
 from .result import Refused, Rewritten
+from .several import Combined, fix_all
 from .source import digest, split_magic, unified_diff
 
-__all__ = ["FIXES", "Refused", "Rewritten", "digest", "fix", "moved", "split_magic", "unified_diff"]
+__all__ = [
+    "FIXES",
+    "Combined",
+    "Refused",
+    "Rewritten",
+    "digest",
+    "fix",
+    "fix_all",
+    "moved",
+    "split_magic",
+    "unified_diff",
+]

@@ -626,7 +626,11 @@ def test_saved_files(ran: InteractiveShell, tmp_path: Path) -> None:
     ("line", "said"),
     [
         ("statsu", "unknown command 'statsu'; did you mean status?"),
-        ("zzz", "unknown command 'zzz'; commands: status, undo, reset, save, trace, view, doctor, explain, help"),
+        (
+            "zzz",
+            "unknown command 'zzz'; commands: status, diff, apply, undo, reset, save, trace, view, doctor, explain, "
+            "help",
+        ),
         ("status now", "%grape status takes no argument; 'now' is too much"),
         ("undo 1 2", "%grape undo takes one argument, [N]; '2' is too much"),
         ("undo last", "%grape undo takes a number from %grape status, not 'last'"),

@@ -4,6 +4,8 @@
         y = x * torch.tensor(0.5, device="cuda")            for x in batches:
                                                                 y = x * scale
 
+``x[mask] = 0.0`` sends its number too; `masked_fill_` does not (see `masked_writes`).
+
 The value must be the same each time: made from literals and from names that the loop does not bind. It must only
 ever be read: an operand, or an argument of a function of torch that makes a new tensor.
 """
@@ -18,6 +20,7 @@ from ...model import Finding
 from ..code import Code, Loop, descendants
 from ..effects import CONSTANTS, call_name, only_statement
 from ..result import Refused
+from . import masked_writes
 
 __all__ = ["fix"]
 
@@ -41,6 +44,8 @@ def fix(code: Code, finding: Finding) -> str | Refused:
     assert finding.at is not None
     line = finding.at.line
     found = [call for call in code.on_line(line, cst.Call) if _makes_constant(call)]
+    if not found and (filled := masked_writes.filled(code, finding)) is not None:
+        return filled
     if not found:
         return Refused(why="no tensor is made from a literal on the line (`torch.tensor(...)`)", line=line)
     if len(found) > 1:

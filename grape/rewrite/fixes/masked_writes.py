@@ -37,6 +37,17 @@ def fix(code: Code, finding: Finding) -> str | Refused:
     return Refused(why="no write through a mask stands on the line; a dense read would add in another order", line=line)
 
 
+def filled(code: Code, finding: Finding) -> str | Refused | None:
+    """The same for a number that is written through a mask; None where nothing of that kind stands on the line."""
+    assert finding.at is not None
+    for statement in code.on_line(finding.at.line, cst.SimpleStatementLine):
+        small = only_statement(statement)
+        target = small.targets[0].target if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
+        if isinstance(small, cst.Assign) and isinstance(target, cst.Subscript) and _is_number(small.value):
+            return _write(code, finding, small, target)
+    return None
+
+
 def _write(code: Code, finding: Finding, small: cst.Assign, target: cst.Subscript) -> str | Refused:
     line = code.line(small)
     mask, tensor = _index(target), target.value

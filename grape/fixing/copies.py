@@ -1,0 +1,75 @@
+"""A namespace to run code in that shares nothing with the person's own: what the code uses, copied."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..runtime.trampoline import written_code
+from .safety import Unsafe, names_bound, names_used
+
+__all__ = ["copied"]
+
+
+def copied(trees: list[Any], namespace: Mapping[str, Any], most_bytes: int) -> dict[str, Any]:
+    """Copies of what the trees name in `namespace`, aliases kept. Raises `Unsafe` where something has no copy.
+
+    Functions of the notebook become functions of the new namespace, in the code that the person wrote; modules of
+    Python are shared. `most_bytes` bounds the tensors that are copied.
+    """
+    fresh: dict[str, Any] = {"__name__": namespace.get("__name__", "__main__"), "__builtins__": __builtins__}
+    memo: dict[int, Any] = {}
+    wanted = set().union(*map(names_used, trees))
+    bound = set().union(*map(names_bound, trees))
+    seen: set[str] = set()
+    held = 0
+    while wanted:
+        name = wanted.pop()
+        if name in seen or name not in namespace:
+            continue
+        seen.add(name)
+        value = namespace[name]
+        if isinstance(value, types.FunctionType) and value.__globals__ is namespace:
+            fresh[name] = _function(value, fresh, memo)
+            wanted |= set(written_code(value).co_names)
+            continue
+        if isinstance(value, (types.ModuleType, type)):
+            fresh[name] = value
+            continue
+        held += _bytes(value)
+        if held > most_bytes:
+            raise Unsafe(f"what it uses is larger than {most_bytes >> 20} MB")
+        try:
+            fresh[name] = copy.deepcopy(value, memo)
+        except Exception as error:
+            if name in bound:
+                continue  # most often a result that the code makes anew; if it does not, running it will tell
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise Unsafe(f"`{name}` cannot be copied: {why}") from None
+    return fresh
+
+
+def _function(function: types.FunctionType, fresh: dict[str, Any], memo: dict[int, Any]) -> types.FunctionType:
+    code = written_code(function)
+    made = types.FunctionType(code, fresh, function.__name__, copy.deepcopy(function.__defaults__, memo))
+    made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
+    if inspect.iscoroutinefunction(function):
+        raise Unsafe(f"`{function.__name__}` waits")
+    return made
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.untyped_storage().nbytes()
+    if isinstance(value, torch.nn.Module):
+        return sum(_bytes(tensor) for tensor in (*value.parameters(), *value.buffers()))
+    if isinstance(value, dict):
+        return sum(map(_bytes, value.values()))
+    if isinstance(value, (list, tuple, set)):
+        return sum(map(_bytes, value))
+    return 0

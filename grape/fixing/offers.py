@@ -1,0 +1,110 @@
+"""Which findings of a cell have a rewrite, with its difference, and whether both were seen to compute the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
+from ..rewrite import FIXES, Refused, Rewritten, fix
+from .verify import verify
+
+__all__ = ["find_fix", "source_of", "with_fixes"]
+
+_SECONDS = 2.0
+"""For the verifications of one cell: it runs twice more in each."""
+
+_MASKED = ("aten.index.", "aten.index_put.", "aten.index_put_.")
+
+
+def source_of(evidence: CellEvidence, file: str) -> str | None:
+    """The source of a cell or file as it was typed, as far as that is known; None where it is not."""
+    if file == evidence.file:
+        return evidence.source
+    source = dict(evidence.sources).get(file)
+    if source is None or "get_ipython()" in source:
+        return None
+    # What ran before under ``%%grape`` is kept with that line as the comment that it became.
+    return source[2:] if source.startswith("# %%grape") else source
+
+
+def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Refused:
+    """The rewrite for one finding, with what the traces say about its line."""
+    if finding.code not in FIXES:
+        return Refused(why=f"there is no rewrite for {finding.code}")
+    if finding.at is None:
+        return Refused(why="the finding names no line")
+    source = source_of(evidence, finding.at.file)
+    if source is None:
+        return Refused(why=f"the source of {finding.at.file} is not known as it was typed")
+    try:
+        return fix(source, finding)
+    except Exception as error:  # the report must not be lost with it
+        return Refused(why=f"the rewrite failed: {type(error).__name__}")
+
+
+def with_fixes(
+    evidence: CellEvidence, findings: tuple[Finding, ...], namespace: Mapping[str, Any] | None
+) -> tuple[Finding, ...]:
+    """`findings`, each with its fix where there is one. Fixes are numbered from 1 in the order of the findings.
+
+    The cell runs again on copies of `namespace`, with and without each rewrite, where that is safe and quick; a
+    rewrite that computes something else is not offered. None as namespace verifies nothing.
+    """
+    deadline = time.perf_counter() + _SECONDS
+    offered: dict[str, Fix | None] = {}
+    result = []
+    for finding in findings:
+        finding = _with_shapes(evidence, finding)
+        made = find_fix(evidence, finding)
+        if isinstance(made, Rewritten):
+            if made.diff not in offered:
+                number = sum(1 for known in offered.values() if known is not None) + 1
+                offered[made.diff] = _offer(evidence, finding, made, number, namespace, deadline)
+            finding = replace(finding, fix=offered[made.diff])
+        result.append(finding)
+    return tuple(result)
+
+
+def _offer(
+    evidence: CellEvidence,
+    finding: Finding,
+    made: Rewritten,
+    number: int,
+    namespace: Mapping[str, Any] | None,
+    deadline: float,
+) -> Fix | None:
+    here = finding.at is not None and finding.at.file == evidence.file
+    left = deadline - time.perf_counter()
+    if namespace is None or not here or evidence.error is not None or 2e-3 * evidence.wall_ms > left:
+        return Fix(id=number, diff=made.diff, verified=False)
+    checked = verify(evidence.source, made.source, namespace)
+    if checked.result == "different":
+        return None
+    return Fix(id=number, diff=made.diff, verified=checked.result == "identical")
+
+
+def _with_shapes(evidence: CellEvidence, finding: Finding) -> Finding:
+    """A finding about a mask with the shapes of tensor and mask, each time the line wrote or read through one."""
+    if finding.code not in ("GR103", "GR401") or finding.at is None:
+        return finding
+    found = []
+    for op in _ops(evidence):
+        at = op.inner if op.inner is not None and op.inner.file == finding.at.file else op.user
+        if at is None or (at.file, at.line) != (finding.at.file, finding.at.line) or not op.name.startswith(_MASKED):
+            continue
+        views: list[TensorView] = list(op.tensors())[:2]
+        if len(views) < 2 or views[1].dtype != "bool":
+            return finding
+        found.append(tuple(tuple(view.shape) for view in views))
+    if not found:
+        return finding
+    return replace(finding, evidence=(*finding.evidence, ("operand_shapes", tuple(dict.fromkeys(found)))))
+
+
+def _ops(evidence: CellEvidence) -> Iterator[OpRecord]:
+    traces: list[Trace] = [trace for region in evidence.regions for trace in region.traces]
+    for trace in [*traces, *([evidence.trace] if evidence.trace is not None else [])]:
+        yield from trace.ops

@@ -1,0 +1,160 @@
+"""Does a rewritten cell compute what the cell computed? Both run on copies of the namespace, from one random state."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from ..rewrite import Refused
+from ..rewrite.source import mask
+from .copies import copied
+from .safety import Unsafe, check_source
+
+__all__ = ["MOST_BYTES", "Verification", "verify"]
+
+MOST_BYTES = 256 << 20
+"""Tensors that are copied for one verification, twice each."""
+
+_FILENAME = "<grape: verification>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What came of running both. "different" means that the rewrite must not be offered."""
+
+    result: Literal["identical", "not verified", "different"]
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.result}: {self.why}" if self.why else self.result
+
+
+def verify(old: str, new: str, namespace: Mapping[str, Any], *, most_bytes: int = MOST_BYTES) -> Verification:
+    """Run both sources on copies of what they use of `namespace`, and compare every name, tensor bits and output.
+
+    Runs nothing that may do more than compute; see `safety`. Nothing of `namespace` is written, the random states and
+    the grad mode are left as they were. Names that only the rewrite binds do not count.
+    """
+    try:
+        codes, trees = [], []
+        for source in (old, new):
+            masked = mask(source)
+            if isinstance(masked, Refused):
+                raise Unsafe(str(masked))
+            if any("%%" not in line for line in masked.lines):
+                raise Unsafe("the cell has magic or shell lines")
+            trees.append(check_source(masked.text, namespace))
+            codes.append(compile(masked.text, _FILENAME, "exec", dont_inherit=True))
+        spaces = [copied(trees, namespace, most_bytes) for _ in codes]
+    except Unsafe as unsafe:
+        return Verification(result="not verified", why=str(unsafe))
+    except torch.OutOfMemoryError:
+        return Verification(result="not verified", why="there is no memory for copies")
+    with _left_as_it_was():
+        before, after = (_run(code, space) for code, space in zip(codes, spaces, strict=True))
+    return _compared(before, after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    space: dict[str, Any]
+    output: str
+    error: BaseException | None
+
+
+def _run(code: types.CodeType, space: dict[str, Any]) -> _Ran:
+    output = io.StringIO()
+    error: BaseException | None = None
+    with _left_as_it_was(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            exec(code, space)
+        except (Exception, KeyboardInterrupt) as raised:
+            error = raised
+    return _Ran(space, output.getvalue(), error)
+
+
+def _compared(before: _Ran, after: _Ran) -> Verification:
+    if before.error is not None:
+        why = f"the cell raised {type(before.error).__name__} when it ran again"
+        return Verification(result="not verified", why=why)
+    if isinstance(after.error, (KeyboardInterrupt, torch.OutOfMemoryError)):
+        return Verification(result="not verified", why=type(after.error).__name__)
+    if after.error is not None:
+        return Verification(result="different", why=f"the rewrite raised {type(after.error).__name__}: {after.error}")
+    if before.output != after.output:
+        return Verification(result="different", why="it printed something else")
+    for name, value in before.space.items():
+        if name.startswith("__"):
+            continue
+        if name not in after.space:
+            return Verification(result="different", why=f"`{name}` is missing")
+        try:
+            if not _same(value, after.space[name]):
+                return Verification(result="different", why=f"`{name}` differs")
+        except Unsafe as unsafe:
+            return Verification(result="not verified", why=f"`{name}` is a {unsafe}, which has no comparison")
+    return Verification(result="identical")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal types, values and bits. Raises `Unsafe` for what cannot be compared."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return _same_tensor(one, other)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, float):
+        return bool(one.hex() == other.hex())
+    if isinstance(one, (torch.nn.Module, torch.optim.Optimizer)):
+        return _same(dict(one.state_dict()), dict(other.state_dict()))
+    if isinstance(one, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)):
+        return one is other or isinstance(one, types.FunctionType)
+    if isinstance(one, (torch.utils.data.DataLoader, torch.utils.data.Dataset)):
+        return True
+    if isinstance(one, (bool, int, complex, str, bytes, set, range, torch.device, torch.dtype, type(None))):
+        return bool(one == other)
+    if isinstance(one, (enumerate, zip, map, filter)):
+        return True
+    raise Unsafe(type(one).__name__)
+
+
+def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if (one.shape, one.dtype, one.device, one.layout) != (other.shape, other.dtype, other.device, other.layout):
+        return False
+    if one.layout is not torch.strided:
+        raise Unsafe("sparse tensor")
+    flat = [tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1) for tensor in (one, other)]
+    if not flat[0].numel():
+        return True
+    return bool(torch.equal(flat[0].view(torch.uint8), flat[1].view(torch.uint8)))
+
+
+@contextlib.contextmanager
+def _left_as_it_was() -> Iterator[None]:
+    """The random states of Python, NumPy and torch, and the grad mode."""
+    python, cpu = random.getstate(), torch.get_rng_state()
+    numpy = sys.modules.get("numpy")
+    arrays = numpy.random.get_state() if numpy is not None else None
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    grad = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        random.setstate(python)
+        torch.set_rng_state(cpu)
+        if numpy is not None:
+            numpy.random.set_state(arrays)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)

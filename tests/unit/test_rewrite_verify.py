@@ -1,0 +1,150 @@
+"""A rewrite is compared on copies of the namespace, or not at all; the person's objects are never touched."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from grape.fixing import verify
+from tests.unit.rewrite_cases import outcome
+
+# The first optimizer of a process imports what wraps `torch.manual_seed`.
+torch.optim.SGD([torch.zeros(1)], lr=0.1)
+
+DEFINITIONS = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return torch.relu(self.inner(x))
+
+def scaled(x, k=2.0):
+    seen.append(k)
+    return x * k
+"""
+
+
+@pytest.fixture
+def namespace(tmp_path: Any) -> dict[str, Any]:
+    """As a notebook has it: classes and functions come from source that `inspect` finds."""
+    torch.manual_seed(0)
+    space: dict[str, Any] = {"__name__": "__main__", "torch": torch, "os": os, "time": time, "random": random}
+    path = tmp_path / "cell.py"
+    path.write_text(DEFINITIONS)
+    exec(compile(DEFINITIONS, str(path), "exec"), space)
+    space["__name__"] = "__main__"
+    exec("net = Net(); xs = [torch.randn(2, 4) for _ in range(3)]; seen = []; y = net(xs[0])", space)
+    exec("optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)", space)
+    exec("scores = [0.0]; view = xs[0][0]; functions = [os.remove]", space)
+    return space
+
+
+SAME = [
+    ("s = [scaled(x).sum().item() for x in xs]", "s = [v.item() for v in [scaled(x).sum() for x in xs]]"),
+    (
+        "scores.append(xs[0].sum().item())\nprint(scores)",
+        "r = xs[0].sum().item()\nscores += [r]\nprint(scores)",
+    ),
+    ("z = torch.rand(3)", "z = torch.rand(3)"),
+    ("z = torch.full((2,), float('nan'))", "z = torch.tensor([float('nan')] * 2)"),
+    ("xs[0].mul_(2)\nz = view * 1", "xs[0].add_(xs[0])\nz = view * 1"),
+    ("%%grape\nz = xs[0] + 1", "%%grape\nz = 1 + xs[0]"),
+    ("y = net.inner(xs[0]) * 2", "y = 2 * net.inner(xs[0])"),
+    (
+        "for x in xs:\n    optimizer.zero_grad()\n    net.inner(x).sum().backward()\n    optimizer.step()",
+        "for i in range(3):\n    x = xs[i]\n    optimizer.zero_grad()\n    net.inner(x).sum().backward()\n"
+        "    optimizer.step()",
+    ),
+]
+DIFFERENT = [
+    ("z = torch.rand(3)", "torch.rand(1)\nz = torch.rand(3)", "`z` differs"),
+    ("z = torch.zeros(2)", "z = -torch.zeros(2)", "`z` differs"),
+    ("z = torch.zeros(2)", "z = torch.zeros(2, dtype=torch.int32)", "`z` differs"),
+    ("z = xs[0].sum().item()", "z = xs[0].sum()", "`z` differs"),
+    ("z = 1", "a = 1", "`z` is missing"),
+    ("print(1)", "print(2)", "it printed something else"),
+    ("z = xs[0]", "z = xs[9]", "the rewrite raised IndexError: list index out of range"),
+    ("z = xs[0] * 1", "xs[0].zero_()\nz = xs[1] * 1", "differs"),
+    ("optimizer.zero_grad()", "net.inner(xs[0]).sum().backward()\noptimizer.step()", "differs"),
+]
+NOT_RUN = [
+    ("os.remove('x')", "`os.remove` is code that was not looked at"),
+    ("f = os.remove\nf('x')", "`os.remove` is code that was not looked at"),
+    ("f = functions[0]\nf('x')", "`functions` holds functions"),
+    ("time.sleep(9)", "`time.sleep` is code that was not looked at"),
+    ("open('x', 'w')", "`open` may do more than compute"),
+    ("torch.save(net, 'x')", "`torch.save` is code that was not looked at"),
+    ("torch.set_num_threads(1)", "`torch.set_num_threads` is code that was not looked at"),
+    ("torch.backends.cudnn.benchmark = True", "it reaches into the module `torch`"),
+    ("xs[0].__class__", "it reaches for `__class__`"),
+    ("import subprocess", "it imports `subprocess`"),
+    ("class A:\n    pass", "it has a statement that is not run again: classdef"),
+    ("global z\nz = 1", "it has a statement that is not run again: global"),
+    ("xs[0].register_hook(print)", "`xs[0].register_hook` may do more than compute"),
+    ("(lambda: 1)()", "what `lambda: 1` is cannot be told"),
+    ("!rm x", "the cell has magic or shell lines"),
+    ("missing(1)", "the cell raised NameError when it ran again"),
+    ("net(xs[0])", "`Net.forward` uses `weights` of the notebook"),
+    ("z = big + 1", "what it uses is larger than 1 MB"),
+    ("with torch.no_grad():\n    z = handle", "`handle` is a TextIOWrapper, which is not copied"),
+]
+
+
+def _snapshot(space: dict[str, Any]) -> Any:
+    state = {name: value.clone() for name, value in space["net"].state_dict().items()}
+    plain = {name: outcome(space[name]) for name in ("xs", "scores", "seen", "view", "y")}
+    return outcome(state), plain, sorted(space), random.getstate(), outcome(torch.get_rng_state())
+
+
+@pytest.mark.parametrize(("old", "new"), SAME)
+def test_identical(old: str, new: str, namespace: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    before = _snapshot(namespace)
+    assert str(verify(old, new, namespace)) == "identical"
+    assert _snapshot(namespace) == before
+    assert capsys.readouterr() == ("", "")
+    assert namespace["net"].calls == 1 and namespace["net"].inner.weight.grad is None
+
+
+@pytest.mark.parametrize(("old", "new", "why"), DIFFERENT)
+def test_different(old: str, new: str, why: str, namespace: dict[str, Any]) -> None:
+    before = _snapshot(namespace)
+    checked = verify(old, new, namespace)
+    assert checked.result == "different"
+    assert why in checked.why
+    assert _snapshot(namespace) == before
+
+
+@pytest.mark.parametrize(("source", "why"), NOT_RUN)
+def test_not_run(source: str, why: str, namespace: dict[str, Any]) -> None:
+    namespace["big"] = torch.zeros(1 << 19)
+    with open(os.devnull) as handle:
+        namespace["handle"] = handle
+        if "net(" in source:
+            namespace["weights"] = torch.ones(4)
+            exec(compile(_with_weights(namespace), namespace["path"], "exec"), namespace)
+        checked = verify(source, source, namespace, most_bytes=1 << 20)
+    assert (checked.result, checked.why) == ("not verified", why)
+
+
+def _with_weights(namespace: dict[str, Any]) -> str:
+    """A module whose `forward` reads a tensor of the notebook, which a copy would not see changed."""
+    import linecache
+
+    source = "class Net(torch.nn.Module):\n    def forward(self, x):\n        return x * weights\nnet = Net()\n"
+    namespace["path"] = "<ipython-input-test>"
+    linecache.cache[namespace["path"]] = (len(source), None, source.splitlines(keepends=True), namespace["path"])
+    return source
+
+
+def test_functions_of_the_notebook_write_copies_only(namespace: dict[str, Any]) -> None:
+    assert str(verify("z = scaled(xs[0])\nn = len(seen)", "z = scaled(xs[0])\nn = 1", namespace)) == "identical"
+    assert namespace["seen"] == []
