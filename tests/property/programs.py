@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -24,6 +24,7 @@ from grape.runtime import GraphedFunction
 from grape.runtime import region as _region
 from grape.runtime.backends.protocol import Backend
 from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.lifetimes import Lifetimes
 
 __all__ = ["Program", "Twins", "World", "codes", "eager_to_graph", "run_program", "same", "seeded"]
 
@@ -124,10 +125,24 @@ class World(types.SimpleNamespace):
     """What one of the twins owns. `function` is what is called."""
 
 
+class _Everything(frozenset[str]):
+    """All paths."""
+
+    def __contains__(self, path: object) -> bool:
+        return True
+
+
 @contextmanager
-def eager_to_graph() -> Iterator[None]:
-    """Capture as soon as the runtime may: after one timed call instead of several."""
-    with mock.patch.object(_region, "FEW", 1):
+def eager_to_graph(*, in_place: bool = False) -> Iterator[None]:
+    """Capture as soon as the runtime may: after one timed call instead of several.
+
+    With `in_place` every result is handed out in place, whatever was seen of its life: only the check of the occupant
+    stands between a replay and a tensor that somebody holds.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(_region, "FEW", 1))
+        if in_place:
+            stack.enter_context(mock.patch.object(Lifetimes, "passing", lambda self: _Everything()))
         yield
 
 
@@ -138,8 +153,14 @@ class Twins:
     """`build` makes a world; it is called twice. `kept` are earlier results that no later call may overwrite."""
 
     def __init__(
-        self, build: Callable[[], World], backend: Backend | None = None, *, graph_of: str = "function"
+        self,
+        build: Callable[[], World],
+        backend: Backend | None = None,
+        *,
+        graph_of: str = "function",
+        in_place: bool = False,
     ) -> None:
+        self.in_place = in_place
         self.backend = backend or TapeBackend(poison=True)
         torch.manual_seed(1)
         self.eager = build()
@@ -173,7 +194,7 @@ class Twins:
             error: Exception | None = None
             result: Any = None
             try:
-                with eager_to_graph():
+                with eager_to_graph(in_place=self.in_place):
                     result = function(*args, **kwargs)
             except Exception as raised:
                 error = raised
@@ -459,6 +480,7 @@ class Program:
     scalar: Any
     events: tuple[str | None, ...]
     grad: str
+    in_place: bool
 
     @staticmethod
     def strategy() -> st.SearchStrategy[Program]:
@@ -479,6 +501,7 @@ class Program:
             scalar=st.sampled_from([2.0, 0.5, 1, True]),
             events=st.lists(st.one_of(st.none(), st.sampled_from(sorted(EVENTS))), min_size=5, max_size=7).map(tuple),
             grad=st.sampled_from(["no_grad", "inference", "enabled"]),
+            in_place=st.booleans(),
         )
 
     def __call__(self, unit: Unit, x: Values, y: Values, box: Any, mask: Values, rows: Values, *, scalar: Any) -> Any:
@@ -575,7 +598,7 @@ _MODES: dict[str, Callable[[], Any]] = {
 def run_program(program: Program, backend: Backend) -> Twins:
     """Run it eagerly and through Grape; raise AssertionError at the first difference. The twins come back released."""
     with _MODES[program.grad]():
-        twins = Twins(lambda: program.build(backend.device), backend)
+        twins = Twins(lambda: program.build(backend.device), backend, in_place=program.in_place)
         try:
             for event in (None,) * 6 + program.events:
                 if event is not None:
