@@ -5,5 +5,6 @@ from .engine import HINT_BELOW, advise
 from .explanation import explain
 from .prediction import predict
 from .rules import RULES, Rule
+from .static.advice import advise_sources
 
-__all__ = ["H200", "HINT_BELOW", "RULES", "MachineCosts", "Rule", "advise", "explain", "predict"]
+__all__ = ["H200", "HINT_BELOW", "RULES", "MachineCosts", "Rule", "advise", "advise_sources", "explain", "predict"]

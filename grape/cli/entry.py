@@ -45,6 +45,18 @@ def _command(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], in
         from .run import run
 
         return run
+    if name == "advise":
+        from .advise import advise
+
+        return advise
+    if name == "compare":
+        from .compare import compare
+
+        return compare
+    if name == "apply":
+        from .apply import apply
+
+        return apply
     if name == "demo":
         from .demo import demo
 

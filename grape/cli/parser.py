@@ -20,6 +20,7 @@ exit codes:
   1    a cell of the notebook raised or made no report, or --fail-on found something
   2    unknown command, option, cell or finding code; a file that cannot be read or written
   3    the notebook's kernel could not be started, has no Grape, died, or a cell ran into --timeout
+  4    a rewrite that cannot be applied, as when its cell was edited since the report
   130  interrupted
 
 An error is one line on stderr; results go to stdout, progress to stderr.
@@ -39,6 +40,12 @@ Cells with another magic, a shell line or a syntax error run as they are.
 _RUN_END = """\
 If a cell raises, the cells after it do not run. What was measured until then is still reported and written.
 JSON: the report where one cell was measured, {"version": 1, "cells": [report, ...]} where several were.
+"""
+
+_APPLY = """\
+Write a copy of a notebook with the rewrites that a report offers: those whose results were compared and found
+identical, or with --unverified all. Only the sources of the rewritten cells change. Nothing is overwritten, and
+nothing is written where a cell was edited since the report.
 """
 
 # The CLI writes one file for all cells, where the magic writes one per cell.
@@ -64,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"grape {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     _add_run(commands)
+    _add_apply(commands)
     demo = commands.add_parser(
         "demo",
         help="the main job on this machine's own device, GPU or CPU",
@@ -76,6 +84,24 @@ def build_parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="what a finding means and how to fix it", allow_abbrev=False)
     explain.add_argument("code", metavar="CODE", help="for example GR101")
     explain.set_defaults(flags=[])
+    advise = commands.add_parser(
+        "advise",
+        help="what the source shows, without running it",
+        description="Findings that the source of a notebook or a Python file shows. Nothing is run or imported.",
+        allow_abbrev=False,
+    )
+    advise.add_argument("file", metavar="NOTEBOOK|FILE.py", help="an .ipynb or .py file")
+    advise.add_argument("--json", metavar="FILE", help="write all findings as JSON")
+    advise.set_defaults(flags=["--json"])
+    compare = commands.add_parser(
+        "compare",
+        help="what changed between two reports",
+        description="Compare two files that --json wrote: times, outcomes, findings.",
+        allow_abbrev=False,
+    )
+    compare.add_argument("first", metavar="A.json", help="the earlier report")
+    compare.add_argument("second", metavar="B.json", help="the later report")
+    compare.set_defaults(flags=[])
     view = commands.add_parser(
         "view",
         help="timelines of a recorded report, as one HTML page",
@@ -124,6 +150,27 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run.set_defaults(flags=[flag for action in run._actions for flag in action.option_strings])
 
 
+def _add_apply(commands: argparse._SubParsersAction[_Parser]) -> None:
+    apply = commands.add_parser(
+        "apply",
+        help="write the accepted rewrites into a copy of a notebook",
+        description=_APPLY,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    apply.add_argument("notebook", metavar="NOTEBOOK", help="an .ipynb file; it is never changed")
+    apply.add_argument("-o", "--output", metavar="OUT", help="the copy; default: NOTEBOOK with .grape.ipynb")
+    apply.add_argument("--report", metavar="FILE", help="a report of grape run --json; default: run the notebook now")
+    apply.add_argument("--code", metavar="CODE", action="append", help="only fixes of this finding; can be repeated")
+    apply.add_argument("--unverified", action="store_true", help="also fixes whose results were not compared")
+    which = apply.add_mutually_exclusive_group()
+    which.add_argument("--cell", metavar="N", type=_cell, action="append", help="as for grape run")
+    which.add_argument("--all", action="store_true", help="as for grape run")
+    apply.add_argument("--timeout", metavar="S", type=_seconds, help="as for grape run")
+    apply.add_argument("--kernel", metavar="NAME", help="as for grape run")
+    apply.set_defaults(flags=[flag for action in apply._actions for flag in action.option_strings])
+
+
 def _cell(text: str) -> int:
     try:
         number = int(text)
@@ -150,7 +197,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     if arguments.command is None:
         what = f"unknown option '{rest[0]}'" if rest else "no command"
         raise UsageError(
-            f"{what}; write grape run NOTEBOOK, demo, doctor, explain CODE or view FILE.json, or see grape --help"
+            f"{what}; write grape run NOTEBOOK, apply NOTEBOOK, demo, doctor, explain CODE or view FILE.json, or see grape --help"
         )
     if rest:
         close = difflib.get_close_matches(rest[0].partition("=")[0], arguments.flags, n=1, cutoff=0.5)

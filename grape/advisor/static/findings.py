@@ -243,16 +243,24 @@ def _host_inputs(context: _Found) -> Iterator[StaticFinding]:
             continue
         if node.func.attr not in ("to", "cuda") or not context.kinds.is_tensor(node.func.value) or _is_dtype(node):
             continue
-        loop = context.hot.loop(node)
-        if any(keyword.arg == "non_blocking" for keyword in node.keywords) or loop is None:
+        if any(keyword.arg == "non_blocking" for keyword in node.keywords):
             continue
-        if root_name(node.func.value) in set(_targets(loop)):
+        if _is_given_anew(context, node, node.func.value):
             advice = (
                 "pin the data (`pin_memory=True`) and copy with `non_blocking=True`, or move it once before the loop"
             )
-            yield context.at(
-                "GR302", node, node, "`{}` sends data to the device at each iteration, and waits for it", advice
-            )
+            message = "`{}` sends data to the device each time, and waits for it"
+            yield context.at("GR302", node, node, message, advice)
+
+
+def _is_given_anew(context: _Found, node: ast.AST, sent: ast.expr) -> bool:
+    """True for what the loop binds or picks at each iteration, and for arguments of a function called in a loop."""
+    loop, function = context.hot.loop(node), context.hot.function(node)
+    if loop is not None and {part.id for part in ast.walk(sent) if isinstance(part, ast.Name)} & set(_targets(loop)):
+        return True
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not context.hot.is_called_often(function):
+        return False
+    return root_name(sent) in {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
 
 
 def _is_dtype(call: ast.Call) -> bool:
@@ -329,14 +337,18 @@ def _gradients(context: _Found) -> Iterator[StaticFinding]:
 
 
 def _evaluates(tree: ast.Module, model: ast.expr) -> bool:
-    """The source says that it evaluates: ``model.eval()``."""
+    """The source says that it evaluates (``model.eval()``), and does not freeze models (``requires_grad_(False)``)."""
     name = ast.unparse(model)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if any(
+        _last(call.func) == "requires_grad_" and call.args and ast.unparse(call.args[0]) == "False" for call in calls
+    ):
+        return False
     return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "eval"
-        and (ast.unparse(node.func.value) == name or not isinstance(node.func.value, ast.Name))
-        for node in ast.walk(tree)
+        isinstance(call.func, ast.Attribute)
+        and call.func.attr == "eval"
+        and (ast.unparse(call.func.value) == name or not isinstance(call.func.value, ast.Name))
+        for call in calls
     )
 
 

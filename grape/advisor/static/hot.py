@@ -28,8 +28,12 @@ class HotCode:
                     self._called.update(self._functions(node.func))
             if before == len(self._called):
                 break
-        self.nodes = tuple(node for node in ast.walk(kinds.tree) if self.is_hot(node) and not self.is_rare(node))
-        """Everything that runs again and again, and not only now and then."""
+        self.nodes = tuple(
+            node
+            for node in ast.walk(kinds.tree)
+            if (isinstance(node, ast.While) or self.is_hot(node)) and not self.is_rare(node)
+        )
+        """Everything that runs again and again, and not only now and then; of a `while` its test does."""
 
     def _functions(self, func: ast.expr) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
@@ -55,7 +59,7 @@ class HotCode:
 
     def is_hot(self, node: ast.AST) -> bool:
         """True in a loop, or in a function that is called in one."""
-        return self.loop(node) is not None or self.function(node) in self._called
+        return self.loop(node) is not None or self.is_called_often(self.function(node))
 
     def function(self, node: ast.AST) -> ast.AST | None:
         """The function around `node`."""
@@ -63,6 +67,10 @@ class HotCode:
         while parent is not None and not isinstance(parent, _FUNCTIONS):
             parent = self._parents.get(parent)
         return parent
+
+    def is_called_often(self, function: ast.AST | None) -> bool:
+        """True for a function that is called in a loop, or by one that is."""
+        return function in self._called
 
     def is_rare(self, node: ast.AST) -> bool:
         """True behind a test that holds only now and then: ``if step % 100 == 0:``, ``if DEBUG:``, an `except`."""

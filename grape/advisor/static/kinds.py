@@ -228,7 +228,7 @@ class Kinds:
             return "module"
         if last[:1].isupper():
             return "module" if root.split(".")[0] in self.roots and "." not in root and last in self._layers else None
-        if last in NOT_TENSORS or ".utils." in root or ".cuda." in root or ".optim" in root:
+        if last in NOT_TENSORS or last.startswith("is_") or ".utils." in root or ".cuda." in root or ".optim" in root:
             return None
         return "mask" if last in MASKING or _is_bool(node) else "tensor"
 

@@ -24,9 +24,9 @@ FRAMEWORKS = _names("torch transformers diffusers timm torchvision torch_geometr
 
 NOT_TENSORS = _names("""
     no_grad inference_mode enable_grad set_grad_enabled device manual_seed compile set_default_dtype set_num_threads
-    is_tensor is_grad_enabled Generator autocast save load Size finfo iinfo get_default_dtype typename seed numel
-    use_deterministic_algorithms set_float32_matmul_precision is_available device_count synchronize current_stream
-    Stream Event empty_cache get_rng_state is_floating_point is_complex get_device_name memory_allocated
+    Generator autocast save load Size finfo iinfo get_default_dtype typename seed numel
+    use_deterministic_algorithms set_float32_matmul_precision device_count synchronize current_stream
+    Stream Event empty_cache get_rng_state get_device_name memory_allocated
     max_memory_allocated reset_peak_memory_stats script trace freeze clip_grad_norm_ result_type promote_types can_cast
 """)
 """Functions of torch that return no tensor."""

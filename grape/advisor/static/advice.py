@@ -1,0 +1,37 @@
+"""Source alone, to findings: what `grape advise` says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model import Finding, Position
+from .sources import Placed, find_in_sources
+
+__all__ = ["advise_sources"]
+
+_FIRST = ("GR101", "GR102", "GR103", "GR302", "GR401", "GR405", "GR404", "GR202", "GR403")
+"""The order of the codes: what makes the CPU wait at each iteration comes first."""
+
+
+def advise_sources(sources: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
+    """Findings about (name, source) pairs that share one namespace, as the cells of a notebook do.
+
+    Nothing is run, so that nothing has a cost: every finding is a hint. Code without tensors has none.
+    """
+    placed = find_in_sources(tuple(sources))
+    names = [name for name, _ in sources]
+    ordered = sorted(placed, key=lambda one: (_FIRST.index(one.finding.code), names.index(one.file), one.finding.line))
+    return tuple(map(_finding, ordered))
+
+
+def _finding(placed: Placed) -> Finding:
+    found = placed.finding
+    return Finding(
+        code=found.code,
+        severity="hint",
+        message=found.message,
+        at=Position(file=placed.file, line=found.line, function=found.function),
+        end_line=found.end_line,
+        evidence=(("seen_in", "source"), ("subject", found.subject)),
+        advice=found.advice,
+    )

@@ -1,0 +1,143 @@
+"""What source alone shows: found, near misses, and what code without tensors gives."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grape.advisor import advise_sources
+from grape.advisor.static import find_in_sources
+from grape.advisor.static.findings import find
+from grape.advisor.static.kinds import Kinds
+from scripts.corpus import load
+
+HEAD = "import torch\nfrom torch import nn\nmodel = nn.Linear(4, 4).eval()\nx = torch.zeros(2, 4)\n"
+LOOP = HEAD + "with torch.no_grad():\n    for i in range(9):\n"
+
+
+def codes(source: str) -> list[tuple[str, int]]:
+    return [(one.finding.code, one.finding.line) for one in find_in_sources((("a.py", source),))]
+
+
+FOUND = {
+    "GR101 item": "        y = model(x)\n        n = y.sum().item()\n",
+    "GR101 tolist": "        y = model(x)\n        n = y.argmax(-1).tolist()\n",
+    "GR101 cpu": "        y = model(x)\n        kept.append(y.detach().cpu())\n",
+    "GR101 float": "        y = model(x)\n        n += float(y.mean())\n",
+    "GR101 print": "        y = model(x)\n        print('loss', y.mean())\n",
+    "GR101 f-string": "        y = model(x)\n        log.write(f'{i} {y.mean():.3f}')\n",
+    "GR101 synchronize": "        y = model(x)\n        torch.cuda.synchronize()\n",
+    "GR102 if": "        y = model(x)\n        if y.mean() > 0:\n            break\n",
+    "GR102 if item": "        y = model(x)\n        if y.mean().item() > 0 and i:\n            break\n",
+    "GR102 assert": "        y = model(x)\n        assert torch.isfinite(y).all()\n",
+    "GR102 ternary": "        y = model(x)\n        z = 1 if y.any() else 2\n",
+    "GR103 mask": "        y = model(x)\n        z = y[y > 0]\n",
+    "GR103 nonzero": "        y = model(x)\n        z = torch.nonzero(y)\n",
+    "GR103 unique": "        y = model(x)\n        z = y.unique()\n",
+    "GR202 cat": "        y = model(x)\n        x = torch.cat([x, y])\n",
+    "GR401 tensor": "        y = model(x)\n        z = y * torch.tensor(0.5, device='cuda')\n",
+}
+
+
+@pytest.mark.parametrize("name", list(FOUND))
+def test_found_in_a_loop(name: str) -> None:
+    assert codes(LOOP + FOUND[name]) == [(name[:5], 8)]
+
+
+NOT_FOUND = {
+    "after the loop": "        y = model(x)\n    n = y.sum().item()\n",
+    "every n-th iteration": "        y = model(x)\n        if i % 10 == 0:\n            print(y.mean())\n",
+    "a shape": "        y = model(x)\n        if y.shape[0] > 2 or y.dim() == 3:\n            break\n",
+    "is None": "        y = model(x)\n        if y is None:\n            break\n",
+    "a Python number": "        y = model(x)\n        print(i, y.shape)\n",
+    "where with three arguments": "        y = model(x)\n        z = torch.where(y > 0, y, 0)\n",
+    "an index tensor": "        y = model(x)\n        z = y[y.topk(2).indices]\n",
+    "a slice": "        y = model(x)\n        z = y[:, :2]\n",
+    "cat of others": "        y = model(x)\n        z = torch.cat([x, y])\n",
+    "a new window": "        y = model(x)\n        x = torch.cat([x[1:], y])\n",
+    "a constant on the CPU": "        y = model(x)\n        z = torch.tensor([1, 2])\n",
+    "a dtype": "        y = model(x)\n        z = y.to(torch.float16)\n",
+    "a list's item": "        y = model(x)\n        z = [1, 2]\n        n = str(z)\n",
+    "in an except": "        try:\n            y = model(x)\n        except ValueError:\n            print(x)\n",
+    "a function that is defined there": "        def f(y):\n            return y.item()\n",
+}
+
+
+@pytest.mark.parametrize("name", list(NOT_FOUND))
+def test_near_misses(name: str) -> None:
+    assert codes(LOOP + NOT_FOUND[name]) == []
+
+
+STOP = "    if i > 3:\n        break\n"
+QUIET = {
+    "no torch": "total = 0\nfor i in values:\n    total += i.item()\n    print(i)\n" + STOP,
+    "numpy": "import numpy as np\nfor i in np.ones((3, 3)):\n    print(i.tolist())\n" + STOP,
+    "pandas": "import pandas as pd\nfor _, i in pd.DataFrame().iterrows():\n    rows = i[i > 0].tolist()\n" + STOP,
+    "torch is imported, and never used": "import torch\nfor i in range(9):\n    print(i)\n" + STOP,
+    "lists beside torch": "import torch\nnames = ['a']\nfor i in names:\n    print(i)\n    names.append(i)\n" + STOP,
+}
+
+
+@pytest.mark.parametrize("name", list(QUIET))
+def test_quiet_about_code_that_never_touches_tensors(name: str) -> None:
+    assert advise_sources([("a.py", QUIET[name])]) == ()
+
+
+def test_cells_share_their_names_and_keep_their_lines() -> None:
+    cells = [
+        ("cell 1", "%matplotlib inline\nimport torch\nmodel = torch.nn.Linear(4, 4)"),
+        ("cell 2", "!pip list\nthis is no Python"),
+        ("cell 3", "%%grape\nx = torch.zeros(4)\nfor _ in range(9):\n    x = model(x)\n    print(x.sum())"),
+    ]
+    (finding,) = advise_sources(cells)
+    assert (finding.code, str(finding.at)) == ("GR101", "cell 3, line 5")
+    assert finding.message == "printing `x.sum()` makes the CPU wait for the GPU"
+    assert (finding.severity, finding.predicted_ms_per_call) == ("hint", None)
+
+
+def test_a_function_that_is_called_in_a_loop_is_hot() -> None:
+    body = "def f(x):\n    return x.sum().item()\n"
+    assert codes(HEAD + body + "f(x)\n") == []
+    assert codes(HEAD + body + "for _ in range(9):\n    f(x)\n") == [("GR101", 6)]
+    assert codes(HEAD + body + "def g():\n    return f(x)\nfor _ in range(9):\n    g()\n") == [("GR101", 6)]
+
+
+def test_gradients_that_nobody_uses() -> None:
+    loop = "for _ in range(9):\n    y = model(x)\n"
+    assert codes(HEAD + loop) == [("GR405", 6)]
+    assert codes(HEAD + loop + "    y.sum().backward()\n") == []
+    assert codes(HEAD + "model.requires_grad_(False)\n" + loop) == []
+    assert codes(HEAD + "@torch.no_grad()\ndef f():\n    " + loop.replace("\n    ", "\n        ") + "f()\n") == []
+
+
+def test_corpus() -> None:
+    """A code that is found somewhere in a cell is right where the cell is labelled with it."""
+    counts: Counter[str] = Counter()
+    wrong = []
+    for cell in load():
+        found = {f.code for f in advise_sources([("In[1]", cell.setup), ("In[2]", cell.source)])}
+        counts["right"] += len(found & cell.codes)
+        counts["wrong"] += len(found - cell.codes)
+        wrong += [(cell.name, code) for code in found - cell.codes]
+    assert counts["right"] >= 30
+    assert counts["right"] / (counts["right"] + counts["wrong"]) >= 0.95, wrong
+
+
+@given(st.sampled_from([cell.source for cell in load()]), st.sampled_from([cell.source for cell in load()]))
+def test_any_two_cells_can_be_read_together(one: str, other: str) -> None:
+    alone = {(p.finding.code, p.finding.line) for p in find_in_sources((("a", "import torch\n" + one),))}
+    both = find_in_sources((("a", "import torch\n" + one), ("b", other)))
+    lines = {"a": one.count("\n") + 1, "b": other.count("\n")}
+    assert all(1 <= p.finding.line <= p.finding.end_line <= lines[p.file] + 1 for p in both)
+    assert all(isinstance(code, str) for code, _ in alone)
+
+
+def test_reading_changes_nothing() -> None:
+    tree = ast.parse(LOOP + FOUND["GR101 item"])
+    before = ast.dump(tree)
+    assert find(tree, Kinds(tree)) == find(tree)
+    assert ast.dump(tree) == before
