@@ -63,9 +63,14 @@ def with_fixes(
             if made.diff not in offered:
                 number = sum(1 for known in offered.values() if known is not None) + 1
                 offered[made.diff] = _offer(evidence, finding, made, number, namespace, deadline)
-            finding = replace(finding, fix=offered[made.diff])
+            finding = replace(finding, fix=offered[made.diff], evidence=_with_region(finding))
         result.append(finding)
     return tuple(result)
+
+
+def _with_region(finding: Finding) -> tuple[tuple[str, Any], ...]:
+    """`grape apply` makes the fix again from the report's JSON, which has no other place for the region."""
+    return (*finding.evidence, ("region", finding.region)) if finding.region else finding.evidence
 
 
 def _offer(

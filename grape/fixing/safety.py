@@ -70,6 +70,7 @@ class _Checker:
         self._namespace = namespace
         self._seen: set[Any] = set()
         self._parts: set[str] = set()
+        self._support: set[str] = set()
 
     def check(self, tree: ast.AST) -> None:
         defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -80,6 +81,7 @@ class _Checker:
                 raise Unsafe("it waits")
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 _check_import(node)
+                self._support |= _flow_names(node)
             elif isinstance(node, ast.FunctionDef) and node.decorator_list:
                 raise Unsafe(f"`{node.name}` is decorated")
             elif isinstance(node, ast.Call):
@@ -121,6 +123,8 @@ class _Checker:
         of_module = bool(path) and isinstance(self._namespace.get(path[0]), types.ModuleType)
         if any(keyword.arg == "num_workers" for keyword in node.keywords):
             raise Unsafe("it starts worker processes")
+        if len(path) == 2 and path[0] in self._support:
+            return
         if len(path) == 2 and path[0] == "self" and path[1] in self._parts:
             return
         if not of_module and node.func.attr not in _METHODS | _MODULE_METHODS | _TRAINING_METHODS:
@@ -200,8 +204,17 @@ def _tree_of(function: types.FunctionType) -> ast.Module:
 def _check_import(node: ast.Import | ast.ImportFrom) -> None:
     names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
     for name in names:
+        if _flow_names(node):
+            return
         if name.partition(".")[0] not in ("torch", "math"):
             raise Unsafe(f"it imports `{name}`")
+
+
+def _flow_names(node: ast.Import | ast.ImportFrom) -> set[str]:
+    """Under which name rewritten control flow calls what decides for it."""
+    if not isinstance(node, ast.ImportFrom) or node.module != "grape" or [a.name for a in node.names] != ["flow"]:
+        return set()
+    return {alias.asname or alias.name for alias in node.names}
 
 
 def _is_of_torch(value: Any, shown: str) -> bool:

@@ -11,6 +11,7 @@ import libcst as cst
 from ..model import Finding
 from .code import Code
 from .fixes import (
+    control_flow,
     defer_reads,
     growing_state,
     hoist_constants,
@@ -27,6 +28,7 @@ __all__ = ["FIXES", "fix", "moved", "moved_line"]
 
 FIXES: dict[str, Callable[[Code, Finding], str | Refused]] = {
     "GR101": defer_reads.fix,
+    "GR102": control_flow.fix,
     "GR103": masked_writes.fix,
     "GR202": growing_state.fix,
     "GR302": pinned_input.fix,

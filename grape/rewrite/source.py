@@ -162,10 +162,10 @@ def split_magic(source: str) -> tuple[str, str]:
 
 
 def digest(source: str) -> str:
-    """Names the source below its ``%%grape`` line, so that an edited cell is noticed."""
+    """Names the source below its ``%%grape`` line, so that an edited cell is noticed. Line ends at its end are free."""
     magic, body = split_magic(source)
     below = " below %%grape" if magic else ""
-    return f"sha256:{hashlib.sha256(body.encode()).hexdigest()[:16]}{below}"
+    return f"sha256:{hashlib.sha256(body.rstrip().encode()).hexdigest()[:16]}{below}"
 
 
 def unified_diff(old: str, new: str, name: str) -> str:
@@ -173,6 +173,9 @@ def unified_diff(old: str, new: str, name: str) -> str:
 
     The digest of `old` stands where a diff has the date of the file.
     """
+    if name.startswith("In[") and not old.endswith("\n") and not new.endswith("\n"):
+        # A notebook keeps cells without a last line end; to say so would hide what changes.
+        old, new = f"{old}\n", f"{new}\n"
     before, after = (text.splitlines(keepends=True) for text in (old, new))
     lines = difflib.unified_diff(before, after, name, name, digest(old), "rewritten")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

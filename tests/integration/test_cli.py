@@ -36,7 +36,7 @@ def failed(capsys: pytest.CaptureFixture[str], code: int, *argv: str | Path) -> 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "no command; write grape run NOTEBOOK, demo, doctor, explain CODE or view FILE.json, or see grape --help"),
+        ([], "no command; write grape run NOTEBOOK, apply NOTEBOOK, demo, doctor, explain CODE or view FILE.json"),
         (["--verbose"], "unknown option '--verbose'; write grape run NOTEBOOK"),
         (["rnu", "x.ipynb"], "invalid choice: 'rnu'"),
         (["run"], "the following arguments are required: NOTEBOOK; see grape run --help"),

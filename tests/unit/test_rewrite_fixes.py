@@ -190,6 +190,30 @@ CASES = [
         ("loss",),
     ),
     Case(
+        "a branch of a function",
+        "GR102",
+        2,
+        """\
+        def clipped(x):
+            if x.sum() > 0:
+                return x * 2
+            return x
+        ys = [clipped(x) for x in xs]
+        """,
+        """\
+        from grape import flow as _flow
+        def clipped(x):
+            def _then_2():
+                return x * 2
+            def _else_2():
+                return x
+            return _flow.branch(x.sum() > 0, _then_2, _else_2)
+        ys = [clipped(x) for x in xs]
+        """,
+        ("ys",),
+        region="clipped",
+    ),
+    Case(
         "write a number where a comparison of the tensor holds",
         "GR103",
         2,
@@ -506,6 +530,7 @@ REFUSED = [
     ("GR101", 4, "def g():\n    global t\n    for x in xs:\n        t += x.item()", "`t` is shared between functions"),
     ("GR101", 3, "a = []\nfor x in xs:\n    a.append(x.item())", "the loop does nothing but read"),
     ("GR101", 1, "ok = any(x.item() for x in xs)", "may stop before the last one"),
+    ("GR102", 2, "for x in xs:\n    if x.sum() > 0: break", "it is outside of every region"),
     ("GR103", 1, "y = x[x > 0].mean()", "a dense read would add in another order"),
     ("GR103", 1, "x[mask] = 0", "mask and tensor were not seen to have the same shape"),
     ("GR103", 1, "x[y > 0] = 0", "mask and tensor were not seen to have the same shape"),
