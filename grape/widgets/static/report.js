@@ -1342,8 +1342,8 @@ function render({ model, el }) {
         waiting.set(request, resolve);
         try {
           model.send({ request, action, target });
-        } catch (error) {
-          reject(error);
+        } catch {
+          reject(new Error("the kernel that made this view is gone; run its cell again"));
         }
       });
     },

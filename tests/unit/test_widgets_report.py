@@ -1,0 +1,131 @@
+"""The widget's kernel side: what its buttons do, and when it is shown."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from grape.errors import UsageError
+from grape.magics import view as magics_view
+from grape.render import Report, build_report
+from grape.render.view import build_view
+from grape.widgets.report import Actions, Answer, ReportWidget
+from tests.unit.sample_evidence import cell, region, sample
+
+
+def report() -> Report:
+    evidence, findings = sample()
+    return build_report(evidence, findings)
+
+
+class Sent:
+    """A widget and what it said to its view."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, actions: Actions | None = None) -> None:
+        view = build_view(report())
+        self.widget = ReportWidget(view.data, view.blob, actions)
+        self.said: list[Any] = []
+        monkeypatch.setattr(self.widget, "send", self.said.append)
+
+    def ask(self, action: str, target: Any) -> Any:
+        self.widget._handle_custom_msg({"request": "a-1", "action": action, "target": target}, [])
+        return self.said[-1]
+
+
+def test_the_model_holds_the_view_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    widget, view = Sent(monkeypatch).widget, build_view(report())
+    assert widget.view == view.data and widget.columns == view.blob
+    assert {"view", "columns", "actions", "states", "_esm", "_css"} <= set(widget.get_state())
+    widget.close()
+
+
+def test_apply_and_undo(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def act(word: str, applied: bool) -> Any:
+        return lambda target: done.append(f"{word} {target}") or Answer(message=word, applied=applied)
+
+    sent = Sent(
+        monkeypatch, Actions(apply=act("apply", True), undo=act("undo", False), undo_region=act("region", False))
+    )
+    assert sent.widget.actions == ["apply", "undo", "undo_region"]
+    assert sent.ask("apply", 2) == {"request": "a-1", "message": "apply", "applied": True}
+    assert sent.widget.states == {"fix 2": {"message": "apply", "applied": True}}
+    sent.ask("undo", 2)
+    sent.ask("undo_region", "step")
+    assert done == ["apply 2", "undo 2", "region step"]
+    assert {key: state["applied"] for key, state in sent.widget.states.items()} == {
+        "fix 2": False,
+        "region step": False,
+    }
+    sent.widget.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(UsageError("no fix 2"), "no fix 2"), (KeyError("x"), "KeyError: 'x'"), (ValueError("a\nb"), "ValueError: a")],
+)
+def test_errors_become_a_line(monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
+    def fail(_: int) -> Answer:
+        raise error
+
+    sent = Sent(monkeypatch, Actions(apply=fail))
+    assert sent.ask("apply", 2) == {"request": "a-1", "error": said}
+    assert sent.widget.states == {}
+    sent.widget.close()
+
+
+@pytest.mark.parametrize("action", ["apply", "close", "_answer", "None"])
+def test_only_what_was_handed_in_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, action: str) -> None:
+    sent = Sent(monkeypatch, Actions(trace=lambda: "{}"))
+    assert sent.ask(action, 1) == {"request": "a-1", "error": f"this view cannot {action}"}
+    assert sent.ask("trace", None) == {"request": "a-1", "text": "{}"}
+    sent.widget.close()
+
+
+def shell(kernel: object | None = object(), cell_id: str | None = "c1") -> Any:
+    metadata = {"cellId": cell_id} if cell_id else {}
+    return SimpleNamespace(kernel=kernel, display_pub=object(), get_parent=lambda: {"metadata": metadata})
+
+
+@pytest.fixture
+def displayed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    shown: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    yield shown
+    magics_view.close_views()
+
+
+def test_a_second_run_of_a_cell_closes_the_first_view(displayed: list[Any]) -> None:
+    for _ in range(2):
+        magics_view.show_view(shell(), report())
+    magics_view.show_view(shell(cell_id="c2"), report())
+    first, second, other = displayed
+    assert [widget.comm is None for widget in (first, second, other)] == [True, False, False]
+    magics_view.close_views()
+    assert second.comm is None and other.comm is None
+
+
+def test_no_kernel_nothing_to_draw_no_anywidget(displayed: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    magics_view.show_view(shell(kernel=None), report())
+    magics_view.show_view(shell(), build_report(cell(region(before=None, after=None)), []))
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "grape.widgets.report")
+        patch.setitem(sys.modules, "anywidget", None)
+        magics_view.show_view(shell(), report())
+    assert displayed == []
+    magics_view.show_view(shell(), report())
+    assert len(displayed) == 1
+
+
+def test_buttons_of_a_shown_view(displayed: list[Any]) -> None:
+    magics_view.show_view(shell(), report())
+    (widget,) = displayed
+    assert {"undo_region", "trace", "page"} <= set(widget.actions)
+    actions = widget._actions
+    assert actions.page().startswith("<!doctype html>")
+    with pytest.raises(UsageError, match="no region elsewhere in this report"):
+        actions.undo_region("elsewhere")
