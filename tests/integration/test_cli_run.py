@@ -15,7 +15,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 
 from grape.cli import main
 
@@ -184,6 +184,17 @@ def test_an_old_notebook_is_converted_in_memory(tmp_path: Path, outputs: dict[st
     nbformat.validate(nbformat.read(outputs["out"], as_version=4))
 
 
+def test_a_notebook_with_100_mb_of_outputs(tmp_path: Path, outputs: dict[str, Path]) -> None:
+    """Outputs of cells that run are made anew; of the file on disk nothing changes."""
+    old = new_output("stream", text="x" * 100_000_000)
+    path = tmp_path / "large.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("%%grape\nx = 1", outputs=[old])]), path)
+    before = path.stat()
+    assert run(path, *flags(outputs)) == 0
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert outputs["out"].stat().st_size < 1_000_000
+
+
 class TestACellThatRaises:
     def test_stops_the_run_and_keeps_what_was_measured(
         self, tmp_path: Path, outputs: dict[str, Path], capsys: pytest.CaptureFixture[str]
@@ -262,6 +273,22 @@ class TestTheKernel:
         assert time.monotonic() - start < 30
         err = capsys.readouterr().err
         assert err.rstrip().splitlines()[-1] == "grape: cell 2 ran longer than the --timeout of 1.5 s"
+
+    def test_that_never_ends_and_ignores_interrupts(
+        self, tmp_path: Path, outputs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for file in outputs.values():
+            file.write_text("from before")
+        marker = tmp_path / "pid"
+        setup = f"import os, signal, torch\nwith open({str(marker)!r}, 'w') as file:\n    file.write(str(os.getpid()))"
+        stubborn = "%%grape\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n    pass"
+        start = time.monotonic()
+        assert run(notebook_file(tmp_path, setup, stubborn), "--timeout", "8", *flags(outputs)) == 3
+        assert time.monotonic() - start < 60
+        assert "grape: cell 2 ran longer than the --timeout of 8.0 s" in capsys.readouterr().err
+        assert {file.read_text() for file in outputs.values()} == {"from before"}
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(marker.read_text()), 0)
 
     def test_without_grape(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

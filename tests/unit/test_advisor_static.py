@@ -106,6 +106,14 @@ def test_a_function_that_is_called_in_a_loop_is_hot() -> None:
     assert codes(HEAD + body + "def g():\n    return f(x)\nfor _ in range(9):\n    g()\n") == [("GR101", 6)]
 
 
+def test_a_cache_that_a_function_extends_and_returns_grows() -> None:
+    loop = "for _ in range(9):\n    y = f(x, y)\n"
+    grows = "def f(k, past):\n    past = torch.cat([past, k])\n    return past\ny = x\n"
+    assert codes(HEAD + grows + loop) == [("GR202", 6)]
+    padded = "def f(k, past):\n    past = torch.cat([past, k])\n    return past.sum(0)\ny = x\n"
+    assert codes(HEAD + padded + loop) == []
+
+
 def test_gradients_that_nobody_uses() -> None:
     loop = "for _ in range(9):\n    y = model(x)\n"
     assert codes(HEAD + loop) == [("GR405", 6)]

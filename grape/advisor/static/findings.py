@@ -217,23 +217,37 @@ def _dynamic_shapes(context: _Found) -> Iterator[StaticFinding]:
 
 
 def _growth(context: _Found) -> Iterator[StaticFinding]:
-    """GR202: a name is extended by concatenation, again and again."""
+    """GR202: a name is extended by concatenation at each iteration, or in a function that hands it back each time."""
     for node in _hot_nodes(context):
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or context.hot.loop(node) is None:
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
-        value, target = node.value, ast.unparse(node.targets[0])
-        if context.kinds.root_call(value) not in ("cat", "concat", "concatenate", "hstack", "vstack"):
-            continue
-        parts = value.args[0] if isinstance(value, ast.Call) and value.args else None
-        if isinstance(parts, (ast.List, ast.Tuple)) and any(ast.unparse(part) == target for part in parts.elts):
-            advice = "allocate `{}` once at its final length and write each step by index, with a mask"
-            yield context.at(
-                "GR202",
-                node,
-                target,
-                "`{}` grows by concatenation at each iteration: every call has a new shape",
-                advice,
-            )
+        for target, value in _pairs(node.targets[0], node.value):
+            name = ast.unparse(target)
+            if context.kinds.root_call(value) not in ("cat", "concat", "concatenate", "hstack", "vstack"):
+                continue
+            parts = value.args[0] if isinstance(value, ast.Call) and value.args else None
+            extends = isinstance(parts, (ast.List, ast.Tuple)) and any(ast.unparse(part) == name for part in parts.elts)
+            if extends and (context.hot.loop(node) is not None or _handed_back(context, node, name)):
+                advice = "allocate `{}` once at its final length and write each step by index, with a mask"
+                message = "`{}` grows by concatenation each time: every call has a new shape"
+                yield context.at("GR202", node, name, message, advice)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    lists = (ast.Tuple, ast.List)
+    if isinstance(target, lists) and isinstance(value, lists) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def _handed_back(context: _Found, node: ast.AST, name: str) -> bool:
+    """True for an argument of the function around `node` that it returns as it is."""
+    function = context.hot.function(node)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    items = [item for value in returned for item in (value.elts if isinstance(value, ast.Tuple) else [value])]
+    return name in {arg.arg for arg in function.args.args} and name in map(ast.unparse, items)
 
 
 def _host_inputs(context: _Found) -> Iterator[StaticFinding]:
