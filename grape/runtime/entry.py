@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,10 @@ from .prologue import Prologue
 from .recipe import Recipe
 from .slots import Slot
 
-__all__ = ["BLOCKED", "MISMATCH", "Entry"]
+__all__ = ["BLOCKED", "MISMATCH", "OTHER_MODES", "Entry"]
+
+
+_use_count = torch._C._storage_Use_Count
 
 
 class _NoReplay:
@@ -29,6 +32,8 @@ MISMATCH = _NoReplay()
 """The call is not the one that was captured."""
 BLOCKED = _NoReplay()
 """The replay would overwrite a result that the person still holds."""
+OTHER_MODES = _NoReplay()
+"""The call came under other modes than the capture."""
 
 
 @dataclass(slots=True)
@@ -63,6 +68,9 @@ class Entry:
     keep: tuple[Any, ...] = ()
     """What the graph reads and nothing else refers to: constants brought to the device at capture."""
 
+    modes: tuple[Any, ...] = ()
+    modes_now: Callable[[], tuple[Any, ...]] = tuple
+    """What the modes were at capture, and how to find out what they are; see `environment`."""
     blocker: Slot | None = None
     """Where the result lies that the last blocked replay would have overwritten."""
     _indices: dict[str, int] = field(default_factory=dict)
@@ -71,6 +79,11 @@ class Entry:
     def nbytes(self) -> int:
         """Bytes of the executable on the device; placeholders and workspace are shared by all graphs."""
         return self.graph.nbytes
+
+    @property
+    def needs_aliasing(self) -> bool:
+        """Whether it matters which arguments share memory: the region writes some, or the prologue looks through it."""
+        return bool(self.written or self.prologue.steps)
 
     def index_of(self, path: str) -> int | None:
         """The number of the argument at `path`."""
@@ -93,15 +106,18 @@ class Entry:
             if leaves[index].data_ptr() != placeholders.addresses[index]:
                 return MISMATCH
         for slot in self.outputs.slots:
-            if slot.occupied:
+            if _use_count(slot.cdata) > slot.idle:  # `slot.occupied`, but for two calls of Python
                 self.blocker = slot
                 return BLOCKED
         for index in astray:
             if placeholders.slots[index].occupied:
                 self.blocker = placeholders.slots[index]
                 return BLOCKED
-        if self.effectful and (self._overlaps(leaves) or not self.guards.holds()):
-            return MISMATCH
+        if self.effectful:
+            if self.modes_now() != self.modes:
+                return OTHER_MODES
+            if self._overlaps(leaves) or not self.guards.holds():
+                return MISMATCH
         arrived: Sequence[torch.Tensor] = ()
         if self.prologue.steps:
             outcome = self.prologue.run(leaves, self.externals)
@@ -111,8 +127,11 @@ class Entry:
         if astray or arrived:
             self._copy_in(leaves, astray, arrived)
         self.graph.replay()
-        if not self.effectful and not self.guards.holds():
-            return MISMATCH
+        if not self.effectful:
+            if self.modes_now() != self.modes:
+                return OTHER_MODES
+            if not self.guards.holds():
+                return MISMATCH
         self.replays += 1
         if self.written:
             self._copy_back(leaves)

@@ -8,7 +8,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-__all__ = ["environment", "foreign_modes", "is_transformed"]
+__all__ = ["environment", "foreign_modes", "is_transformed", "quick_modes"]
 
 _SETTINGS = tuple(
     getattr(torch._C, name)
@@ -37,9 +37,7 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
     """
     kind = device.type
     common = (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
+        *quick_modes(device),
         torch.get_default_dtype(),
         torch._C._get_deterministic_algorithms(),
         torch._C._get_float32_matmul_precision() if hasattr(torch._C, "_get_float32_matmul_precision") else None,
@@ -52,6 +50,16 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
         *common,
         *[setting() for setting in _SETTINGS],
         torch._C._cuda_getCurrentRawStream(device.index or 0),
+    )
+
+
+def quick_modes(device: torch.device) -> tuple[Any, ...]:
+    """The first three of `environment`: those that a program changes often."""
+    kind = device.type
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
     )
 
 

@@ -27,6 +27,7 @@ from torch.nn.modules import module as _modules
 from torch.utils.hooks import RemovableHandle
 
 from ..tracing import is_own_code
+from .tensor_guards import compiled_check
 from .trampoline import written_code
 
 __all__ = ["GuardSet", "TooLarge"]
@@ -108,12 +109,23 @@ class GuardSet:
         self._objects: list[Any] = []
         self._tensors: list[torch.Tensor] = []
         self._seen: dict[int, Any] = {}
-        self._roots = (root, *more)
+        self._roots: tuple[Any, ...] = (root, *more)
         self._pending: list[tuple[Any, str]] = [(one, "") for one in reversed(self._roots)]
         self._pending += [(hooks, "hooks of all modules") for hooks in _GLOBAL_HOOKS if hooks]
         while self._pending:
             self._visit(*self._pending.pop())
+        self._let_go(root)
         self._snapshot()
+
+    def _let_go(self, root: Any) -> None:
+        """A module is the person's: guarding it must not keep it alive. Its graphs die with it."""
+        self._roots = ()
+        self._root: weakref.ref[torch.nn.Module] | None = None
+        if isinstance(root, torch.nn.Module):
+            self._root = weakref.ref(root)
+            self._root_class = type(root)
+            self._objects = [value for value in self._objects if value is not root]
+            self._seen[id(root)] = None
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that was found itself, not through another view of its memory."""
@@ -124,6 +136,7 @@ class GuardSet:
         self._saved = tuple(self._values())
         self._sizes = self._measure()
         self._places = self._locate()
+        self._compiled = compiled_check(self._tensors)
         self._handles = RemovableHandle.next_id
         self._classes = [*map(type, self._objects)]
 
@@ -153,14 +166,23 @@ class GuardSet:
 
     def _unchanged(self) -> bool:
         return (
-            self._measure() == self._sizes
+            (self._root is None or type(self._root()) is self._root_class)
+            and self._measure() == self._sizes
             and all(map(is_, self._values(), self._saved))
             and all(names.get(name, self) is value for names, name, value in self._items)
             and all(_read(owner, name, self) is value for owner, name, value in self._attributes)
             and all(written_code(function) is code for function, code in self._codes)
             and all(state() == then for state, then in self._states)
             and [*map(type, self._objects)] == self._classes
-            and self._locate() == self._places
+            and (self._in_place() or self._locate() == self._places)
+        )
+
+    def _in_place(self) -> bool:
+        """`_locate() == _places` by torch's compiled guards, which may say no under other modes than the snapshot's."""
+        return (
+            self._compiled is not None
+            and [*map(torch.Tensor.data_ptr, self._tensors)] == self._places[0]
+            and bool(self._compiled(*self._tensors))
         )
 
     def _same_values(self) -> bool:
@@ -179,13 +201,14 @@ class GuardSet:
 
     def _difference(self) -> str | None:
         if RemovableHandle.next_id != self._handles:
-            for owner in self._seen.values():
+            for owner in (*self._seen.values(), self._root and self._root()):
                 if isinstance(owner, torch.nn.Module) and any(getattr(owner, name, None) for name in _HOOKS):
                     return f"a hook on {type(owner).__name__}"
             if any(_GLOBAL_HOOKS):
                 return "a hook on all modules"
             self._handles = RemovableHandle.next_id
-        if [*map(type, self._objects)] != self._classes:
+        root_changed = self._root is not None and type(self._root()) is not self._root_class
+        if root_changed or [*map(type, self._objects)] != self._classes:
             return "the class of an object that the region reads"
         if self._measure() != self._sizes:
             return "the number of attributes or items of an object that the region reads"

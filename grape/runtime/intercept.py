@@ -50,6 +50,9 @@ class Interceptor:
         self._running: list[Region] = []
         self._counts: dict[int, int] | None = None
         self._namespace: Mapping[str, Any] = {}
+        self._finalizers: weakref.WeakKeyDictionary[torch.nn.Module, weakref.finalize[Any, Any]]
+        self._finalizers = weakref.WeakKeyDictionary()
+        self._dead: list[Region] = []
         situation.open_floor = self._open
 
     @property
@@ -125,6 +128,9 @@ class Interceptor:
         """Take back every patch and forget every region."""
         self.remove()
         self.situation.predictor.forget()
+        for finalizer in self._finalizers.values():
+            finalizer.detach()
+        self._finalizers.clear()
         for region in self.regions:
             region.release()
         self._modules.clear()
@@ -198,7 +204,19 @@ class Interceptor:
             if sum(r.calls == 1 and r.at == region.at for r in self._modules.values()) >= MOST_CALLED_ONCE:
                 return self._closed(lambda: self._original(module, *args, **kwargs))
             self._modules[module] = region
+            self._finalizers[module] = weakref.finalize(module, self._bury, region)
+            self._finalizers[module].atexit = False
         return self._enter(region, args, kwargs)
+
+    def _bury(self, region: Region) -> None:
+        """Its module was deleted. A capture may run just now, which no graph may be released in."""
+        self._dead.append(region)
+        if self._floor:
+            self._release_dead()
+
+    def _release_dead(self) -> None:
+        while self._dead:
+            self._dead.pop().release()
 
     def _region_of(self, module: torch.nn.Module) -> Region:
         original = self._original
@@ -242,6 +260,8 @@ class Interceptor:
             return body()
         finally:
             self._floor = True
+            if self._dead:
+                self._release_dead()
 
     def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = self.situation.tracer

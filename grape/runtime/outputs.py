@@ -94,7 +94,7 @@ class Outputs:
         """What the replay just enqueued has written, in order: aliases of slots, and copies."""
         result: list[torch.Tensor] = [None] * len(self._made)  # type: ignore[list-item]
         for group in self._in_place:
-            group.slot.occupy(group.templates[0], group.cdata, group.idle)
+            group.slot.occupy(group.templates, group.cdata, group.idle)
             for index, template in zip(group.members, group.templates, strict=True):
                 result[index] = template.data
         copies: list[torch.Tensor] = []

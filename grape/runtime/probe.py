@@ -1,28 +1,62 @@
 """A compiled check: has this call the layout that we know, and which tensors does it bring?
 
 Flattening a call in general costs about 10 us a container. A probe is a Python function generated for one layout:
-straight-line code that tests exactly what `flatten` puts into the key, and returns the leaves and containers in the
-same order, or None. Names and values of the person's program reach the code as variables, never as text.
+straight-line code that tests what `flatten` puts into the key, and returns the leaves and containers in the same
+order, or None. Names and values of the person's program reach the code as variables, never as text. What concerns the
+tensors is tested by torch's own compiled guards where this version has them: type, dispatch keys, dtype, device, shape,
+stride and requires_grad, under the modes in which they were made. They may say no where `flatten` would say yes.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .structure import Again, Layout, Node, Static, typed
+from .tensor_guards import AVAILABLE, compiled_check
 
 __all__ = ["Probe", "compile_probe"]
 
-Probe = Callable[[Any], "tuple[list[torch.Tensor], list[Any]] | None"]
+
+class Tensors:
+    """Compiled guards for the leaves of one layout; tensors of other dispatch keys (inference tensors) are added."""
+
+    LIMIT = 4
+
+    def __init__(self) -> None:
+        self._checks: list[Callable[..., bool]] = []
+
+    def add(self, leaves: Sequence[torch.Tensor]) -> None:
+        check = compiled_check(leaves) if len(self._checks) < self.LIMIT else None
+        if check is not None:
+            self._checks.append(check)
+
+    def hold(self, *leaves: torch.Tensor) -> bool:
+        return any(check(*leaves) for check in self._checks)
+
+
+Found = tuple[list[torch.Tensor], list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """`check` takes (args, kwargs). `exact` probes also compare which arguments share memory."""
+
+    check: Callable[[Any], Found | None]
+    tensors: Tensors
+    exact: bool
 
 
 class _Writer:
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, aliasing: bool) -> None:
         self.layout = layout
+        self.exact = aliasing
+        self.tensors = Tensors()
+        self.tensors.add(layout.leaves)
         self.lines: list[str] = []
         self.names: dict[str, Any] = {}
         self.leaves: dict[int, str] = {}
@@ -58,6 +92,9 @@ class _Writer:
         name = self.leaves[number] = self.local()
         tensor = self.layout.leaves[number]
         self.lines.append(f" {name} = {expression}")
+        if AVAILABLE:
+            self.need(f"type({name}) is {self.constant(type(tensor))}")
+            return
         parts = (
             f"type({name}) is {self.constant(type(tensor))}",
             f"{name}.layout is {self.constant(torch.strided)}",
@@ -138,6 +175,8 @@ class _Writer:
 
     def finish(self) -> Probe:
         leaves = [self.leaves[i] for i in range(len(self.leaves))]
+        if AVAILABLE and leaves:
+            self.need(f"{self.constant(self.tensors.hold)}({', '.join(leaves)})")
         containers = [self.containers[i] for i in sorted(self.containers)]
         if len(containers) > 1:
             self.need(f"len({{{', '.join(f'id({c})' for c in containers)}}}) == {len(containers)}")
@@ -151,15 +190,19 @@ class _Writer:
         source = f"{header}\n{body}\n return [{', '.join(leaves)}], [{', '.join(containers)}]"
         namespace = dict(self.names)
         exec(compile(source, "<grape probe>", "exec"), namespace)
-        probe: Probe = namespace["probe"]
-        return probe
+        return Probe(namespace["probe"], self.tensors, self.exact)
 
     def aliasing(self, leaves: list[str]) -> None:
-        """Leaves share storages exactly as they did, at the same distances."""
+        """Leaves share storages exactly as they did, at the same distances.
+
+        Where none did at capture and the region writes none of them, it does not matter whether they do now.
+        """
         if len(leaves) < 2:
             return
         storages: dict[int, int] = {}
         first = [storages.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(self.layout.leaves)]
+        if len(storages) == len(first) and not self.exact and AVAILABLE:
+            return
         ids = [f"{leaf}.untyped_storage()._cdata" for leaf in leaves]
         if len(set(first)) == len(first):
             self.need(f"len({{{', '.join(ids)}}}) == {len(ids)}")
@@ -174,8 +217,8 @@ class _Writer:
                 self.need(f"{leaves[i]}.storage_offset() - {leaves[owner]}.storage_offset() == {distance}")
 
 
-def compile_probe(layout: Layout) -> Probe:
+def compile_probe(layout: Layout, *, aliasing: bool) -> Probe:
     """The probe of a layout. It may raise AttributeError or KeyError on foreign values: that means no."""
-    writer = _Writer(layout)
+    writer = _Writer(layout, aliasing)
     writer.visit(layout.root, "root")
     return writer.finish()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,11 +31,11 @@ from ..model import (
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, Tracer, record
 from .alias import MIN_BYTES, ROUNDS, Predictor
-from .backends.protocol import Backend
+from .backends.protocol import Backend, CallTimer
 from .capture import Request, capture_call, judge
 from .effects import EffectWatch, effect_of
-from .entry import BLOCKED, MISMATCH, Entry
-from .environment import environment
+from .entry import BLOCKED, MISMATCH, OTHER_MODES, Entry
+from .environment import environment, quick_modes
 from .guards import GuardSet, TooLarge
 from .ledger import Ledger
 from .lifetimes import Lifetimes
@@ -65,6 +66,7 @@ MAX_CAPTURES = 8
 MIN_OPERATORS = 3
 STRAYS = 3
 """After so many copies out of one slot into another, a graph is captured that reads the arguments where they are."""
+RECHECK = 64
 TAPE_LIMIT_MS = 3000.0
 """The tape shows what a GPU would do; so much time for captures is enough for that."""
 NO_WORK = "it issues next to no device work"
@@ -108,7 +110,9 @@ class Region:
     ) -> None:
         self.situation = situation
         self.function = function
-        self.root = root
+        # A module is the person's, and its graphs die with it; a function that was taken over is held here.
+        self._root = weakref.ref(root) if isinstance(root, torch.nn.Module) else None
+        self._function_root = None if self._root else root
         self.name = name
         self.at = at
         self.end_line = end_line
@@ -146,6 +150,11 @@ class Region:
         self._rounds = 0
         self._pace = (time.perf_counter(), 0)
 
+    @property
+    def root(self) -> Any:
+        """Where the guards start; None for a module that was deleted."""
+        return self._root() if self._root is not None else self._function_root
+
     def begin_run(self) -> None:
         """Count calls and replays from here: a new cell runs."""
         self._start_of_run = (self.calls, self.replays)
@@ -169,9 +178,11 @@ class Region:
         situation = self.situation
         if self.refused is not None:
             return self._pass(args, kwargs)
-        timer = situation.backend.timer()
-        timer.start()
         last = self._last
+        timer: CallTimer | None = None
+        if situation.observing and not (last is not None and last.after.full):
+            timer = situation.backend.timer()
+            timer.start()
         known = self._recognize(args, kwargs)
         if known is not None:
             shape, leaves, containers = known
@@ -181,11 +192,13 @@ class Region:
                 result = self._replay(shape, leaves, containers, timer, again)
                 if result is BLOCKED:
                     may_capture = again or self._held_elsewhere(shape, leaves)
-                    return self._serve_eagerly(args, kwargs, timer, shape, may_capture=may_capture)
+                    return self._serve_eagerly(args, kwargs, shape, may_capture=may_capture)
+                if result is OTHER_MODES:
+                    return self._serve_unknown(args, kwargs, timer)
                 if result is not MISMATCH:
                     return result
-                return self._serve_eagerly(args, kwargs, timer, shape, may_capture=True)
-            return self._serve_eagerly(args, kwargs, timer, shape, may_capture=False)
+                return self._serve_eagerly(args, kwargs, shape, may_capture=True)
+            return self._serve_eagerly(args, kwargs, shape, may_capture=False)
         return self._serve_unknown(args, kwargs, timer)
 
     def _recognize(
@@ -196,24 +209,21 @@ class Region:
         if last is None or not self.situation.apply:
             return None
         root = (args, kwargs)
-        modes = self._modes()
-        if self._on_another_stream(modes):
+        if not self.on_its_stream():
             return None
+        # The other modes are compared while the device already works; see `Entry.serve`.
+        modes = quick_modes(self.situation.backend.device)
         for shape in (last.successor, last):
-            if shape is None or shape.probe is None or not shape.entries or shape.modes != modes:
+            if shape is None or shape.probe is None or not shape.entries or shape.modes[:3] != modes:
                 continue
             try:
-                found = shape.probe(root)
+                found = shape.probe.check(root)
             except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
                 continue
             if found is not None:
                 last.successor = self._last = shape
                 return shape, found[0], found[1]
         return None
-
-    def _on_another_stream(self, modes: tuple[Any, ...]) -> bool:
-        situation = self.situation
-        return situation.backend.kind == "cuda" and situation.stream is not None and modes[-1] != situation.stream
 
     def _modes(self) -> tuple[Any, ...]:
         return environment(self.situation.backend.device, int(self.situation.tracer.on_stack))
@@ -225,7 +235,7 @@ class Region:
             self.refuse(Refused(code="GR405", why=str(unsupported), at=self.at))
             return self._pass(args, kwargs)
         modes = self._modes()
-        if self._on_another_stream(modes):
+        if not self.on_its_stream():
             return self.function(*args, **kwargs)
         key = (layout.key, modes)
         shape = self.shapes.get(key)
@@ -249,11 +259,13 @@ class Region:
                 result = self._replay(shape, layout.leaves, layout.containers, timer, last is shape)
                 if result is BLOCKED:
                     may_capture = last is shape or self._held_elsewhere(shape, layout.leaves)
-                elif result is not MISMATCH:
+                elif result is not MISMATCH and result is not OTHER_MODES:
+                    if shape.probe is not None:
+                        shape.probe.tensors.add(layout.leaves)
                     return result
         if not self.situation.observing:
             return self.function(*args, **kwargs)
-        return self._observe(shape, layout, args, kwargs, timer, may_capture)
+        return self._observe(shape, layout, args, kwargs, may_capture)
 
     def _changing_value(self, shape: Shape, layout: Layout) -> str | None:
         """The path of a plain argument that has had a new value at every call, after `VARIANTS` of them."""
@@ -263,12 +275,10 @@ class Region:
             return None
         return first_difference(last[0], layout.root)
 
-    def _serve_eagerly(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], timer: Any, shape: Shape, *, may_capture: bool
-    ) -> Any:
+    def _serve_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape, *, may_capture: bool) -> Any:
         if not self.situation.observing:
             return self.function(*args, **kwargs)
-        return self._observe(shape, flatten((args, kwargs), "args"), args, kwargs, timer, may_capture)
+        return self._observe(shape, flatten((args, kwargs), "args"), args, kwargs, may_capture)
 
     def _pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         start = time.perf_counter()
@@ -310,12 +320,16 @@ class Region:
             self._rounds += predictor.learned(self, leaves, ranked[0][1], astray)
             predictor.arrived(self, leaves)
         settled = not again or shape.strays < STRAYS or not astray or len(ranked) >= MAX_ENTRIES
-        if not settled and self._in_slots(leaves, astray):
-            return BLOCKED
+        if not settled:
+            if self._in_slots(leaves, astray):
+                return BLOCKED
+            shape.strays = -RECHECK
         for astray, entry in ranked:
             served = self._serve(shape, entry, leaves, containers, timer, astray)
             if served is BLOCKED:
                 outcome = BLOCKED
+            elif served is OTHER_MODES:
+                return OTHER_MODES
             elif served is not MISMATCH:
                 if astray:
                     self._after_copies(shape, leaves, astray, again)
@@ -363,7 +377,7 @@ class Region:
     def on_its_stream(self) -> bool:
         """Whether work that is enqueued now is ordered with the region's replays."""
         situation = self.situation
-        if situation.backend.kind != "cuda":
+        if situation.stream is None:
             return True
         index = situation.backend.device.index or 0
         return torch._C._cuda_getCurrentRawStream(index) == situation.stream
@@ -395,10 +409,10 @@ class Region:
                 self._after.stop()
         else:
             outcome = entry.serve(leaves, containers, astray)
-        if outcome is MISMATCH or outcome is BLOCKED:
+        if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES:
             return outcome
         self.replays += 1
-        if not profile and not shape.after.full:
+        if timer is not None and not profile and not shape.after.full:
             timer.stop()
             shape.after.add(timer)
         if situation.observing and entry.replays == 48 and situation.backend.kind == "cuda":
@@ -432,7 +446,6 @@ class Region:
         layout: Layout,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        timer: Any,
         may_capture: bool,
     ) -> Any:
         self._note_addresses(layout)
@@ -694,10 +707,12 @@ class Region:
         shape.closed = shape.captures >= MAX_CAPTURES
         self.verified.add(entry.verified)
         entry.ledger = self.ledger
+        entry.modes, entry.modes_now = shape.modes, self._modes
         if len(shape.entries) >= MAX_ENTRIES:
             shape.entries.pop(0).release()
         shape.entries.append(entry)
-        shape.probe = compile_probe(layout)
+        exact = any(one.needs_aliasing for one in shape.entries)
+        shape.probe = compile_probe(layout, aliasing=exact)
 
     def refuse(self, refused: Refused) -> None:
         """Leave the region eager from now on, and let callables inside it become regions."""

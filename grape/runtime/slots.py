@@ -9,6 +9,7 @@ whether anything outside Grape refers to it, views and autograd included (invari
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ class Slot:
         """Forget the occupant, which is dead or was never there."""
         self.cdata: int = _NOBODY._cdata
         self.idle: int = 1 << 30
-        self.keeper: torch.Tensor | None = None
+        self.keeper: Any = None
         self.predicted = False
 
     @property
@@ -69,8 +70,11 @@ class Slot:
         """A storage of exactly so many bytes at the start of the slot. It owns nothing."""
         return torch._C._construct_storage_from_data_pointer(self.address, self._backend.device, nbytes)
 
-    def occupy(self, keeper: torch.Tensor, cdata: int, idle: int) -> None:
-        """From now on the storage `cdata` lives here; `idle` is its use count while only Grape refers to it."""
+    def occupy(self, keeper: Any, cdata: int, idle: int) -> None:
+        """From now on the storage `cdata` lives here; `idle` is its use count while only `keeper` refers to it.
+
+        `keeper` must hold every reference that the count includes: if one went, a living occupant would seem dead.
+        """
         self.keeper, self.cdata, self.idle, self.predicted = keeper, cdata, idle, False
 
     def template(self, shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, int, int] | None:
@@ -108,6 +112,8 @@ class SlotStore:
         self._slots: dict[tuple[Hashable, ...], Slot] = {}
         self._outgrown: list[tuple[Hashable, Slot]] = []
         self._left: list[Slot] = []
+        heirs = (backend, self._slots, self._outgrown, self._left)
+        weakref.finalize(self, _bequeath, *heirs).atexit = False
 
     def __iter__(self) -> Iterator[Slot]:
         yield from self._slots.values()
@@ -145,18 +151,13 @@ class SlotStore:
         """The graphs of `owner` are gone: give back its slots that nobody lives in, the others when they are empty."""
         self._left += [self._slots.pop(role) for role in list(self._slots) if role[0] is owner]
         self._left += [slot for one, slot in self._outgrown if one is owner]
-        self._outgrown = [(one, slot) for one, slot in self._outgrown if one is not owner]
+        self._outgrown[:] = [(one, slot) for one, slot in self._outgrown if one is not owner]
         self.sweep()
 
     def sweep(self) -> None:
         """Give back the slots without an owner in which nobody lives any more."""
-        free = [slot for slot in self._left if not slot.occupied]
-        if not free:
-            return
-        self._left = [slot for slot in self._left if slot.occupied]
-        self._backend.synchronize()  # work that was enqueued may still use them
-        for slot in free:
-            slot.release()
+        _give_back(self._backend, self._left)
+        _give_back(self._backend, _orphans)
 
     def clear(self) -> None:
         """Give back everything in which nobody lives; the rest when `sweep` finds it empty."""
@@ -164,3 +165,25 @@ class SlotStore:
         self._slots.clear()
         self._outgrown.clear()
         self.sweep()
+
+
+_orphans: list[Slot] = []
+"""Slots whose store is gone, in which something still lives."""
+
+
+def _give_back(backend: Backend, slots: list[Slot]) -> None:
+    """Release those in which nobody lives; keep the others in the list."""
+    free = [slot for slot in slots if not slot.occupied]
+    if free:
+        slots[:] = [slot for slot in slots if slot.occupied]
+        backend.synchronize()  # work that was enqueued may still use them
+        for slot in free:
+            slot.release()
+
+
+def _bequeath(
+    backend: Backend, slots: dict[Any, Slot], outgrown: list[tuple[Hashable, Slot]], left: list[Slot]
+) -> None:
+    """A store was forgotten: what lives in its slots stays where it is."""
+    _orphans.extend((*slots.values(), *(slot for _, slot in outgrown), *left))
+    _give_back(backend, _orphans)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .lowering import refuse
-from .truth import Flag
+from .truth import Flag, as_predicate
 
 __all__ = ["NOTHING", "UNBOUND", "Unbound", "merge_values", "restore_bits", "same_plain", "select_bits"]
 
@@ -122,6 +122,10 @@ class _Merge:
     def _fresh(self, one: Any, other: Any) -> Any:
         if isinstance(one, (bool, Flag)) and isinstance(other, (bool, Flag)):
             return self._truth(one, other)
+        if isinstance(one, (bool, Flag)) and _has_truth(other):
+            return self._truth(one, Flag(as_predicate(other)))
+        if isinstance(other, (bool, Flag)) and _has_truth(one):
+            return self._truth(Flag(as_predicate(one)), other)
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
             _require_alike(one, other)
             return self._select(one, other)
@@ -155,6 +159,10 @@ class _Merge:
         if hasattr(kind, "_fields"):
             return kind(*merged)
         raise refuse(f"the branches give two {_kind(one)} objects, which cannot become one")
+
+
+def _has_truth(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 1
 
 
 def _kind(value: Any) -> str:

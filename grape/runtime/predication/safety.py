@@ -78,9 +78,16 @@ def refuse_unsafe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         return
     if torch.Tag.dynamic_output_shape in func.tags:
         raise refuse(f"the shape of what {func} returns depends on data, in a body that may not run", "GR103")
-    known = name in _TOTAL or name.startswith("_foreach_") or func.is_view
-    if not known and not {torch.Tag.pointwise, torch.Tag.reduction} & set(func.tags):
+    if not (name in _TOTAL or name.startswith("_foreach_") or func.is_view or _computes(func)):
         raise refuse(f"{func} in a body that may not run: it is not known what it does with values that do not occur")
+
+
+def _computes(func: Any) -> bool:
+    """Whether any overload is tagged pointwise or a reduction; those that write to `out` are not tagged."""
+    packet = func.overloadpacket
+    return any(
+        {torch.Tag.pointwise, torch.Tag.reduction} & set(getattr(packet, name).tags) for name in packet.overloads()
+    )
 
 
 def _draws(given: _Positional) -> bool:
