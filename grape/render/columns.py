@@ -34,15 +34,24 @@ class Strings:
 
     kinds: dict[tuple[str, str], int] = field(default_factory=dict)
     places: dict[tuple[Position | None, Position | None], int] = field(default_factory=dict)
+    _known: dict[tuple[int, int], tuple[int, Event]] = field(default_factory=dict)
 
     def kind(self, event: Event) -> int:
         return self.kinds.setdefault((event.name, event.category), len(self.kinds))
 
     def place(self, event: Event) -> int:
         """-1 where nothing is known."""
-        if event.position is None and event.inner is None:
+        position, inner = event.position, event.inner
+        if position is None and inner is None:
             return -1
-        return self.places.setdefault((event.position, event.inner), len(self.places))
+        # Events of one line share its position: comparing positions is what packing would spend its time on. The event
+        # is kept so that nothing else gets the identities.
+        key = (id(position), id(inner))
+        known = self._known.get(key)
+        if known is None:
+            known = self.places.setdefault((position, inner), len(self.places)), event
+            self._known[key] = known
+        return known[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +143,8 @@ def _lines(events: Iterable[Event]) -> Iterator[Event]:
     """One span for each run of operators that one line of the person's code issued, and one for the function that
     issued them where that is another; both are derived from the operators, so that they cost no recording.
     """
-    user: list[Event] = []
-    function: list[Event] = []
+    users: list[_Run] = []
+    functions: list[_Run] = []
     reach = -1
     for event in events:
         if event.category != "operator" or event.start_ns < reach:
@@ -143,30 +152,45 @@ def _lines(events: Iterable[Event]) -> Iterator[Event]:
         before, reach = reach, event.end_ns
         at, inner = event.position, event.inner
         if at is not None:
-            _extend(user, before, event, f"{at.function}, line {at.line}", None)
+            _extend(users, before, event, None)
             if inner is not None and inner.function != at.function:
-                _extend(function, before, event, inner.function, inner)
-    yield from sorted([*user, *function], key=lambda e: (e.start_ns, -e.end_ns))
+                _extend(functions, before, event, inner)
+    spans = [run.event(f"{at.function}, line {at.line}") for run in users if (at := run.first.position)]
+    spans += [run.event(run.inner.function) for run in functions if run.inner]
+    spans.sort(key=lambda e: (e.start_ns, -e.end_ns))
+    yield from spans
 
 
-def _extend(spans: list[Event], before_ns: int, event: Event, name: str, inner: Position | None) -> None:
-    """Lengthen the last span where it ended with the operator before and is of the same line, else begin another."""
-    last = spans[-1] if spans else None
-    start = event.start_ns
-    if last is not None and (last.end_ns, last.name, last.position) == (before_ns, name, event.position):
-        start = spans.pop().start_ns
-    spans.append(
-        Event(
+@dataclass(slots=True)
+class _Run:
+    """Operators of one line that follow each other; of one function where `inner` is the line that it begins with."""
+
+    first: Event
+    end_ns: int
+    inner: Position | None
+
+    def event(self, name: str) -> Event:
+        return Event(
             name=name,
             lane="host",
             category="python",
-            start_ns=start,
-            end_ns=event.end_ns,
-            thread=event.thread,
-            position=event.position,
-            inner=inner,
+            start_ns=self.first.start_ns,
+            end_ns=self.end_ns,
+            thread=self.first.thread,
+            position=self.first.position,
+            inner=self.inner,
         )
-    )
+
+
+def _extend(runs: list[_Run], before_ns: int, event: Event, inner: Position | None) -> None:
+    """Lengthen the last run where it ended with the operator before and is of the same line, else begin another."""
+    last = runs[-1] if runs else None
+    if last is not None and last.end_ns == before_ns and last.first.position == event.position:
+        mine, theirs = (inner.function if inner else None), (last.inner.function if last.inner else None)
+        if mine == theirs:
+            last.end_ns = event.end_ns
+            return
+    runs.append(_Run(first=event, end_ns=event.end_ns, inner=inner))
 
 
 def _tracks(events: Iterable[Event]) -> list[list[Event]]:

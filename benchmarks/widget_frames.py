@@ -1,0 +1,173 @@
+"""What the view costs: script time of a frame while panning, bytes sent, time to the first picture.
+
+    python benchmarks/widget_frames.py [--out FILE] [--events 1000 50000 300000]
+
+Needs Chromium and playwright; no GPU. Events are synthetic: operators that launch a kernel each, and a replay of the
+same kernels. "events" counts those of one timeline; two are drawn. Script time is measured around the drawing of
+each animation frame, without the rasterization that the browser does elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from grape.model import CellEvidence, Event, Position, RegionEvidence, Timeline
+from grape.render import build_report
+from grape.render.page import view_page
+from grape.render.view import SHOWN_EVENTS, View, build_view
+from grape.widgets import script, style
+
+VIEW = "document.querySelector('.grape-report').grape"
+
+PAN = f"""async frames => {{
+    const view = {VIEW};
+    const frame = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const span = view.viewport.to - view.viewport.from;
+    view.frames.length = 0;
+    for (let k = 0; k < frames; k++) {{
+        view.viewport.pan(k % 20 < 10 ? 0.03 : -0.03);
+        view.viewport.cursor = view.viewport.from + span / 2;
+        view.redraw();
+        await frame();
+    }}
+    return view.frames.slice();
+}}"""
+
+
+def timelines(events: int) -> tuple[Timeline, Timeline]:
+    """Before: operator, launch and kernel in turn. After: one launch, the same kernels closer together."""
+    before: list[Event] = []
+    after: list[Event] = []
+    kernels = events // 3
+    for k in range(kernels):
+        start, kind = 18_000 * k, k % 37
+        at = Position(file="In[1]", line=k % 50 + 1, function=f"Block{kind % 9}.forward")
+        common = {"correlation": k + 1, "position": at}
+        before += [
+            Event(
+                name=f"aten::op{kind}",
+                lane="host",
+                category="operator",
+                start_ns=start,
+                end_ns=start + 17_000,
+                **common,
+            ),
+            Event(
+                name="cudaLaunchKernel",
+                lane="launch",
+                category="runtime",
+                start_ns=start,
+                end_ns=start + 4000,
+                **common,
+            ),
+            Event(
+                name=f"kernel{kind}",
+                lane="device",
+                category="kernel",
+                start_ns=start + 6000,
+                end_ns=start + 9000,
+                stream=7,
+                **common,
+            ),
+        ]
+    for k in range(events):
+        start = 3000 * k
+        after.append(
+            Event(
+                name=f"kernel{k % 37}", lane="device", category="kernel", start_ns=start, end_ns=start + 2900, stream=7
+            )
+        )
+    return (
+        Timeline(events=tuple(before), wall_ns=18_000 * kernels),
+        Timeline(events=tuple(after), wall_ns=3000 * events),
+    )
+
+
+def view_of(events: int) -> tuple[View, float]:
+    """The view of a report with such timelines, and the seconds that packing it takes."""
+    before, after = timelines(events)
+    at = Position(file="In[1]", line=1, function="step")
+    region = RegionEvidence(
+        name="step", at=at, end_line=9, outcome="replayed", refused=None, calls=1, replays=1, before=before, after=after
+    )
+    evidence = CellEvidence(
+        file="In[1]", source="\n" * 60, device="synthetic", backend="cuda", wall_ms=1.0, regions=(region,), cuda=True
+    )
+    report = build_report(evidence, [])
+    began = time.perf_counter()
+    view = build_view(report, limit=max(SHOWN_EVENTS, events))
+    return view, time.perf_counter() - began
+
+
+def measure(browser: Any, events: int, frames: int) -> dict[str, Any]:
+    view, packed_s = view_of(events)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "view.html"
+        file.write_text(view_page(view, script=script(), style=style()))
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.set_default_timeout(60_000)
+        began = time.perf_counter()
+        page.goto(file.as_uri())
+        page.wait_for_function(f"document.querySelector('.grape-report') && {VIEW}.frames.length > 0", polling=5)
+        painted_s = time.perf_counter() - began
+        found: dict[str, Any] = {
+            "events": events,
+            "packed_s": packed_s,
+            "opened_to_first_frame_s": painted_s,
+            "columns_bytes": len(view.blob),
+            "page_bytes": file.stat().st_size,
+        }
+        for name, share in (("whole", 1.0), ("tenth", 0.1), ("thousandth", 0.001)):
+            page.evaluate(f"{VIEW}.viewport.show(0, {VIEW}.viewport.longest * {share})")
+            samples = page.evaluate(PAN, frames)
+            found[f"frame_ms_{name}"] = {
+                "median": statistics.median(samples),
+                "p95": sorted(samples)[int(0.95 * len(samples))],
+                "n": len(samples),
+            }
+        page.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--events", type=int, nargs="+", default=[1000, 50_000, 300_000])
+    parser.add_argument("--frames", type=int, default=120)
+    arguments = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    chromium = os.environ.get("GRAPE_CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        sys.exit("no Chromium: install it with apt-get install chromium, or name one in GRAPE_CHROMIUM")
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        rows = [measure(browser, events, arguments.frames) for events in arguments.events]
+        result = {
+            "browser": f"Chromium {browser.version}, headless, software rendering",
+            "python": platform.python_version(),
+            "processors": os.cpu_count(),
+            "rows": rows,
+        }
+        browser.close()
+    text = json.dumps(result, indent=2)
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
