@@ -17,7 +17,7 @@ import nbformat
 from ..errors import RewriteError, UsageError
 from ..model import CODES, Finding, Position
 from ..render.files import write_text
-from ..rewrite import Refused, digest, fix, fix_all, split_magic
+from ..rewrite import Refused, digest, fix, fix_all, names_in_functions, split_magic
 from .notebook import read_notebook
 
 __all__ = ["apply"]
@@ -191,7 +191,8 @@ def _rewritten(notebook: dict[str, Any], accepted: list[_Accepted], name: str) -
     changed = []
     for number, items in sorted(wanted.items()):
         cell = cells[number - 1]
-        source, lines = _fixed(_text(cell), items, number)
+        others = [names_in_functions(_text(other)) for other in cells if other is not cell]
+        source, lines = _fixed(_text(cell), items, number, frozenset().union(*others))
         said += lines
         if source != _text(cell):
             changed.append(number)
@@ -199,19 +200,19 @@ def _rewritten(notebook: dict[str, Any], accepted: list[_Accepted], name: str) -
     return changed, said
 
 
-def _fixed(source: str, items: list[_Accepted], number: int) -> tuple[str, list[str]]:
+def _fixed(source: str, items: list[_Accepted], number: int, elsewhere: frozenset[str]) -> tuple[str, list[str]]:
     """The cell with its fixes, one after the other, each checked to be the one that the report shows."""
     magic, body = split_magic(source)
     # `grape run` puts a line above cells without the magic, and the report counts it.
     reported = (magic or "%%grape\n") + body if items[0].below_magic else body
     for item in items:
-        made = fix(reported, item.finding)
+        made = fix(reported, item.finding, elsewhere=elsewhere)
         if isinstance(made, Refused) or _comparable(made.diff) != _comparable(item.diff):
             raise RewriteError(
                 f"cell {number}: this version of Grape would not make the rewrite that the report shows for "
                 f"{item.finding.code}; make the report again with grape run"
             )
-    combined = fix_all(reported, [item.finding for item in items])
+    combined = fix_all(reported, [item.finding for item in items], elsewhere=elsewhere)
     said = [f"cell {number}: {finding.code} {finding.name} ({finding.at})" for finding in combined.applied]
     said += [
         f"left: cell {number}: {finding.code} does not go together with the others ({refused})"

@@ -5,7 +5,7 @@ Stands above `advisor` and `rewrite`, which know neither torch nor each other.
 
 from __future__ import annotations
 
-from .offers import find_fix, source_of, with_fixes
+from .offers import elsewhere, find_fix, source_of, with_fixes
 from .verify import Verification, verify
 
-__all__ = ["Verification", "find_fix", "source_of", "verify", "with_fixes"]
+__all__ = ["Verification", "elsewhere", "find_fix", "source_of", "verify", "with_fixes"]

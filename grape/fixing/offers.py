@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
-from ..rewrite import FIXES, Refused, Rewritten, fix
+from ..rewrite import FIXES, Refused, Rewritten, fix, names_in_functions
 from .verify import verify
 
-__all__ = ["find_fix", "source_of", "with_fixes"]
+__all__ = ["elsewhere", "find_fix", "source_of", "with_fixes"]
 
 _SECONDS = 2.0
 """For the verifications of one cell: it runs twice more in each."""
@@ -30,6 +30,12 @@ def source_of(evidence: CellEvidence, file: str) -> str | None:
     return source[2:] if source.startswith("# %%grape") else source
 
 
+def elsewhere(evidence: CellEvidence, file: str) -> frozenset[str]:
+    """The global names that functions of the person's other cells use."""
+    others = [source for name, source in (*evidence.sources, (evidence.file, evidence.source)) if name != file]
+    return frozenset().union(*map(names_in_functions, others))
+
+
 def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Refused:
     """The rewrite for one finding, with what the traces say about its line."""
     if finding.code not in FIXES:
@@ -40,7 +46,7 @@ def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Refused:
     if source is None:
         return Refused(why=f"the source of {finding.at.file} is not known as it was typed")
     try:
-        return fix(source, finding)
+        return fix(source, finding, elsewhere=elsewhere(evidence, finding.at.file))
     except Exception as error:  # the report must not be lost with it
         return Refused(why=f"the rewrite failed: {type(error).__name__}")
 
@@ -95,7 +101,7 @@ def _with_shapes(evidence: CellEvidence, finding: Finding) -> Finding:
     """A finding about a mask with the shapes of tensor and mask, each time the line wrote or read through one."""
     if finding.code not in ("GR103", "GR401") or finding.at is None:
         return finding
-    found = []
+    found, dtypes = [], set()
     for op in _ops(evidence):
         at = op.inner if op.inner is not None and op.inner.file == finding.at.file else op.user
         if at is None or (at.file, at.line) != (finding.at.file, finding.at.line) or not op.name.startswith(_MASKED):
@@ -103,10 +109,12 @@ def _with_shapes(evidence: CellEvidence, finding: Finding) -> Finding:
         views: list[TensorView] = list(op.tensors())[:2]
         if len(views) < 2 or views[1].dtype != "bool":
             return finding
+        dtypes.add(views[0].dtype)
         found.append(tuple(tuple(view.shape) for view in views))
     if not found:
         return finding
-    return replace(finding, evidence=(*finding.evidence, ("operand_shapes", tuple(dict.fromkeys(found)))))
+    seen = (("operand_shapes", tuple(dict.fromkeys(found))), ("operand_dtypes", tuple(sorted(dtypes))))
+    return replace(finding, evidence=(*finding.evidence, *seen))
 
 
 def _ops(evidence: CellEvidence) -> Iterator[OpRecord]:

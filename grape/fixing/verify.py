@@ -96,12 +96,25 @@ def _compared(before: _Ran, after: _Ran) -> Verification:
             continue
         if name not in after.space:
             return Verification(result="different", why=f"`{name}` is missing")
+        if _lost_gradients(value, after.space[name]):
+            return Verification(result="not verified", why=f"`{name}` carries no gradients any more")
         try:
             if not _same(value, after.space[name]):
                 return Verification(result="different", why=f"`{name}` differs")
         except Unsafe as unsafe:
             return Verification(result="not verified", why=f"`{name}` is a {unsafe}, which has no comparison")
     return Verification(result="identical")
+
+
+def _lost_gradients(one: Any, other: Any) -> bool:
+    """Equal bits are not all where a later cell may call `backward`."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.requires_grad and not other.requires_grad
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return any(map(_lost_gradients, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return any(_lost_gradients(one[key], other[key]) for key in one.keys() & other.keys())
+    return False
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -64,7 +64,9 @@ class AppliedRewrites:
         new = [finding for finding in chosen if finding.fix not in known]
         if not new:
             raise UsageError(f"fix {number} is applied already" if number else "every verified fix is applied already")
-        combined = fix_all(source, (*taken, *new))
+        from ..fixing import elsewhere
+
+        combined = fix_all(source, (*taken, *new), elsewhere=elsewhere(report.evidence, file))
         for finding, refused in combined.refused:
             if number is not None:
                 why = f"fix {number} does not go together with what is applied to {file}: {refused}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import libcst as cst
@@ -36,8 +36,12 @@ class Block:
 class Code:
     """One source. Nodes are those of `module`; positions count lines from 1."""
 
-    def __init__(self, text: str) -> None:
-        """Raises `libcst.ParserSyntaxError` where `text` is no Python that LibCST reads."""
+    def __init__(self, text: str, elsewhere: Collection[str] = ()) -> None:
+        """`elsewhere` are global names that functions of other cells use.
+
+        Raises `libcst.ParserSyntaxError` where `text` is no Python that LibCST reads.
+        """
+        self._elsewhere = frozenset(elsewhere)
         wrapper = MetadataWrapper(cst.parse_module(text))
         self.module = wrapper.module
         self._positions = wrapper.resolve(PositionProvider)
@@ -124,8 +128,10 @@ class Code:
                 names.add(node.evaluated_alias or (node.evaluated_name or "").partition(".")[0])
         return names
 
-    def is_shared(self, name: str) -> bool:
-        """True where a function declares `name` global or nonlocal."""
+    def is_shared(self, name: str, home: cst.FunctionDef | None) -> bool:
+        """True where a function declares `name`, a variable of `home`, global or nonlocal, or one elsewhere uses it."""
+        if home is None and name in self._elsewhere:
+            return True
         declared = (node for node in descendants(self.module) if isinstance(node, (cst.Global, cst.Nonlocal)))
         return any(item.name.value == name for node in declared for item in node.names)
 

@@ -36,13 +36,13 @@ def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
     return None
 
 
-def moved_out_of(code: Code, loop: cst.CSTNode) -> Refused | None:
-    """Why nothing may be moved from inside `loop` to behind it; None where it may.
+def moved_out_of(code: Code, statement: cst.CSTNode, loop: cst.CSTNode) -> Refused | None:
+    """Why `statement` may not be moved from inside `loop` to behind it; None where it may.
 
     What stands behind a loop does not run where an exception leaves the loop and is caught, and runs at another time
     where the loop suspends.
     """
-    for above in code.ancestors(loop):
+    for above in code.ancestors(statement):
         if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
             break
         if isinstance(above, (cst.Try, cst.TryStar)):
@@ -52,7 +52,7 @@ def moved_out_of(code: Code, loop: cst.CSTNode) -> Refused | None:
         ):
             return Refused(why="an exception of the loop may be caught around it", line=code.line(above))
     for node in descendants(loop):
-        if isinstance(node, (cst.Yield, cst.Await)):
+        if isinstance(node, (cst.Yield, cst.Await, cst.Asynchronous)):
             return Refused(why="the loop is suspended by a yield or an await", line=code.line(node))
         if isinstance(node, cst.Call) and call_name(node) in _OPAQUE:
             return Refused(why=f"what `{call_name(node)}` does cannot be known", line=code.line(node))

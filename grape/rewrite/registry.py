@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import libcst as cst
@@ -39,8 +39,11 @@ FIXES: dict[str, Callable[[Code, Finding], str | Refused]] = {
 }
 
 
-def fix(source: str, finding: Finding) -> Rewritten | Refused:
+def fix(source: str, finding: Finding, *, elsewhere: Collection[str] = ()) -> Rewritten | Refused:
     """The rewrite that removes what `finding` is about, from the source of the cell or file that it names.
+
+    `elsewhere` are the global names that functions of other cells use; what such a function may look at while the
+    cell runs keeps its value at each moment.
 
     A pure function; the same source and finding give the same rewrite. What it offers has been parsed again, and
     fixing it once more changes nothing.
@@ -55,7 +58,7 @@ def fix(source: str, finding: Finding) -> Rewritten | Refused:
     masked = mask(source)
     if isinstance(masked, Refused):
         return masked
-    text = _applied(code_fix, masked.text, finding)
+    text = _applied(code_fix, masked.text, finding, elsewhere)
     if isinstance(text, Refused):
         return text
     if (problem := is_python(text)) is not None:
@@ -71,9 +74,11 @@ def fix(source: str, finding: Finding) -> Rewritten | Refused:
     return Rewritten(source=new, diff=unified_diff(source, new, finding.at.file))
 
 
-def _applied(code_fix: Callable[[Code, Finding], str | Refused], text: str, finding: Finding) -> str | Refused:
+def _applied(
+    code_fix: Callable[[Code, Finding], str | Refused], text: str, finding: Finding, elsewhere: Collection[str]
+) -> str | Refused:
     try:
-        return code_fix(Code(text), finding)
+        return code_fix(Code(text, elsewhere), finding)
     except cst.ParserSyntaxError as error:
         return Refused(why=f"the source cannot be parsed: {error.message}", line=error.raw_line)
     except RecursionError:
@@ -85,7 +90,7 @@ def _again(code_fix: Callable[[Code, Finding], str | Refused], old: str, new: st
     there = moved(finding, old, new)
     if there is None:
         return None
-    text = _applied(code_fix, new, there)
+    text = _applied(code_fix, new, there, ())
     if isinstance(text, Refused) or text == new:
         return None
     return Refused(why="one rewrite is not enough here", line=finding.at.line if finding.at else None)

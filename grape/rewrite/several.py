@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ..model import Finding
@@ -21,13 +21,13 @@ class Combined:
     refused: tuple[tuple[Finding, Refused], ...]
 
 
-def fix_all(source: str, findings: Iterable[Finding]) -> Combined:
-    """Fix `findings`, all about this source, in their order."""
+def fix_all(source: str, findings: Iterable[Finding], *, elsewhere: Collection[str] = ()) -> Combined:
+    """Fix `findings`, all about this source, in their order; `elsewhere` as for `fix`."""
     current = source
     applied, refused = [], []
     for finding in findings:
         there = moved(finding, source, current)
-        made = Refused(why="its line is gone") if there is None else fix(current, there)
+        made = Refused(why="its line is gone") if there is None else fix(current, there, elsewhere=elsewhere)
         if isinstance(made, Refused):
             refused.append((finding, made))
         else:

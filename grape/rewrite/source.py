@@ -12,13 +12,14 @@ import difflib
 import hashlib
 import io
 import re
+import symtable
 import tokenize
 import warnings
 from dataclasses import dataclass
 
 from .result import Refused
 
-__all__ = ["Masked", "digest", "is_python", "mask", "split_magic", "unified_diff"]
+__all__ = ["Masked", "digest", "is_python", "mask", "names_in_functions", "split_magic", "unified_diff"]
 
 _ESCAPED = re.compile(r"\s*(?:[%!?]|\S.*\?\s*$|/[A-Za-z_]|,[A-Za-z_]|;[A-Za-z_])")
 _ASSIGNED = re.compile(r"(?P<indent>\s*)(?P<targets>[^=!%?#'\"]+?)\s*=\s*[%!](?!=)")
@@ -148,6 +149,20 @@ def is_python(text: str) -> Refused | None:
     except (ValueError, RecursionError, MemoryError) as error:
         return Refused(why=f"the cell is no Python: {error}")
     return None
+
+
+def names_in_functions(source: str) -> frozenset[str]:
+    """The global names that functions in `source` use; empty where it is no Python."""
+    masked = mask(source)
+    if isinstance(masked, Refused):
+        return frozenset()
+    names: set[str] = set()
+    tables = symtable.symtable(masked.text, "<cell>", "exec").get_children()
+    while tables:
+        table = tables.pop()
+        names.update(symbol.get_name() for symbol in table.get_symbols() if symbol.is_global())
+        tables += table.get_children()
+    return frozenset(names)
 
 
 def split_magic(source: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grape.rewrite import Refused, Rewritten, digest, fix, moved, split_magic, unified_diff
+from grape.rewrite import Refused, Rewritten, digest, fix, moved, names_in_functions, split_magic, unified_diff
 from grape.rewrite.source import Masked, mask
 from tests.unit.rewrite_cases import finding
 
@@ -147,6 +147,16 @@ def test_patch_takes_a_diff_without_a_last_line_end(tmp_path: Path) -> None:
         pytest.skip("patch is not installed")
     assert done.returncode == 0
     assert (tmp_path / "cell").read_text() == new
+
+
+def test_names_that_functions_of_another_cell_use() -> None:
+    source = "%time\ndef f(x):\n    y = total\n    def g():\n        return y + limit\n    return [x for x in rows]\n"
+    assert names_in_functions(source) == {"total", "limit", "rows"}
+    assert names_in_functions("%%bash\nls") == frozenset()
+    cell = "losses = []\nfor x in xs:\n    y = step(x)\n    losses.append(y.item())\n"
+    assert isinstance(fix(cell, finding("GR101", 4), elsewhere={"loss"}), Rewritten)
+    made = fix(cell, finding("GR101", 4), elsewhere={"losses"})
+    assert made == Refused(why="`losses` is shared between functions", line=1)
 
 
 def test_refusal_is_a_value() -> None:

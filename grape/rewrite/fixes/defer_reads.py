@@ -175,7 +175,7 @@ def _appended(code: Code, read: _Read, call: cst.Call, statement: cst.CSTNode, l
     other = _used_elsewhere(code, target, func.value, loop, definition)
     if other is not None:
         return other
-    refused = moved_out_of(code, loop)
+    refused = moved_out_of(code, statement, loop)
     if refused is not None:
         return refused
     container, name = code.text(func.value), code.fresh("value")
@@ -237,7 +237,7 @@ def _used_elsewhere(
     mine = set(map(id, descendants(container)))
     first, last = code.line(definition), code.lines(loop)[1]
     home = code.function(loop)
-    if code.is_shared(name):
+    if code.is_shared(name, home):
         return Refused(why=f"`{name}` is shared between functions", line=first)
     for use in code.uses(name):
         at = code.line(use)
@@ -282,12 +282,12 @@ def _added(code: Code, read: _Read, small: cst.AugAssign, statement: cst.CSTNode
     if loop is None:
         return Refused(why=f"`{name}` is used in the loop", line=line)
     home = code.function(loop)
-    if code.is_shared(name):
+    if code.is_shared(name, home):
         return Refused(why=f"`{name}` is shared between functions", line=line)
     for use in code.uses(name):
         if code.function(use) is not home and _sees(code, use, home):
             return Refused(why=f"a function that may run in the loop uses `{name}`", line=code.line(use))
-    refused = moved_out_of(code, loop)
+    refused = moved_out_of(code, statement, loop)
     if refused is not None:
         return refused
     return _summed_later(code, read, small, loop, others)

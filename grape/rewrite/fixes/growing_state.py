@@ -106,9 +106,9 @@ def _loop_without_reads(
         return Refused(why="the concatenation is in no loop of this function", line=code.line(statement))
     home = code.function(found)
     elsewhere = [use for use in code.uses(name) if code.function(use) is not home]
-    if code.is_shared(name) or elsewhere:
+    if code.is_shared(name, home) or elsewhere:
         return Refused(why=f"a function that may run in the loop uses `{name}`", line=code.line(statement))
-    return moved_out_of(code, found) or found
+    return moved_out_of(code, statement, found) or found
 
 
 def _collected(code: Code, name: str, small: cst.Assign, call: cst.Call, second: cst.BaseExpression, loop: Loop) -> str:

@@ -17,7 +17,7 @@ import re
 import libcst as cst
 
 from ...model import Finding
-from ..code import Code, Loop, descendants
+from ..code import Code, Loop, descendants, dotted
 from ..effects import CONSTANTS, call_name, only_statement
 from ..result import Refused
 from . import masked_writes
@@ -56,8 +56,10 @@ def fix(code: Code, finding: Finding) -> str | Refused:
         return place
     statement = code.statement(made)
     small = only_statement(statement)
-    if isinstance(small, cst.Assign) and small.value is made:
+    if isinstance(small, cst.Assign) and small.value is made and _is_literal(code, made):
         return _bound_before(code, small, statement, place)
+    if not _is_literal(code, made):
+        return Refused(why="what it is made from is not written beside it", line=line)
     if not _is_only_read(code, made):
         return Refused(why="who gets the tensor might write to it", line=line)
     return _named_before(code, made, place)
@@ -126,23 +128,44 @@ def _meaning_changes(code: Code, made: cst.Call, outside: cst.CSTNode) -> bool:
             break
     return any(
         isinstance(node, cst.Call) and call_name(node).rpartition(".")[2] in _CHANGES_MEANING[1:]
-        for node in descendants(outside)
+        for node in descendants(code.module)
     )
 
 
-def _is_simple(made: cst.Call) -> bool:
-    """Literals, names and attributes: evaluating it earlier does nothing else."""
-    allowed = (*CONSTANTS, cst.Name, cst.Attribute, cst.List, cst.Tuple, cst.Element, cst.UnaryOperation, cst.Arg)
-    return all(
-        isinstance(node, allowed) or node is made or call_name(node) in _MAKERS or _is_syntax(node)
-        for node in descendants(made)
-    )
+def _is_literal(code: Code, made: cst.Call) -> bool:
+    """True where nothing but literals says what the tensor holds, and names at most its device and dtype."""
+    if isinstance(made.func, cst.Attribute) and made.func.attr.value in _MOVES and call_name(made) not in _MAKERS:
+        inner = made.func.value
+        return isinstance(inner, cst.Call) and _is_literal(code, inner) and all(map(_is_place, made.args))
+    for arg in made.args:
+        named = arg.keyword is not None and arg.keyword.value in ("device", "dtype")
+        if arg.star or not (_is_place(arg) if named else _is_value_literal(code, arg.value)):
+            return False
+    return True
 
 
-def _is_syntax(node: cst.CSTNode) -> bool:
-    return not isinstance(node, (cst.BaseExpression, cst.BaseStatement, cst.BaseSmallStatement)) or (
-        isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _MOVES
-    )
+def _is_place(arg: cst.Arg) -> bool:
+    """A device or a dtype: a string, a variable, ``x.device``, ``torch.float16``."""
+    value = arg.value
+    if isinstance(value, cst.Attribute):
+        return dotted(value).startswith("torch.") or value.attr.value in ("device", "dtype")
+    return isinstance(value, (cst.SimpleString, cst.Name, cst.Integer)) and not arg.star
+
+
+def _is_value_literal(code: Code, value: cst.BaseExpression) -> bool:
+    """A number, a list of numbers, or a variable that is bound once in the source, to a number."""
+    if isinstance(value, cst.UnaryOperation):
+        return _is_value_literal(code, value.expression)
+    if isinstance(value, (cst.List, cst.Tuple)):
+        return all(isinstance(item, cst.Element) and _is_value_literal(code, item.value) for item in value.elements)
+    if isinstance(value, cst.Call):
+        return call_name(value) == "float" and all(isinstance(arg.value, cst.SimpleString) for arg in value.args)
+    if isinstance(value, cst.Name) and value.value not in ("True", "False"):
+        stores = [use for use in code.uses(value.value) if code.is_stored(use)]
+        statement = only_statement(code.statement(stores[0])) if len(stores) == 1 else None
+        bound = statement.value if isinstance(statement, cst.Assign) else None
+        return isinstance(bound, (cst.Integer, cst.Float)) and not code.is_shared(value.value, None)
+    return isinstance(value, (*CONSTANTS, cst.Name)) or dotted(value) in ("math.pi", "math.inf", "torch.inf")
 
 
 def _is_only_read(code: Code, node: cst.BaseExpression) -> bool:
@@ -156,7 +179,9 @@ def _is_only_read(code: Code, node: cst.BaseExpression) -> bool:
         return parent.value is node
     if isinstance(parent, cst.Element):
         items = code.parent(parent)
-        return isinstance(items, (cst.List, cst.Tuple)) and _is_only_read(code, items)
+        # Only a list that is an argument: one that lives on would hold the same tensor each time.
+        listed = isinstance(items, (cst.List, cst.Tuple)) and isinstance(code.parent(items), cst.Arg)
+        return listed and isinstance(items, cst.BaseExpression) and _is_only_read(code, items)
     if isinstance(parent, cst.Arg) and (parent.keyword is None or parent.keyword.value != "out"):
         module, _, name = call_name(code.parent(parent) or parent).rpartition(".")
         return module == "torch" and name in _NEW_RESULT
@@ -172,7 +197,7 @@ def _bound_before(
     assert isinstance(small.value, cst.Call) and isinstance(statement, cst.SimpleStatementLine)
     if len(small.targets) != 1 or not isinstance(target, cst.Name):
         return Refused(why="the constant is not bound to one variable", line=line)
-    if isinstance(place, cst.FunctionDef) or not _is_simple(small.value):
+    if isinstance(place, cst.FunctionDef):
         return Refused(why="the constant cannot be made before the function", line=line)
     if code.block(statement) is None or code.parent(statement) is not place.body:
         return Refused(why="the constant is made under a condition", line=line)
@@ -183,7 +208,7 @@ def _bound_before(
             return Refused(why=f"`{target.value}` may be written", line=code.line(use))
         if code.line(use) < line:
             return Refused(why=f"`{target.value}` is used before it is made", line=code.line(use))
-    if code.is_shared(target.value):
+    if code.is_shared(target.value, code.function(place)):
         return Refused(why=f"`{target.value}` is shared between functions", line=line)
     body = place.body.body
     kept: list[cst.BaseStatement] = [] if len(body) > 1 else [cst.parse_statement("pass")]
@@ -197,8 +222,6 @@ def _bound_before(
 
 
 def _named_before(code: Code, made: cst.Call, place: Loop | cst.FunctionDef) -> str | Refused:
-    if not _is_simple(made):
-        return Refused(why="evaluating it earlier may do something else", line=code.line(made))
     name = code.fresh("CONSTANT" if isinstance(place, cst.FunctionDef) else "constant")
     before = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], made)])
     if code.block(place) is None:

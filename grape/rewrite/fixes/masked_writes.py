@@ -10,6 +10,8 @@ number. What is reduced through a mask (``x[mask].mean()``) stays: the dense for
 
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from ...model import Finding
@@ -19,6 +21,8 @@ from ..result import Refused
 
 __all__ = ["fix"]
 
+_HALF, _WIDE = 65504.0, 3e38
+_WIDE_TYPES = {"float32", "float64", "bfloat16"}
 _TESTS = ("isnan", "isinf", "isfinite", "isneginf", "isposinf")
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _JOINS = (cst.BitAnd, cst.BitOr, cst.BitXor)
@@ -58,6 +62,8 @@ def _write(code: Code, finding: Finding, small: cst.Assign, target: cst.Subscrip
     if not _same_shape(finding) and not _is_about(mask, tensor):
         return Refused(why="mask and tensor were not seen to have the same shape", line=line)
     if _is_number(small.value):
+        if not _fits(code, small.value, finding):
+            return Refused(why="`masked_fill_` takes no number that the dtype may not hold", line=line)
         filled = cst.Call(
             cst.Attribute(value=tensor, attr=cst.Name("masked_fill_")),
             [cst.Arg(mask, comma=_COMMA), cst.Arg(small.value)],
@@ -96,6 +102,18 @@ def _is_number(node: cst.BaseExpression) -> bool:
     return isinstance(node, (cst.Integer, cst.Float)) or (
         isinstance(node, cst.Name) and node.value in ("True", "False")
     )
+
+
+def _fits(code: Code, node: cst.BaseExpression, finding: Finding) -> bool:
+    """`masked_fill_` raises where an assignment rounds to infinity."""
+    text = code.text(node)
+    if not any(character.isdigit() for character in text):
+        return True
+    dtypes = set(dict(finding.evidence).get("operand_dtypes") or ())
+    try:
+        return abs(float(ast.literal_eval(text))) <= (_WIDE if dtypes and dtypes <= _WIDE_TYPES else _HALF)
+    except (ValueError, TypeError, SyntaxError):
+        return False
 
 
 def _is_about(mask: cst.BaseExpression, tensor: cst.BaseExpression) -> bool:

@@ -17,7 +17,7 @@ import libcst as cst
 
 from ...model import Finding
 from ..code import Code, Loop, descendants, importing_torch
-from ..effects import call_name, only_statement
+from ..effects import call_name, calls, only_statement
 from ..result import Refused
 
 __all__ = ["fix"]
@@ -29,6 +29,18 @@ _GRADIENTS = frozenset(
         backward grad autograd requires_grad requires_grad_ grad_fn optim optimizer optimizers zero_grad enable_grad
         set_grad_enabled retain_grad register_hook GradScaler vjp jvp jacrev jacfwd hessian func create_graph is_leaf
         trainer Trainer accelerator clip_grad_norm_ AdamW Adam SGD
+        """,
+    )
+)
+_HARMLESS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        abs all any bool dict enumerate float int len list max min print range reversed round set sorted str sum tuple
+        zip tqdm append extend items keys values item tolist cpu to cuda numpy detach clone argmax argmin mean std var
+        softmax log_softmax sigmoid tanh relu exp log sqrt size numel view reshape squeeze unsqueeze permute transpose
+        flatten contiguous long half double eq ne gt lt ge le topk sort gather select index_select expand repeat norm
+        eval format join update add sub mul div pow clamp matmul cat stack split chunk where time perf_counter generate
         """,
     )
 )
@@ -48,6 +60,9 @@ def fix(code: Code, finding: Finding) -> str | Refused:
     block = _block(code, finding)
     if isinstance(block, Refused):
         return block
+    unknown = _may_use_gradients(code, block, finding)
+    if unknown is not None:
+        return unknown
     if _is_off(code, block):
         return Refused(why="it runs without gradients already", line=code.line(block))
     return _wrapped(code, block)
@@ -57,18 +72,30 @@ def _block(code: Code, finding: Finding) -> cst.BaseStatement | Refused:
     """The outermost loop around the call, or the statement of the call where it is in none."""
     assert finding.at is not None
     names = _callee(finding)
-    calls = [node for node in descendants(code.module) if isinstance(node, cst.Call) and call_name(node) in names]
-    outside = [call for call in calls if not any(_defines(above, names) for above in code.ancestors(call))]
+    found = [call for call in calls(code.module) if call_name(call) in names]
+    outside = [call for call in found if not any(_defines(above, names) for above in code.ancestors(call))]
     if not outside:
         return Refused(why="where the region is called is not in this source", line=finding.at.line)
-    loops = [code.loops(call) for call in outside]
-    blocks = [(found[-1] if found else code.statement(call)) for found, call in zip(loops, outside, strict=True)]
+    blocks = [next(reversed(code.loops(call)), None) or code.statement(call) for call in outside]
     first = blocks[0]
     if first is None or any(block is not first for block in blocks):
         return Refused(why="the region is called in several places", line=code.line(outside[-1]))
     if code.block(first) is None:
         return Refused(why="the call stands on the line of its header", line=code.line(first))
     return first
+
+
+def _may_use_gradients(code: Code, block: cst.BaseStatement, finding: Finding) -> Refused | None:
+    """Calls of what is not in this source: a training step looks like any other function."""
+    defined = {node.name.value for node in descendants(code.module) if isinstance(node, cst.FunctionDef)}
+    modules = set(re.findall(r"\((\w+)\)", finding.region or ""))
+    for call in calls(block):
+        name = call_name(call)
+        module, _, last = name.rpartition(".")
+        known = last in _HARMLESS if not module else last in _HARMLESS or module.partition(".")[0] in ("torch", "F")
+        if not known and name not in defined | modules:
+            return Refused(why=f"`{name or code.text(call.func)}` may use gradients", line=code.line(call))
+    return None
 
 
 def _callee(finding: Finding) -> frozenset[str]:
