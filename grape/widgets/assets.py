@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["SCRIPT", "STYLE", "script", "style"]
+__all__ = ["STYLE", "script", "style"]
 
 _STATIC = Path(__file__).parent / "static"
-SCRIPT = _STATIC / "report.js"
+_PARTS = ("data", "dom", "picture", "overview", "memory", "findings", "view", "mount")
+"""Parts of one module, in the order of what they need. They do not import each other: a widget's module is a text, not
+a place that others could be loaded from.
+"""
 STYLE = _STATIC / "report.css"
 
 
 def script() -> str:
     """The ES module that draws the view."""
-    return SCRIPT.read_text(encoding="utf-8")
+    return "\n".join((_STATIC / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS)
 
 
 def style() -> str:

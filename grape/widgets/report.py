@@ -13,7 +13,7 @@ import anywidget
 import traitlets
 
 from ..errors import GrapeError
-from .assets import SCRIPT, STYLE
+from .assets import STYLE, script
 
 __all__ = ["Actions", "Answer", "ReportWidget"]
 
@@ -52,7 +52,7 @@ class ReportWidget(anywidget.AnyWidget):
     copy of the view, and a view opened later, shows the same.
     """
 
-    _esm = SCRIPT
+    _esm = script()
     _css = STYLE
     view = traitlets.Dict().tag(sync=True)
     columns = traitlets.Bytes().tag(sync=True)

@@ -1,0 +1,105 @@
+// What was found: message, difference, buttons, and the way from a finding to its evidence.
+
+class Findings {
+  constructor(app) {
+    this.app = app;
+    this.buttons = [];
+  }
+
+  /** The panel's elements; "" where there is no finding. */
+  section() {
+    const { findings } = this.app.view;
+    if (!findings.length) return "";
+    const list = element("ol", { class: "grape-findings" });
+    findings.forEach((finding) => list.append(this._finding(finding)));
+    const words = findings.length === 1 ? "1 finding" : `${findings.length} findings`;
+    return element("section", { "aria-label": "Findings" }, element("p", { class: "grape-title" }, words), list);
+  }
+
+  _finding(finding) {
+    const head = [`${finding.code} ${finding.name}`, finding.where, finding.cost].filter(Boolean).join(", ");
+    const message = element("p", { class: "grape-answer", role: "status" });
+    const bar = element("div", { class: "grape-bar" });
+    const code = element("div", {});
+    const shows = finding.file !== null && (this.app.pictureBox || this.app.view.sources[finding.file] !== undefined);
+    if (shows) {
+      const label = `Show ${finding.code} at ${finding.where}`;
+      bar.append(this.app.button("Show", () => this.show(finding, code), { "aria-label": label }));
+    }
+    if (finding.fix) {
+      const target = `fix ${finding.fix.id}`;
+      for (const [action, word] of [["apply", "Apply"], ["undo", "Undo"]]) {
+        if (!this.app.host.actions.includes(action)) continue;
+        const button = this.app.button(word, () => this.app.act(action, finding.fix.id, message), {
+          "aria-label": `${word} ${finding.code} at ${finding.where}`,
+        });
+        bar.append(button);
+        this.buttons.push({ button, action, target, message });
+      }
+    }
+    const facts = element("tbody");
+    for (const [what, value] of finding.evidence) {
+      facts.append(element("tr", {}, element("th", { scope: "row" }, what), element("td", {}, value)));
+    }
+    return element(
+      "li",
+      { class: `grape-finding grape-${finding.severity}`, "data-code": finding.code },
+      element("p", {}, element("span", { class: "grape-badge" }, finding.severity), " ", element("b", {}, head)),
+      element("p", {}, finding.message),
+      finding.advice ? element("p", {}, element("b", {}, "fix: "), finding.advice) : null,
+      finding.fix ? diffBlock(finding.fix.diff) : null,
+      finding.evidence.length
+        ? element("details", {}, element("summary", {}, "evidence"), element("table", {}, facts))
+        : null,
+      bar,
+      message,
+      code,
+    );
+  }
+
+  /** Zoom to what a finding rests on, and show its line. */
+  show(finding, code) {
+    const { app } = this;
+    const excerpt = app.excerpt(finding.file, finding.line, finding.end_line);
+    code.replaceChildren(excerpt || "");
+    if (!app.pictureBox) return;
+    const number = app.view.regions.findIndex((region) => region.name === finding.region);
+    if (number >= 0 && app.view.regions[number] !== app.region) app.chooseRegion(number);
+    const at = (place) =>
+      place && place[0] && place[0][0] === finding.file && place[0][1] >= finding.line && place[0][1] <= finding.end_line;
+    const hit = app.view.places.map(at);
+    const longest = { picture: null, index: -1, ns: -1 };
+    const picture = app.pictures[0];
+    if (picture) {
+      const { timeline } = picture;
+      for (let i = 0; i < timeline.n; i++) {
+        if (timeline.place[i] < 0 || !hit[timeline.place[i]]) continue;
+        if (timeline.duration[i] > longest.ns) Object.assign(longest, { picture, index: i, ns: timeline.duration[i] });
+      }
+    }
+    if (longest.index < 0) {
+      app.viewport.fit();
+      const whole = app.region && app.region.where === finding.where;
+      const what = whole ? `is about all of ${app.region.name}, which is shown` : "stands at no recorded event";
+      app.say(`${finding.code} at ${finding.where} ${what}${excerpt ? "; its code is below" : ""}`);
+      return;
+    }
+    const { timeline } = picture;
+    app.search(`${shortFile(finding.file)}, line ${finding.line},`);
+    app.select(picture, longest.index);
+    app.zoomTo(timeline.startNs(longest.index), timeline.endNs(longest.index));
+    app.say(`${finding.code}: the longest event at ${finding.where} is shown`);
+    picture.canvas.focus({ preventScroll: true });
+    app.toolbar.scrollIntoView({ block: "nearest" });
+  }
+}
+
+function diffBlock(diff) {
+  const block = element("pre", { class: "grape-code", tabindex: "0", "aria-label": "Difference" });
+  for (const line of diff.replace(/\n$/, "").split("\n")) {
+    const head = line.startsWith("--- ") || line.startsWith("+++ ");
+    const kind = head ? "grape-place" : { "+": "grape-added", "-": "grape-removed", "@": "grape-place" }[line[0]];
+    block.append(kind ? element("span", { class: kind }, `${line}\n`) : `${line}\n`);
+  }
+  return block;
+}

@@ -1,0 +1,96 @@
+"""Makes docs/images/report-light.png and report-dark.png from a notebook that is executed now, in JupyterLab.
+
+    python scripts/screenshots.py [--view FILE.json] [--folder docs/images]
+
+Runs notebooks/quickstart.ipynb under this machine's device and photographs the report widget of its last %%grape cell.
+With --view, a recorded report (see benchmarks/record_view.py) is photographed instead, in a page of its own. Needs
+Chromium, playwright and jupyterlab, all of the test extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.browser.notebooks import run_all, wait_for_notebook
+from tests.browser.pages import settle
+from tests.browser.server import FLAGS, chromium_path, serve
+
+ROOT = Path(__file__).resolve().parents[1]
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+SIZE = {"width": 1240, "height": 1100}
+
+
+def of_a_notebook(browser: Any, folder: Path) -> None:
+    """The widget below the last cell under %%grape, in both themes."""
+    with tempfile.TemporaryDirectory() as home, serve(Path(home)) as jupyter:
+        shutil.copy(ROOT / "notebooks" / "quickstart.ipynb", jupyter.folder)
+        page = browser.new_context(viewport=SIZE, device_scale_factor=2).new_page()
+        page.goto(f"{jupyter.url}/lab/tree/quickstart.ipynb")
+        wait_for_notebook(page)
+        run_all(page)
+        page.wait_for_selector(".grape-report canvas")
+        view = page.locator(".grape-report").last
+        view.scroll_into_view_if_needed()
+        for name, theme in THEMES.items():
+            page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+            page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+            page.wait_for_timeout(600)  # the view reads the colours anew once the style sheet is there
+            settle(page)
+            view.screenshot(path=folder / f"report-{name}.png")
+        page.context.close()
+
+
+def of_a_file(browser: Any, folder: Path, file: Path) -> None:
+    """The page that `grape view` writes, in both colour schemes."""
+    from grape.cli import main as grape
+
+    with tempfile.TemporaryDirectory() as home:
+        target = Path(home) / "view.html"
+        if grape(["view", str(file), "--out", str(target)]):
+            sys.exit(1)
+        for name in THEMES:
+            page = browser.new_context(viewport=SIZE, device_scale_factor=2, color_scheme=name).new_page()
+            page.goto(target.as_uri())
+            page.wait_for_selector(".grape-report")
+            settle(page)
+            page.locator(".grape-report").screenshot(path=folder / f"report-{name}.png")
+            page.context.close()
+
+
+@contextmanager
+def chromium() -> Any:
+    from playwright.sync_api import sync_playwright
+
+    path = chromium_path()
+    if path is None:
+        sys.exit("no Chromium: install it with apt-get install chromium, or name one in GRAPE_CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--view", type=Path)
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser:
+        if arguments.view:
+            of_a_file(browser, arguments.folder, arguments.view)
+        else:
+            of_a_notebook(browser, arguments.folder)
+    print(*sorted(str(file) for file in arguments.folder.glob("report-*.png")), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
