@@ -71,6 +71,8 @@ class Entry:
     modes: tuple[Any, ...] = ()
     modes_now: Callable[[], tuple[Any, ...]] = tuple
     """What the modes were at capture, and how to find out what they are; see `environment`."""
+    acted: bool = False
+    """Whether the last attempt to serve a call has changed anything but this graph's own memory."""
     blocker: Slot | None = None
     """Where the result lies that the last blocked replay would have overwritten."""
     _indices: dict[str, int] = field(default_factory=dict)
@@ -96,15 +98,20 @@ class Entry:
         addresses = self.placeholders.addresses
         return [i for i in self.placeholders.movable if leaves[i].data_ptr() != addresses[i]]
 
+    def moved(self, leaves: Sequence[torch.Tensor]) -> list[str]:
+        """Paths of the bound arguments that are somewhere else now."""
+        addresses = self.placeholders.addresses
+        return [self.paths[i] for i in self.placeholders.bound if leaves[i].data_ptr() != addresses[i]]
+
     def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any], astray: Sequence[int]) -> Any:
         """Replay for these argument leaves and containers; the result, or why this entry cannot serve them.
 
         The guards are checked while the device already works, where a replay for nothing would do no harm.
         """
+        self.acted = False
         placeholders = self.placeholders
-        for index in placeholders.bound:
-            if leaves[index].data_ptr() != placeholders.addresses[index]:
-                return MISMATCH
+        if placeholders.bound and self.moved(leaves):
+            return MISMATCH
         for slot in self.outputs.slots:
             if _use_count(slot.cdata) > slot.idle:  # `slot.occupied`, but for two calls of Python
                 self.blocker = slot
@@ -127,6 +134,7 @@ class Entry:
         if astray or arrived:
             self._copy_in(leaves, astray, arrived)
         self.graph.replay()
+        self.acted = self.effectful
         if not self.effectful:
             if self.modes_now() != self.modes:
                 return OTHER_MODES

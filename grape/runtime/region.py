@@ -137,6 +137,8 @@ class Region:
         self._eager_s = 0.0
         self._busy_ms: float | None = None
         self._addresses: dict[str, tuple[int, int]] = {}
+        self._unbound: set[str] = set()
+        """Arguments that were bound to an address at which they did not stay."""
         self.host_ms: list[float] = []
         self._last: Shape | None = None
         self._last_layout: tuple[Any, list[str]] | None = None
@@ -315,6 +317,8 @@ class Region:
         ranked = [(entry.astray(leaves), entry) for entry in shape.entries]
         if len(ranked) > 1:
             ranked.sort(key=lambda pair: len(pair[0]))
+        for _, entry in ranked:
+            self._unbound.update(entry.moved(leaves))
         astray, predictor = ranked[0][0], self.situation.predictor
         if predictor.waits_for(self):
             self._rounds += predictor.learned(self, leaves, ranked[0][1], astray)
@@ -403,12 +407,15 @@ class Region:
         if profile:
             self._profiled_after += 1
             self._after.start()
-            try:
-                outcome = entry.serve(leaves, containers, astray)
-            finally:
-                self._after.stop()
-        else:
+        try:
             outcome = entry.serve(leaves, containers, astray)
+        except torch.OutOfMemoryError:
+            if entry.acted:  # what the replay changed, an eager call would change once more
+                raise
+            outcome = MISMATCH
+        finally:
+            if profile:
+                self._after.stop()
         if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES:
             return outcome
         self.replays += 1
@@ -662,7 +669,9 @@ class Region:
             bound=[
                 i
                 for i, (path, leaf) in enumerate(zip(layout.paths, layout.leaves, strict=True))
-                if self._addresses[path][1] >= 3 and leaf.device.type == situation.backend.device.type
+                if self._addresses[path][1] >= 3
+                and path not in self._unbound
+                and leaf.device.type == situation.backend.device.type
             ],
             store=situation.store,
             owner=self.owner,
@@ -727,6 +736,7 @@ class Region:
             for entry in shape.entries:
                 entry.release()
             shape.entries.clear()
+            shape.captures, shape.closed = 0, False
         self.situation.store.drop(self.owner)
         self.situation.predictor.settle()
 

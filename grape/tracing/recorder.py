@@ -287,7 +287,7 @@ class Recorder:
             return "dynamic"
         if not written and not born:
             return "view"
-        if torch.Tag.nondeterministic_seeded in tags:
+        if torch.Tag.nondeterministic_seeded in tags and _draws(function, args, kwargs):
             return "random"
         return "compute" if not outside else "transfer-in"
 
@@ -324,6 +324,15 @@ def contents_of(tensor: torch.Tensor) -> Any:
     size = (1 + sum((n - 1) * stride for n, stride in zip(host.shape, host.stride(), strict=True))) * host.itemsize
     raw = ctypes.string_at(host.data_ptr(), size)
     return raw if len(raw) <= 64 else hashlib.blake2b(raw, digest_size=16).digest()
+
+
+def _draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Attention is tagged as random but draws nothing without dropout."""
+    for position, argument in enumerate(function._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[position] if position < len(args) and not argument.kwarg_only else kwargs.get("dropout_p", 0.0)
+            return bool(given != 0)
+    return True
 
 
 def _depends_on_data(function: Any, args: tuple[Any, ...]) -> bool:

@@ -237,3 +237,25 @@ def test_batches_of_a_data_loader_with_workers(backend: TapeBackend) -> None:
     assert all(result.equal(net(rows[3 * i : 3 * i + 3])) for i, result in enumerate(found)) and len(found) == 20
     evidence = graphed.evidence()
     assert evidence is not None and evidence.replays >= 5
+
+
+def test_no_memory_for_what_a_replay_needs(backend: TapeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of memory in the copies around a launch: the call is served as it would be without Grape."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.Tanh())
+    graphed = GraphedFunction(net, backend=backend, tolerance=0.0)
+    warm(graphed, lambda: graphed(torch.randn(3, 4)))
+    copy, failures = backend.copy, [torch.OutOfMemoryError("CUDA out of memory.")]
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        if failures:
+            raise failures.pop()
+        copy(*args, **kwargs)
+
+    monkeypatch.setattr(backend, "copy", full)
+    for _ in range(8):
+        x = torch.randn(3, 4)
+        assert graphed(x).equal(net(x))
+    assert not failures, "the sabotage must have met a replay"
+
+

@@ -116,7 +116,8 @@ def _binary(function: Callable[..., Any], integers: bool) -> Rule:
             return None
         floating = one.dtype.is_floating_point
         if isinstance(other, _T):
-            if other.dtype != one.dtype or other.shape != one.shape or not other.is_contiguous():
+            scalar = not other.dim() and one.dim()
+            if other.dtype != one.dtype or not (scalar or (other.shape == one.shape and other.is_contiguous())):
                 return None
         elif type(other) is not int and not (type(other) is float and floating):
             return None

@@ -25,6 +25,10 @@ __all__ = ["CudaBackend", "CudaGraph"]
 T = TypeVar("T")
 
 
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+"""On which captures are made."""
+
+
 class CudaGraph:
     """One instantiated graph."""
 
@@ -53,8 +57,9 @@ class CudaBackend:
 
     def __init__(self, device: torch.device) -> None:
         self.device = torch.device("cuda", _get_device_index(device, optional=True))
-        with torch.cuda.device(device):
-            self._stream = torch.cuda.Stream()
+        if self.device not in _streams:  # cuBLAS keeps a workspace for each stream that it meets
+            _streams[self.device] = torch.cuda.Stream(self.device)
+        self._stream = _streams[self.device]
         self._pool: Any = None
         self._anchor: torch.cuda.CUDAGraph | None = None
         self._graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
