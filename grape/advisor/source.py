@@ -112,6 +112,11 @@ class CellSource:
                 return source.text(node)
         return None
 
+    def sets_item(self, at: Position | None) -> bool:
+        """True where the statement on that line is ``x[...] = value``."""
+        nodes = (node for _, node in self._on_line(at) if isinstance(node, ast.Assign))
+        return any(isinstance(target, ast.Subscript) for node in nodes for target in node.targets)
+
     def condition(self, at: Position | None, construct: str) -> str | None:
         """The test of the `if`, `while`, `assert` or ternary on that line, or the whole `and`/`or`/`not`."""
         for source, node in self._on_line(at):

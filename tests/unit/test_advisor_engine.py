@@ -209,3 +209,11 @@ def test_findings_are_plain_values() -> None:
         json.dumps(finding.to_dict())
         assert finding.at is not None and finding.fix is None and "\n" not in finding.message
         assert bool(finding.advice) is (finding.code != "GR406")
+
+
+def test_a_line_of_a_region_that_also_ran_outside_of_it_is_one_finding() -> None:
+    """A refused region runs eagerly, and its operators are recorded as those of the cell from then on."""
+    outside = trace(item(line=3), item(line=3), reads=[(0, "call", 1.0, 5), (1, "call", 2.0, 5)])
+    inside = stopped(traces=(reading(3),), line=3)
+    found = advise(cell(inside, trace=outside, source="\n\nfor x in xs: y = x.item()\n"))
+    assert [(finding.code, finding.region) for finding in found] == [("GR101", "step")]

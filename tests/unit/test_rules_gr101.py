@@ -124,3 +124,43 @@ def test_the_call_is_named_only_where_there_is_no_doubt(line: str, subject: str)
     call = trace(item(), reads=[(0, "call", 1.0, 10)])
     (finding,) = gr101.check(cell(region(traces=(call,)), source=line))
     assert finding.message.startswith(f"{subject} makes the CPU wait")
+
+
+PRINTS = "import torch\nx = torch.zeros(3)\nfor i in range(9):\n    x = x + 1\n    print(x)\n    y = x.tolist()\n"
+RAN = trace(*[op("aten.add.Tensor", line=4) for _ in range(9)])
+
+
+def test_reads_that_no_operator_shows_are_found_in_the_source_of_a_loop_that_ran() -> None:
+    """torch prints with every mode switched off; a CPU tensor gives its values away without an operator."""
+    found = list(gr101.check(cell(trace=RAN, source=PRINTS, cuda=False)))
+    assert [(f.at.line if f.at else None, f.message) for f in found] == [
+        (5, "printing `x` would make the CPU wait for a GPU at each iteration"),
+        (6, "`x.tolist()` would make the CPU wait for a GPU at each iteration"),
+    ]
+    on_cuda = list(gr101.check(cell(trace=RAN, source=PRINTS)))  # there `tolist` is an operator
+    assert [f.message for f in on_cuda] == ["printing `x` makes the CPU wait for the GPU at each iteration"]
+
+
+def test_a_loop_that_did_not_run_is_not_spoken_of() -> None:
+    elsewhere = trace(op("aten.add.Tensor", line=2))
+    assert not list(gr101.check(cell(trace=elsewhere, source=PRINTS, cuda=False)))
+
+
+def test_a_line_that_refused_the_region_is_not_reported_twice() -> None:
+    refused = Refused(code="GR404", why="it calls print(), which a replay would not repeat", at=at(5))
+    found = gr101.check(cell(region(outcome="refused", refused=refused), trace=RAN, source=PRINTS))
+    assert not list(found)
+
+
+def test_an_index_of_one_element_is_read() -> None:
+    reads = trace(item(line=2), item(line=2), reads=[(0, None, 3, 5), (1, None, 4, 5)])
+    (finding,) = gr101.check(cell(trace=reads, source="for i in order:\n    y = boxes[i]\n"))
+    assert finding.message.startswith("the index of `boxes[i]` makes the CPU wait for the GPU")
+
+
+def test_what_torch_keeps_on_the_cpu_is_no_wait_on_the_tape() -> None:
+    step = at(95, file="/usr/lib/python3.11/site-packages/torch/optim/optimizer.py", function="_get_value")
+    reads = trace(item(line=2, inner=step), item(line=2, inner=step), reads=[(0, None, 1, 5), (1, None, 2, 5)])
+    source = "for x in xs:\n    optimizer.step()\n"
+    assert not list(gr101.check(cell(trace=reads, source=source, cuda=False)))
+    assert len(list(gr101.check(cell(trace=reads, source=source)))) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from grape.advisor.rules import gr201
@@ -79,3 +81,18 @@ def test_beside_growth_another_varying_argument_is_reported_alone() -> None:
     (finding,) = gr201.check(cell(region(shapes=mixed)))
     assert dict(finding.evidence)["arguments"] == ("image",)
     assert dict(finding.evidence)["distinct"] == 4
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [((20, 1), 0), ((40, 2), 0), ((20, 6), 1), ((3, 1), 1)],
+)
+def test_a_smaller_last_batch_is_nothing_to_pad_for(counts: tuple[int, int], found: int) -> None:
+    full, rest = shapes({"x": (16, 8)}, {"x": (10, 8)}, counts=counts)
+    late = replace(rest, order=counts[0])
+    assert len(list(gr201.check(cell(region(calls=sum(counts), shapes=(full, late)))))) == found
+
+
+def test_a_first_shape_that_comes_once_is_not_the_rest_of_a_pass() -> None:
+    prompt, steps = shapes({"x": (1, 64)}, {"x": (1, 1)}, counts=(1, 20))
+    assert len(list(gr201.check(cell(region(calls=21, shapes=(prompt, steps)))))) == 1

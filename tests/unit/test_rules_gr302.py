@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from grape.advisor.cost import MachineCosts
@@ -72,3 +74,9 @@ def test_in_a_loop_of_the_cell_any_tensor_counts() -> None:
 def test_moving_once_before_the_loop_is_no_finding() -> None:
     source = "\nmodel.cuda()\nfor x in data:\n    step(x)\n"
     assert not list(gr302.check(cell(source=source, trace=trace(SENT, SENT, SENT))))
+
+
+def test_a_copy_that_does_not_block_is_no_finding() -> None:
+    sent = replace(SENT, kwargs=(("non_blocking", ("bool", True)),))
+    assert not list(gr302.check(cell(trace=trace(sent, sent), source="for x in xs:\n    x.to('cuda')\n")))
+    assert len(list(gr302.check(cell(trace=trace(SENT, SENT), source="for x in xs:\n    x.to('cuda')\n")))) == 1

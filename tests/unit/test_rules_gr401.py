@@ -92,3 +92,13 @@ def test_on_the_tape_nothing_was_sent() -> None:
     assert finding.message == (
         "`torch.tensor(0.0, device='cuda')` would be sent from the CPU to the GPU once per call: 4 B"
     )
+
+
+def test_a_number_written_by_index_is_not_sent_by_a_gpu() -> None:
+    """On the tape only: there the number becomes a tensor on the way."""
+    view_of_value = op("aten.lift_fresh.default", "view", outputs=[view(3, ())], line=2)
+    source = "for i in range(9):\n    keep[0] = False\n"
+    inside = region(traces=(trace(view_of_value),))
+    assert not list(gr401.check(cell(inside, source=source, cuda=False)))
+    made = source.replace("False", "torch.tensor(False)")
+    assert len(list(gr401.check(cell(inside, source=made, cuda=False)))) == 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from grape.advisor.rules import gr405
 from grape.model import Refused
 from tests.unit.trace_builder import at, cell, region, trace
@@ -38,3 +42,42 @@ def test_gradients_do_not_matter_where_another_code_refused() -> None:
 def test_a_replayed_region_and_one_without_gradients_are_fine() -> None:
     fine = region(outcome="replayed", traces=(trace(needs_grad=True),)), region("other", traces=(trace(),))
     assert not list(gr405.check(cell(*fine)))
+
+
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("the replay's result[0] differs from the eager result", "nothing is to change: results stay those of eager"),
+        ("ticks holds more state than can be guarded", "pass the values that it needs as arguments"),
+        ("its tensors are in CPU memory: move the model", "move the model and its inputs to the GPU: `.to('cuda')`"),
+        ("a torch.vmap is active", "move what is named out of the region, or leave the region eager"),
+    ],
+)
+def test_the_advice_is_that_for_the_reason(why: str, advice: str) -> None:
+    refused = Refused(code="GR405", why=why, at=at(3))
+    (finding,) = gr405.check(cell(region(outcome="refused", refused=refused)))
+    assert finding.advice is not None and finding.advice.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        ("    loss = net(x)\n    loss.backward()\n", "its gradients are used, so it stays eager"),
+        ("    return torch.autograd.grad(net(x), x)\n", "its gradients are used, so it stays eager"),
+        ("    return net(x)\n", "if the gradients are not used, call `step` under"),
+    ],
+)
+def test_gradients_that_are_used_are_no_mistake(body: str, advice: str) -> None:
+    recording = region(
+        traces=(trace(needs_grad=True),), refused=Refused(code="GR405", why="its results need gradients")
+    )
+    (finding,) = gr405.check(cell(replace(recording, outcome="refused"), source="def step(x):\n" + body))
+    assert finding.advice is not None and finding.advice.startswith(advice)
+
+
+def test_a_region_inside_of_one_that_records_gradients_is_the_same_finding() -> None:
+    refused = Refused(code="GR405", why="its results need gradients")
+    fields = {"traces": (trace(needs_grad=True),), "refused": refused, "outcome": "refused"}
+    inner = region("Net (net)", line=7, parent="step", **fields)
+    found = list(gr405.check(cell(region("step", line=2, **fields), inner)))
+    assert [finding.region for finding in found] == ["step"]

@@ -39,7 +39,9 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 
 def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Finding:
     written = cell_source(evidence).call(site.inner or site.user, _READS)
-    subject = f"`{written}`" if written else "printing a tensor" if site.construct == "print" else _operator(site)
+    subject = (
+        f"`{written}`" if written else "printing a tensor" if site.construct == "print" else _operator(evidence, site)
+    )
     saving = sync_saving_ms(evidence, site, sites)
     gap = sync_gap_ms(site.region.before) if site.region else None
     verb = "makes the CPU wait for the GPU" if evidence.cuda else "would make the CPU wait for a GPU"
@@ -65,8 +67,12 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     )
 
 
-def _operator(site: Site) -> str:
-    return operator_name(site.op) if site.op else "a synchronization"
+def _operator(evidence: CellEvidence, site: Site) -> str:
+    """An index that is a tensor of one element is read like a number."""
+    if site.op is None:
+        return "a synchronization"
+    index = cell_source(evidence).subscript(site.user) if site.kind == "host-read" and not site.library else None
+    return f"the index of `{index}`" if index else operator_name(site.op)
 
 
 def _line(at: Position | None) -> tuple[str, int] | None:

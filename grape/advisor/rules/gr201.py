@@ -21,6 +21,8 @@ CODE = "GR201"
 
 _ADVICE = "pad or bucket {0} to a few sizes, so that calls share graphs"
 _SHOWN = 5
+_PASS = 4
+"""Calls with one shape before another one comes, from which on that one is the rest of a pass over the data."""
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
@@ -37,7 +39,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
     for count in region.shapes:
         shown = [f"{name} {shape_text(shape)}" for name, shape in count.shapes if name in varying]
         histogram[", ".join(shown[:2]) + (", ..." if len(shown) > 2 else "")] += count.calls
-    if not varying or (explained and _only_the_start_differs(region, varying)):
+    if not varying or (explained and _only_the_start_differs(region, varying)) or _only_the_last_differs(region):
         return None
     distinct = len({tuple((n, s) for n, s in count.shapes if n in varying) for count in region.shapes})
     captured = [count for count in region.shapes if count.captured]
@@ -93,3 +95,11 @@ def _only_the_start_differs(region: RegionEvidence, varying: list[str]) -> bool:
     """True where the arguments differ only between a prompt (fewest calls) and the steps that follow it."""
     kinds = Counter(tuple((n, s) for n, s in count.shapes if n in varying) for count in region.shapes)
     return len(kinds) <= 2 and min(kinds.values()) == 1
+
+
+def _only_the_last_differs(region: RegionEvidence) -> bool:
+    """True for a loader whose last batch is smaller: two shapes, the second once for each pass over the data."""
+    if len(region.shapes) != 2:
+        return False
+    first, last = sorted(region.shapes, key=lambda count: count.order)
+    return first.calls >= _PASS * last.calls and last.order >= _PASS

@@ -41,7 +41,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
         _finding(evidence, site, kind, costs)
         for kind in kinds
         for site in op_sites(evidence, partial(_is_of, origins, kind))
-        if _bytes(site)
+        if _bytes(site) and not _is_filled(evidence, site)
     ]
     return with_refusals(CODE, evidence, found, _ADVICE["constant"].format("the tensor"))
 
@@ -82,6 +82,12 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
         predicted_ms_per_call=None if kept else cost,
         advice=None if kept else advice_at(site, severity, advice),
     )
+
+
+def _is_filled(evidence: CellEvidence, site: Site) -> bool:
+    """True on the tape for ``mask[0] = False``: the CPU makes a tensor of the number first, a GPU does not."""
+    source = cell_source(evidence)
+    return not evidence.cuda and source.sets_item(site.user) and source.call(site.user, _CALLS) is None
 
 
 def _bytes(site: Site) -> int:

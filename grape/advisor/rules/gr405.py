@@ -22,6 +22,15 @@ _NO_GRAD = "if the gradients are not used, call `{0}` under `torch.inference_mod
 _USED = (
     "its gradients are used, so it stays eager: `torch.compile`, or a fused optimizer (`fused=True`), cuts its launches"
 )
+_BY_REASON = (
+    (
+        "the replay's ",
+        "nothing is to change: results stay those of eager; `--tolerance X` accepts small differences",
+    ),
+    (" more state than can be guarded", "pass the values that it needs as arguments, instead of what holds them all"),
+    ("its tensors are in CPU memory", "move the model and its inputs to the GPU: `.to('cuda')`"),
+)
+"""(part of the refusal, advice)."""
 _MOVE = "move what is named out of the region, or leave the region eager"
 
 
@@ -30,7 +39,14 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     # What a region records inside of one that does is the same finding.
     outermost = tuple(r for r in evidence.regions if r.name not in recording or r.parent not in recording)
     evidence = replace(evidence, regions=outermost)
-    return with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE)
+    return map(_advised, with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE))
+
+
+def _advised(finding: Finding) -> Finding:
+    """The finding with the advice for its reason, where there is a better one than the general one."""
+    if finding.advice != _MOVE:
+        return finding
+    return replace(finding, advice=next((text for part, text in _BY_REASON if part in finding.message), _MOVE))
 
 
 def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
