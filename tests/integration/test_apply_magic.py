@@ -96,7 +96,7 @@ def test_a_fix_is_read_taken_run_and_given_back(kernel: Kernel) -> None:
     assert kernel.run("%grape apply 2")[2] == "UsageError: %grape: fix 2 is applied already"
 
     _, payload, error = kernel.run("%grape apply 1")
-    assert error is None and payload[0]["text"] == FIXED_SETUP
+    assert error is None and payload[0]["text"] == FIXED_SETUP.rstrip()
 
     undone, payload, error = kernel.run(f"%grape undo {number[1]}")
     assert error is None and undone.startswith("undone: source of In[3]: fix 2")
