@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -50,6 +51,20 @@ def test_a_wrong_label_is_noticed(tmp_path: Path) -> None:
     counted = score([cell])
     assert (counted.right, counted.wrong, counted.missed) == (Counter(), Counter(GR101=1), Counter(GR103=1))
     assert counted.precision() == counted.recall() == 0.0
+
+
+def test_labels_are_read_from_the_ends_of_lines() -> None:
+    cell = named("decode_tolist")
+    assert cell.labels == {("GR101", "In[2]", 7)}
+    assert named("held_metric_class").near_misses == {"GR101", "GR404"}
+
+
+def test_every_finding_has_a_line_a_message_and_an_advice_or_a_reason_for_none() -> None:
+    for cell in CELLS[::4]:
+        for finding in run_cell(cell):
+            assert finding.at is not None and finding.at.line >= 1 and finding.message
+            assert finding.advice or finding.severity == "hint", (cell.name, finding)
+            assert json.dumps(finding.to_dict())
 
 
 def named(name: str) -> CorpusCell:
