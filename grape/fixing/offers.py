@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
 from ..rewrite import FIXES, Refused, Rewritten, fix, names_in_functions
+from ..rewrite.source import mask
 from .verify import verify
 
 __all__ = ["elsewhere", "find_fix", "source_of", "with_fixes"]
@@ -87,14 +89,39 @@ def _offer(
     namespace: Mapping[str, Any] | None,
     deadline: float,
 ) -> Fix | None:
-    here = finding.at is not None and finding.at.file == evidence.file
+    unverified = Fix(id=number, diff=made.diff, verified=False)
     left = deadline - time.perf_counter()
-    if namespace is None or not here or evidence.error is not None or 2e-3 * evidence.wall_ms > left:
-        return Fix(id=number, diff=made.diff, verified=False)
-    checked = verify(evidence.source, made.source, namespace)
+    if namespace is None or evidence.error is not None or 2e-3 * evidence.wall_ms > left:
+        return unverified
+    if finding.at is not None and finding.at.file == evidence.file:
+        checked = verify(evidence.source, made.source, namespace)
+    else:
+        old = source_of(evidence, finding.at.file) if finding.at is not None else None
+        functions = _changed_functions(old, made.source) if old is not None else None
+        if functions is None:
+            return unverified
+        checked = verify(evidence.source, evidence.source, namespace, functions=functions)
     if checked.result == "different":
         return None
     return Fix(id=number, diff=made.diff, verified=checked.result == "identical")
+
+
+def _changed_functions(old: str, new: str) -> str | None:
+    """The functions of another cell that a rewrite changes; None where it changes anything else there."""
+    masked = [mask(source) for source in (old, new)]
+    if any(isinstance(item, Refused) for item in masked):
+        return None
+    before, after = (ast.parse(item.text).body for item in masked if not isinstance(item, Refused))
+    if len(before) != len(after):
+        return None
+    changed = []
+    for one, other in zip(before, after, strict=True):
+        if ast.unparse(one) == ast.unparse(other):
+            continue
+        if not isinstance(one, ast.FunctionDef) or not isinstance(other, ast.FunctionDef) or one.name != other.name:
+            return None
+        changed.append(ast.unparse(other))
+    return "\n".join(changed) or None
 
 
 def _with_shapes(evidence: CellEvidence, finding: Finding) -> Finding:

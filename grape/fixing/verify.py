@@ -37,8 +37,12 @@ class Verification:
         return f"{self.result}: {self.why}" if self.why else self.result
 
 
-def verify(old: str, new: str, namespace: Mapping[str, Any], *, most_bytes: int = MOST_BYTES) -> Verification:
+def verify(
+    old: str, new: str, namespace: Mapping[str, Any], *, functions: str = "", most_bytes: int = MOST_BYTES
+) -> Verification:
     """Run both sources on copies of what they use of `namespace`, and compare every name, tensor bits and output.
+
+    `functions` is source of definitions that `new` runs with, in the place of those that `namespace` holds.
 
     Runs nothing that may do more than compute; see `safety`. Nothing of `namespace` is written, the random states and
     the grad mode are left as they were. Names that only the rewrite binds do not count.
@@ -53,7 +57,9 @@ def verify(old: str, new: str, namespace: Mapping[str, Any], *, most_bytes: int 
                 raise Unsafe("the cell has magic or shell lines")
             trees.append(check_source(masked.text, namespace))
             codes.append(compile(masked.text, _FILENAME, "exec", dont_inherit=True))
-        spaces = [copied(trees, namespace, most_bytes) for _ in codes]
+        replaced = check_source(functions, namespace)
+        spaces = [copied([*trees, replaced], namespace, most_bytes) for _ in codes]
+        exec(compile(replaced, _FILENAME, "exec", dont_inherit=True), spaces[1])
     except Unsafe as unsafe:
         return Verification(result="not verified", why=str(unsafe))
     except torch.OutOfMemoryError:

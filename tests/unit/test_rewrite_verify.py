@@ -145,6 +145,16 @@ def _with_weights(namespace: dict[str, Any]) -> str:
     return source
 
 
+def test_a_function_of_another_cell_is_replaced(namespace: dict[str, Any]) -> None:
+    cell = "z = scaled(xs[0])"
+    same = "def scaled(x, k=2.0):\n    seen.append(k)\n    return k * x\n"
+    assert str(verify(cell, cell, namespace, functions=same)) == "identical"
+    assert verify(cell, cell, namespace, functions=same.replace("k * x", "k + x")).why == "`z` differs"
+    unsafe = same.replace("seen.append(k)", "os.remove('x')")
+    assert verify(cell, cell, namespace, functions=unsafe).why == "`os.remove` is code that was not looked at"
+    assert namespace["scaled"](torch.ones(1)).item() == 2.0 and namespace["seen"] == [2.0]
+
+
 def test_functions_of_the_notebook_write_copies_only(namespace: dict[str, Any]) -> None:
     assert str(verify("z = scaled(xs[0])\nn = len(seen)", "z = scaled(xs[0])\nn = 1", namespace)) == "identical"
     assert namespace["seen"] == []
