@@ -5,8 +5,9 @@ The meaning of the calls is that of `grape.runtime.predication.flow`; docs/contr
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import libcst as cst
 
@@ -14,10 +15,12 @@ from ..result import Refused
 from .lines import marked, without_markers
 from .lower import Lowerer
 from .plain import FLOW
-from .safety import Leave, descendants
+from .safety import Leave
+from .tree import descendants
 
 __all__ = ["Construct", "Left", "Refused", "Rewritten", "rewrite_control_flow"]
 
+_PASSES = 4
 _IMPORT = f"from grape import flow as {FLOW}"
 
 
@@ -56,47 +59,76 @@ def rewrite_control_flow(
     to those whose head is on one of these lines (of the file). A source without anything to rewrite comes back
     unchanged. `Refused`: the source is no Python, or nothing that was asked for can be rewritten.
     """
+    offset = first_line - 1
+    made = _rewrite(source, filename, partial(_among, None, offset, only_lines))
+    if isinstance(made, Rewritten) and made.left:
+        # What stays in the first pass may be free in the second: then it is done now, so that twice is once.
+        for _ in range(_PASSES):
+            origins = made.lines
+            again = _rewrite(made.source, filename, partial(_among, origins, offset, only_lines))
+            if isinstance(again, Refused) or not again.constructs:
+                break
+            made = Rewritten(
+                source=again.source,
+                constructs=(
+                    *made.constructs,
+                    *(replace(item, line=origins[item.line - 1]) for item in again.constructs),
+                ),
+                left=tuple(Left(line=origins[item.line - 1], why=item.why) for item in again.left),
+                lines=tuple(origins[line - 1] for line in again.lines),
+            )
+    if isinstance(made, Refused):
+        return Refused(why=made.why, line=None if made.line is None else made.line + offset)
+    return Rewritten(
+        source=made.source,
+        constructs=tuple(
+            Construct(kind=item.kind, line=item.line + offset)
+            for item in sorted(set(made.constructs), key=lambda item: (item.line, item.kind))
+        ),
+        left=tuple(Left(line=item.line + offset, why=item.why) for item in made.left),
+        lines=tuple(line + offset for line in made.lines),
+    )
+
+
+def _among(origins: Sequence[int] | None, offset: int, only_lines: Collection[int] | None, line: int) -> bool:
+    original = line if origins is None else origins[line - 1]
+    return only_lines is None or original + offset in only_lines
+
+
+def _rewrite(source: str, filename: str, wanted: Callable[[int], bool]) -> Rewritten | Refused:
+    """One pass. Lines count in `source`."""
     try:
         module = marked(source)
     except cst.ParserSyntaxError as error:
-        return Refused(why=f"{filename} is no Python: {error.message}", line=error.raw_line + first_line - 1)
-    offset = first_line - 1
+        return Refused(why=f"{filename} is no Python: {error.message}", line=error.raw_line)
 
-    def wanted(first: int, last: int) -> bool:
-        return only_lines is None or any(first + offset <= line <= last + offset for line in only_lines)
+    def selects(first: int, last: int) -> bool:
+        return any(wanted(line) for line in range(first, last + 1))
 
     names = {node.value for node in descendants(module) if isinstance(node, cst.Name)}
     refused: set[int] = set()
-    reasons: list[Left] = []
+    left: list[Left] = []
     while True:
-        lowerer = Lowerer(wanted, refused, names)
+        lowerer = Lowerer(selects, refused, names)
         try:
             lowered = lowerer.module(module)
             break
         except Leave as leave:
             culprits = lowerer.culprits.get(leave.construct, set()) | {leave.construct}
             if culprits <= refused:
-                return Refused(why=leave.why, line=leave.line + offset)
+                return Refused(why=leave.why, line=leave.line)
             refused |= culprits
-            reasons.append(Left(line=leave.line + offset, why=leave.why))
-    left = [*reasons, *(Left(line=line + offset, why=why) for _, line, why in lowerer.left)]
+            left.append(Left(line=leave.line, why=leave.why))
+    left += [Left(line=line, why=why) for _, line, why in lowerer.left]
     if not lowerer.found:
         if left:
             return Refused(why=left[0].why, line=left[0].line)
-        lowered = module
-    elif _IMPORT not in source:
+        return Rewritten(source=source, constructs=(), left=(), lines=tuple(range(1, source.count("\n") + 2)))
+    if _IMPORT not in source:
         lowered = _with_import(lowered)
     text, lines = without_markers(lowered.code)
-    return Rewritten(
-        source=text,
-        constructs=tuple(Construct(kind=kind, line=line + offset) for kind, line in _in_order(lowerer.found)),
-        left=tuple(left),
-        lines=tuple(line + offset for line in lines),
-    )
-
-
-def _in_order(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    return sorted(set(found), key=lambda item: (item[1], item[0]))
+    constructs = tuple(Construct(kind=kind, line=line) for kind, line in set(lowerer.found))
+    return Rewritten(source=text, constructs=constructs, left=tuple(left), lines=lines)
 
 
 def _with_import(module: cst.Module) -> cst.Module:

@@ -12,7 +12,8 @@ from .build import assign, block_of, call, expression, function, lambda_of, stat
 from .jumps import Jump
 from .lines import lines_of, marker
 from .names import Exits, exposed, uses_of
-from .safety import Leave, contains, places_of, refuse_unsafe, with_memory
+from .safety import Leave, places_of, refuse_unsafe, with_memory
+from .tree import contains
 
 if TYPE_CHECKING:
     from .lower import Context, Lowerer
@@ -167,15 +168,14 @@ class _Branch:
     def emit(self, test: Any, stem: str, suites: list[Any], *, returning: bool) -> Statements:
         """The functions, the call, and what becomes of names that it may leave unbound."""
         context, lines = self._context, self._lines
-        read = [exposed(arm, frozenset(), Exits()) for arm in self._arms]
+        read = [exposed(arm, frozenset(), Exits(through=True)) for arm in self._arms]
         live = context.live | set(self._flags)
         results = [] if returning or self._module else [name for name in self._assigned if name in live]
         ends = [self._lowerer.bound_at_end(arm, context) for arm in self._arms]
         sure = context.bound | (ends[0] & ends[1]) | set(self._flags)
-        wanted = (
-            read[0] | read[1] | {name for name in results if name in self._flags or not all(name in e for e in ends)}
-        )
-        wanted |= {name for name in results if name in context.bound and not all(name in end for end in ends)}
+        nothing = replace(context, bound=frozenset())
+        settled = [self._lowerer.bound_at_end(arm, nothing) for arm in self._arms]
+        wanted = read[0] | read[1] | set(self._flags) | (set(results) - (settled[0] & settled[1]))
         operands = [] if self._module else [name for name in self._assigned if name in wanted]
         known = context.bound | set(self._flags)
         doubtful = [name for name in operands if name not in known]
@@ -183,10 +183,10 @@ class _Branch:
         functions: list[cst.BaseExpression] = []
         for arm, suite, kind, end in zip(self._arms, suites, (stem, "_else"), ends, strict=True):
             if not arm and not returning:
-                functions.append(lambda_of(expression(_value(results)), operands))
+                functions.append(lambda_of(expression(_value(results) if results else "None"), operands))
                 continue
             name = self._lowerer.name(kind, lines[0])
-            inner = replace(context, bound=(context.bound | set(operands)) - set(doubtful))
+            inner = replace(context, bound=((context.bound - set(self._assigned)) | set(operands)) - set(doubtful))
             inner = replace(inner, tail=returning)
             prelude = unbound_checks(doubtful, lines)
             if self._module:

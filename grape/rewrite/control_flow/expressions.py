@@ -8,7 +8,7 @@ import libcst as cst
 
 from .build import call, lambda_of
 from .plain import is_plain
-from .safety import contains
+from .tree import contains
 
 __all__ = ["rewrite_expressions"]
 

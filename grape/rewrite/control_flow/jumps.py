@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 import libcst as cst
+
+from .tree import children
 
 __all__ = ["NONE", "Jump", "always_jumps", "jumps", "returns_of"]
 
@@ -20,24 +23,23 @@ def returns_of(kinds: frozenset[Jump]) -> frozenset[Jump]:
 
 def jumps(*nodes: cst.CSTNode) -> frozenset[Jump]:
     """The kinds of jump that lead out of these statements."""
-    return frozenset(kind for node in nodes for kind in _jumps(node))
+    return NONE.union(*map(_jumps, nodes))
 
 
-def _jumps(node: cst.CSTNode) -> Iterator[Jump]:
+@lru_cache(maxsize=8192)
+def _jumps(node: cst.CSTNode) -> frozenset[Jump]:
     if isinstance(node, cst.Break):
-        yield "break"
-    elif isinstance(node, cst.Continue):
-        yield "continue"
-    elif isinstance(node, cst.Return):
-        yield "return"
-    elif isinstance(node, (cst.For, cst.While)):
-        if "return" in jumps(*node.body.body):
-            yield "return"
-        if node.orelse is not None:
-            yield from _jumps(node.orelse)
-    elif not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.BaseExpression)):
-        for child in node.children:
-            yield from _jumps(child)
+        return frozenset(("break",))
+    if isinstance(node, cst.Continue):
+        return frozenset(("continue",))
+    if isinstance(node, cst.Return):
+        return frozenset(("return",))
+    if isinstance(node, (cst.For, cst.While)):
+        inside = returns_of(jumps(*node.body.body))
+        return inside if node.orelse is None else inside | _jumps(node.orelse)
+    if isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.BaseExpression)):
+        return NONE
+    return jumps(*children(node))
 
 
 def always_jumps(statements: Sequence[cst.CSTNode]) -> bool:

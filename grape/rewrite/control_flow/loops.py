@@ -12,7 +12,8 @@ from .build import assign, block_of, call, function, lambda_of, statement, tuple
 from .jumps import jumps
 from .lines import lines_of
 from .names import Exits, exposed, uses_of
-from .safety import Leave, contains, places_of, refuse_unsafe, with_memory
+from .safety import Leave, places_of, refuse_unsafe, with_memory
+from .tree import contains
 
 if TYPE_CHECKING:
     from .lower import Context, Lowerer
@@ -125,7 +126,8 @@ def _while(
     assigned = [*stored, *(flag for flag in flags if flag not in stored)]
     names = frozenset() if module else frozenset(assigned)
     places = places_of(body, names, line, line)
-    carried = [] if module else [name for name in assigned if name in around or name in flags]
+    wanted_names = around | set(flags) | exposed(body, frozenset(), Exits(through=True))
+    carried = [] if module else [name for name in assigned if name in wanted_names]
     known = inner.bound | set(flags)
     doubtful = [name for name in carried if name not in known]
     if set(doubtful) & uses_of(node.test).reads:
@@ -133,7 +135,7 @@ def _while(
     prelude = unbound_checks(doubtful, lines)
     if module and assigned:
         prelude = [statement(f"global {', '.join(assigned)}", lines)]
-    entry = replace(inner, bound=(inner.bound | set(carried)) - set(doubtful))
+    entry = replace(inner, bound=((inner.bound - set(assigned)) | set(carried)) - set(doubtful))
     body = list(with_memory(body, names))
     end = lowerer.bound_at_end(body, entry) | set(flags)
     made_body = lowerer.block(body, entry)

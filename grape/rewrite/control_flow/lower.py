@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import libcst as cst
@@ -23,7 +24,8 @@ from .jumps import NONE, Jump, always_jumps, jumps, returns_of
 from .lines import line_of, lines_of, marker
 from .names import Exits, bound_after, exposed, uses_of
 from .plain import is_flow_call, is_plain
-from .safety import Leave, descendants
+from .safety import Leave
+from .tree import descendants
 
 __all__ = ["Context", "Lowerer", "Scope"]
 
@@ -191,6 +193,7 @@ class Lowerer:
         needs = self.needs(node, context)
         if needs and isinstance(node, cst.If):
             node, rest = _rest_moved(node, rest)
+            needs = self.needs(node, context)
         if isinstance(node, (cst.For, cst.While)) and self.converted(node, context):
             return loops.lower_loop(self, node, rest, context)
         before: Statements = []
@@ -308,13 +311,13 @@ class Lowerer:
                 for item in node.body.body
             ]
             return node.with_changes(body=node.body.with_changes(body=body))
-        scope = Scope(module=False, shared=_shared(node.body.body), plain=_plain_names(node.body.body))
+        scope = Scope(module=False, shared=_shared(node.body), plain=_plain_names(node.body))
         parameters = frozenset(item.name.value for item in descendants(node.params) if isinstance(item, cst.Param))
         made = self.block(node.body.body, Context(scope=scope, bound=parameters))
         return node.with_changes(body=node.body.with_changes(body=made))
 
     def module(self, module: cst.Module) -> cst.Module:
-        scope = Scope(module=True, plain=_plain_names(module.body))
+        scope = Scope(module=True, plain=_plain_names(module))
         return module.with_changes(body=self.block(module.body, Context(scope=scope, tail=False)))
 
     def name(self, stem: str, line: int) -> str:
@@ -401,29 +404,29 @@ def _is_compiled(node: cst.FunctionDef | cst.ClassDef) -> bool:
     return bool(words & {"compile", "cuda", "jit", "njit", "script", "triton", "vectorize"})
 
 
-def _shared(body: Sequence[Any]) -> frozenset[str]:
+@lru_cache(maxsize=256)
+def _shared(body: cst.CSTNode) -> frozenset[str]:
     declared = {
         item.name.value
-        for statement in body
-        for node in descendants(statement)
+        for node in descendants(body)
         if isinstance(node, (cst.Global, cst.Nonlocal))
         for item in node.names
     }
-    return frozenset(uses_of(*body).captured | declared)
+    return frozenset(uses_of(body).captured | declared)
 
 
-def _plain_names(body: Sequence[Any]) -> frozenset[str]:
+@lru_cache(maxsize=256)
+def _plain_names(body: cst.CSTNode) -> frozenset[str]:
     """Names that count: bound by `for` over `range` or `enumerate` and by nothing else."""
     counting: set[str] = set()
     others: set[str] = set()
-    for statement in body:
-        for node in descendants(statement):
-            if isinstance(node, cst.For):
-                names = _counters(node)
-                counting |= names
-                others |= set(uses_of(node.target).reads) - names
-            elif isinstance(node, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr)):
-                others |= {item.value for item in descendants(node.target) if isinstance(item, cst.Name)}
+    for node in descendants(body):
+        if isinstance(node, cst.For):
+            names = _counters(node)
+            counting |= names
+            others |= {item.value for item in descendants(node.target) if isinstance(item, cst.Name)} - names
+        elif isinstance(node, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr)):
+            others |= {item.value for item in descendants(node.target) if isinstance(item, cst.Name)}
     return frozenset(counting - others)
 
 

@@ -4,122 +4,124 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import libcst as cst
+
+from .tree import children, descendants
 
 __all__ = ["Exits", "Uses", "bound_after", "exposed", "statements_of", "uses_of"]
 
 Statement = cst.BaseStatement | cst.BaseSmallStatement
 
 
-class Uses(cst.CSTVisitor):
-    """Names that code binds in its own scope (`stores`, in order) and reads anywhere (`reads`, nested scopes too)."""
+class Uses:
+    """Names that code binds in its own scope (`stores`, in order) and reads anywhere (`reads`, nested scopes too).
+
+    `captured` names are read inside of nested functions, lambdas and classes.
+    """
 
     def __init__(self) -> None:
         self.stores: dict[str, None] = {}
         self.reads: set[str] = set()
         self.captured: set[str] = set()
+
+    def add(self, other: Uses) -> None:
+        self.stores |= other.stores
+        self.reads |= other.reads
+        self.captured |= other.captured
+
+
+class _Scan:
+    """Fills a `Uses`; `inner` counts the nested scopes around the current node."""
+
+    def __init__(self) -> None:
+        self.uses = Uses()
         self._inner = 0
-        self._targets: set[int] = set()
 
     def _bind(self, name: str) -> None:
         if not self._inner:
-            self.stores.setdefault(name)
+            self.uses.stores.setdefault(name)
 
     def _target(self, node: cst.CSTNode) -> None:
         if isinstance(node, cst.Name):
-            self._targets.add(id(node))
             self._bind(node.value)
         elif isinstance(node, (cst.Tuple, cst.List)):
             for element in node.elements:
                 self._target(element.value)
-        elif isinstance(node, cst.StarredElement):
-            self._target(node.value)
+        else:
+            self.scan(node)
 
-    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-        self._target(node.target)
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        if node.value is not None:
-            self._target(node.target)
-
-    def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        if isinstance(node.target, cst.Name):
-            self._bind(node.target.value)  # and it is read
-
-    def visit_For(self, node: cst.For) -> None:
-        self._target(node.target)
-
-    def visit_AsName(self, node: cst.AsName) -> None:
-        self._target(node.name)
-
-    def visit_ImportAlias(self, node: cst.ImportAlias) -> bool:
-        if node.asname is None:
+    def scan(self, node: cst.CSTNode | None) -> None:
+        if node is None:
+            return
+        if isinstance(node, cst.Name):
+            self.uses.reads.add(node.value)
+            if self._inner:
+                self.uses.captured.add(node.value)
+        elif isinstance(node, (cst.Attribute, cst.Arg)):
+            self.scan(node.value)
+        elif isinstance(node, (cst.AssignTarget, cst.CompFor, cst.For, cst.AnnAssign, cst.NamedExpr, cst.AsName)):
+            self._binding(node)
+        elif isinstance(node, cst.AugAssign):
+            if isinstance(node.target, cst.Name):
+                self._bind(node.target.value)
+            self.scan(node.target)
+            self.scan(node.value)
+        elif isinstance(node, cst.ImportAlias):
             first: cst.BaseExpression = node.name
             while isinstance(first, cst.Attribute):
                 first = first.value
-            self._target(first)
-            return False
-        return True
+            self._target(first if node.asname is None else node.asname.name)
+        elif isinstance(node, cst.Del):
+            for name in _names_in(node.target):
+                self._bind(name)
+            self.scan(node.target)
+        elif isinstance(node, cst.MatchAs):
+            if node.name is not None:
+                self._bind(node.name.value)
+            self.scan(node.pattern)
+        elif isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            self._scope(node)
+        else:
+            for child in children(node):
+                self.scan(child)
 
-    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
-        # In a comprehension it binds in the scope around; to count it there is right for both.
-        if isinstance(node.target, cst.Name):
-            self._targets.add(id(node.target))
-            self.stores.setdefault(node.target.value)
+    def _binding(self, node: cst.CSTNode) -> None:
+        if isinstance(node, cst.AssignTarget):
+            self._target(node.target)
+        elif isinstance(node, cst.AsName):
+            self._target(node.name)
+        elif isinstance(node, cst.NamedExpr):
+            # In a comprehension it binds in the scope around; to count it there is right for both.
+            if isinstance(node.target, cst.Name):
+                self.uses.stores.setdefault(node.target.value)
+            self.scan(node.value)
+        elif isinstance(node, cst.AnnAssign):
+            if node.value is not None:
+                self._target(node.target)
+            self.scan(node.value)
+        elif isinstance(node, cst.CompFor):
+            for part in (node.iter, *node.ifs, node.inner_for_in):
+                self.scan(part)
+        elif isinstance(node, cst.For):
+            self._target(node.target)
+            self.scan(node.iter)
+            self.scan(node.body)
+            self.scan(node.orelse)
 
-    def visit_Del(self, node: cst.Del) -> None:
-        for name in _names_in(node.target):
-            self._bind(name)
-
-    def visit_MatchAs(self, node: cst.MatchAs) -> None:
-        if node.name is not None:
+    def _scope(self, node: cst.FunctionDef | cst.ClassDef | cst.Lambda) -> None:
+        if not isinstance(node, cst.Lambda):
             self._bind(node.name.value)
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self._targets.add(id(node.name))
-        self._bind(node.name.value)
         self._inner += 1
-
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        for child in children(node):
+            if isinstance(child, cst.Parameters):
+                for item in descendants(child):
+                    if isinstance(item, cst.Param):
+                        self.scan(item.default)
+            elif isinstance(node, cst.Lambda) or child is not node.name:
+                self.scan(child)
         self._inner -= 1
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        self._targets.add(id(node.name))
-        self._bind(node.name.value)
-        self._inner += 1
-
-    def leave_ClassDef(self, original_node: cst.ClassDef) -> None:
-        self._inner -= 1
-
-    def visit_Lambda(self, node: cst.Lambda) -> None:
-        self._inner += 1
-
-    def leave_Lambda(self, original_node: cst.Lambda) -> None:
-        self._inner -= 1
-
-    def visit_CompFor(self, node: cst.CompFor) -> None:
-        for name in _names_in(node.target):
-            self._targets.add(id(name))
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: cst.Arg) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Param(self, node: cst.Param) -> bool:
-        if node.default is not None:
-            node.default.visit(self)
-        return False
-
-    def visit_Name(self, node: cst.Name) -> None:
-        if id(node) not in self._targets:
-            self.reads.add(node.value)
-            if self._inner:
-                self.captured.add(node.value)
 
 
 def _names_in(node: cst.CSTNode) -> Iterator[str]:
@@ -130,11 +132,19 @@ def _names_in(node: cst.CSTNode) -> Iterator[str]:
             yield from _names_in(element.value)
 
 
+@lru_cache(maxsize=8192)
+def _uses(node: cst.CSTNode) -> Uses:
+    scan = _Scan()
+    scan.scan(node)
+    return scan.uses
+
+
 def uses_of(*nodes: cst.CSTNode | None) -> Uses:
+    """The uses of several nodes together."""
     uses = Uses()
     for node in nodes:
         if node is not None:
-            node.visit(uses)
+            uses.add(_uses(node))
     return uses
 
 
@@ -148,10 +158,14 @@ def statements_of(suite: cst.BaseSuite | cst.Module) -> list[Statement]:
 
 @dataclass(frozen=True, slots=True)
 class Exits:
-    """Names that are read where a block is left: by `break`, by `continue`."""
+    """Names that are read where a block is left: by `break`, by `continue`.
+
+    `through`: jumps become flags, so that control goes on behind them.
+    """
 
     on_break: frozenset[str] = frozenset()
     on_continue: frozenset[str] = frozenset()
+    through: bool = False
 
 
 def exposed(statements: Sequence[Statement], out: frozenset[str], exits: Exits) -> frozenset[str]:
@@ -167,6 +181,8 @@ def _before(statement: cst.CSTNode, out: frozenset[str], exits: Exits) -> frozen
         for small in reversed(statement.body):
             out = _before(small, out, exits)
         return out
+    if exits.through and isinstance(statement, (cst.Return, cst.Break, cst.Continue)):
+        return out | frozenset(uses_of(statement).reads)
     if isinstance(statement, cst.Return):
         return frozenset(uses_of(statement).reads)
     if isinstance(statement, cst.Raise):
@@ -206,7 +222,7 @@ def _before_loop(loop: cst.For | cst.While, out: frozenset[str], exits: Exits) -
     body = statements_of(loop.body)
     around = after | test
     for _ in range(2):  # the second time with what the next iteration reads
-        inner = Exits(on_break=out, on_continue=around)
+        inner = Exits(on_break=out, on_continue=around, through=exits.through)
         around = after | test | (exposed(body, around, inner) - targets)
     return around | frozenset(uses_of(head).reads)
 
@@ -237,15 +253,9 @@ def _bound(statement: cst.CSTNode, before: frozenset[str]) -> frozenset[str]:
         return bound_after(statements_of(statement.body), before | frozenset(names))
     if isinstance(statement, (cst.For, cst.While, cst.Try, cst.TryStar, cst.Match)):
         deleted = frozenset(
-            name for node in _descendants(statement) if isinstance(node, cst.Del) for name in _names_in(node.target)
+            name for node in descendants(statement) if isinstance(node, cst.Del) for name in _names_in(node.target)
         )
         return before - deleted
     if isinstance(statement, (cst.Assign, cst.AnnAssign, cst.Import, cst.ImportFrom, cst.FunctionDef, cst.ClassDef)):
         return before | frozenset(uses_of(statement).stores)
     return before
-
-
-def _descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from _descendants(child)

@@ -9,8 +9,9 @@ import libcst as cst
 
 from .build import call
 from .plain import is_flow_call
+from .tree import children
 
-__all__ = ["Leave", "Places", "contains", "descendants", "places_of", "refuse_unsafe", "with_memory"]
+__all__ = ["Leave", "Places", "places_of", "refuse_unsafe", "with_memory"]
 
 _MUTATORS = frozenset(
     {"append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "put", "remove"}
@@ -41,7 +42,7 @@ class Leave(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """`attributes` as (owner's source, name), `items` as (owner's name, key's source)."""
+    """`attributes` as (owner's source, name), `items` as (owner's source, key's source)."""
 
     attributes: tuple[tuple[str, str], ...] = ()
     items: tuple[tuple[str, str], ...] = ()
@@ -50,16 +51,6 @@ class Places:
         return [f"_flow.attribute(lambda: {owner}, {name!r})" for owner, name in self.attributes] + [
             f"_flow.item(lambda: {owner}, lambda: {key})" for owner, key in self.items
         ]
-
-
-def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from descendants(child)
-
-
-def contains(node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> bool:
-    return any(isinstance(item, kinds) for item in descendants(node))
 
 
 def refuse_unsafe(statements: Sequence[cst.CSTNode], construct: int, line: int) -> None:
@@ -76,7 +67,7 @@ def _own(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
     if isinstance(node, (cst.FunctionDef, cst.Lambda)):
         return
-    for child in node.children:
+    for child in children(node):
         yield from _own(child)
 
 
@@ -96,7 +87,9 @@ def _unsafe(node: cst.CSTNode) -> str | None:
     if isinstance(node, cst.ClassDef):
         return "the body defines a class"
     if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
-        return _unsafe_call(node.value, _MUTATORS | _MUTATORS_AS_STATEMENTS)
+        statement = node.value
+        to_tensor = any(item.keyword is not None and item.keyword.value == "out" for item in statement.args)
+        return _unsafe_call(statement, _MUTATORS if to_tensor else _MUTATORS | _MUTATORS_AS_STATEMENTS)
     if isinstance(node, cst.Call):
         return _unsafe_call(node, _MUTATORS)
     return None
@@ -136,8 +129,8 @@ def places_of(statements: Sequence[cst.CSTNode], bound: frozenset[str], construc
         elif isinstance(target, cst.Subscript) and _is_item(target, bound):
             items.setdefault((_code(target.value), _code(target.slice[0].slice)))
     full = {f"{owner}.{name}" for owner, name in attributes}
-    if any(owner == name or owner.startswith(f"{name}.") for owner, _ in attributes for name in full):
-        raise Leave(construct, line, "the body assigns an attribute and an attribute of it")
+    if any(owner == name or owner.startswith(f"{name}.") for owner, _ in (*attributes, *items) for name in full):
+        raise Leave(construct, line, "the body assigns an attribute, and something inside of it")
     return Places(tuple(attributes), tuple(items))
 
 
@@ -159,8 +152,9 @@ def _parts(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _is_item(target: cst.Subscript, bound: frozenset[str]) -> bool:
-    """Whether this may be an item of a list or dict that existed before: a plain key of a name."""
-    if not isinstance(target.value, cst.Name) or target.value.value in bound or len(target.slice) != 1:
+    """Whether this may be an item of a list or dict that existed before: a plain key of a name or attribute."""
+    owner = _dotted(target.value)
+    if owner is None or owner.split(".")[0] in bound or len(target.slice) != 1:
         return False
     index = target.slice[0].slice
     if not isinstance(index, cst.Index):

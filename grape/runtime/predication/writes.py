@@ -60,13 +60,24 @@ class Ties:
     """
 
     def __init__(self) -> None:
-        self._partners: dict[int, tuple[StorageWeakRef, list[StorageWeakRef]]] = {}
+        # By the address of the storage object, which the weak references keep from being used again.
+        self._partners: dict[int, dict[int, StorageWeakRef]] = {}
+        self._known: dict[int, StorageWeakRef] = {}
 
     def tie(self, merged: torch.Tensor, source: torch.Tensor) -> None:
+        """`merged` stands for `source`, and for all that `source` may share memory with."""
         one, other = (StorageWeakRef(tensor.untyped_storage()) for tensor in (merged, source))
         for partner in (other, *self._alive(source)):
-            self._partners.setdefault(one.cdata, (one, []))[1].append(partner)
-            self._partners.setdefault(partner.cdata, (partner, []))[1].append(one)
+            if partner.cdata != one.cdata:
+                self._add(one, partner)
+                self._add(partner, one)
+
+    def _add(self, one: StorageWeakRef, partner: StorageWeakRef) -> None:
+        self._known.setdefault(one.cdata, one)
+        self._partners.setdefault(one.cdata, {}).setdefault(partner.cdata, partner)
+
+    def __bool__(self) -> bool:
+        return bool(self._partners)
 
     def tied(self, tensor: torch.Tensor) -> bool:
         """Whether a live storage may, in a plain program, be that of `tensor`."""
@@ -75,17 +86,16 @@ class Ties:
     def pairs(self) -> list[tuple[StorageWeakRef, StorageWeakRef]]:
         """Live pairs, each in both orders. A region that lets both out of its hands must not be captured."""
         return [
-            (storage, partner)
-            for storage, partners in self._partners.values()
-            if not storage.expired()
-            for partner in partners
+            (self._known[cdata], partner)
+            for cdata, partners in self._partners.items()
+            if not self._known[cdata].expired()
+            for partner in partners.values()
             if not partner.expired()
         ]
 
     def _alive(self, tensor: torch.Tensor) -> list[StorageWeakRef]:
-        cdata = tensor.untyped_storage()._cdata
-        _, partners = self._partners.get(cdata, (None, []))
-        return [partner for partner in partners if not partner.expired() and partner.cdata != cdata]
+        partners = self._partners.get(tensor.untyped_storage()._cdata, {})
+        return [partner for partner in partners.values() if not partner.expired()]
 
 
 class WriteMode(TorchDispatchMode):
@@ -124,7 +134,7 @@ class WriteMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = tuple(args), dict(kwargs or {})
         if not self._blocks:
-            if self.ties.pairs():
+            if self.ties:
                 self._refuse_tied(func, args, kwargs)
             return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
