@@ -89,21 +89,27 @@ def _offer(
     namespace: Mapping[str, Any] | None,
     deadline: float,
 ) -> Fix | None:
-    unverified = Fix(id=number, diff=made.diff, verified=False)
-    left = deadline - time.perf_counter()
-    if namespace is None or evidence.error is not None or 2e-3 * evidence.wall_ms > left:
-        return unverified
+    why = None
+    if namespace is None:
+        why = "it is part of a script"
+    elif evidence.error is not None:
+        why = "the cell raised"
+    elif 2e-3 * evidence.wall_ms > deadline - time.perf_counter():
+        why = "running the cell twice more would take too long"
+    if why is not None or namespace is None:
+        return Fix(id=number, diff=made.diff, verified=False, why=why or "")
     if finding.at is not None and finding.at.file == evidence.file:
         checked = verify(evidence.source, made.source, namespace)
     else:
         old = source_of(evidence, finding.at.file) if finding.at is not None else None
         functions = _changed_functions(old, made.source) if old is not None else None
         if functions is None:
-            return unverified
+            why = "it changes more than functions of another cell"
+            return Fix(id=number, diff=made.diff, verified=False, why=why)
         checked = verify(evidence.source, evidence.source, namespace, functions=functions)
     if checked.result == "different":
         return None
-    return Fix(id=number, diff=made.diff, verified=checked.result == "identical")
+    return Fix(id=number, diff=made.diff, verified=checked.result == "identical", why=checked.why)
 
 
 def _changed_functions(old: str, new: str) -> str | None:

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from ..rewrite import names_in_functions
+
 __all__ = ["Unsafe", "check_source", "names_bound", "names_used"]
 
 _BUILTINS = frozenset(
@@ -164,7 +166,7 @@ class _Checker:
                 raise Unsafe(f"`{shown}` is code of `{kind.__module__.partition('.')[0]}`, which was not looked at")
             tree = _tree_of(forward)
             self.check(tree)
-            for name in names_used(tree):
+            for name in names_in_functions(ast.unparse(tree)):
                 # A method keeps the live globals, where only what nobody can change may be used.
                 if isinstance(self._namespace.get(name), (types.FunctionType, torch.Tensor, list, dict, set)):
                     raise Unsafe(f"`{kind.__name__}.forward` uses `{name}` of the notebook")
@@ -178,6 +180,8 @@ class _Checker:
                 if item is not value and callable(item):
                     raise Unsafe(f"`{shown}` holds functions")
                 self._check_value(shown, item)
+        elif type(value) is torch.utils.data.TensorDataset:
+            return
         elif isinstance(value, torch.utils.data.DataLoader):
             self._check_loader(shown, value)
         elif callable(value):

@@ -45,6 +45,14 @@ class AppliedRewrites:
     def clear(self) -> None:
         self._applied.clear()
 
+    def last(self) -> Applied:
+        """The rewritten cell that was handed over last. There must be one."""
+        return self._applied[-1]
+
+    def find(self, finding: Finding) -> tuple[int, Applied] | None:
+        """The rewritten cell that holds the fix of `finding`, and its index; None where it is not applied."""
+        return next(((i, item) for i, item in enumerate(self._applied) if finding in item.findings), None)
+
     def status(self, first: int) -> list[str]:
         """One line per rewritten cell, numbered from `first`."""
         return [f"{number:>3} {applied}" for number, applied in enumerate(self._applied, start=first)]
@@ -106,7 +114,8 @@ def diff_text(report: Report, number: int | None) -> str:
 
 def _one_diff(finding: Finding) -> str:
     assert finding.fix is not None
-    seen = "outputs identical when both ran on copies" if finding.fix.verified else "not verified"
+    why = f": {finding.fix.why}" if finding.fix.why else ""
+    seen = "outputs identical when both ran on copies" if finding.fix.verified else f"not verified{why}"
     head = f"fix {finding.fix.id}: {finding.code} {finding.name}, {finding.at} ({seen})"
     return f"{head}\n{finding.fix.diff}".rstrip()
 

@@ -13,11 +13,15 @@ __all__ = ["Finding", "Fix"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """A rewrite of the person's source. `diff` is a unified diff; `verified` says whether results were compared."""
+    """A rewrite of the person's source. `diff` is a unified diff; `verified` says whether results were compared.
+
+    `why` is why they were not; it is no part of the contract.
+    """
 
     id: int
     diff: str
     verified: bool
+    why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {"id": self.id, "diff": self.diff, "verified": self.verified}

@@ -44,7 +44,9 @@ def namespace(tmp_path: Any) -> dict[str, Any]:
     space["__name__"] = "__main__"
     exec("net = Net(); xs = [torch.randn(2, 4) for _ in range(3)]; seen = []; y = net(xs[0])", space)
     exec("optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)", space)
-    exec("scores = [0.0]; view = xs[0][0]; functions = [os.remove]", space)
+    exec("scores = [0.0]; view = xs[0][0]; x = xs[1]; functions = [os.remove]", space)
+    exec("data = torch.utils.data.TensorDataset(torch.ones(6, 4))", space)
+    exec("loader = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True)", space)
     return space
 
 
@@ -55,6 +57,8 @@ SAME = [
         "r = xs[0].sum().item()\nscores += [r]\nprint(scores)",
     ),
     ("z = torch.rand(3)", "z = torch.rand(3)"),
+    ("y = net(x)", "y = net(x * 1)"),
+    ("for (row,) in loader:\n    last = net(row)", "for (row,) in loader:\n    last = net(row * 1)"),
     ("z = torch.full((2,), float('nan'))", "z = torch.tensor([float('nan')] * 2)"),
     ("xs[0].mul_(2)\nz = view * 1", "xs[0].add_(xs[0])\nz = view * 1"),
     ("%%grape\nz = xs[0] + 1", "%%grape\nz = 1 + xs[0]"),
