@@ -10,8 +10,9 @@ from IPython.core.displaypub import DisplayPublisher
 from ..errors import UsageError
 
 if TYPE_CHECKING:
+    from ..model import Finding
     from ..render import Report
-    from ..widgets.report import Actions, Answer
+    from ..widgets.report import Actions
 
 __all__ = ["close_views", "page_of", "show_view"]
 
@@ -73,9 +74,31 @@ def _cell_id(shell: Any) -> str | None:
 
 
 def _actions(report: Report) -> Actions:
-    """What the buttons do. Fixes have buttons where ``%grape apply`` and ``%grape undo`` know them."""
+    """What the buttons do; what they hand over is a cell's source to paste, for no cell runs while they act."""
     from ..render.chrome import chrome_trace
     from ..widgets.report import Actions, Answer
+    from .commands import rewrites
+
+    def finding_of(fix: int) -> Finding:
+        found = next((one for one in report.findings if one.fix is not None and one.fix.id == fix), None)
+        if found is None:
+            raise UsageError(f"no fix {fix} in this report")
+        return found
+
+    def apply(fix: int) -> Answer:
+        rewrites.apply(report, fix, None)
+        new = rewrites.last()
+        return Answer(message=f"run this in the place of {new.file}", applied=True, source=new.new)
+
+    def undo(fix: int) -> Answer:
+        known = rewrites.find(finding_of(fix))
+        if known is None:
+            return Answer(message=f"fix {fix} is not applied", applied=False)
+        index, old = known
+        rewrites.undo(index, None)
+        others = tuple(one.fix.id for one in old.findings if one.fix is not None and one.fix.id != fix)
+        message = f"undone: {old}; run this in the place of {old.file}"
+        return Answer(message=message, applied=False, source=old.old, others=others)
 
     def undo_region(name: str) -> Answer:
         from .. import sessions
@@ -86,17 +109,9 @@ def _actions(report: Report) -> Actions:
         return Answer(message=sessions.engine().undo_at(row.file, row.line), applied=False)
 
     return Actions(
-        **_fix_actions(),
+        apply=apply,
+        undo=undo,
         undo_region=undo_region,
         trace=lambda: json.dumps(chrome_trace(report), separators=(",", ":")),
         page=lambda: page_of(report),
     )
-
-
-def _fix_actions() -> dict[str, Any]:
-    from ..widgets.report import Answer
-    from .commands import COMMANDS
-
-    if "apply" not in COMMANDS:
-        return {}
-    return {"apply": lambda fix: Answer(message=COMMANDS["apply"].run(str(fix)), applied=True)}

@@ -20,10 +20,16 @@ __all__ = ["Actions", "Answer", "ReportWidget"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an action did: a line for the person, and whether what the button names is applied now."""
+    """What an action did: a line for the person, and whether what the button names is applied now.
+
+    `source` is the cell to run instead, where there is one to hand over: a kernel can write into a cell only while it
+    runs it. `others` are the ids of further fixes of which the same holds now.
+    """
 
     message: str
     applied: bool
+    source: str | None = None
+    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,7 @@ class ReportWidget(anywidget.AnyWidget):
             return {"text": getattr(self._actions, action)()}
         kind, argument = ("region", str(target)) if action == "undo_region" else ("fix", int(target))
         answer: Answer = getattr(self._actions, action)(argument)
-        state = {"message": answer.message, "applied": answer.applied}
-        self.states = {**self.states, f"{kind} {argument}": state}
+        state = {"message": answer.message, "applied": answer.applied, "source": answer.source}
+        others = {f"fix {fix}": {**state, "source": None} for fix in answer.others}
+        self.states = {**self.states, **others, f"{kind} {argument}": state}
         return state

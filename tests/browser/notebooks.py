@@ -48,6 +48,14 @@ widget = ReportWidget(view.data, view.blob, actions)
 widget
 """
 
+FIXABLE = """\
+%%grape
+with torch.no_grad():
+    kept = []
+    for i in range(12):
+        kept.append(net(torch.ones(2, 8)).sum().item())
+"""
+
 STATUS = "print('applied:', applied)"
 
 

@@ -12,7 +12,18 @@ import nbformat
 import pytest
 
 from tests.browser.conftest import is_ours
-from tests.browser.notebooks import LOOP, MODEL, SAMPLE, STATUS, command, run_all, run_code, wait_for_notebook, write
+from tests.browser.notebooks import (
+    FIXABLE,
+    LOOP,
+    MODEL,
+    SAMPLE,
+    STATUS,
+    command,
+    run_all,
+    run_code,
+    wait_for_notebook,
+    write,
+)
 from tests.browser.pages import AXE_RULES, VIEW, colours_in, figures, pixels, settle, span, wait_for_view
 
 Opener = Callable[..., Any]
@@ -232,6 +243,27 @@ def test_a_restarted_kernel_is_said(lab: Any) -> None:
     assert span(lab)[1] > 0
     view.get_by_role("button", name="Apply GR101").click()
     view.get_by_text("the kernel that made this view is gone; run its cell again").wait_for()
+
+
+def test_a_fix_is_handed_over_and_taken_back(jupyter: Any, open_page: Opener) -> None:
+    page = open_page(f"{jupyter.url}/lab/tree/{write(jupyter.folder, 'fix.ipynb', MODEL, FIXABLE)}?reset")
+    wait_for_notebook(page)
+    run_all(page)
+    page.wait_for_selector(".grape-report")
+    view = page.locator(".grape-report")
+    apply, undo = (view.get_by_role("button", name=f"{word} GR101 at In[2], line 5") for word in ("Apply", "Undo"))
+    assert apply.is_enabled() and undo.is_disabled()
+    apply.click()
+    taken = view.get_by_label("Source to run")
+    taken.wait_for()
+    assert taken.inner_text().rstrip() == FIXABLE.replace(".item())", ".detach().clone())").rstrip() + (
+        "\n    kept[:] = [value.item() for value in kept]"
+    )
+    assert "source of In[2]: fix 1" in run_code(page, "%grape status")
+    undo.click()
+    view.get_by_text("undone: source of In[2]: fix 1; run this in the place of In[2]").wait_for()
+    assert taken.inner_text().rstrip() == FIXABLE.rstrip() and apply.is_enabled()
+    assert "source of In[2]" not in run_code(page, "%grape status")
 
 
 def test_notebook_7(jupyter: Any, open_page: Opener) -> None:

@@ -52,8 +52,8 @@ def test_apply_and_undo(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch, Actions(apply=act("apply", True), undo=act("undo", False), undo_region=act("region", False))
     )
     assert sent.widget.actions == ["apply", "undo", "undo_region"]
-    assert sent.ask("apply", 2) == {"request": "a-1", "message": "apply", "applied": True}
-    assert sent.widget.states == {"fix 2": {"message": "apply", "applied": True}}
+    assert sent.ask("apply", 2) == {"request": "a-1", "message": "apply", "applied": True, "source": None}
+    assert sent.widget.states == {"fix 2": {"message": "apply", "applied": True, "source": None}}
     sent.ask("undo", 2)
     sent.ask("undo_region", "step")
     assert done == ["apply 2", "undo 2", "region step"]

@@ -21,6 +21,7 @@ class Findings {
     const message = element("p", { class: "grape-answer", role: "status" });
     const bar = element("div", { class: "grape-bar" });
     const code = element("div", {});
+    const handed = element("div", {});
     const shows = finding.file !== null && (this.app.pictureBox || this.app.view.sources[finding.file] !== undefined);
     if (shows) {
       const label = `Show ${finding.code} at ${finding.where}`;
@@ -34,7 +35,7 @@ class Findings {
           "aria-label": `${word} ${finding.code} at ${finding.where}`,
         });
         bar.append(button);
-        this.buttons.push({ button, action, target, message });
+        this.buttons.push({ button, action, target, message, handed });
       }
     }
     const facts = element("tbody");
@@ -53,6 +54,7 @@ class Findings {
         : null,
       bar,
       message,
+      handed,
       code,
     );
   }

@@ -312,6 +312,20 @@ class ReportView {
     return block;
   }
 
+  /** A cell's source that the person puts in its place: shown, and copied at a click. */
+  sourceToTake(source) {
+    const block = element("pre", { class: "grape-code", tabindex: "0", "aria-label": "Source to run" }, source);
+    const copy = this.button("Copy", async () => {
+      try {
+        await navigator.clipboard.writeText(source);
+        copy.textContent = "Copied";
+      } catch {
+        getSelection().selectAllChildren(block); // no clipboard without a secure page: the person copies it
+      }
+    });
+    return [block, copy];
+  }
+
   zoomTo(from, to) {
     const air = Math.max(100, (to - from) * 0.25);
     this.viewport.show(from - air, to + air);
@@ -367,11 +381,12 @@ class ReportView {
   /** Buttons as the kernel's last word about their targets: what is applied can be undone, and the other way. */
   _showStates() {
     const states = this.host.states();
-    for (const { button, action, target, message, on } of [...this.findings.buttons, ...(this.regionButtons || [])]) {
+    for (const { button, action, target, message, handed, on } of [...this.findings.buttons, ...(this.regionButtons || [])]) {
       const state = states[target];
       const applied = state ? state.applied : Boolean(on);
       button.disabled = action === "apply" ? applied : !applied;
       if (state) message.textContent = state.message;
+      if (state && handed) handed.replaceChildren(...(state.source ? this.sourceToTake(state.source) : []));
     }
   }
 
