@@ -114,6 +114,20 @@ def test_a_cache_that_a_function_extends_and_returns_grows() -> None:
     assert codes(HEAD + padded + loop) == []
 
 
+def test_braces_in_the_code_are_code() -> None:
+    source = LOOP + "        y = model(x)\n        print(f'{y.sum():>{8}}', {'a': 1})\n"
+    assert codes(source) == [("GR101", 8)]
+    source = LOOP + "        y = {0: model}[0](x, {})\n        n = model(x, **{'a': {}}).sum().item()\n"
+    assert codes(source) == [("GR101", 8)]
+
+
+@pytest.mark.parametrize("terms", [100, 300, 900, 5000])
+def test_code_nested_too_deeply_is_passed_over(terms: int) -> None:
+    deep = "import torch\nx = torch.zeros(3)\nfor i in range(9):\n    y = x" + " + x" * terms + "\n    print(y)\n"
+    found = {placed.finding.code for placed in find_in_sources((("a.py", deep),))}
+    assert found == {"GR101"} if terms == 100 else found <= {"GR101"}
+
+
 def test_gradients_that_nobody_uses() -> None:
     loop = "for _ in range(9):\n    y = model(x)\n"
     assert codes(HEAD + loop) == [("GR405", 6)]

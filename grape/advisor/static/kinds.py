@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
+from .bindings import Kind, bindings
 from .vocabulary import (
     BATCHES,
     CONVERSIONS,
@@ -24,10 +24,6 @@ from .vocabulary import (
 )
 
 __all__ = ["Kind", "Kinds", "Scope"]
-
-Kind = Literal["tensor", "mask", "module", "batches", "range", "other", "torch"]
-"""`mask` is a boolean tensor, `module` something that gives tensors when called, `batches` something that gives
-tensors when iterated, `range` the number of an iteration, `torch` a name of the library itself."""
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
 """A function, or None for the top level."""
@@ -114,7 +110,7 @@ class Kinds:
         if isinstance(node, ast.BinOp):
             kinds = (self.of(node.left), self.of(node.right))
             bits = isinstance(node.op, (ast.BitAnd, ast.BitOr, ast.BitXor))
-            return self._combined(kinds, masks=bits)
+            return self.combined(kinds, masks=bits)
         if isinstance(node, ast.UnaryOp):
             kind = self.of(node.operand)
             if isinstance(node.op, ast.Not):
@@ -147,7 +143,8 @@ class Kinds:
         return self.is_tensor(node)
 
     @staticmethod
-    def _combined(kinds: Iterable[Kind | None], *, masks: bool) -> Kind | None:
+    def combined(kinds: Iterable[Kind | None], *, masks: bool) -> Kind | None:
+        """The kind of what operators make of values of these kinds; `masks` where they keep booleans."""
         found = tuple(kinds)
         if any(map(_is_tensor, found)):
             return "mask" if masks and "mask" in found else "tensor"
@@ -157,7 +154,7 @@ class Kinds:
         if any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops):
             return "other"
         kinds = [self.of(side) for side in (node.left, *node.comparators)]
-        return "mask" if any(map(_is_tensor, kinds)) else self._combined(kinds, masks=True)
+        return "mask" if any(map(_is_tensor, kinds)) else self.combined(kinds, masks=True)
 
     def _name(self, node: ast.Name) -> Kind | None:
         if node.id in self.roots:
@@ -270,7 +267,7 @@ class Kinds:
         attributes: dict[str, set[Kind | None]] = {}
         returns: dict[Scope, set[Kind | None]] = {}
         for node in ast.walk(self.tree):
-            for target, kind in self._bindings(node):
+            for target, kind in bindings(node, self):
                 self._bind(target, kind, found, attributes)
             if isinstance(node, ast.Return) and node.value is not None:
                 returns.setdefault(self.scope(node), set()).add(self._returned(node.value))
@@ -291,56 +288,6 @@ class Kinds:
             kinds = {self.of(item) for item in value.elts}
             return "tensor" if kinds and all(map(_is_tensor, kinds)) else None
         return self.of(value)
-
-    def _bindings(self, node: ast.AST) -> Iterator[tuple[ast.expr, Kind | None]]:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield from self._unpacked(target, node.value)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            yield node.target, self.of(node.value)
-        elif isinstance(node, ast.AugAssign):
-            kinds = (self.of(node.target), self.of(node.value))
-            yield node.target, self._combined(kinds, masks=isinstance(node.op, (ast.BitAnd, ast.BitOr)))
-        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-            yield from self._iterated(node.target, node.iter)
-        elif isinstance(node, ast.NamedExpr):
-            yield node.target, self.of(node.value)
-
-    def _unpacked(self, target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, Kind | None]]:
-        lists = (ast.Tuple, ast.List)
-        if isinstance(target, lists) and isinstance(value, lists) and len(target.elts) == len(value.elts):
-            for one, other in zip(target.elts, value.elts, strict=True):
-                yield from self._unpacked(one, other)
-            return
-        kind = self.of(value)
-        if isinstance(target, (ast.Tuple, ast.List)):
-            shape = isinstance(value, ast.Attribute) and value.attr == "shape"
-            for item in target.elts:
-                yield item, "other" if shape else "tensor" if kind in ("tensor", "mask", "batches") else None
-        else:
-            yield target, kind
-
-    def _iterated(self, target: ast.expr, iterable: ast.expr) -> Iterator[tuple[ast.expr, Kind | None]]:
-        if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name):
-            name, given = iterable.func.id, iterable.args
-            if name in ("range", "trange"):
-                yield target, "range"
-                return
-            if name == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2 and given:
-                yield target.elts[0], "range"
-                yield from self._iterated(target.elts[1], given[0])
-                return
-            if name == "zip" and isinstance(target, ast.Tuple) and len(target.elts) == len(given):
-                for one, other in zip(target.elts, given, strict=True):
-                    yield from self._iterated(one, other)
-                return
-            if name in ("tqdm", "iter", "reversed", "list", "islice") and given:
-                yield from self._iterated(target, given[0])
-                return
-        kind = self.of(iterable)
-        of_item: Kind | None = "tensor" if kind in ("tensor", "mask", "batches") else None
-        for item in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
-            yield item, of_item
 
     def _bind(
         self,

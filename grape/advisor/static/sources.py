@@ -36,7 +36,10 @@ def find_in_sources(sources: tuple[tuple[str, str], ...]) -> tuple[Placed, ...]:
             body += ast.increment_lineno(tree, offset).body if offset else tree.body
             starts.append((offset, name))
         offset += source.count("\n") + 1
-    found = find(ast.Module(body=body, type_ignores=[]))
+    try:
+        found = find(ast.Module(body=body, type_ignores=[]))
+    except RecursionError:  # an expression of thousands of operators, made by a program
+        return ()
     return tuple(_placed(finding, starts) for finding in found)
 
 
