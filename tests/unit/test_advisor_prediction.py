@@ -11,8 +11,10 @@ from grape.advisor import H200, advise, predict
 from grape.advisor.prediction import held_ms, predicted_replay_ms, saving_ms
 from grape.model import MachineCosts, RegionReport
 from grape.profiling import calibrate
+from grape.render import build_report
 from tests.unit.trace_builder import cell, item, ms, op, region, timeline, trace, view
 
+LABELS = ("before", "after", "predicted")
 COSTS = MachineCosts(node_gap_us=1.0, device_copy_gb_per_s=1000.0, replay_host_ms=0.2, source="a machine")
 SHORT = timeline(*[(i * 50, i * 50 + 2) for i in range(40)], wall_us=2000)
 LONG = timeline(*[(i * 50, i * 50 + 9) for i in range(40)], wall_us=2000)
@@ -64,6 +66,18 @@ def test_the_report_has_it_beside_what_was_measured() -> None:
     row = RegionReport.of(evidence.regions[0]).to_dict()
     assert row["predicted_ms"] == pytest.approx(0.4)
     assert row["after_ms"]["median"] == 0.45
+
+
+def test_text_and_page_show_it_below_the_measured_time() -> None:
+    measured = region(before=LONG, before_ms=ms(1.0), after_ms=ms(0.45), outcome="replayed", replays=9)
+    report = build_report(predict(cell(measured), COSTS), ())
+    lines = report.to_text().splitlines()
+    before, after, predicted = (next(line for line in lines if line.startswith(f"  {label} ")) for label in LABELS)
+    assert lines.index(before) < lines.index(after) < lines.index(predicted)
+    assert "0.450 ms" in after and "0.400 ms with a graph, from the eager calls" in predicted
+    assert "0.400 ms with a graph" in report.to_html()
+    unknown = build_report(cell(region(before_ms=ms(1.0))), ())
+    assert "predicted" not in unknown.to_text()
 
 
 def test_a_cell_that_waits_for_each_call_finds_the_device_idle() -> None:
