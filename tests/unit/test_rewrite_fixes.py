@@ -7,6 +7,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+import torch
 
 from grape.rewrite import Refused, Rewritten, fix, moved
 from tests.unit.rewrite_cases import finding, outcome, run
@@ -486,11 +487,34 @@ def test_fix(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     assert {n: outcome(old[n]) for n in case.results} == {n: outcome(new[n]) for n in case.results}
 
 
+GENERATE = "out = model.generate(**inputs, max_new_tokens=12, do_sample=False)  # greedy\n"
+LIBRARY = "transformers/cache_utils.py, line 3"
+
+
 def test_generate_gets_a_static_cache() -> None:
-    source = "out = model.generate(**inputs, max_new_tokens=20)  # greedy\n"
-    made = fix(source, finding("GR202", 1, in_library="modeling.py, line 3"))
+    made = fix(GENERATE, finding("GR202", 1, in_library=LIBRARY))
     assert isinstance(made, Rewritten)
-    assert made.source == source.replace("20)", '20, cache_implementation="static")')
+    assert made.source == GENERATE.replace("=False)", '=False, cache_implementation="static")')
+    assert fix(made.source, finding("GR202", 1, in_library=LIBRARY)) == Refused(
+        why="the call chooses its cache itself: `cache_implementation`", line=1
+    )
+
+
+def test_generate_gives_the_same_tokens_with_a_static_cache() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=50, n_positions=32, eos_token_id=None)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    inputs = {"input_ids": torch.randint(0, 50, (2, 4)), "attention_mask": torch.ones(2, 4, dtype=torch.long)}
+    made = fix(GENERATE, finding("GR202", 1, in_library=LIBRARY))
+    assert isinstance(made, Rewritten)
+    tokens = []
+    for source in (GENERATE, made.source):
+        space = {"model": model, "inputs": inputs}
+        exec(source, space)
+        tokens.append(space["out"])
+    assert tokens[0].shape == (2, 16)
+    assert outcome(tokens[0]) == outcome(tokens[1])
 
 
 STEP = "def step(x, i):\n    return "
@@ -562,6 +586,7 @@ REFUSED = [
     ("GR103", 1, "f()[x > 0] = 1", "evaluating the tensor or the mask may do something"),
     ("GR202", 1, "model.generate(x, past_key_values=c)", "the call chooses its cache itself: `past_key_values`"),
     ("GR202", 1, "model.generate(x, **settings)", "`**settings` may choose a cache"),
+    ("GR202", 1, "y = k", "the state is made elsewhere"),
     ("GR202", 3, "for i in r:\n    y = f(k)\n    k = torch.cat([k, y], 1)", "line 2: the loop reads `k`"),
     ("GR202", 2, "for i in r:\n    k = torch.cat([y, k])", "`k` is not extended at its end"),
     ("GR202", 1, "k = torch.cat([k, y])", "the concatenation is in no loop of this function"),
@@ -600,7 +625,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("code", "line", "source", "why"), REFUSED)
 def test_refused(code: str, line: int, source: str, why: str) -> None:
-    made = fix(source + "\n", finding(code, line))
+    library = {"in_library": LIBRARY} if "generate" in source else {}
+    made = fix(source + "\n", finding(code, line, **library))
     assert isinstance(made, Refused), made
     assert why in str(made)
 

@@ -13,9 +13,6 @@ import torch
 from grape.fixing import verify
 from tests.unit.rewrite_cases import outcome
 
-# The first optimizer of a process imports what wraps `torch.manual_seed`.
-torch.optim.SGD([torch.zeros(1)], lr=0.1)
-
 DEFINITIONS = """
 class Net(torch.nn.Module):
     def __init__(self):

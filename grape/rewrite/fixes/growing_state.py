@@ -33,6 +33,8 @@ def fix(code: Code, finding: Finding) -> str | Refused:
     line = finding.at.line
     generating = [call for call in code.on_line(line, cst.Call) if call_name(call).rpartition(".")[2] == "generate"]
     if generating:
+        if "transformers" not in str(dict(finding.evidence).get("in_library")):
+            return Refused(why="its cache is not one of transformers", line=line)
         return _static_cache(code, generating)
     for statement in code.on_line(line, cst.SimpleStatementLine):
         small = only_statement(statement)
