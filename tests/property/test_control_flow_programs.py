@@ -22,7 +22,7 @@ PROGRAMS = 1000
 PARTS = 10
 _CPU = torch.device("cpu")
 # More than this, and the property says little.
-MOST_REFUSED = 0.35
+MOST_REFUSED = 0.2
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Program:
 
     seed: int
     lines: list[str] = field(default_factory=list)
-    budget: int = 9
+    budget: int = 7
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -225,15 +225,11 @@ def _call(source: str, inputs: tuple[Any, ...], select: SelectLowering | None = 
             result = _bits(namespace["program"](a, b, c, cell, inputs[3]))
         else:
             with select.active():
-                result = _raw(namespace["program"](a, b, c, cell, inputs[3]))
+                result = namespace["program"](a, b, c, cell, inputs[3])
             result = _bits(result)
     except (NameError, TypeError) as error:
         result = type(error).__name__
     return result, _bits(held), _bits((cell.state, cell.table["k"], cell.buffer))
-
-
-def _raw(value: Any) -> Any:
-    return value
 
 
 def _run(seed: int, outcomes: Counter[str], reasons: Counter[str]) -> None:

@@ -1,0 +1,233 @@
+"""The rewriter of control flow: each construct three ways over its outcomes, exact output, refusals, line maps."""
+
+from __future__ import annotations
+
+import textwrap
+import traceback
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from grape.rewrite.control_flow import Refused, Rewritten, rewrite_control_flow
+from grape.runtime.backends.protocol import CaptureFailed
+from grape.runtime.predication import SelectLowering
+
+CPU = torch.device("cpu")
+INPUTS = ([1.0, -2.0, 3.0], [-1.0, -2.0, -0.0], [float("nan"), 9.0, 4.0], [0.0, 0.0, 0.0])
+
+# Bodies of `def f(x, y, cell, n):`. Each holds one construct of the documentation.
+CONSTRUCTS = {
+    "if": "if x.sum() > 0:\n    y = x + 1\nreturn y",
+    "if-else": "if x.sum() > 0:\n    y = x + 1\nelse:\n    y = y * -0.0\nreturn y",
+    "elif": "if x[0] > 0:\n    y = x\nelif x[1] < -1:\n    y = y - x\nelse:\n    pass\nreturn y + 0",
+    "nested": "if x[0] > 0:\n    if x[1] > 0:\n        y = y + 1\n    else:\n        y = x\n    y = y - x\nreturn y",
+    "ternary": "return x + 1 if x.amax() > 2 else y * 2",
+    "and": "if x[0] > 0 and x[1] > 0:\n    y = y + 1\nreturn y",
+    "or-not": "if x[0] > 0 or not x[2]:\n    y = y + 1\nreturn y",
+    "chained comparison": "t = x.sum()\nif 0 < t < 3:\n    y = y + 1\nreturn y",
+    "flag": "found = False\nif x[0] > 0:\n    found = True\nif not found:\n    y = y - 1\nreturn y",
+    "augmented": "y = y.clone()\nif x[0] > 0:\n    y += x\n    y[1] *= 3\nreturn y",
+    "tuple": "a, b = x, y\nif x[0] > 0:\n    a, b = b, a\nreturn a + 0, b * 1",
+    "bound in one branch": "if x[0] > 0:\n    t = x * 2\n    y = y + t\nreturn y",
+    "attribute": "if x[0] > 0:\n    cell.state = cell.state + x\nreturn cell.state",
+    "item": "if x[0] > 0:\n    cell.table['k'] = x * 2\nelse:\n    cell.memory[1] = 5\nreturn y",
+    "early return": "if x[0] > 0:\n    return x * 2\ny = y + 1\nreturn y",
+    "early return twice": "if x[0] > 0:\n    if x[1] > 0:\n        return x * 2\n    y = y - 4\ny = y + 1\nreturn y",
+    "break": "for i in range(4):\n    y = y + x\n    if y.sum() > 3:\n        break\n    y = y * 2\nreturn y",
+    "continue": "for i in range(3):\n    if x[i] > 0:\n        continue\n    y = y + i\nreturn y",
+    "for-else": "for i in range(3):\n    if x[i] > 2:\n        break\nelse:\n    y = y - 1\nreturn y",
+    "return from a loop": "for i in range(3):\n    if x[i] > 2:\n        return y * i\n    y = y + 1\nreturn y",
+    "nested loops": (
+        "for i in range(2):\n    for j in range(2):\n        if x[i + j] > 2:\n            break\n        y = y + j\n"
+        "    if y[0] > 3:\n        break\nreturn y"
+    ),
+    "while": "k = 0\nwhile y.sum() < 4 and k < 5:\n    y = y + 1\n    k = k + 1\nreturn y",
+    "while with break": (
+        "k = 0\nwhile k < 4:\n    k = k + 1\n    y = y + x\n    if y[0] > 2:\n        break\n"
+        "else:\n    y = y * 2\nreturn y"
+    ),
+    "in a with block": "with torch.no_grad():\n    if x[0] > 0:\n        return x * 3\n    y = y + 1\nreturn y",
+}
+
+
+def source_of(body: str) -> str:
+    return "def f(x, y, cell, n):\n" + textwrap.indent(body, "    ") + "\n"
+
+
+def rewritten(source: str, **options: Any) -> Rewritten:
+    made = rewrite_control_flow(source, filename="cell", **options)
+    assert isinstance(made, Rewritten), made
+    return made
+
+
+def bits(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape), value.flatten().view(torch.uint8).tolist()
+    return tuple(map(bits, value)) if isinstance(value, tuple) else (type(value).__name__, value)
+
+
+def outcome(source: str, values: list[float], *, select: bool) -> Any:
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(source, namespace)
+    x, y = torch.tensor(values), torch.tensor([0.5, -0.0, 2.0])
+    cell = SimpleNamespace(state=torch.zeros(3), table={"k": torch.ones(3)}, memory=torch.zeros(3))
+    if select:
+        with SelectLowering(CPU).active():
+            result = namespace["f"](x, y, cell, 3)
+    else:
+        result = namespace["f"](x, y, cell, 3)
+    return bits(result), bits((x, y, cell.state, cell.table["k"], cell.memory))
+
+
+@pytest.mark.parametrize("values", INPUTS, ids=str)
+@pytest.mark.parametrize("body", CONSTRUCTS.values(), ids=CONSTRUCTS.keys())
+def test_three_ways_give_identical_bits(body: str, values: list[float]) -> None:
+    source = source_of(body)
+    made = rewritten(source)
+    assert made.constructs
+    plain = outcome(source, values, select=False)
+    assert outcome(made.source, values, select=False) == plain
+    assert outcome(made.source, values, select=True) == plain
+    assert rewritten(made.source).source == made.source
+
+
+def test_a_device_truth_value_is_never_taken_for_a_number() -> None:
+    source = rewritten(source_of("z = not x[0]\nreturn y + int(z)")).source
+    with pytest.raises(CaptureFailed, match="is used as a Python value"):
+        outcome(source, [1.0, 1.0, 1.0], select=True)
+
+
+AFTER = """\
+from grape import flow as _flow
+def f(x, y):
+    # why
+    def _then_3(y):  # when
+        y = x + 1  # what
+        return y
+    y = _flow.branch(x.sum() > 0, _then_3, lambda y: y, (y,))
+    return y
+"""
+
+
+def test_comments_and_formatting_stay() -> None:
+    before = "def f(x, y):\n    # why\n    if x.sum() > 0:  # when\n        y = x + 1  # what\n    return y\n"
+    made = rewritten(before)
+    assert made.source == AFTER
+    assert made.lines[:8] == (1, 1, 2, 3, 4, 3, 3, 5)
+
+
+def test_a_loop_becomes_two_functions() -> None:
+    made = rewritten("def f(x):\n    while x.sum() < 3:\n        x = x + 1\n    return x\n")
+    assert made.source == (
+        "from grape import flow as _flow\ndef f(x):\n    def _body_2(x):\n        x = x + 1\n        return x\n"
+        "    x = _flow.loop(lambda x: x.sum() < 3, _body_2, (x,), (True,))\n    return x\n"
+    )
+
+
+def test_a_cell_keeps_its_global_names() -> None:
+    cell = (
+        "scale = 1\ndef g(v):\n    return v * scale\nif t > 0:\n    scale = 2\n    y = g(t)\n"
+        "for i in r:\n    if i > t:\n        break\n"
+    )
+    for value in (1.0, -1.0):
+        plain = {"t": torch.tensor(value), "y": torch.tensor(0.0), "r": [0, 1, 2]}
+        mine = dict(plain)
+        exec(cell, plain)
+        exec(rewritten(cell).source, mine)
+        assert bits(plain["y"]) == bits(mine["y"]) and plain["scale"] == mine["scale"] and plain["i"] == mine["i"]
+
+
+PLAIN = {
+    "none": ("if cell is None:\n    return 1\nreturn 2", 0),
+    "shape": ("if x.shape[0] > 2:\n    return 1\nreturn 2", 0),
+    "number": ("if n > 2:\n    return 'many'\nreturn 'few'", 1),
+    "list": ("items = [] or [n]\nif items and n:\n    return items\nreturn None", 2),
+    "unbound": (
+        "if n > 5:\n    z = 1\ntry:\n    return z\nexcept NameError as error:\n    return type(error).__name__",
+        1,
+    ),
+    "value of and": ("return n and 'text' or None", 2),
+    "value of not": ("return not n", 1),
+}
+
+
+@pytest.mark.parametrize(("body", "constructs"), PLAIN.values(), ids=PLAIN.keys())
+def test_plain_values_keep_their_meaning(body: str, constructs: int) -> None:
+    source = source_of(body)
+    made = rewritten(source)
+    assert (len(made.constructs) > 0) == (constructs > 0)
+    plain, mine = ({"torch": torch}, {"torch": torch})
+    exec(source, plain)
+    exec(made.source, mine)
+    for n in (0, 3, 9):
+        arguments = (torch.ones(3), torch.ones(3), None, n)
+        assert mine["f"](*arguments) == plain["f"](*arguments)  # type: ignore[operator]
+
+
+REFUSED = {
+    "append": ("if x[0] > 0:\n    cell.append(x)", 2, "changes Python state"),
+    "print": ("if x[0] > 0:\n    print(x)", 2, "has effects in Python"),
+    "raise": ("if x[0] > 0:\n    raise ValueError", 2, "exceptions are control flow"),
+    "try": ("if x[0] > 0:\n    try:\n        y = x\n    finally:\n        pass", 2, "exceptions are control flow"),
+    "yield": ("while x[0] > 0:\n    yield x", 2, "suspended"),
+    "del": ("if x[0] > 0:\n    del y", 2, "deletes a name"),
+    "import": ("if x[0] > 0:\n    import math", 2, "import"),
+    "global": ("global total\nif x[0] > 0:\n    total = x", 3, "declared global"),
+    "closure": ("g = lambda: y\nif x[0] > 0:\n    y = x + g()", 3, "shared with a nested function"),
+    "effect behind break": ("for i in n:\n    if x[0] > 0:\n        break\n    n.append(x)", 2, "changes Python state"),
+}
+
+
+@pytest.mark.parametrize(("body", "line", "why"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_move_is_refused_with_line_and_reason(body: str, line: int, why: str) -> None:
+    made = rewrite_control_flow(source_of(body), filename="cell", first_line=11)
+    assert isinstance(made, Refused)
+    assert made.line == line + 10
+    assert why in made.why
+
+
+def test_what_cannot_move_stays_beside_what_can() -> None:
+    made = rewritten(source_of("if x[0] > 0:\n    print(x)\nif x[1] > 0:\n    y = x\nreturn y"))
+    assert "    if x[0] > 0:\n        print(x)\n" in made.source
+    assert [(item.kind, item.line) for item in made.constructs] == [("if", 4)]
+    assert [item.line for item in made.left] == [2]
+
+
+def test_only_the_lines_that_are_asked_for() -> None:
+    source = source_of("if x[0] > 0:\n    y = x\nif x[1] > 0:\n    y = -x\nreturn y")
+    made = rewritten(source, only_lines=[14], first_line=11)
+    assert [(item.kind, item.line) for item in made.constructs] == [("if", 14)]
+    assert "    if x[0] > 0:\n        y = x\n" in made.source
+
+
+def test_no_python_is_refused() -> None:
+    made = rewrite_control_flow("x = 1\nif:\n", filename="cell")
+    assert isinstance(made, Refused) and made.line == 2
+
+
+def test_tracebacks_map_to_the_lines_of_the_person() -> None:
+    source = source_of("if n > 0:\n    y = x\n    y = y + torch.zeros(\n        5)\nreturn y")
+    made = rewritten(source)
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(compile(made.source, "cell", "exec"), namespace)
+    with pytest.raises(RuntimeError) as caught:
+        namespace["f"](torch.ones(3), None, None, 1)
+    frames = [frame for frame in traceback.extract_tb(caught.value.__traceback__) if frame.filename == "cell"]
+    assert made.lines[(frames[-1].lineno or 0) - 1] == 4
+
+
+def test_asserts_become_checks() -> None:
+    source = source_of('assert x[0] > 0, "positive"\nreturn x + 1')
+    made = rewritten(source)
+    assert 'assert _flow.check(x[0] > 0, "positive"), "positive"' in made.source
+    namespace: dict[str, Any] = {}
+    exec(made.source, namespace)
+    with pytest.raises(AssertionError, match="positive"):
+        namespace["f"](torch.zeros(3), None, None, 0)
+    lowering = SelectLowering(CPU)
+    with lowering.active():
+        namespace["f"](torch.zeros(3), None, None, 0)
+    with pytest.raises(AssertionError, match="positive"):
+        lowering.raise_failed()
