@@ -140,7 +140,7 @@ def region_bars(region: RegionReport) -> tuple[Bar, ...]:
         if m
     ]
     if region.predicted_ms is not None and bars:
-        value = f"{duration(region.predicted_ms)} with a graph, from the eager calls"
+        value = f"{duration(region.predicted_ms)} after (from eager calls)"
         bars.append(Bar(label="predicted", value=value, share=region.predicted_ms / longest, tone="after"))
     return tuple(bars)
 

@@ -74,8 +74,8 @@ def test_text_and_page_show_it_below_the_measured_time() -> None:
     lines = report.to_text().splitlines()
     before, after, predicted = (next(line for line in lines if line.startswith(f"  {label} ")) for label in LABELS)
     assert lines.index(before) < lines.index(after) < lines.index(predicted)
-    assert "0.450 ms" in after and "0.400 ms with a graph, from the eager calls" in predicted
-    assert "0.400 ms with a graph" in report.to_html()
+    assert "0.450 ms" in after and "0.400 ms after (from eager calls)" in predicted
+    assert "0.400 ms after (from eager calls)" in report.to_html()
     unknown = build_report(cell(region(before_ms=ms(1.0))), ())
     assert "predicted" not in unknown.to_text()
 
