@@ -241,7 +241,8 @@ def _run(seed: int, outcomes: Counter[str], reasons: Counter[str]) -> None:
         return
     again = rewrite_control_flow(made.source, filename="program")
     assert not isinstance(again, Rewritten) or again.source == made.source, f"seed {seed}: rewritten twice\n{source}"
-    for inputs in (INPUTS[seed % 4], INPUTS[(seed + 1 + seed // 4) % 4]):
+    # Every other program runs on two inputs, to keep the whole test short.
+    for inputs in (INPUTS[seed % 4], INPUTS[(seed + 1 + seed // 4) % 4])[: 1 + seed % 2]:
         expected = _call(source, inputs)
         message = f"seed {seed}, inputs {inputs}\n{source}\n{made.source}"
         assert _call(made.source, inputs) == expected, f"rewritten differs: {message}"

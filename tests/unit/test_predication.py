@@ -224,6 +224,14 @@ def test_loop_bounded_by_the_host(limit: int) -> None:
     assert x.item() == min(limit, 4)
 
 
+@pytest.mark.parametrize("cond", [True, False, torch.tensor(True), torch.tensor(False)])
+def test_predicate_under_the_select_lowering(cond: Any) -> None:
+    memory = torch.tensor([NAN, -0.0])
+    with SelectLowering(CPU).active(), grape.Predicate(cond):
+        memory.zero_()
+    assert bits(memory) == bits(torch.zeros(2) if bool(cond) else torch.tensor([NAN, -0.0]))
+
+
 @pytest.mark.parametrize("value", [1.0, -1.0])
 def test_checks_are_raised_later(value: float) -> None:
     lowering = SelectLowering(CPU)

@@ -202,6 +202,11 @@ def test_only_the_lines_that_are_asked_for() -> None:
     assert "    if x[0] > 0:\n        y = x\n" in made.source
 
 
+def test_a_name_of_the_person_is_not_taken() -> None:
+    made = rewrite_control_flow("_flow = 1\nif x > 0:\n    y = 2\n", filename="cell")
+    assert isinstance(made, Refused) and "_flow" in made.why
+
+
 def test_no_python_is_refused() -> None:
     made = rewrite_control_flow("x = 1\nif:\n", filename="cell")
     assert isinstance(made, Refused) and made.line == 2

@@ -106,6 +106,8 @@ def _rewrite(source: str, filename: str, wanted: Callable[[int], bool]) -> Rewri
         return any(wanted(line) for line in range(first, last + 1))
 
     names = {node.value for node in descendants(module) if isinstance(node, cst.Name)}
+    if FLOW in names and _IMPORT not in source:
+        return Refused(why=f"the source has a name {FLOW} of its own, which the rewrite would need")
     refused: set[int] = set()
     left: list[Left] = []
     while True:

@@ -41,6 +41,11 @@ class Lowering(Protocol):
     Whatever differs between two results must be merged by `merge.merge_values`, which holds the rules.
     """
 
+    @property
+    def device(self) -> torch.device:
+        """Where predicates live."""
+        ...
+
     def takes(self, condition: torch.Tensor) -> bool:
         """Whether this condition lives where the lowering decides; others are read on the host."""
         ...

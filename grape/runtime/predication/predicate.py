@@ -43,7 +43,9 @@ class Predicate:
             self._pred = as_predicate(cond)
             self._nullify(self._pred)
         elif not cond:
-            self._pred = torch.zeros((), dtype=torch.bool)
+            # Made on the device of the lowering: a capture refuses copies from pageable host memory.
+            device = torch.device("cpu") if lowering is None else lowering.device
+            self._pred = torch.zeros((), dtype=torch.bool, device=device)
             if lowering is not None:
                 self._stack.enter_context(lowering.predicated(self._pred))
             else:

@@ -45,6 +45,10 @@ class SelectLowering:
         """What may share memory in a plain program; see `Ties.pairs`."""
         return self._mode.ties
 
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
     def takes(self, condition: torch.Tensor) -> bool:
         return condition.device.type == self._device.type
 
