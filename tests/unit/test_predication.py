@@ -193,6 +193,14 @@ def test_select_lowering_refuses(true_fn: Callable[[], Any], false_fn: Callable[
         grape.cond(torch.tensor(True), true_fn, false_fn)
 
 
+def test_shapes_change_in_place_only_for_the_own_tensors_of_a_body() -> None:
+    x = torch.ones(1, 2)
+    with SelectLowering(CPU).active():
+        assert grape.cond(torch.tensor(True), lambda: (x + 1).squeeze_(0), lambda: x[0] * 1).shape == (2,)
+        with pytest.raises(CaptureFailed, match="changes the shape"):
+            grape.cond(torch.tensor(True), lambda: x.squeeze_(0), lambda: x)
+
+
 def test_writing_to_what_may_be_shared_is_refused() -> None:
     x, y = torch.zeros(2), torch.ones(2)
     with SelectLowering(CPU).active():

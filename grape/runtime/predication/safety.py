@@ -78,7 +78,9 @@ def refuse_unsafe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         return
     if torch.Tag.dynamic_output_shape in func.tags:
         raise refuse(f"the shape of what {func} returns depends on data, in a body that may not run", "GR103")
-    if not (name in _TOTAL or name.startswith("_foreach_") or func.is_view or _computes(func)):
+    # What changes a tensor's shape in place is refused where the tensor is not the body's own (`WriteMode`).
+    shapes = func.is_view or torch.Tag.inplace_view in func.tags
+    if not (name in _TOTAL or name.startswith("_foreach_") or shapes or _computes(func)):
         raise refuse(f"{func} in a body that may not run: it is not known what it does with values that do not occur")
 
 
