@@ -15,7 +15,8 @@ from . import errors
 if TYPE_CHECKING:
     from .render import Report
     from .runtime import GraphedFunction, graph
-    from .runtime.predication import Predicate, cond, flow, while_loop
+    from .runtime.predication import Predicate, cond, while_loop
+    from .runtime.predication import flow as flow
     from .sessions import session
 
     last: Report | None
@@ -29,7 +30,6 @@ __all__ = [
     "__version__",
     "cond",
     "errors",
-    "flow",
     "graph",
     "last",
     "load_ipython_extension",

@@ -7,7 +7,9 @@ arguments and object state must have identical bits. The select lowering may ref
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +21,7 @@ from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.predication import SelectLowering
 
 PROGRAMS = 1000
+CELLS = 150
 PARTS = 10
 _CPU = torch.device("cpu")
 # More than this, and the property says little.
@@ -43,6 +46,11 @@ class Program:
         self._block(1, in_loop=False)
         self._emit(1, self._return())
         return "\n".join(self.lines) + "\n"
+
+    def cell(self) -> str:
+        """The same statements at the top of a notebook cell, where names are global and nothing returns."""
+        body = [line[4:] for line in self.source().splitlines()[1:]]
+        return "\n".join(re.sub(r"return .*", "pass", line) for line in body) + "\n"
 
     def _choice(self, options: list[str]) -> str:
         return self._random.choice(options)
@@ -266,3 +274,31 @@ def test_rewritten_programs_are_identical_or_refused(part: int) -> None:
     print(f"{dict(outcomes)}; refused {outcomes['refused'] / calls:.1%}")
     assert all(reason.strip() for reason in reasons)
     assert outcomes["identical"] > (1 - MOST_REFUSED) * calls, reasons.most_common(5)
+
+
+def _run_cell(source: str, inputs: tuple[Any, ...], select: SelectLowering | None = None) -> Any:
+    a, b, c = (torch.tensor(values) for values in inputs[:3])
+    cell = Cell(1.5)
+    names = {"a": a, "b": b, "c": c, "cell": cell, "count": inputs[3], "torch": torch}
+    with select.active() if select is not None else nullcontext():
+        exec(compile(source, "cell", "exec"), names)
+    left = tuple(names[name] for name in "abc")
+    return _bits((*left, a, b, c, cell.state, cell.table["k"], cell.buffer))
+
+
+def test_rewritten_cells_are_identical_or_refused() -> None:
+    identical = 0
+    for seed in range(CELLS):
+        source, inputs = Program(seed).cell(), INPUTS[seed % 4]
+        made = rewrite_control_flow(source, filename="cell")
+        assert isinstance(made, Rewritten)
+        expected = _run_cell(source, inputs)
+        message = f"seed {seed}, inputs {inputs}\n{source}\n{made.source}"
+        assert _run_cell(made.source, inputs) == expected, f"rewritten differs: {message}"
+        try:
+            found = _run_cell(made.source, inputs, SelectLowering(_CPU))
+        except CaptureFailed:
+            continue
+        identical += 1
+        assert found == expected, f"select differs: {message}"
+    assert identical > CELLS / 2

@@ -18,7 +18,7 @@ from .tree import contains
 if TYPE_CHECKING:
     from .lower import Context, Lowerer
 
-__all__ = ["as_block", "lower_block_statement", "places_argument", "unbound_checks"]
+__all__ = ["as_block", "global_names", "lower_block_statement", "places_argument", "unbound_checks"]
 
 Statements = list[Any]
 
@@ -189,9 +189,9 @@ class _Branch:
             inner = replace(context, bound=((context.bound - set(self._assigned)) | set(operands)) - set(doubtful))
             inner = replace(inner, tail=returning)
             prelude = unbound_checks(doubtful, lines)
-            if self._module:
-                prelude = _global(self._assigned, lines)
             body = self._lowerer.block(arm, inner)
+            if self._module:
+                prelude = global_names(body, lines)
             if results:
                 sure_here = end | set(self._flags)
                 values = [item if item in sure_here else f"_flow.maybe(lambda: {item})" for item in results]
@@ -213,7 +213,10 @@ class _Branch:
         return made + unbound_checks([name for name in results if name not in sure], lines)
 
 
-def _global(names: Sequence[str], lines: tuple[int, int]) -> Statements:
+def global_names(body: Statements, lines: tuple[int, int]) -> Statements:
+    """The declaration of what a body of a cell assigns: the person's names, and flags that functions in it share."""
+    functions = {item.name.value for item in body if isinstance(item, cst.FunctionDef)}
+    names = [name for name in uses_of(*body).stores if name not in functions]
     return [statement(f"global {', '.join(names)}", lines)] if names else []
 
 
@@ -225,7 +228,7 @@ def places_argument(names: Sequence[str], places: Sequence[str]) -> str:
     """The tuple of places: global names, attributes, items. Empty text where there are none."""
     if not names:
         return tuple_of(places) if places else ""
-    listed = f"_flow.names(globals, {', '.join(repr(name) for name in names)})"
+    listed = f"_flow.names(globals(), {', '.join(repr(name) for name in names)})"
     return listed if not places else f"(*{listed}, {', '.join(places)})"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from .branches import as_block, places_argument, unbound_checks
+from .branches import as_block, global_names, places_argument, unbound_checks
 from .build import assign, block_of, call, function, lambda_of, statement, tuple_of
 from .jumps import jumps
 from .lines import lines_of
@@ -133,12 +133,12 @@ def _while(
     if set(doubtful) & uses_of(node.test).reads:
         raise Leave(line, line, "the condition of the loop reads a name that may be unbound")
     prelude = unbound_checks(doubtful, lines)
-    if module and assigned:
-        prelude = [statement(f"global {', '.join(assigned)}", lines)]
     entry = replace(inner, bound=((inner.bound - set(assigned)) | set(carried)) - set(doubtful))
     body = list(with_memory(body, names))
     end = lowerer.bound_at_end(body, entry) | set(flags)
     made_body = lowerer.block(body, entry)
+    if module:
+        prelude = global_names(made_body, lines)
     if carried:
         values = [item if item in end else f"_flow.maybe(lambda: {item})" for item in carried]
         made_body.append(statement(f"return {values[0] if len(values) == 1 else tuple_of(values)}", lines))

@@ -160,6 +160,6 @@ def memory(owner: Any) -> Any:
     return owner
 
 
-def names(namespace: Callable[[], dict[str, Any]], *listed: str) -> tuple[Place, ...]:
-    """The places of global names; `namespace` is the caller's `globals`."""
-    return tuple(Item(namespace, partial(str, name)) for name in listed)
+def names(namespace: dict[str, Any], *listed: str) -> tuple[Place, ...]:
+    """The places of global names; `namespace` is the caller's `globals()`."""
+    return tuple(Item(lambda: namespace, partial(str, name)) for name in listed)
