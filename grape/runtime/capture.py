@@ -34,6 +34,9 @@ from .structure import Layout, Unsupported, flatten, leaf_meta, rebuild, statefu
 
 __all__ = ["Captured", "Observation", "Request", "capture_call", "judge"]
 
+EAGER_RUNS = 4
+"""Where a replay differs, so many more eager runs tell whether eager differs from itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -53,6 +56,8 @@ class Request:
     """Names of arguments and outside tensors that earlier calls wrote in place; they are snapshotted."""
     tolerance: float
     guards: GuardSet | None
+    plain: Collection[Any]
+    """Operators whose `out=` form did not give the bits of the other."""
     next: Sequence[Entry]
     """The graphs that are likely to read what this one returns."""
 
@@ -64,6 +69,8 @@ class Captured:
     result: Any
     outcome: Entry | Refused
     trace: Trace
+    plain: frozenset[Any] = frozenset()
+    """See `Request.plain`: to be tried without, where the outcome is "retry"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +123,7 @@ class _Capture:
         self.request = request
         self.backend = request.backend
         self.layout = layout
+        self.unfaithful: frozenset[Any] = frozenset()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         request, backend = self.request, self.backend
@@ -162,7 +170,7 @@ class _Capture:
         if isinstance(outcome, Entry) and outcome.outputs.slots and outcome.verified == "identical":
             # The same bits from the slots: so the next call finds its arguments where a graph can read them.
             result = outcome.results(self.layout.leaves, self.layout.containers)
-        return Captured(result=result, outcome=outcome, trace=call.trace)
+        return Captured(result=result, outcome=outcome, trace=call.trace, plain=self.unfaithful)
 
     def snapshot_inputs(self, guards: GuardSet | None) -> None:
         """Copies of everything that exists before the call and that it may write (known from earlier traces)."""
@@ -402,13 +410,38 @@ class _Capture:
         finally:
             for tensor, after in zip(self.in_place, self.in_place_after, strict=True):
                 tensor.copy_(after)
-        if mismatch is None:
+        if mismatch is None or (not close and self.eager_again(graph)):
             return "identical"
         if close:
             return f"within {self.request.tolerance:g}"
+        if self.redirected:
+            self.unfaithful = frozenset(self.call.functions[ordinal] for ordinal in self.redirected)
+            raise _Stop(Refused(code="retry", why="once more without `out=` forms"))
         because = f"; {', '.join(names)} is documented as non-deterministic (see --tolerance)" if names else ""
         where = self.eager_after.paths[mismatch] if mismatch < len(self.eager_after.paths) else "a written tensor"
         raise _Stop(Refused(code="GR405", why=f"the replay's {where} differs from the eager result{because}"))
+
+    def eager_again(self, graph: Graph) -> bool:
+        """The replay differs: does eager differ from itself, and does a replay give the bits of another eager run?
+
+        Some kernels do not repeat themselves (attention over a long cache, in half precision). Then the eager result
+        at hand is one of several right ones, and a replay is verified against further runs from the same inputs. Only
+        where nothing but results is written and nothing random is drawn.
+        """
+        if self.written or any(op.kind == "random" for op in self.call.trace.ops):
+            return False
+        first = self.eager_after.leaves
+        differs = False
+        for _ in range(EAGER_RUNS):
+            # In the placeholders stand the inputs of the eager call; bound and forwarded ones lie there anyway.
+            args, kwargs = rebuild(self.layout.root, self.placeholders.tensors)
+            again = flatten((self.request.function(*args, **kwargs), args, kwargs), "result").leaves
+            differs = differs or first_mismatch(list(zip(first, again, strict=True))) is not None
+            for _ in range(2):
+                graph.replay()
+                if differs and first_mismatch(list(zip(again, self.left, strict=True))) is None:
+                    return True
+        return False
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -32,8 +32,11 @@ def out_form(function: Any) -> Any:
 
 def _find(function: Any) -> Any:
     wanted = [(argument.name, str(argument.type)) for argument in function._schema.arguments]
+    has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in function.overloadpacket.overloads():
         form = getattr(function.overloadpacket, name)
+        if has_kernel(form.name(), "CompositeExplicitAutograd"):
+            continue  # generated: it makes a result elsewhere and copies it
         outs = [argument for argument in form._schema.arguments if argument.is_out]
         rest = [(argument.name, str(argument.type)) for argument in form._schema.arguments if not argument.is_out]
         if len(outs) == 1 and outs[0].name == "out" and rest == wanted:
@@ -68,6 +71,8 @@ def redirect(
             continue
         view, function = op.outputs[0], call.functions[op.ordinal]
         probe = torch.empty_strided(view.shape, view.stride, dtype=getattr(torch, view.dtype), device="meta")
+        if function in request.plain:
+            continue
         if view.offset or extent(probe) * probe.itemsize != storage.nbytes() or out_form(function) is None:
             continue
         sides = [request.store.slot((request.owner, "out", path, side), storage.nbytes()) for side in (0, 1)]

@@ -137,6 +137,7 @@ class Region:
         self._eager_s = 0.0
         self._busy_ms: float | None = None
         self._addresses: dict[str, tuple[int, int]] = {}
+        self._plain: set[Any] = set()
         self._unbound: set[str] = set()
         """Arguments that were bound to an address at which they did not stay."""
         self.host_ms: list[float] = []
@@ -676,6 +677,7 @@ class Region:
             store=situation.store,
             owner=self.owner,
             in_place=self.lifetimes.passing(),
+            plain=self._plain,
             next=shape.successor.entries if shape.successor not in (None, shape) else (),
             writes=frozenset(self._writes),
             tolerance=situation.tolerance,
@@ -691,8 +693,9 @@ class Region:
             else:
                 outcome.release()
             return captured.result
-        if outcome.code == "retry" and not set(outcome.evidence) <= self._writes:
+        if outcome.code == "retry" and not (set(outcome.evidence) <= self._writes and captured.plain <= self._plain):
             self._writes.update(outcome.evidence)
+            self._plain.update(captured.plain)
             return captured.result
         self._audit(shape, captured.trace)
         self._failures += 1

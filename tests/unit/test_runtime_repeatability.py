@@ -1,0 +1,77 @@
+"""Kernels that do not repeat themselves: a replay is verified against any eager run; a wrong graph against none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+from torch import Tensor
+
+from grape.runtime import GraphedFunction
+from grape.runtime.backends.tape import TapeBackend
+from tests.property.programs import eager_to_graph
+
+_turn = itertools.count()
+_pattern: list[int] = [0]
+
+
+@torch.library.custom_op("grape_tests::wobble", mutates_args=())
+def wobble(x: Tensor) -> Tensor:
+    """A kernel with a race: now and then the last bit differs."""
+    return x * 1.0 + 2.0**-20 * _pattern[next(_turn) % len(_pattern)]
+
+
+@wobble.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.fixture
+def graphed() -> Iterator[GraphedFunction]:
+    def function(x: Tensor) -> Tensor:
+        return (torch.ops.grape_tests.wobble(x).tanh() + 1).exp() * 0.5
+
+    torch.ops.grape_tests.wobble(torch.zeros(1))  # finds its overload once
+    made = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    with torch.no_grad(), eager_to_graph():
+        yield made
+    made.release()
+
+
+def _call(graphed: GraphedFunction, times: int) -> None:
+    for _ in range(times):
+        graphed(torch.linspace(0, 1, 8))
+
+
+@pytest.mark.parametrize("pattern", [[0, 0, 1], [0, 1], [0, 0, 0, 1, 0]])
+def test_a_kernel_that_does_not_repeat_itself_is_verified_against_another_eager_run(
+    graphed: GraphedFunction, pattern: list[int]
+) -> None:
+    _pattern[:] = pattern
+    _call(graphed, 40)
+    evidence = graphed.evidence()
+    assert evidence is not None and evidence.refused is None and evidence.replays > 10
+
+
+def test_a_graph_that_never_gives_what_an_eager_run_gave_is_refused(graphed: GraphedFunction) -> None:
+    class Off(TapeBackend):
+        def capture(self, body):  # type: ignore[no-untyped-def]
+            graph, result = super().capture(body)
+            replay = graph.replay
+
+            def wrong() -> None:
+                replay()
+                result.add_(1.0)
+
+            graph.replay = wrong  # type: ignore[method-assign]
+            return graph, result
+
+    graphed._backend = Off(poison=True)
+    _pattern[:] = [0, 1, 0]
+    _call(graphed, 30)
+    evidence = graphed.evidence()
+    assert evidence is not None and evidence.replays == 0
+    assert evidence.refused is not None and "differs from the eager result" in evidence.refused.why
