@@ -37,4 +37,5 @@ class Shape:
     traces: list[Trace] = field(default_factory=list)
     captures: int = 0
     strays: int = 0
+    unsettled: int = 0
     closed: bool = False
