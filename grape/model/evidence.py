@@ -38,7 +38,8 @@ class CopyRecord:
     """An argument that had to be copied into its placeholder at replays. `bytes` is per call.
 
     `host` is set where the argument lay in CPU memory, `pinned` where that memory was page-locked. `made_at` is the
-    line that made the copied tensor, where it was seen.
+    line that made the copied tensor, where it was seen; `unpredicted` says why that line cannot write into the
+    placeholder itself.
     """
 
     argument: str
@@ -48,6 +49,7 @@ class CopyRecord:
     host: bool = False
     pinned: bool = False
     made_at: Position | None = None
+    unpredicted: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

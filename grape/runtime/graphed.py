@@ -19,7 +19,7 @@ from .backends.protocol import Backend
 from .backends.tape import TapeBackend
 from .environment import is_transformed
 from .region import Region, Situation
-from .slots import SlotStore
+from .slots import SlotStore, watch_streams
 from .trampoline import prune_traceback
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]
@@ -55,6 +55,7 @@ class GraphedFunction:
         self._region: Region | None = None
         self._thread: int | None = None
         self._running = False
+        self._unwatch: Callable[[], None] = lambda: None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._thread is None:
@@ -78,9 +79,11 @@ class GraphedFunction:
     def _make_region(self) -> Region:
         backend = self._backend or make_backend()
         tracer = Tracer(PositionFinder())
+        store = SlotStore(backend)
+        self._unwatch = watch_streams(store) if backend.kind == "cuda" else lambda: None
         situation = Situation(
             backend=backend,
-            store=SlotStore(backend),
+            store=store,
             predictor=Predictor(backend.device, tracer.positions),
             tracer=tracer,
             observing=True,
@@ -107,6 +110,7 @@ class GraphedFunction:
             situation = self._region.situation
             self._region.release()
             situation.predictor.forget()
+            self._unwatch()
             situation.backend.close()
         self._region = None
 

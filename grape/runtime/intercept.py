@@ -22,6 +22,7 @@ from ..tracing import Recorder, is_own_code
 from .effects import EffectWatch
 from .environment import is_transformed
 from .region import NO_WORK, Region, Situation
+from .slots import watch_streams
 from .trampoline import Trampoline, prune_traceback
 
 __all__ = ["Interceptor"]
@@ -29,7 +30,7 @@ __all__ = ["Interceptor"]
 LOOPS = 24
 _REGION_CALL = Region.call.__code__
 MOST_CALLED_ONCE = 256
-"""Modules that the code makes anew for each call never repeat, and a region keeps its module alive."""
+"""Modules that the code makes anew for each call never repeat: so many are watched, the rest is let be."""
 _ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -47,12 +48,14 @@ class Interceptor:
         self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
         self._trampolines: dict[int, Trampoline] = {}
         self._original: Any = None
+        self._unwatch: Callable[[], None] = lambda: None
         self._running: list[Region] = []
         self._counts: dict[int, int] | None = None
         self._namespace: Mapping[str, Any] = {}
         self._finalizers: weakref.WeakKeyDictionary[torch.nn.Module, weakref.finalize[Any, Any]]
         self._finalizers = weakref.WeakKeyDictionary()
         self._dead: list[Region] = []
+        self._late: list[Region] = []
         situation.open_floor = self._open
 
     @property
@@ -66,13 +69,14 @@ class Interceptor:
 
     @property
     def regions(self) -> list[Region]:
-        """All regions found so far, modules first."""
-        return [*self._modules.values(), *(region for region, _ in self._functions.values())]
+        """All regions found so far, modules first; those of deleted modules until the next cell."""
+        return [*self._modules.values(), *self._late, *(region for region, _ in self._functions.values())]
 
     def install(self) -> None:
         """Stand between from now on, in the calling thread."""
         self._thread = get_ident()
         self._floor = True
+        self._late.clear()
         if self._original is not None:
             return
         original = self._original = torch.nn.Module.__call__
@@ -91,6 +95,7 @@ class Interceptor:
                 raise
 
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
+        self._unwatch = watch_streams(self.situation.store)
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
         """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes.
@@ -134,12 +139,14 @@ class Interceptor:
         for region in self.regions:
             region.release()
         self._modules.clear()
+        self._late.clear()
         self._functions.clear()
 
     def _unpatch(self) -> None:
         if self._original is not None:
             torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
             self._original = None
+            self._unwatch()
 
     # -- candidates --------------------------------------------------------------------------------------------------
 
@@ -211,6 +218,8 @@ class Interceptor:
     def _bury(self, region: Region) -> None:
         """Its module was deleted. A capture may run just now, which no graph may be released in."""
         self._dead.append(region)
+        if self.situation.observing and len(self._late) < MOST_CALLED_ONCE:
+            self._late.append(region)  # the report tells of it
         if self._floor:
             self._release_dead()
 

@@ -152,6 +152,9 @@ class Region:
         self.lifetimes = Lifetimes()
         self.origins: dict[str, Position] = {}
         """Where arguments that had to be copied were made, by path."""
+        self.learned_paths: set[str] = set()
+        self.small_paths: set[str] = set()
+        """Copied arguments whose makers were looked for, and those too small for a prediction."""
         self._rounds = 0
         self._pace = (time.perf_counter(), 0)
 
@@ -320,6 +323,8 @@ class Region:
         ranked = [(entry.astray(leaves), entry) for entry in shape.entries]
         if len(ranked) > 1:
             ranked.sort(key=lambda pair: len(pair[0]))
+        if self.situation.store.side_streams:
+            self.situation.store.wait()
         for _, entry in ranked:
             self._unbound.update(entry.moved(leaves))
         astray, predictor = ranked[0][0], self.situation.predictor

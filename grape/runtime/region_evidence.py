@@ -48,7 +48,13 @@ def evidence_of(region: Region) -> RegionEvidence:
             for shape in shapes
         ),
         copies=tuple(
-            CopyRecord(argument=path, bytes=nbytes // times, calls=times)
+            CopyRecord(
+                argument=path,
+                bytes=nbytes // times,
+                calls=times,
+                made_at=region.origins.get(path),
+                unpredicted=region.situation.predictor.why_not(region, path),
+            )
             for path, (times, nbytes) in sorted(ledger.copies.items())
         ),
         scalar_changes=tuple(region.scalar_changes),

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from .backends.protocol import Backend, Reservation
 
-__all__ = ["Slot", "SlotStore"]
+__all__ = ["Slot", "SlotStore", "watch_streams"]
 
 _SMALL = 256 * 1024
 """Up to here a slot is an ordinary block of fixed size; above, a reservation that grows in place."""
@@ -112,6 +112,8 @@ class SlotStore:
         self._slots: dict[tuple[Hashable, ...], Slot] = {}
         self._outgrown: list[tuple[Hashable, Slot]] = []
         self._left: list[Slot] = []
+        self.side_streams: set[Any] = set()
+        """Streams on which a handed-out result is in use (`Tensor.record_stream`): a replay waits for them."""
         heirs = (backend, self._slots, self._outgrown, self._left)
         weakref.finalize(self, _bequeath, *heirs).atexit = False
 
@@ -139,6 +141,18 @@ class SlotStore:
         self._slots[role] = made
         return made
 
+    def recorded(self, tensor: torch.Tensor, stream: Any) -> None:
+        """The person told the allocator that `stream` uses `tensor`. It does not own slots: their next writer waits."""
+        cdata = tensor.untyped_storage()._cdata
+        if any(slot.cdata == cdata for slot in self):
+            self.side_streams.add(stream)
+
+    def wait(self) -> None:
+        """Let the current stream wait for what other streams still do with dead occupants."""
+        streams, self.side_streams = self.side_streams, set()
+        for stream in streams:
+            torch.cuda.current_stream(self._backend.device).wait_stream(stream)
+
     def vacant(self, role: tuple[Hashable, ...], nbytes: int) -> Slot:
         """The first slot of a role, by number, in which nobody lives."""
         return next(slot for i in itertools.count() if not (slot := self.slot((*role, i), nbytes)).occupied)
@@ -165,6 +179,29 @@ class SlotStore:
         self._slots.clear()
         self._outgrown.clear()
         self.sweep()
+
+
+def watch_streams(store: SlotStore) -> Callable[[], None]:
+    """Have `Tensor.record_stream` tell `store`; the function that is returned takes that back.
+
+    The caching allocator keeps memory that another stream uses. Of slots it knows nothing, so the store must.
+    """
+    cls: Any = torch.Tensor
+    original, inherited = cls.record_stream, "record_stream" not in vars(cls)
+
+    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+        original(tensor, stream)
+        store.recorded(tensor, stream)
+
+    def undo() -> None:
+        if cls.record_stream is record_stream:  # else somebody replaced it meanwhile
+            if inherited:
+                del cls.record_stream
+            else:
+                cls.record_stream = original
+
+    cls.record_stream = record_stream
+    return undo
 
 
 _orphans: list[Slot] = []

@@ -337,3 +337,11 @@ def test_what_is_compiled_is_left_to_the_compiler(notebook: Notebook, name: str)
 def test_modules_that_are_made_in_a_loop_are_not_kept_without_end(notebook: Notebook) -> None:
     notebook.observed(f"for _ in range({MOST_CALLED_ONCE + 50}):\n    x = torch.nn.Linear(8, 8)(x)\n")
     assert len(notebook.interceptor.regions) == MOST_CALLED_ONCE
+
+
+def test_a_module_that_dies_within_the_cell_is_told_of(notebook: Notebook) -> None:
+    notebook.observed(
+        "def work(x):\n    net = torch.nn.Linear(8, 8)\n    for _ in range(6):\n        x = net(x)\n    return x\nx = work(x)\n"
+    )
+    assert [region.calls for region in notebook.interceptor.regions if region.root_is_module] == [6]
+    assert all(region.root is None for region in notebook.interceptor.regions if region.root_is_module)

@@ -69,6 +69,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, copies: list[CopyRe
             ("calls", max(copy.calls for copy in copies)),
             ("ms_per_call", measured),
             ("made_at", str(made) if made else None),
+            ("not_predicted", next((copy.unpredicted for copy in copies if copy.unpredicted), None)),
             ("predicted_with", costs.source if measured is None and cost is not None else None),
         ),
         predicted_ms_per_call=cost,

@@ -21,7 +21,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...model import Position
-from ...tracing import PositionFinder
+from ...tracing import PositionFinder, is_own_code
 from ..slots import Slot
 from ..trampoline import prune_traceback
 from .rules import CALLABLES, Plan, Rule
@@ -137,11 +137,14 @@ class Predictor:
             return False
         self._learning = None
         for index in astray:
-            leaf = leaves[index]
+            leaf, path = leaves[index], entry.paths[index]
+            region.learned_paths.add(path)
             made = self._made.get(leaf.untyped_storage()._cdata)
+            if leaf.nbytes < MIN_BYTES:
+                region.small_paths.add(path)
             if made is None or made.reference.expired():
                 continue
-            region.origins[entry.paths[index]] = made.position
+            region.origins[path] = made.position
             if leaf.nbytes < MIN_BYTES:
                 continue
             if leaf.storage_offset() or entry.placeholders.addresses[index] != entry.placeholders.slots[index].address:
@@ -154,12 +157,30 @@ class Predictor:
         self.settle()
         return True
 
+    def why_not(self, region: Region, path: str) -> str | None:
+        """Why the argument at `path` is copied; None while it is predicted, or nobody knows yet."""
+        demoted = self.demoted.get((id(region), path))
+        if demoted is not None or path not in region.learned_paths:
+            return demoted
+        predicted = any(
+            target.path == path
+            for site in self._sites.values()
+            if site.region is region
+            for target in site.targets.values()
+        )
+        if predicted or path in region.small_paths:
+            return None
+        return "nothing that can write elsewhere makes it"
+
     def _note(self, frame: Any, rule: Rule, name: tuple[int, str], result: Any) -> None:
         key = (id(frame.f_code), frame.f_lasti)
         ordinal = self._counts[key] = self._counts.get(key, -1) + 1
         if type(result) is torch.Tensor and result.device.type == self._device.type:
             storage = result.untyped_storage()
-            at = self._positions.at(frame)
+            outer = frame
+            while outer is not None and not is_own_code(outer.f_code.co_filename):
+                outer = outer.f_back
+            at = self._positions.at(outer or frame)
             self._made[storage._cdata] = _Made(key, frame.f_code, ordinal, rule, name, at, StorageWeakRef(storage))
 
     # -- predicting --------------------------------------------------------------------------------------------------
@@ -223,6 +244,7 @@ class Predictor:
             and not torch.is_autocast_enabled(self._device.type)
             and not c._get_deterministic_algorithms()
             and region.on_its_stream()
+            and not region.situation.store.side_streams
         )
 
     def _harmless(self, plan: Plan) -> bool:
