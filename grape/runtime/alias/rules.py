@@ -35,6 +35,24 @@ class Plan:
 Rule = Callable[[torch.device, tuple[Any, ...], dict[str, Any]], Plan | None]
 
 
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether its strides are those of a new contiguous tensor.
+
+    A dimension of one element may have any stride in a contiguous tensor (`transpose` of one token's heads), and most
+    operators hand it on.
+    """
+    if not tensor.is_contiguous():
+        return False
+    if 1 not in tensor.shape and 0 not in tensor.shape:
+        return True
+    step = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != step:
+            return False
+        step *= max(size, 1)
+    return True
+
+
 def _index_select(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
     if kwargs or len(args) != 3:
         return None
@@ -53,7 +71,7 @@ def _cat(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if parts is None:
         return None
     first = parts[0]
-    if not first.dim() or not -first.dim() <= dim < first.dim() or not all(part.is_contiguous() for part in parts):
+    if not first.dim() or not -first.dim() <= dim < first.dim() or not all(map(_dense, parts)):
         return None
     shape = list(first.shape)
     rest = shape[:dim] + shape[dim:][1:]
@@ -76,7 +94,7 @@ def _stack(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     first = parts[0]
     if not -first.dim() - 1 <= dim <= first.dim():
         return None
-    if any(p.shape != first.shape or p.dtype != first.dtype or not p.is_contiguous() for p in parts):
+    if any(p.shape != first.shape or p.dtype != first.dtype or not _dense(p) for p in parts):
         return None
     shape = list(first.shape)
     shape.insert(dim if dim >= 0 else dim + first.dim() + 1, len(parts))
@@ -112,12 +130,12 @@ def _binary(function: Callable[..., Any], integers: bool) -> Rule:
         if kwargs or len(args) != 2:
             return None
         one, other = args
-        if not isinstance(one, _T) or not one.is_contiguous() or one.is_complex():
+        if not isinstance(one, _T) or not _dense(one) or one.is_complex():
             return None
         floating = one.dtype.is_floating_point
         if isinstance(other, _T):
             scalar = not other.dim() and one.dim()
-            if other.dtype != one.dtype or not (scalar or (other.shape == one.shape and other.is_contiguous())):
+            if other.dtype != one.dtype or not (scalar or (other.shape == one.shape and _dense(other))):
                 return None
         elif type(other) is not int and not (type(other) is float and floating):
             return None
@@ -133,7 +151,7 @@ def _item(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     source, index = args
     if type(index) is not _T or index.dtype is not torch.int64 or not index.dim() or not source.dim():
         return None
-    if not source.is_contiguous() or 0 in source.shape or index.device != source.device:
+    if not _dense(source) or not _dense(index) or 0 in source.shape or index.device != source.device:
         return None
     shape = (*index.shape, *source.shape[1:])
     form = torch.ops.aten.index.Tensor_out
@@ -169,7 +187,7 @@ def _to(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if len(args) != 2 or set(kwargs) - {"non_blocking"}:
         return None
     source, wanted = args
-    if not source.is_contiguous():
+    if not _dense(source):
         return None
     if isinstance(wanted, torch.dtype):
         return _cast(source, wanted, device) if not kwargs else None
@@ -196,7 +214,7 @@ def _cast(source: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Pla
 
 def _casting(dtype: torch.dtype) -> Rule:
     def rule(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-        if kwargs or len(args) != 1 or not args[0].is_contiguous():
+        if kwargs or len(args) != 1 or not _dense(args[0]):
             return None
         return _cast(args[0], dtype, device)
 
@@ -204,7 +222,7 @@ def _casting(dtype: torch.dtype) -> Rule:
 
 
 def _clone(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-    if kwargs or len(args) != 1 or not args[0].is_contiguous():
+    if kwargs or len(args) != 1 or not _dense(args[0]):
         return None
     source = args[0]
     return Plan(tuple(source.shape), source.dtype, (source,), lambda out: out.copy_(source))
