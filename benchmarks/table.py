@@ -68,5 +68,38 @@ def table() -> str:
     return "\n".join([*lines, "", about])
 
 
+def models_table() -> str:
+    """Markdown: kinds of models with random weights, one row each."""
+    found = json.loads((RESULTS / "zoo.json").read_text())
+    machine, models = found["machine"], found["models"]
+    rows = [("model", "plain", "under Grape", "ratio", "outcome"), ("---",) * 5]
+    for name, row in models.items():
+        eager, after = row["eager_ms"]["median"], row["after_ms"]["median"]
+        same = {True: "same bits", False: "other bits", None: "plain differs from itself"}[row["identical"]]
+        outcome = f"{row['outcome']}, {same}" + (f" ({', '.join(row['codes'])})" if row["codes"] else "")
+        rows.append(
+            (
+                f"{name}: {row['what']}, {row['dtype']}",
+                f"{eager:.2f} ms",
+                f"{after:.2f} ms",
+                f"{eager / after:.1f}x",
+                outcome,
+            )
+        )
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    about = f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}; per call, all calls of a loop included."
+    return "\n".join([*lines, "", about])
+
+
+def host_table() -> str:
+    """Markdown: what the host spends on one replayed call that starts on an idle device."""
+    found = json.loads((RESULTS / "host_cost.json").read_text())
+    rows = [("call", "before the launch", "launch", "until launched", "whole call"), ("---",) * 5]
+    for case in found["cases"].values():
+        parts = ("before_launch_us", "launch_us", "until_launched_us", "whole_call_us")
+        rows.append((case["what"], *(f"{case[part]['median']:.0f} us" for part in parts)))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 if __name__ == "__main__":
-    print(table())
+    print("\n\n".join([table(), models_table(), host_table()]))
