@@ -87,7 +87,7 @@ def models_table() -> str:
             )
         )
     lines = ["| " + " | ".join(row) + " |" for row in rows]
-    about = f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}; per call, all calls of a loop included."
+    about = f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}; per call, whole loops."
     return "\n".join([*lines, "", about])
 
 
