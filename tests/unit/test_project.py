@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import json
 import re
@@ -89,14 +90,36 @@ def test_the_installed_version_is_the_one_in_the_source() -> None:
     assert importlib.metadata.version("grape-jupyter") == grape.__version__
 
 
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_everything_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["cuda"]]
+    declared = {normalized(Requirement(line).name) for line in lines}
+    providers = {**importlib.metadata.packages_distributions(), "cuda": ["cuda-bindings"]}
+    imported = set()
+    for file in (ROOT / "grape").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                imported.add(node.module.partition(".")[0])
+    foreign = imported - set(sys.stdlib_module_names) - {"grape"}
+    assert {"torch", "numpy", "libcst"} <= foreign
+    undeclared = {name for name in foreign if not {normalized(one) for one in providers.get(name, [])} & declared}
+    assert undeclared == set()
+
+
 def test_every_dependency_is_pinned_within_its_range() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     needed = [Requirement(line) for line in [*project["dependencies"], *extras["test"], *extras["examples"]]]
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = dict(line.lower().split("==") for line in lines if not line.startswith("#"))
+    pins = {normalized(name): pin for name, pin in (line.split("==") for line in lines if not line.startswith("#"))}
     for requirement in needed:
-        pin = pins.get(re.sub(r"[-_.]+", "-", requirement.name).lower())
+        pin = pins.get(normalized(requirement.name))
         assert pin is not None, f"constraints.txt does not pin {requirement.name}"
         assert requirement.specifier.contains(pin), f"constraints.txt pins {requirement.name} outside {requirement}"
     assert pins["torch"] == "2.13.0"
