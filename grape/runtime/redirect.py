@@ -35,11 +35,12 @@ def _find(function: Any) -> Any:
     has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in function.overloadpacket.overloads():
         form = getattr(function.overloadpacket, name)
-        if has_kernel(form.name(), "CompositeExplicitAutograd"):
-            continue  # generated: it makes a result elsewhere and copies it
         outs = [argument for argument in form._schema.arguments if argument.is_out]
         rest = [(argument.name, str(argument.type)) for argument in form._schema.arguments if not argument.is_out]
-        if len(outs) == 1 and outs[0].name == "out" and rest == wanted:
+        if len(outs) != 1 or outs[0].name != "out" or rest != wanted:
+            continue
+        # Not a generated one: it makes a result elsewhere and copies it.
+        if not has_kernel(form.name(), "CompositeExplicitAutograd"):
             return form
     return None
 
