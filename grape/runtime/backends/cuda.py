@@ -10,7 +10,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -155,6 +155,15 @@ class CudaBackend:
                 torch.addmm(square[0], square, square)
                 torch.bmm(square[None], square[None])
             self._stream.synchronize()
+
+    conditional_bodies = False
+    """Conditional nodes are not built yet; predication uses selects here."""
+
+    def if_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
+        raise CaptureFailed("GR102", "this backend records no conditional bodies")
+
+    def while_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
+        raise CaptureFailed("GR102", "this backend records no conditional bodies")
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         groups: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}

@@ -7,6 +7,7 @@ during capture, the host cannot read values during capture, and a replay overwri
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -114,6 +115,28 @@ class Backend(Protocol):
         Tensors that `body` made live in the graph's private memory; the caller may keep them as outputs. An
         exception of `body` ends the capture, leaves allocator, generator and stream usable, and propagates.
         Raises `CaptureFailed` where the device refused.
+        """
+        ...
+
+    @property
+    def conditional_bodies(self) -> bool:
+        """Whether a capture can record bodies that each replay decides on: `if_body`, `while_body`."""
+        ...
+
+    def if_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
+        """Within `capture`: what is recorded in the block runs, at replay, only where `pred` is true then.
+
+        `pred` is a 0-dim bool tensor on the device. Bodies nest. Random operators are refused in one, because the
+        offsets of the generator cannot depend on data. Memory allocated in a body belongs to the graph like any
+        other; what lies there after a replay that skipped the body is undefined.
+        Raises `CaptureFailed` where the backend has no conditional bodies, or outside of a capture.
+        """
+        ...
+
+    def while_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
+        """Like `if_body`, but run again and again as long as `pred` is true; the body writes `pred`.
+
+        Memory from before the body that the body reads is not given to anything else before the body ends.
         """
         ...
 

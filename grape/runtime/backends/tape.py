@@ -22,14 +22,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, TypeVar
 
 import torch
 
 from .protocol import CaptureFailed, MemoryAccount
 from .tape_capture import CaptureMode
-from .tape_graph import TapeGraph
+from .tape_graph import IfStep, TapeGraph, WhileStep
 from .tape_host_reads import refuse_host_reads
 from .tape_memory import Arena, Room, bare
 
@@ -90,6 +90,7 @@ class TapeBackend:
         self._arena = Arena()
         self._graphs: weakref.WeakSet[TapeGraph] = weakref.WeakSet()
         self._poison = poison
+        self._capture: CaptureMode | None = None
 
     @property
     def kind(self) -> Literal["cuda", "tape"]:
@@ -121,7 +122,7 @@ class TapeBackend:
             with bare():
                 torch.rand((), device="cpu")
             mark = torch.get_rng_state()
-            mode = CaptureMode(self._arena)
+            mode = self._capture = CaptureMode(self._arena)
             try:
                 with _autocast_cache_off(), mode, refuse_host_reads(mode.refuse):
                     result = body()
@@ -130,6 +131,7 @@ class TapeBackend:
                     raise mode.failure from error
                 raise
             finally:
+                self._capture = None
                 moved = not torch.equal(mark, torch.get_rng_state())
                 torch.set_rng_state(state)
             if mode.failure is not None:
@@ -139,6 +141,21 @@ class TapeBackend:
             graph = mode.finish(debug_poison=self._poison)
         self._graphs.add(graph)
         return graph, result
+
+    @property
+    def conditional_bodies(self) -> bool:
+        return True
+
+    def if_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
+        return self._recording().body(pred, IfStep)
+
+    def while_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
+        return self._recording().body(pred, WhileStep)
+
+    def _recording(self) -> CaptureMode:
+        if self._capture is None:
+            raise CaptureFailed("GR405", "a conditional body outside of a capture")
+        return self._capture
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         if targets:

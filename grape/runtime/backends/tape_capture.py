@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,6 +34,8 @@ class CaptureMode(TorchDispatchMode):
         self._steps: list[Step] = []
         self._made: list[tuple[StorageWeakRef, torch.Tensor]] = []
         self._externals: dict[int, Any] = {}
+        self._depth = 0
+        self._used_in_bodies: list[Any] = []
         self.failure: CaptureFailed | None = None
 
     @classmethod
@@ -49,6 +53,29 @@ class CaptureMode(TorchDispatchMode):
     def refuse(self, failure: CaptureFailed) -> None:
         """Note a refusal; the first one counts."""
         self.failure = self.failure or failure
+
+    @contextmanager
+    def body(self, pred: torch.Tensor, make: Callable[[torch.Tensor, tuple[Step, ...]], Step]) -> Iterator[None]:
+        """What is recorded inside becomes one step, `make(pred, steps)`."""
+        try:
+            if pred.dtype != torch.bool or pred.dim() != 0:
+                raise CaptureFailed("GR405", "the condition of a body must be a bool tensor without dimensions")
+            _require_plain("a conditional body", pred)
+        except CaptureFailed as failure:
+            self.refuse(failure)
+            raise
+        outer, self._steps = self._steps, []
+        self._depth += 1
+        try:
+            with bare():
+                condition = self._by_address(pred)
+            yield
+        finally:
+            steps, self._steps = tuple(self._steps), outer
+            self._depth -= 1
+            if not self._depth:
+                self._used_in_bodies.clear()
+        self._steps.append(make(condition, steps))
 
     def finish(self, *, debug_poison: bool) -> TapeGraph:
         """The graph of what was recorded. Call it when the body's locals are gone and its result is still held."""
@@ -91,6 +118,8 @@ class CaptureMode(TorchDispatchMode):
         # Autocast casts weights with gradients on, whatever the caller's mode: a cast alone needs no gradient.
         if func is not _aten._to_copy.default:
             _refuse_gradients(func, tensors)
+        if self._depth and torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs):
+            raise CaptureFailed("GR405", f"{func} draws random numbers in a conditional body")
         return self._record(func, args, kwargs)
 
     def _decompose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -145,6 +174,9 @@ class CaptureMode(TorchDispatchMode):
         storage = tensor.untyped_storage()
         if storage.nbytes() and not self._arena.owns(storage.data_ptr()):
             self._externals.setdefault(storage.data_ptr(), storage)
+        if self._depth:
+            # A later iteration reads it again: until then nothing else may get this memory.
+            self._used_in_bodies.append(storage)
         return alias(tensor)
 
     def _follow_resize(self, func: Any, real: torch.Tensor, tried: torch.Tensor) -> None:
@@ -176,6 +208,14 @@ def _argument_behind(trial: Probe, result: Any) -> torch.Tensor | None:
 def _is_default(generator: Any) -> bool:
     default: Any = torch.default_generator
     return bool(generator._cdata == default._cdata)
+
+
+def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Attention is tagged as random but draws nothing without dropout."""
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            return bool((args[position] if position < len(args) else kwargs.get("dropout_p", 0.0)) != 0)
+    return True
 
 
 def _require_plain(func: Any, tensor: torch.Tensor) -> None:

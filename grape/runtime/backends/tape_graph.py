@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from .tape_memory import bare, poison
 
-__all__ = ["Constant", "External", "Operation", "Step", "TapeGraph"]
+__all__ = ["Constant", "External", "IfStep", "Operation", "Step", "TapeGraph", "WhileStep", "every_step"]
 
 
 class Step(Protocol):
@@ -52,6 +52,40 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class IfStep:
+    """Steps that run where `pred`, read when the replay gets here, is true."""
+
+    pred: torch.Tensor
+    steps: tuple[Step, ...]
+
+    def run(self) -> None:
+        if bool(self.pred):
+            for step in self.steps:
+                step.run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhileStep:
+    """Steps that run as long as `pred`, which they write, is true."""
+
+    pred: torch.Tensor
+    steps: tuple[Step, ...]
+
+    def run(self) -> None:
+        while bool(self.pred):
+            for step in self.steps:
+                step.run()
+
+
+def every_step(steps: Sequence[Step]) -> Iterator[Step]:
+    """The steps in order, each conditional one followed by those of its body."""
+    for step in steps:
+        yield step
+        if isinstance(step, (IfStep, WhileStep)):
+            yield from every_step(step.steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class External:
     """Memory that the graph uses and does not own. Somebody else must keep it alive and in its place."""
 
@@ -64,7 +98,8 @@ class External:
 
 
 class TapeGraph:
-    """Implements `Graph`. `nodes` counts the steps; `nbytes` is 0, for a tape has no executable on a device.
+    """Implements `Graph`. `nodes` counts the steps, those in bodies too; `nbytes` is 0, for a tape has no
+    executable on a device.
 
     `outputs` and `scratch` alias what was alive and what was dead when the capture ended. With `debug_poison` a replay
     fills the outputs before it and the scratch after it, so that stale reads are seen.
@@ -85,7 +120,7 @@ class TapeGraph:
         self._kept = tuple(kept)
         self._outputs = tuple(outputs) if debug_poison else ()
         self._scratch = tuple(scratch) if debug_poison else ()
-        self._nodes = len(steps)
+        self._nodes = sum(1 for _ in every_step(steps))
 
     @property
     def nodes(self) -> int:
@@ -98,7 +133,7 @@ class TapeGraph:
     @property
     def constant_bytes(self) -> int:
         """Bytes of the values that the host made in the body."""
-        return sum(step.value.nbytes for step in self._steps or () if isinstance(step, Constant))
+        return sum(step.value.nbytes for step in every_step(self._steps or ()) if isinstance(step, Constant))
 
     def replay(self) -> None:
         """Run the steps in order, whatever modes, autocast or grad mode the caller has on.
