@@ -22,6 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...model import Position
 from ...tracing import PositionFinder, is_own_code
+from ..environment import is_transformed
 from ..slots import Slot
 from ..trampoline import prune_traceback
 from .rules import CALLABLES, Plan, Rule
@@ -211,12 +212,16 @@ class Predictor:
         out = keeper.data
         began = time.perf_counter_ns()
         slot.occupy(keeper, cdata, idle)
+        written = False
         try:
             plan.write(out)
+            written = True
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception:
-            # What is wrong with the arguments, the person's own call tells in its own words.
+            pass
+        if not written:
+            # What is wrong with the arguments, the person's own call tells in its own words, and without a context.
             return original(*args, **kwargs)
         done = time.perf_counter_ns()
         slot.predicted = True
@@ -240,7 +245,7 @@ class Predictor:
         return bool(
             not c._len_torch_function_stack()
             and c._len_torch_dispatch_stack() == int(region.situation.tracer.on_stack)
-            and c._functorch.peek_interpreter_stack() is None
+            and not is_transformed()
             and not torch.is_autocast_enabled(self._device.type)
             and not c._get_deterministic_algorithms()
             and region.on_its_stream()
