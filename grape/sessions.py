@@ -322,7 +322,7 @@ def _sources(owner: Engine) -> tuple[tuple[str, str], ...]:
 
 def _trivial(region: Any) -> bool:
     """A callable without device work is no region worth a row."""
-    return region.refused is not None and region.refused.code == "GR406" and not region.captures_ms
+    return region.refused is not None and region.refused.code == "GR406" and not region.captures.durations_ms
 
 
 def _told(regions: list[Any]) -> Iterator[Any]:

@@ -21,7 +21,8 @@ from ..model import Position
 from ..tracing import Recorder, is_own_code
 from .effects import EffectWatch
 from .environment import is_transformed
-from .region import NO_WORK, Region, Situation
+from .observer import NO_WORK
+from .region import Region, Situation
 from .slots import watch_streams
 from .trampoline import Trampoline, prune_traceback
 
@@ -259,7 +260,7 @@ class Interceptor:
         if times < LOOPS or not self._running:
             return False
         self._counts = None
-        self._running[-1].give_up()
+        self._running[-1].observer.gave_up = True
         self._floor = True
         return True
 
@@ -297,7 +298,7 @@ class Interceptor:
 
     def _lost(self, region: Region) -> bool:
         """True where `region` gave the floor to a callable inside it, and that one replays now."""
-        return region.gave_up and any(inner.parent == region.name and inner.entries for inner in self.regions)
+        return region.observer.gave_up and any(inner.parent == region.name and inner.entries for inner in self.regions)
 
     def _resume(self) -> None:
         if self.outside is not None and not self.outside.overflowed:

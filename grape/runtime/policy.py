@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 from ..model import Decision
 
-__all__ = ["RERUN_WEIGHT", "Estimate", "capture_cost", "decide"]
+__all__ = ["FEW", "RERUN_WEIGHT", "Estimate", "capture_cost", "decide"]
+
+FEW = 5
+"""Eager calls that must be timed before anything is decided."""
 
 RERUN_WEIGHT = 24
 MINIMUM_SAVING = 0.03

@@ -30,10 +30,10 @@ def evidence_of(region: Region) -> RegionEvidence:
         calls=region.calls_in_run,
         replays=region.replays_in_run,
         parent=region.parent,
-        verified=sorted(region.verified)[-1] if region.verified and not region.refused else None,
-        traces=tuple(region.traces),
-        before=region.timeline_before(),
-        after=region.timeline_after(),
+        verified=sorted(region.captures.verified)[-1] if region.captures.verified and not region.refused else None,
+        traces=tuple(region.observer.traces),
+        before=region.observer.timeline_before(),
+        after=region.observer.timeline_after(),
         before_ms=Measured.of(before or region.host_ms),
         after_ms=Measured.of(after),
         shapes=tuple(
@@ -57,8 +57,8 @@ def evidence_of(region: Region) -> RegionEvidence:
             )
             for path, (times, nbytes) in sorted(ledger.copies.items())
         ),
-        scalar_changes=tuple(region.scalar_changes),
-        decisions=(*region.decisions, *waiting[-1:]),
+        scalar_changes=tuple(region.observer.scalar_changes),
+        decisions=(*region.captures.decisions, *waiting[-1:]),
         copied_bytes_per_call=ledger.copied_bytes // max(1, region.replays_in_run),
         alias_hits=ledger.alias_hits,
         alias_misses=ledger.alias_misses,

@@ -11,7 +11,7 @@ import torch
 import torch._dynamo  # some libraries import it later, and it wraps functions of torch for good
 
 from grape.options import Options
-from grape.runtime import GraphedFunction, region
+from grape.runtime import GraphedFunction, policy
 from grape.runtime.backends.cuda import CudaBackend
 from grape.runtime.policy import decide
 from grape.sessions import Cell, Session, close_engine
@@ -24,7 +24,7 @@ def device() -> torch.device:
 
 @pytest.fixture(autouse=True)
 def capture_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region, "decide", lambda estimate: replace(decide(estimate), action="capture"))
+    monkeypatch.setattr(policy, "decide", lambda estimate: replace(decide(estimate), action="capture"))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import nn
 
 import grape
-from grape.runtime import GraphedFunction, region
+from grape.runtime import GraphedFunction, policy
 from grape.runtime.backends.cuda import CudaBackend
 from grape.runtime.policy import decide
 from grape.sessions import close_engine, engine
@@ -36,7 +36,7 @@ def without_gradients() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def capture_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region, "decide", lambda estimate: replace(decide(estimate), action="capture"))
+    monkeypatch.setattr(policy, "decide", lambda estimate: replace(decide(estimate), action="capture"))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from hypothesis import given, settings
 
-from grape.runtime import region
+from grape.runtime import policy
 from grape.runtime.backends.cuda import CudaBackend
 from grape.runtime.policy import decide
 from tests.property.programs import Program, codes, run_program, seeded
@@ -23,8 +23,8 @@ PARTS = 4
 @pytest.fixture
 def capture_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small programs never pay for a capture; here they are captured all the same."""
-    monkeypatch.setattr(region, "decide", lambda estimate: replace(decide(estimate), action="capture"))
-    monkeypatch.setattr(region, "FEW", 1)
+    monkeypatch.setattr(policy, "decide", lambda estimate: replace(decide(estimate), action="capture"))
+    monkeypatch.setattr(policy, "FEW", 1)
 
 
 @pytest.fixture

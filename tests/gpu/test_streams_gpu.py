@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import grape
-from grape.runtime import region
+from grape.runtime import policy
 from grape.runtime.policy import decide
 
 
@@ -26,8 +26,8 @@ class Step(nn.Module):
 
 @pytest.fixture
 def capture_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region, "decide", lambda estimate: replace(decide(estimate), action="capture"))
-    monkeypatch.setattr(region, "FEW", 1)
+    monkeypatch.setattr(policy, "decide", lambda estimate: replace(decide(estimate), action="capture"))
+    monkeypatch.setattr(policy, "FEW", 1)
 
 
 def run(step: nn.Module, side: torch.cuda.Stream, calls: int) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from grape.runtime import GraphedFunction
-from grape.runtime import region as _region
+from grape.runtime import policy as _policy
 from grape.runtime.backends.protocol import Backend
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.lifetimes import Lifetimes
@@ -140,7 +140,7 @@ def eager_to_graph(*, in_place: bool = False) -> Iterator[None]:
     stands between a replay and a tensor that somebody holds.
     """
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(_region, "FEW", 1))
+        stack.enter_context(mock.patch.object(_policy, "FEW", 1))
         if in_place:
             stack.enter_context(mock.patch.object(Lifetimes, "passing", lambda self: _Everything()))
         yield

@@ -1,0 +1,173 @@
+"""Whether a capture of a region pays, and what becomes of one."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..model import Decision, ScalarChange
+from . import policy
+from .capture import Request, capture_call
+from .entry import Entry
+from .policy import Estimate, capture_cost
+from .probe import compile_probe
+from .samples import CallTimes
+from .shape import Shape
+from .structure import Layout
+
+if TYPE_CHECKING:
+    from .region import Region
+
+__all__ = ["MAX_ENTRIES", "Captures"]
+
+MAX_ENTRIES = 4
+MAX_CAPTURES = 8
+"""So often a shape is captured; a value that the host reads and that is another one at each call ends there."""
+UNSETTLED = 4
+"""So often a shape is captured whose kernels do not repeat themselves, until a replay gives what an eager run gave."""
+TAPE_LIMIT_MS = 3000.0
+"""The tape shows what a GPU would do; so much time for captures is enough for that."""
+
+
+class Captures:
+    """Of one region. `busy_ms` is the device time of a call, where known; `durations_ms` what captures took."""
+
+    def __init__(self, region: Region) -> None:
+        self._region = region
+        self.decisions: list[Decision] = []
+        self.durations_ms: list[float] = []
+        self.verified: set[str] = set()
+        self.busy_ms: float | None = None
+        self.unbound: set[str] = set()
+        """Arguments that were bound to an address at which they did not stay."""
+        self._writes: set[str] = set()
+        self._plain: set[Any] = set()
+        self._failures = 0
+        self._addresses: dict[str, tuple[int, int]] = {}
+
+    def note_addresses(self, layout: Layout) -> None:
+        """How often in a row each argument has lain at the same address."""
+        for path, leaf in zip(layout.paths, layout.leaves, strict=True):
+            address, times = self._addresses.get(path, (0, 0))
+            here = leaf.data_ptr()
+            self._addresses[path] = (here, times + 1 if here == address and here else 1)
+
+    def pays(self, shape: Shape) -> bool:
+        if shape.seen + len(shape.runs) < 3:
+            return False
+        times = shape.before.ms(leave=2) or CallTimes.joined(
+            s.before for s in self._region.shapes.values() if len(s.before)
+        )
+        if sum(len(s.before) for s in self._region.shapes.values()) < policy.FEW:
+            return False
+        if self._region.situation.backend.kind == "cuda" and self.busy_ms is None and self._region.observer.profiled:
+            timeline = self._region.observer.timeline_before()
+            self.busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
+        if self._region.situation.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
+            return False
+        estimate = Estimate(
+            shapes=", ".join(str(size) for _, size in shape.shapes[:4]),
+            eager_ms=statistics.median(times),
+            busy_ms=self.busy_ms if self._region.observer.profiled or self.busy_ms is not None else 0.0,
+            capture_ms=self._capture_ms(),
+            seen=shape.seen,
+            earlier_runs=len(shape.runs) - 1,
+        )
+        decision = policy.decide(estimate)
+        if decision.action == "capture" and self._budget_spent():
+            why = f"the graphs hold {self._held() / 2**20:.0f} MB, the memory budget"
+            decision = replace(decision, action="wait", why=why)
+        shape.decision = decision
+        return decision.action == "capture"
+
+    def _held(self) -> int:
+        """Bytes of executables and placeholders."""
+        return sum(entry.nbytes for entry in self._region.entries) + self._region.situation.store.nbytes
+
+    def _budget_spent(self) -> bool:
+        budget = self._region.situation.memory_budget
+        return budget is not None and self._held() >= budget
+
+    def _capture_ms(self) -> float:
+        """What a capture costs: measured, else foreseen. The tape gains nothing on a device, so it captures at once."""
+        if self._region.situation.backend.kind == "tape":
+            return 0.0
+        if self.durations_ms:
+            return statistics.median(self.durations_ms)
+        return capture_cost(len(self._region.observer.traces[-1].ops) if self._region.observer.traces else 0)
+
+    def capture(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        situation = self._region.situation
+        if situation.backend.kind == "cuda" and situation.stream is None:
+            situation.stream = shape.modes[-1]
+        situation.progress(f"capturing {self._region.name}")
+        existing = next((e.guards for s in self._region.shapes.values() for e in s.entries if e.guards.holds()), None)
+        request = Request(
+            function=self._region.function,
+            root=self._region.root,
+            backend=situation.backend,
+            tracer=situation.tracer,
+            bound=[
+                i
+                for i, (path, leaf) in enumerate(zip(layout.paths, layout.leaves, strict=True))
+                if self._addresses[path][1] >= 3
+                and path not in self.unbound
+                and leaf.device.type == situation.backend.device.type
+            ],
+            store=situation.store,
+            owner=self._region.owner,
+            in_place=self._region.lifetimes.passing(),
+            plain=self._plain,
+            next=shape.successor.entries if shape.successor not in (None, shape) else (),
+            writes=frozenset(self._writes),
+            tolerance=situation.tolerance,
+            guards=existing,
+        )
+        captured = capture_call(request, layout, args, kwargs)
+        outcome = captured.outcome
+        if isinstance(outcome, Entry):
+            if not shape.entries:  # else what the guards found changed explains another trace
+                self._region.observer.audit(shape, captured.trace)
+            if self._region.refused is None:
+                self._adopt(shape, layout, outcome)
+            else:
+                outcome.release()
+            return captured.result
+        if outcome.code == "retry" and not (set(outcome.evidence) <= self._writes and captured.plain <= self._plain):
+            self._writes.update(outcome.evidence)
+            self._plain.update(captured.plain)
+            return captured.result
+        if outcome.code == "unsettled":
+            shape.unsettled += 1
+            if shape.unsettled < UNSETTLED:
+                return captured.result
+            outcome = replace(outcome, code="GR405")
+        self._region.observer.audit(shape, captured.trace)
+        self._failures += 1
+        shape.closed = True
+        if self._region.refused is None and (self._failures >= 2 or not self._region.replays):
+            if outcome.code == "GR403":
+                evidence = dict(outcome.evidence)
+                self._region.observer.scalar_changes.append(
+                    ScalarChange(operator=evidence["operator"], values=(evidence["values"],), at=outcome.at)
+                )
+            self._region.refuse(outcome)
+        return captured.result
+
+    def _adopt(self, shape: Shape, layout: Layout, entry: Entry) -> None:
+        if shape.decision is not None:
+            self.decisions.append(shape.decision)
+        self.durations_ms.append(entry.capture_ms)
+        if self.busy_ms is None and self._region.situation.backend.kind == "cuda":
+            self.busy_ms = entry.replay_ms
+        shape.captures += 1
+        shape.closed = shape.captures >= MAX_CAPTURES
+        self.verified.add(entry.verified)
+        entry.ledger = self._region.ledger
+        entry.modes, entry.modes_now = shape.modes, self._region.modes
+        if len(shape.entries) >= MAX_ENTRIES:
+            shape.entries.pop(0).release()
+        shape.entries.append(entry)
+        exact = any(one.needs_aliasing for one in shape.entries)
+        shape.probe = compile_probe(layout, aliasing=exact)

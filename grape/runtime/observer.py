@@ -1,0 +1,197 @@
+"""What is learned from calls that run eagerly: traces, which are audited, a profile, and reasons to refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..model import OpRecord, Refused, ScalarChange, Timeline, Trace
+from ..profiling import TimelineRecorder, place_nodes
+from ..tracing import LIMIT, Recorder, record
+from . import policy
+from .capture import judge
+from .effects import EffectWatch, effect_of
+from .guards import GuardSet, TooLarge
+from .prologue import refuse_read, slice_of
+from .shape import Shape
+from .structure import Layout
+
+if TYPE_CHECKING:
+    from .region import Region
+
+__all__ = ["NO_WORK", "Observer"]
+
+TRACED = 2
+PROFILED = 1
+AUDIT_BY = 160
+PROFILE_AFTER_S = 1.0
+"""A profiled call costs about 30 ms, and CUPTI slows the launches after it: nothing for a cell that is soon over."""
+MIN_OPERATORS = 3
+NO_WORK = "it issues next to no device work"
+
+
+class Observer:
+    """Of one region. `traces` are those of its first calls; `eager_s` is the time of its timed ones, in seconds."""
+
+    def __init__(self, region: Region) -> None:
+        self._region = region
+        self.traces: list[Trace] = []
+        self.scalar_changes: list[ScalarChange] = []
+        self.gave_up = False
+        """Set while a callable inside takes over for the rest of the region's first call."""
+        self.eager_s = 0.0
+        self._profiled = 0
+        self._profiled_after = 0
+        self._before = TimelineRecorder(region.situation.backend.device)
+        self._after = TimelineRecorder(region.situation.backend.device)
+
+    @property
+    def profiled(self) -> bool:
+        """Whether an eager call was profiled."""
+        return self._profiled > 0
+
+    def trace(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        backend = self._region.situation.backend
+        watch = EffectWatch(self._region.situation.tracer.positions)
+
+        def body() -> Any:
+            with watch:
+                return self._region.function(*args, **kwargs)
+
+        guards: GuardSet | None = None
+        try:
+            guards = GuardSet(self._region.root)
+        except TooLarge as error:
+            self._region.refuse(Refused(code="GR405", why=str(error), at=self._region.at))
+        result, call, escapes = record(
+            self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait
+        )
+        if self.gave_up and not self.traces and self._region.calls == 1:
+            return result  # a callable inside took over; this trace tells nothing
+        self.traces.append(call.trace)
+        if len(call.trace.ops) >= LIMIT:
+            why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"
+            self._region.refuse(Refused(code="GR405", why=why, at=self._region.at))
+        work = sum(op.kind not in ("view", "host") for op in call.trace.ops)
+        if self._region.refused is None and work < MIN_OPERATORS:
+            self._region.refuse(self._no_work(call.trace))
+        if self._region.refused is None:
+            prologue = judge(call, layout.leaves, escapes, backend)
+            if isinstance(prologue, Refused):
+                self._region.refuse(prologue)
+        if self._region.refused is None:
+            effect = effect_of(watch)
+            if effect is not None:
+                self._region.refuse(effect)
+        if self._region.refused is None and guards is not None and not guards.holds():
+            changed = guards.difference()
+            self._region.refuse(
+                Refused(code="GR404", why=f"the call changes {changed}, which a replay would not", at=self._region.at)
+            )
+        if self._region.refused is None:
+            self.audit(shape, call.trace)
+        return result
+
+    def _no_work(self, trace: Trace) -> Refused:
+        if (
+            self._region.situation.backend.kind == "cuda"
+            and sum(op.kind == "host" for op in trace.ops) >= MIN_OPERATORS
+        ):
+            why = "its tensors are in CPU memory: move the model and its inputs to the GPU, .to('cuda')"
+            return Refused(code="GR405", why=why, at=self._region.at)
+        return Refused(code="GR406", why=NO_WORK, at=self._region.at)
+
+    def _on_wait(self, recorder: Recorder, op: OpRecord) -> None:
+        """The host waits in a traced call. If the value does not follow from the inputs, others may have the floor."""
+        if self._region.refused is not None:
+            return
+        if op.kind == "dynamic":
+            why = f"the shape of {op.name}'s result depends on data"
+            self._region.refuse(Refused(code="GR103", why=why, at=op.user or op.inner))
+        elif op.kind == "transfer-out" or slice_of(recorder.ops, op.ordinal, recorder.born) is None:
+            self._region.refuse(refuse_read(recorder.last_read, op))
+
+    def audit(self, shape: Shape, trace: Trace) -> None:
+        """Two calls under one key must issue the same operators with the same scalars."""
+        for earlier in shape.traces:
+            if [r.value for r in earlier.host_reads] != [r.value for r in trace.host_reads]:
+                continue
+            difference = earlier.first_difference(trace)
+            if difference is not None:
+                self._region.refuse(self._explain(*difference))
+                return
+        if len(shape.traces) < 2:
+            shape.traces.append(trace)
+
+    def _explain(self, one: OpRecord | None, other: OpRecord | None) -> Refused:
+        here = other or one
+        at = (here.user or here.inner) if here is not None else self._region.at
+        if one is not None and other is not None and one.name == other.name and one.scalars() != other.scalars():
+            pairs = zip(one.scalars(), other.scalars(), strict=False)
+            values = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+            self.scalar_changes.append(ScalarChange(operator=one.name, values=values, at=at))
+            why = f"a Python value that reaches {one.name} changes from call to call"
+            return Refused(code="GR403", why=why, at=at)
+        names = f"{one.name if one else 'nothing'} and {other.name if other else 'nothing'}"
+        return Refused(code="GR404", why=f"equal calls ran different operators ({names}): hidden state decides", at=at)
+
+    def trace_now(self, shape: Shape, may_capture: bool) -> bool:
+        """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""
+        if self._region.root_is_module and self._region.calls == 1:
+            return False
+        if not self.traces:
+            return True
+        if len(self.traces) >= TRACED or (may_capture and shape.run > 1 and self._region.captures.pays(shape)):
+            return False  # a capture traces its eager run itself
+        return not self._region.root_is_module or shape.calls > 1 or self._region.calls > AUDIT_BY
+
+    def profile_now(self, shape: Shape, may_capture: bool) -> bool:
+        """Profile before the first capture, or once enough calls were timed: CUPTI slows what is launched after it."""
+        if not self._region.situation.profile or self._profiled >= PROFILED:
+            return False
+        timed = sum(len(s.before) for s in self._region.shapes.values())
+        if not self._region.situation.apply:
+            return timed >= policy.FEW
+        if self.eager_s > PROFILE_AFTER_S:
+            return True
+        # Shapes that recur from cell to cell are not spent on a profile; the first capture times a replay instead.
+        return (
+            timed >= policy.FEW
+            and shape.seen >= policy.FEW
+            and may_capture
+            and not shape.closed
+            and self._region.captures.pays(shape)
+        )
+
+    def profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._profiled += 1
+        self._before.start()
+        try:
+            return self._region.function(*args, **kwargs)
+        finally:
+            self._before.stop()
+
+    def profile_replay_now(self, shape: Shape) -> bool:
+        """Whether this replay is to be profiled, with `replayed`."""
+        situation = self._region.situation
+        return situation.observing and situation.profile and self._profiled_after < PROFILED and len(shape.after) >= 3
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Profile one replay."""
+        self._profiled_after += 1
+        self._after.start()
+        try:
+            yield
+        finally:
+            self._after.stop()
+
+    def timeline_before(self) -> Timeline | None:
+        if self.traces:
+            self._before.follow(self.traces[-1])
+        return self._before.timeline() if self._profiled else None
+
+    def timeline_after(self) -> Timeline | None:
+        before, after = self.timeline_before(), self._after.timeline() if self._profiled_after else None
+        return place_nodes(before, after) if before and after else after
