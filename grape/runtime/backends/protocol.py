@@ -15,7 +15,16 @@ import torch
 
 from ...errors import CaptureError
 
-__all__ = ["Backend", "CallTimer", "CaptureFailed", "Graph", "MemoryAccount", "Reservation"]
+__all__ = [
+    "Backend",
+    "CallTimer",
+    "CaptureFailed",
+    "Executable",
+    "Graph",
+    "MemoryAccount",
+    "Reservation",
+    "UpdatableGraph",
+]
 
 T = TypeVar("T")
 
@@ -37,6 +46,10 @@ class MemoryAccount:
     host_bytes: int
 
 
+class MemoryMoved(RuntimeError):
+    """A graph was not replayed, because memory that it reads was freed or moved."""
+
+
 class Graph(Protocol):
     """One captured, instantiated graph. `nodes` counts its device activities, `nbytes` its executable's memory."""
 
@@ -52,6 +65,73 @@ class Graph(Protocol):
 
     def release(self) -> None:
         """Give back what the graph holds. Idempotent. Tensors made in the capture stay readable while referenced."""
+        ...
+
+
+class Executable(Protocol):
+    """What a device launches, made from a graph and, by updates, doing the work of others. `nbytes` on the device.
+
+    An update counts for launches issued after it; those already queued do what the executable did when they were
+    issued. It is accepted only between graphs of equal topology: the same kinds of nodes in the same number and with
+    the same edges, bodies of conditional nodes included, and the same kernel attributes. Functions, extents of
+    launches and parameters may differ. Between equal fingerprints the device may still refuse.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def replay(self) -> None:
+        """Enqueue on the current stream. Raises RuntimeError once released."""
+        ...
+
+    def update_from(self, graph: UpdatableGraph) -> bool:
+        """Do from now on what `graph` would; False where the device refuses, and then nothing has changed."""
+        ...
+
+    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
+        """Give nodes, by their number, these parameters; False where the device refuses, and then nothing has changed.
+
+        With the others as they are, they must be all the parameters of one graph, and `attachment` that graph's. A
+        backend that cannot take back a part of the changes must not issue them one by one.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give back its memory, at the latest when queued launches are done. Idempotent."""
+        ...
+
+
+class UpdatableGraph(Graph, Protocol):
+    """A graph whose work executables of other graphs can do.
+
+    Parameters are opaque bytes, of the length that the device reports, one string per node in an order that is the same
+    for all graphs of one topology; nothing but the backend looks into them. They stay valid when the graph is released,
+    while what its owner keeps alive for it, and its `attachment`, live.
+    """
+
+    @property
+    def topology(self) -> str | None:
+        """A fingerprint that is equal wherever an update can succeed. None where no other graph's executable may serve:
+        the graph draws random numbers (its replay moves the generator by an offset of its own), or has nodes that
+        cannot be updated."""
+        ...
+
+    @property
+    def host_bytes(self) -> int:
+        """What keeping the graph, without an executable, costs on the host."""
+        ...
+
+    @property
+    def attachment(self) -> object:
+        """What must be handed over with the parameters; it is small, and keeps what the graph itself would."""
+        ...
+
+    def parameters(self) -> tuple[bytes, ...]:
+        """Of each node. Defined where `topology` is not None."""
+        ...
+
+    def instantiate(self) -> Executable:
+        """A further executable, which outlives the graph. Raises torch.OutOfMemoryError."""
         ...
 
 

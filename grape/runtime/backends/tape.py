@@ -23,13 +23,15 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Literal, TypeVar
 
 import torch
 
 from .protocol import CaptureFailed, MemoryAccount
 from .tape_capture import CaptureMode
-from .tape_graph import IfStep, TapeGraph, WhileStep
+from .tape_executable import TapeExecutable, UpdatableTapeGraph
+from .tape_graph import IfStep, LaunchQueue, Program, TapeGraph, WhileStep, every_step
 from .tape_host_reads import refuse_host_reads
 from .tape_memory import Arena, Room, bare
 
@@ -83,14 +85,27 @@ class HostTimer:
         return (self._stop_ns - self._start_ns) / 1e6
 
 
-class TapeBackend:
-    """Implements `Backend`. `poison=True` also fills outputs before and scratch memory after every replay."""
+def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    with torch.inference_mode():
+        torch._foreach_copy_(targets, sources)
 
-    def __init__(self, *, poison: bool = False) -> None:
+
+class TapeBackend:
+    """Implements `Backend`. `poison=True` also fills outputs before and scratch memory after every replay.
+
+    A tape needs no memory for executables; each pretends to need `node_bytes` per node of `capacity_bytes` in all, so
+    that budgets can be tried. A graph pretends to need as much on the host.
+    """
+
+    def __init__(self, *, poison: bool = False, node_bytes: int = 0, capacity_bytes: int | None = None) -> None:
         self._arena = Arena()
         self._graphs: weakref.WeakSet[TapeGraph] = weakref.WeakSet()
         self._poison = poison
         self._capture: CaptureMode | None = None
+        self._queue = LaunchQueue()
+        self._node_bytes = node_bytes
+        self._capacity_bytes = capacity_bytes
+        self._executable_bytes = 0
 
     @property
     def kind(self) -> Literal["cuda", "tape"]:
@@ -110,7 +125,7 @@ class TapeBackend:
     def prepare(self) -> None:
         """Nothing to prepare."""
 
-    def capture(self, body: Callable[[], T]) -> tuple[TapeGraph, T]:
+    def capture(self, body: Callable[[], T]) -> tuple[UpdatableTapeGraph, T]:
         """See `Backend.capture`. Call it under `torch.no_grad()` or `torch.inference_mode()`.
 
         A refusal counts even where `body` caught it. `CaptureFailed.code` is GR101 for host reads, GR103 for shapes
@@ -139,8 +154,35 @@ class TapeBackend:
             if moved:
                 raise CaptureFailed("GR405", "the region sets the random seed, which a replay would not repeat")
             graph = mode.finish(debug_poison=self._poison)
+        graph.queue = self._queue
+        graph.make = self._instantiate
+        graph.node_bytes = self._node_bytes
         self._graphs.add(graph)
         return graph, result
+
+    def _instantiate(self, program: Program) -> TapeExecutable:
+        nbytes = self._node_bytes * sum(1 for _ in every_step(program.steps))
+        if self._capacity_bytes is not None and self._executable_bytes + nbytes > self._capacity_bytes:
+            raise torch.OutOfMemoryError(f"no room for an executable of {nbytes} bytes")
+        executable = TapeExecutable(program, self._queue, nbytes, self._give_back)
+        self._executable_bytes += nbytes
+        return executable
+
+    def _give_back(self, nbytes: int) -> None:
+        self._executable_bytes -= nbytes
+
+    @contextmanager
+    def launches_held(self) -> Iterator[None]:
+        """Inside, replays and copies wait, as on a busy device, until `synchronize` or the end of the block.
+
+        What the host does itself with their memory does not wait, as it would not on a second stream.
+        """
+        self._queue.held = True
+        try:
+            yield
+        finally:
+            self._queue.held = False
+            self._queue.drain()
 
     @property
     def conditional_bodies(self) -> bool:
@@ -159,11 +201,11 @@ class TapeBackend:
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         if targets:
-            with torch.inference_mode():
-                torch._foreach_copy_(list(targets), list(sources))
+            self._queue.submit(partial(_copy, list(targets), list(sources)))
 
     def synchronize(self) -> None:
-        """Nothing to wait for: CPU operators are done when they return."""
+        """CPU operators are done when they return; only held launches wait."""
+        self._queue.drain()
 
     def timer(self) -> HostTimer:
         return HostTimer()
@@ -175,9 +217,11 @@ class TapeBackend:
         torch.set_rng_state(state)
 
     def memory(self) -> MemoryAccount:
-        """`pool_bytes`: the arena. `executable_bytes`: 0. `host_bytes`: values that bodies made on the host."""
+        """`pool_bytes`: the arena. `executable_bytes`: pretended. `host_bytes`: values that bodies made on the host."""
         constants = sum(graph.constant_bytes for graph in self._graphs)
-        return MemoryAccount(pool_bytes=self._arena.nbytes, executable_bytes=0, host_bytes=constants)
+        return MemoryAccount(
+            pool_bytes=self._arena.nbytes, executable_bytes=self._executable_bytes, host_bytes=constants
+        )
 
     def close(self) -> None:
         for graph in list(self._graphs):

@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from .protocol import CaptureFailed
-from .tape_graph import Constant, External, Operation, Step, TapeGraph
+from .tape_executable import UpdatableTapeGraph
+from .tape_graph import Constant, External, Operation, Step
 from .tape_memory import Arena, alias, bare, poison
 from .tape_metadata import Probe, probe
 
@@ -77,7 +78,7 @@ class CaptureMode(TorchDispatchMode):
                 self._used_in_bodies.clear()
         self._steps.append(make(condition, steps))
 
-    def finish(self, *, debug_poison: bool) -> TapeGraph:
+    def finish(self, *, debug_poison: bool) -> UpdatableTapeGraph:
         """The graph of what was recorded. Call it when the body's locals are gone and its result is still held."""
         kept, externals = [], []
         for address, storage in self._externals.items():
@@ -89,7 +90,7 @@ class CaptureMode(TorchDispatchMode):
         self._externals.clear()
         outputs = [twin for ref, twin in self._made if not ref.expired()]
         taken = {twin.data_ptr() for twin in outputs}
-        return TapeGraph(
+        return UpdatableTapeGraph(
             self._steps,
             externals=externals,
             kept=kept,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,9 +10,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from .protocol import MemoryMoved
 from .tape_memory import bare, poison
 
-__all__ = ["Constant", "External", "IfStep", "Operation", "Step", "TapeGraph", "WhileStep", "every_step"]
+__all__ = ["Attachment", "Constant", "External", "IfStep", "Operation", "Step", "TapeGraph", "WhileStep", "every_step"]
 
 
 class Step(Protocol):
@@ -97,12 +98,65 @@ class External:
         return storage is not None and storage.data_ptr() == self.address
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Attachment:
+    """What the memory of a graph's addresses needs besides its nodes: what must be in place, what must live, and,
+    for `debug_poison`, what was alive (`outputs`) and dead (`scratch`) when the capture ended."""
+
+    externals: tuple[External, ...]
+    kept: tuple[Any, ...]
+    outputs: tuple[torch.Tensor, ...]
+    scratch: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What one launch does. It never changes: a launch that waits in a queue does what it was when it was issued."""
+
+    steps: tuple[Step, ...]
+    attachment: Attachment
+
+    def run(self) -> None:
+        """Run the steps in order, whatever modes, autocast or grad mode the caller has on.
+
+        Raises `MemoryMoved` where a device would fault: memory that a step reads was freed or moved. What an operator
+        raises for bad data (an index out of range) propagates.
+        """
+        if not all(external.in_place() for external in self.attachment.externals):
+            raise MemoryMoved("the graph uses memory that was freed or moved since its capture; keep it alive")
+        with bare(), torch.inference_mode():
+            for tensor in self.attachment.outputs:
+                poison(tensor)
+            for step in self.steps:
+                step.run()
+            for tensor in self.attachment.scratch:
+                poison(tensor)
+
+
+class LaunchQueue:
+    """Work in the order in which it was issued: done at once, or, while `held`, when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+        self.held = False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        if self.held:
+            self._waiting.append(work)
+        else:
+            work()
+
+    def drain(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for work in waiting:
+            work()
+
+
 class TapeGraph:
     """Implements `Graph`. `nodes` counts the steps, those in bodies too; `nbytes` is 0, for a tape has no
     executable on a device.
 
-    `outputs` and `scratch` alias what was alive and what was dead when the capture ended. With `debug_poison` a replay
-    fills the outputs before it and the scratch after it, so that stale reads are seen.
+    With `debug_poison` a replay fills the outputs before it and the scratch after it, so that stale reads are seen.
     """
 
     def __init__(
@@ -115,12 +169,10 @@ class TapeGraph:
         scratch: Sequence[torch.Tensor],
         debug_poison: bool,
     ) -> None:
-        self._steps: tuple[Step, ...] | None = tuple(steps)
-        self._externals = tuple(externals)
-        self._kept = tuple(kept)
-        self._outputs = tuple(outputs) if debug_poison else ()
-        self._scratch = tuple(scratch) if debug_poison else ()
+        poisoned = (tuple(outputs), tuple(scratch)) if debug_poison else ((), ())
+        self._program: Program | None = Program(tuple(steps), Attachment(tuple(externals), tuple(kept), *poisoned))
         self._nodes = sum(1 for _ in every_step(steps))
+        self.queue = LaunchQueue()
 
     @property
     def nodes(self) -> int:
@@ -131,29 +183,21 @@ class TapeGraph:
         return 0
 
     @property
+    def program(self) -> Program:
+        """Raises RuntimeError once the graph is released."""
+        if self._program is None:
+            raise RuntimeError("replay of a released graph")
+        return self._program
+
+    @property
     def constant_bytes(self) -> int:
         """Bytes of the values that the host made in the body."""
-        return sum(step.value.nbytes for step in every_step(self._steps or ()) if isinstance(step, Constant))
+        steps = self._program.steps if self._program is not None else ()
+        return sum(step.value.nbytes for step in every_step(steps) if isinstance(step, Constant))
 
     def replay(self) -> None:
-        """Run the steps in order, whatever modes, autocast or grad mode the caller has on.
-
-        Raises `RuntimeError` where a device would fault: the graph was released, or memory that it reads was freed
-        or moved. What an operator raises for bad data (an index out of range) propagates.
-        """
-        if self._steps is None:
-            raise RuntimeError("replay of a released graph")
-        if not all(external.in_place() for external in self._externals):
-            raise RuntimeError("the graph uses memory that was freed or moved since its capture; keep it alive")
-        with bare(), torch.inference_mode():
-            for tensor in self._outputs:
-                poison(tensor)
-            for step in self._steps:
-                step.run()
-            for tensor in self._scratch:
-                poison(tensor)
+        """Raises what `Program.run` raises, and `RuntimeError` where the graph was released."""
+        self.queue.submit(self.program.run)
 
     def release(self) -> None:
-        self._steps = None
-        self._externals = self._kept = ()
-        self._outputs = self._scratch = ()
+        self._program = None

@@ -1,0 +1,274 @@
+"""A shape's node parameters as compressed differences from those of another shape, the *base*.
+
+Parameters are opaque bytes, one string per node. Nothing looks for pointers: nodes are taken as little-endian words of
+eight bytes, and a word is stored as its difference from the base's word. Where memory has moved, many words move by
+the same distance, and nodes of one kernel change in the same places; so a record holds each distinct difference once
+(`values`), each distinct set of places once (`patterns`), and per node a pattern and indices into the values. A node of
+another length than the base's, or one whose differences occur nowhere else, is stored whole, deflated. A node that
+equals the base's costs nothing, and reading one node looks at no other.
+
+Layout of version 1, integers little-endian:
+
+    magic "GRPC" | version u16 | width of an index u8 (1, 2, 4) | 0 u8 | base digest 8 bytes | crc32 of all else u32
+    nodes u32 | changed nodes u32 | whole nodes u32 | patterns u32 | values u32 | places u32 | indices u32
+    | deflated values u32
+    changed node numbers u32[] | their patterns u16[] or u32[] (as wide as needed, at least 2)
+    pattern ends u32[] | places u32[] | indices u8/u16/u32[] | values, deflated: eight planes of bytes
+    whole node numbers u32[] | their lengths u32[] | ends of their deflated bytes u32[] | those bytes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import GrapeError
+
+__all__ = ["VERSION", "Base", "Record", "RecordError"]
+
+VERSION = 1
+_MAGIC = b"GRPC"
+_HEAD = struct.Struct("<4sHBB8sI")
+_COUNTS = struct.Struct("<8I")
+_CHECKED_FROM = _HEAD.size
+_WORD = np.dtype("<u8")
+_NUMBER = np.dtype("<u4")
+
+_Words = NDArray[np.uint64]
+_Numbers = NDArray[np.uint32]
+
+
+class RecordError(GrapeError):
+    """Bytes that are no record of this base: damaged, cut off, of another version, or of another base."""
+
+
+class Base:
+    """The node parameters that records of one topology class differ from. `nodes` is in the graph's node order."""
+
+    def __init__(self, nodes: Sequence[bytes]) -> None:
+        self.nodes = tuple(nodes)
+        lengths = np.array([len(node) for node in self.nodes], dtype=np.int64)
+        ends = np.cumsum((lengths + 7) // 8)
+        self._starts: NDArray[np.int64] = np.concatenate([np.zeros(1, dtype=np.int64), ends])
+        self._words = _words(self.nodes)
+        digest = hashlib.blake2b(lengths.tobytes(), digest_size=8)
+        digest.update(self._words.tobytes())
+        self.digest = digest.digest()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parameters, without what Python adds."""
+        return sum(map(len, self.nodes))
+
+    def words_of(self, node: int) -> _Words:
+        """The node's words, the last one filled up with zeros."""
+        return self._words[self._starts[node] : self._starts[node + 1]]
+
+    def encode(self, nodes: Sequence[bytes]) -> bytes:
+        """The record of a shape with these parameters. Raises ValueError if it has another number of nodes."""
+        if len(nodes) != len(self.nodes):
+            raise ValueError(f"{len(nodes)} nodes cannot be stored as differences from {len(self.nodes)}")
+        pairs = list(zip(self.nodes, nodes, strict=True))
+        whole = {i for i, (old, new) in enumerate(pairs) if len(old) != len(new)}
+        differences = _words([new if len(old) == len(new) else old for old, new in pairs]) - self._words
+        places = np.flatnonzero(differences)
+        owners = np.searchsorted(self._starts, places, side="right") - 1
+        lonely = _lonely(owners, differences[places])
+        if lonely.size:
+            whole.update(lonely.tolist())
+            kept = ~np.isin(owners, lonely)
+            places, owners = places[kept], owners[kept]
+        return self._pack(nodes, sorted(whole), places, owners, differences[places])
+
+    def _pack(
+        self,
+        nodes: Sequence[bytes],
+        whole: Sequence[int],
+        places: NDArray[np.int64],
+        owners: NDArray[np.int64],
+        differences: _Words,
+    ) -> bytes:
+        values, indices = np.unique(differences, return_inverse=True)
+        changed, first = np.unique(owners, return_index=True)
+        within = (places - self._starts[owners]).astype(_NUMBER)
+        patterns: dict[bytes, int] = {}
+        chosen = [
+            patterns.setdefault(within[start:stop].tobytes(), len(patterns))
+            for start, stop in pairwise([*first.tolist(), len(within)])
+        ]
+        width = 1 if len(values) <= 1 << 8 else 2 if len(values) <= 1 << 16 else 4
+        planes = zlib.compress(np.ascontiguousarray(values.astype(_WORD).view(np.uint8).reshape(-1, 8).T).tobytes())
+        bodies = [zlib.compress(nodes[i]) for i in whole]
+        body = b"".join(
+            [
+                changed.astype(_NUMBER).tobytes(),
+                np.array(chosen, dtype=_pattern_type(len(patterns))).tobytes(),
+                _ends(len(pattern) // 4 for pattern in patterns),
+                *patterns,
+                indices.astype(f"<u{width}").tobytes(),
+                planes,
+                np.array(whole, dtype=_NUMBER).tobytes(),
+                np.array([len(nodes[i]) for i in whole], dtype=_NUMBER).tobytes(),
+                _ends(map(len, bodies)),
+                *bodies,
+            ]
+        )
+        stored = sum(map(len, patterns)) // 4
+        counts = _COUNTS.pack(
+            len(nodes), len(changed), len(whole), len(patterns), len(values), stored, len(indices), len(planes)
+        )
+        body = counts + body
+        sealed = zlib.crc32(self.digest + bytes([width]) + body)
+        return _HEAD.pack(_MAGIC, VERSION, width, 0, self.digest, sealed) + body
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    deflated: memoryview
+    length: int
+
+
+class Record:
+    """An encoded shape, opened for reading. `changed` are the numbers of the nodes that differ from the base.
+
+    Raises `RecordError` on opening or on reading where the bytes are no record of `base`.
+    """
+
+    def __init__(self, base: Base, data: bytes) -> None:
+        self._base = base
+        try:
+            self._open(data)
+        except (struct.error, ValueError, IndexError, OverflowError, zlib.error) as error:
+            raise RecordError(f"the record of a shape is damaged: {error}") from error
+
+    @property
+    def changed(self) -> frozenset[int]:
+        return frozenset(self._patterns) | frozenset(self._whole)
+
+    def node(self, number: int) -> bytes:
+        """The parameters of one node. Raises IndexError where the graph has no such node."""
+        if not 0 <= number < len(self._base.nodes):
+            raise IndexError(f"node {number} of {len(self._base.nodes)}")
+        try:
+            return self._node(number)
+        except (ValueError, IndexError, zlib.error) as error:
+            raise RecordError(f"node {number} in the record of a shape is damaged: {error}") from error
+
+    def _node(self, number: int) -> bytes:
+        old = self._base.nodes[number]
+        if (stored := self._whole.get(number)) is not None:
+            inflater = zlib.decompressobj()
+            body = inflater.decompress(stored.deflated, stored.length + 1)
+            if len(body) != stored.length or not inflater.eof:
+                raise ValueError(f"{len(body)} bytes where {stored.length} were stored")
+            return body
+        if (found := self._patterns.get(number)) is None:
+            return old
+        pattern, start = found
+        places = self._places[self._pattern_ends[pattern] : self._pattern_ends[pattern + 1]]
+        words = self._base.words_of(number).copy()
+        words[places] += self._values[self._indices[start : start + len(places)]]
+        return words.tobytes()[: len(old)]
+
+    def nodes(self) -> tuple[bytes, ...]:
+        """All parameters, in node order."""
+        changed = self.changed
+        return tuple(self.node(i) if i in changed else old for i, old in enumerate(self._base.nodes))
+
+    def _open(self, data: bytes) -> None:
+        magic, version, width, zero, digest, sealed = _HEAD.unpack_from(data)
+        if magic != _MAGIC:
+            raise RecordError("these bytes are no record of a shape")
+        if version != VERSION:
+            raise RecordError(f"a record of version {version}, and this Grape reads version {VERSION}")
+        if zlib.crc32(digest + bytes([width]) + data[_CHECKED_FROM:]) != sealed or zero or width not in (1, 2, 4):
+            raise RecordError("the record of a shape is damaged: its checksum differs")
+        if digest != self._base.digest:
+            raise RecordError("the record of a shape belongs to another base")
+        reader = _Reader(data, _CHECKED_FROM + _COUNTS.size)
+        nodes, changed, whole, patterns, values, places, indices, deflated = _COUNTS.unpack_from(data, _CHECKED_FROM)
+        if nodes != len(self._base.nodes):
+            raise ValueError(f"{nodes} nodes, and its base has {len(self._base.nodes)}")
+        numbers = reader.numbers(changed, _NUMBER).tolist()
+        chosen = reader.numbers(changed, _pattern_type(patterns))
+        ends: NDArray[np.int64] = np.concatenate([[0], reader.numbers(patterns, _NUMBER)]).astype(np.int64)
+        self._pattern_ends = ends.tolist()
+        self._places = reader.numbers(places, _NUMBER)
+        self._indices = reader.numbers(indices, np.dtype(f"<u{width}"))
+        self._values = _unplane(reader.take(deflated), values)
+        sizes = np.diff(ends)[chosen]
+        if (np.diff(ends) < 0).any() or int(ends[-1]) != places or int(sizes.sum()) != indices:
+            raise ValueError("its patterns do not add up")
+        starts = (np.cumsum(sizes) - sizes).tolist()
+        self._patterns = dict(zip(numbers, zip(chosen.tolist(), starts, strict=True), strict=True))
+        whole_numbers = reader.numbers(whole, _NUMBER).tolist()
+        lengths = reader.numbers(whole, _NUMBER).tolist()
+        cuts = [0, *reader.numbers(whole, _NUMBER).tolist()]
+        bodies = reader.rest()
+        if cuts[-1] != len(bodies) or any(a > b for a, b in pairwise(cuts)):
+            raise ValueError("its nodes do not add up")
+        parts = (_Whole(bodies[a:b], length) for (a, b), length in zip(pairwise(cuts), lengths, strict=True))
+        self._whole = dict(zip(whole_numbers, parts, strict=True))
+        touched = [*numbers, *whole_numbers]
+        if len(set(touched)) != len(touched) or any(number >= nodes for number in touched):
+            raise ValueError("it names a node twice, or one that is not there")
+
+
+class _Reader:
+    """Takes one section after the other. Raises ValueError past the end."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = memoryview(data)
+        self._at = at
+
+    def take(self, nbytes: int) -> memoryview:
+        if self._at + nbytes > len(self._data):
+            raise ValueError("it ends too early")
+        self._at += nbytes
+        return self._data[self._at - nbytes : self._at]
+
+    def numbers(self, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
+        return np.frombuffer(self.take(count * kind.itemsize), dtype=kind)
+
+    def rest(self) -> memoryview:
+        return self._data[self._at :]
+
+
+def _words(nodes: Sequence[bytes]) -> _Words:
+    return np.frombuffer(b"".join(node + bytes(-len(node) % 8) for node in nodes), dtype=_WORD)
+
+
+def _lonely(owners: NDArray[np.int64], differences: _Words) -> NDArray[np.int64]:
+    """Nodes with mostly differences that occur once in the record: a table of them would only make them longer."""
+    if not differences.size:
+        return owners
+    _, indices, counts = np.unique(differences, return_inverse=True, return_counts=True)
+    nodes, first = np.unique(owners, return_index=True)
+    single = np.add.reduceat((counts[indices] == 1).astype(np.int64), first)
+    total = np.diff(np.append(first, len(owners)))
+    return nodes[(single * 2 > total) & (total >= 8)]
+
+
+def _pattern_type(patterns: int) -> np.dtype[Any]:
+    return np.dtype("<u2") if patterns <= 1 << 16 else _NUMBER
+
+
+def _ends(lengths: Any) -> bytes:
+    return np.cumsum(np.fromiter(lengths, dtype=np.int64)).astype(_NUMBER).tobytes()
+
+
+def _unplane(deflated: memoryview, count: int) -> _Words:
+    """The table of values from its planes of bytes: the high ones are nearly all alike, and deflate to nothing."""
+    inflater = zlib.decompressobj()
+    planes = inflater.decompress(deflated, count * 8 + 1)
+    if len(planes) != count * 8 or not inflater.eof:
+        raise ValueError("its table of differences has another length")
+    return np.ascontiguousarray(np.frombuffer(planes, dtype=np.uint8).reshape(8, count).T).reshape(-1).view(_WORD)
