@@ -340,8 +340,7 @@ def test_modules_that_are_made_in_a_loop_are_not_kept_without_end(notebook: Note
 
 
 def test_a_module_that_dies_within_the_cell_is_told_of(notebook: Notebook) -> None:
-    notebook.observed(
-        "def work(x):\n    net = torch.nn.Linear(8, 8)\n    for _ in range(6):\n        x = net(x)\n    return x\nx = work(x)\n"
-    )
+    lines = ["def work(x):", "    net = torch.nn.Linear(8, 8)", "    for _ in range(6):", "        x = net(x)"]
+    notebook.observed("\n".join([*lines, "    return x", "x = work(x)", ""]))
     assert [region.calls for region in notebook.interceptor.regions if region.root_is_module] == [6]
     assert all(region.root is None for region in notebook.interceptor.regions if region.root_is_module)
