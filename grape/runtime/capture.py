@@ -7,6 +7,7 @@ every written tensor bit for bit. Whatever goes wrong after the eager run is a `
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..model import Position, Refused, Trace
+from ..model import OpRecord, Position, Refused, Trace
 from ..tracing import RecordedCall, Recorder, Tracer, record
 from .backends.protocol import Backend, CaptureFailed, Graph
 from .compare import first_mismatch, nondeterministic_in, within
@@ -94,7 +95,13 @@ def judge(
         return Refused(code="GR405", why="its results need gradients")
     if escapes:
         name, at = escapes[0]
+        if name in _PLACES:
+            return Refused(code="GR405", why=f".{name} tells where a tensor lies, which differs in a replay", at=at)
         return Refused(code="GR101", why=f".{name}() takes a tensor's contents to the host", at=at)
+    for op in trace.ops:
+        if op.name.startswith("aten.as_strided") and _is_absolute(op, trace):
+            why = f"{op.name} takes an offset from the beginning of an argument's memory"
+            return Refused(code="GR405", why=why, at=op.user or op.inner)
     devices = {view.device for op in trace.ops for view in (*op.tensors(), *op.outputs)}
     foreign = {d for d in devices if d.split(":")[0] not in ("cpu", backend.device.type)}
     several = {d for d in devices if d.startswith(backend.device.type)}
@@ -105,6 +112,15 @@ def judge(
     if foreign or len(several) > 1:
         return Refused(code="GR405", why=f"it works on several devices: {', '.join(sorted(devices))}")
     return build_prologue(call, leaves)
+
+
+_PLACES = ("storage_offset", "is_shared", "_base", "_version")
+
+
+def _is_absolute(op: OpRecord, trace: Trace) -> bool:
+    """Does `as_strided` with an offset of its own look at an argument? Where that lies in its memory is not guarded."""
+    offset = op.args[3] if len(op.args) > 3 else dict(op.kwargs).get("storage_offset")
+    return offset is not None and any(view.storage in trace.argument_storages for view in op.tensors())
 
 
 def capture_call(request: Request, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
@@ -169,7 +185,8 @@ class _Capture:
             backend.set_rng_state(self.random_after)
         if isinstance(outcome, Entry) and outcome.outputs.slots and outcome.verified == "identical":
             # The same bits from the slots: so the next call finds its arguments where a graph can read them.
-            result = outcome.results(self.layout.leaves, self.layout.containers)
+            with contextlib.suppress(torch.OutOfMemoryError):
+                result = outcome.results(self.layout.leaves, self.layout.containers)
         return Captured(result=result, outcome=outcome, trace=call.trace, plain=self.unfaithful)
 
     def snapshot_inputs(self, guards: GuardSet | None) -> None:

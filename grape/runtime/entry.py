@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import getrefcount
 from typing import Any
 
 import torch
 
-from .backends.protocol import Backend, Graph
+from .backends.protocol import Backend, Graph, MemoryMoved
 from .guards import GuardSet
 from .ledger import Ledger
 from .outputs import Outputs
@@ -113,7 +114,8 @@ class Entry:
         if placeholders.bound and self.moved(leaves):
             return MISMATCH
         for slot in self.outputs.slots:
-            if _use_count(slot.cdata) > slot.idle:  # `slot.occupied`, but for two calls of Python
+            # `slot.occupied`, but for calls of Python
+            if _use_count(slot.cdata) > slot.idle or getrefcount(slot.storage_object) > slot.references:
                 self.blocker = slot
                 return BLOCKED
         for index in astray:
@@ -123,7 +125,7 @@ class Entry:
         if self.effectful:
             if self.modes_now() != self.modes:
                 return OTHER_MODES
-            if self._overlaps(leaves) or not self.guards.holds():
+            if self._overlaps(leaves) or self._unwritable(leaves) or not self.guards.holds():
                 return MISMATCH
         arrived: Sequence[torch.Tensor] = ()
         if self.prologue.steps:
@@ -133,7 +135,10 @@ class Entry:
             arrived = outcome.tensors
         if astray or arrived:
             self._copy_in(leaves, astray, arrived)
-        self.graph.replay()
+        try:
+            self.graph.replay()
+        except MemoryMoved:
+            return MISMATCH
         self.acted = self.effectful
         if not self.effectful:
             if self.modes_now() != self.modes:
@@ -160,6 +165,10 @@ class Entry:
             return True
         outside = {tensor.untyped_storage()._cdata for tensor in self.externals.values()} if self.written else ()
         return any(leaves[index].untyped_storage()._cdata in outside for index in self.written)
+
+    def _unwritable(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """An inference tensor may not be written outside of inference mode; the eager call says so."""
+        return not torch.is_inference_mode_enabled() and any(leaves[i].is_inference() for i in self.written)
 
     def _copy_in(self, leaves: Sequence[torch.Tensor], astray: Sequence[int], arrived: Sequence[torch.Tensor]) -> None:
         targets: list[torch.Tensor] = list(self.hidden)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
@@ -16,6 +18,7 @@ _SETTINGS = tuple(
         "_get_cublas_allow_tf32",
         "_get_cublas_allow_fp16_reduced_precision_reduction",
         "_get_cublas_allow_bf16_reduced_precision_reduction",
+        "_get_cublas_allow_fp16_accumulation",
         "_get_cudnn_enabled",
         "_get_cudnn_allow_tf32",
         "_get_cudnn_benchmark",
@@ -28,6 +31,9 @@ _SETTINGS = tuple(
     if hasattr(torch._C, name)
 )
 """What chooses kernels on CUDA."""
+_matmul_precision: Callable[[], Any] = getattr(torch._C, "_get_float32_matmul_precision", lambda: None)
+_fp32_precision: Callable[[str, str], Any] = getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
+"""The setting that replaces `allow_tf32` and the one above, by backend and operator."""
 
 
 def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
@@ -40,17 +46,26 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
         *quick_modes(device),
         torch.get_default_dtype(),
         torch._C._get_deterministic_algorithms(),
-        torch._C._get_float32_matmul_precision() if hasattr(torch._C, "_get_float32_matmul_precision") else None,
+        _setting(_matmul_precision),
+        *[_fp32_precision("mkldnn" if kind == "cpu" else kind, name) for name in ("matmul", "conv", "rnn")],
         torch._C._len_torch_dispatch_stack() - own_modes,
-        torch._C._len_torch_function_stack() and torch.get_default_device(),
+        torch._C._len_torch_function_stack() and (torch._C._len_torch_function_stack(), torch.get_default_device()),
     )
     if kind != "cuda":
         return common
     return (
         *common,
-        *[setting() for setting in _SETTINGS],
+        *map(_setting, _SETTINGS),
         torch._C._cuda_getCurrentRawStream(device.index or 0),
     )
+
+
+def _setting(read: Callable[[], Any]) -> Any:
+    """A setting of the older interface, which raises once the person has used the newer one (`fp32_precision`)."""
+    try:
+        return read()
+    except RuntimeError:
+        return None
 
 
 def quick_modes(device: torch.device) -> tuple[Any, ...]:
@@ -77,5 +92,9 @@ def foreign_modes(own_modes: int = 0) -> str | None:
 
 
 def is_transformed() -> bool:
-    """Inside `torch.func` transforms and compilers the arguments are no tensors with memory."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling()
+    """Inside `torch.func` transforms, compilers and forward-mode AD a tensor is more than its memory."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.compiler.is_compiling()
+        or forward_ad._current_level >= 0
+    )

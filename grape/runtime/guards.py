@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import array
 import collections
+import contextvars
+import ctypes
 import dis
 import functools
 import os
@@ -269,7 +271,10 @@ class GuardSet:
             self._pending += [(value.func, where), (value.args, where), (value.keywords, where)]
         elif isinstance(value, weakref.ref):
             self._pending.append((value(), where))
-        elif isinstance(value, (types.GeneratorType, torch.jit.ScriptModule)) or type(value).__module__ == "itertools":
+        elif isinstance(value, contextvars.ContextVar):
+            self._watch(functools.partial(_contents_of_variable, value))
+            self._pending.append((value.get(None), where))
+        elif isinstance(value, torch.jit.ScriptModule) or _has_position(type(value)):
             raise TooLarge(where or type(value).__name__)
         elif isinstance(value, torch.nn.Module):
             self._module(value, where)
@@ -282,6 +287,7 @@ class GuardSet:
     def _tensor(self, tensor: torch.Tensor, where: str) -> None:
         if tensor.layout is torch.strided:
             self._tensors.append(tensor)
+            self._dict(tensor.__dict__, where)
             self.sources.setdefault(tensor.untyped_storage()._cdata, (where, tensor))
 
     def _function(self, function: types.FunctionType, where: str) -> None:
@@ -368,6 +374,7 @@ class GuardSet:
     def _object(self, value: Any, where: str) -> None:
         attributes = getattr(value, "__dict__", None)
         slots = [name for base in type(value).__mro__ for name in _slots(base)]
+        self._memory(value, where)
         if not isinstance(attributes, dict) and not slots:
             return
         self._objects.append(value)
@@ -380,9 +387,32 @@ class GuardSet:
         if isinstance(attributes, dict):
             self._dict(attributes, where)
 
+    def _memory(self, value: Any, where: str) -> None:
+        """What gives other code access to bytes (`ctypes.c_float`, a memoryview, a file mapped into memory)."""
+        try:
+            with memoryview(value) as view:
+                nbytes = view.nbytes
+        except TypeError:
+            return
+        if nbytes > 1 << 16:
+            raise TooLarge(where)
+        self._watch(functools.partial(_bytes_of, value))
+
 
 _dtype = attrgetter("dtype")
 _needs_grad = attrgetter("requires_grad")
+
+
+def _has_position(cls: type) -> bool:
+    """True for iterators, which a call moves on, and pointers, behind which anything may lie."""
+    pointer = issubclass(cls, ctypes._Pointer) or cls in (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p)
+    return pointer or (hasattr(cls, "__next__") and (not cls.__dictoffset__ or cls.__module__ == "itertools"))
+
+
+def _contents_of_variable(variable: contextvars.ContextVar[Any]) -> Any:
+    """The value of a context variable; of an object, which one it is."""
+    value = variable.get(None)
+    return (type(value), repr(value)) if isinstance(value, _LEAVES) else (type(value), id(value))
 
 
 def _read(owner: Any, name: str, absent: Any) -> Any:
@@ -398,6 +428,11 @@ def _slots(cls: type) -> tuple[str, ...]:
     names = (slots,) if isinstance(slots, str) else tuple(slots)
     mangled = [f"_{cls.__name__.lstrip('_')}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
     return tuple(name for name in mangled if name not in ("__dict__", "__weakref__"))
+
+
+def _bytes_of(value: Any) -> bytes:
+    with memoryview(value) as view:
+        return view.tobytes()
 
 
 def _contents_of_set(value: Any) -> frozenset[Any]:

@@ -30,7 +30,8 @@ class _InPlace:
     slot: Slot
     members: list[int]
     templates: list[torch.Tensor]
-    cdata: int
+    storage: Any
+    address: int
     idle: int
 
 
@@ -82,19 +83,24 @@ class Outputs:
                 self._made[index] = _over(storage, self._made[index])
         self._sources = [self._source(members) for members in self._groups]
         for key, members in self._in_slots.items():
-            storage = self._homes[key].storage(self._made[members[0]].untyped_storage().nbytes())
-            templates = [_over(storage, self._made[index]) for index in members]
-            cdata = storage._cdata
-            del storage
-            self._in_place.append(_InPlace(self._homes[key], members, templates, cdata, _use_count(cdata)))
-            for index, template in zip(members, templates, strict=True):
+            nbytes = self._made[members[0]].untyped_storage().nbytes()
+            group = self._over_slot(self._homes[key], members, nbytes)
+            self._in_place.append(group)
+            for index, template in zip(members, group.templates, strict=True):
                 self._made[index] = template
+
+    def _over_slot(self, slot: Slot, members: list[int], nbytes: int) -> _InPlace:
+        storage = slot.storage(nbytes)
+        templates = [_over(storage, self._made[index]) for index in members]
+        return _InPlace(slot, members, templates, storage, storage.data_ptr(), _use_count(storage._cdata))
 
     def hand_out(self) -> list[torch.Tensor]:
         """What the replay just enqueued has written, in order: aliases of slots, and copies."""
         result: list[torch.Tensor] = [None] * len(self._made)  # type: ignore[list-item]
-        for group in self._in_place:
-            group.slot.occupy(group.templates, group.cdata, group.idle)
+        for position, group in enumerate(self._in_place):
+            if group.storage.data_ptr() != group.address:  # `share_memory_` of an earlier result moves its storage
+                group = self._in_place[position] = self._over_slot(group.slot, group.members, group.storage.nbytes())
+            group.slot.occupy(group.templates, group.storage._cdata, group.idle, group.storage)
             for index, template in zip(group.members, group.templates, strict=True):
                 result[index] = template.data
         copies: list[torch.Tensor] = []

@@ -93,7 +93,7 @@ class _Writer:
         tensor = self.layout.leaves[number]
         self.lines.append(f" {name} = {expression}")
         if AVAILABLE:
-            self.need(f"type({name}) is {self.constant(type(tensor))}")
+            self.need(f"type({name}) is {self.constant(type(tensor))} and not {name}.__dict__")
             return
         parts = (
             f"type({name}) is {self.constant(type(tensor))}",
@@ -103,6 +103,7 @@ class _Writer:
             f"{name}.stride() == {self.constant(tensor.stride())}",
             f"{name}.device == {self.constant(tensor.device)}",
             f"{name}.requires_grad is {tensor.requires_grad}",
+            f"not {name}.__dict__",
         )
         self.need(" and ".join(parts))
         if tensor.dtype.is_complex:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -29,7 +30,20 @@ _use_count = torch._C._storage_Use_Count
 class Slot:
     """One stretch of device memory. `address` never changes; `capacity` counts bytes."""
 
-    __slots__ = ("_backend", "_buffer", "_reservation", "_templates", "address", "cdata", "idle", "keeper", "predicted")
+    __slots__ = (
+        "_backend",
+        "_buffer",
+        "_reservation",
+        "_storages",
+        "_templates",
+        "address",
+        "cdata",
+        "idle",
+        "keeper",
+        "predicted",
+        "references",
+        "storage_object",
+    )
 
     def __init__(self, backend: Backend, nbytes: int) -> None:
         self._backend = backend
@@ -42,6 +56,7 @@ class Slot:
         else:
             self.address = self._reservation.address
         self._templates: dict[Any, tuple[torch.Tensor, int, int]] = {}
+        self._storages: list[Any] = []
         self.vacate()
 
     def vacate(self) -> None:
@@ -49,6 +64,8 @@ class Slot:
         self.cdata: int = _NOBODY._cdata
         self.idle: int = 1 << 30
         self.keeper: Any = None
+        self.storage_object: Any = None
+        self.references: int = 1 << 62
         self.predicted = False
 
     @property
@@ -58,7 +75,7 @@ class Slot:
     @property
     def occupied(self) -> bool:
         """Whether anything outside Grape still refers to the occupant's storage."""
-        return bool(_use_count(self.cdata) > self.idle)
+        return bool(_use_count(self.cdata) > self.idle or getrefcount(self.storage_object) > self.references)
 
     def hold(self, nbytes: int) -> bool:
         """Make room for so many bytes at the same address; False where that is not possible."""
@@ -70,12 +87,17 @@ class Slot:
         """A storage of exactly so many bytes at the start of the slot. It owns nothing."""
         return torch._C._construct_storage_from_data_pointer(self.address, self._backend.device, nbytes)
 
-    def occupy(self, keeper: Any, cdata: int, idle: int) -> None:
+    def occupy(self, keeper: Any, cdata: int, idle: int, storage: Any = None) -> None:
         """From now on the storage `cdata` lives here; `idle` is its use count while only `keeper` refers to it.
 
-        `keeper` must hold every reference that the count includes: if one went, a living occupant would seem dead.
+        `keeper` must hold every reference that the count includes: if one went, a living occupant would seem dead. It
+        is a tensor, or comes with its `storage`. That object may be all that a caller keeps, and is counted as well:
+        every version of torch has one Python object a storage, which counts as one use however often it is held.
         """
         self.keeper, self.cdata, self.idle, self.predicted = keeper, cdata, idle, False
+        self.storage_object = keeper.untyped_storage() if storage is None else storage
+        del storage
+        self.references = getrefcount(self.storage_object)
 
     def template(self, shape: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, int, int] | None:
         """A contiguous tensor over the slot, its storage's identity and idle use count; None where it does not fit."""
@@ -90,15 +112,19 @@ class Slot:
                 return None
             made.set_(self.storage(count * dtype.itemsize))
             made = made.view(tuple(shape))
-            cdata = made.untyped_storage()._cdata
+            storage = made.untyped_storage()
+            cdata = storage._cdata
             if len(self._templates) >= _TEMPLATES:
                 self._templates.clear()
+                self._storages.clear()
+            self._storages.append(storage)
             known = self._templates[key] = (made, cdata, _use_count(cdata))
         return known
 
     def release(self) -> None:
         """Give the memory back. Nobody may use it any more."""
         self._templates.clear()
+        self._storages.clear()
         self._buffer = None
         if self._reservation is not None:
             self._reservation.release()

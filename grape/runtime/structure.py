@@ -160,6 +160,8 @@ class _Flattener:
         storage = tensor.untyped_storage()._cdata
         first, offset = self.storages.setdefault(storage, (number, int(tensor.storage_offset())))
         self.key.append((leaf_meta(tensor), first, int(tensor.storage_offset()) - offset))
+        if tensor.__dict__:  # what the code may read there is in no key: such a call is never captured
+            self.key.append(tuple(tensor.__dict__))
         return number
 
     def container(self, value: Any, path: str) -> Any:

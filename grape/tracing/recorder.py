@@ -29,6 +29,15 @@ _dtypes: dict[torch.dtype, str] = {}
 _devices: dict[torch.device, str] = {}
 _written_arguments: dict[Any, tuple[tuple[int, str, bool], ...]] = {}
 _MASKS = (torch.bool, torch.uint8)
+_STATISTICS: dict[Any, tuple[int, int, int | None]] = {
+    aten.native_batch_norm.default: (3, 4, 5),
+    aten.cudnn_batch_norm.default: (3, 4, 5),
+    aten.miopen_batch_norm.default: (3, 4, 5),
+    aten.batch_norm_update_stats.default: (1, 2, None),
+    aten.batch_norm_gather_stats.default: (3, 4, None),
+    aten.batch_norm_gather_stats_with_counts.default: (3, 4, None),
+}
+"""Positions of the running mean and variance, which these write although no schema says so, and of `training`."""
 
 
 def _writes(function: Any) -> tuple[tuple[int, str, bool], ...]:
@@ -250,6 +259,10 @@ class Recorder:
         for position, name, keyword_only in _writes(function):
             value = args[position] if not keyword_only and position < len(args) else kwargs.get(name)
             written.update(self._number(tensor) for tensor in tensors_in(value))
+        if function in _STATISTICS:
+            mean, variance, training = _STATISTICS[function]
+            if training is None or args[training]:
+                written.update(self._number(tensor) for tensor in tensors_in((args[mean], args[variance])))
         return tuple(sorted(written))
 
     def _kind(

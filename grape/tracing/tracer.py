@@ -35,9 +35,12 @@ _ESCAPES = frozenset(
         torch.Tensor.__dlpack__,
         torch.Tensor.backward,
         torch.Tensor.register_hook,
+        torch.Tensor.storage_offset,
+        torch.Tensor.is_shared,
+        *(getattr(torch.Tensor, name).__get__ for name in ("_base", "_version")),
     }
 )
-"""What takes a tensor out of the dispatcher's sight: values, addresses and callbacks that no trace shows."""
+"""What takes a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace shows."""
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
@@ -55,7 +58,8 @@ class EscapeWatch(TorchFunctionMode):
         if recorder is not None and func in _ESCAPES:
             user, inner = self._tracer.positions.find(1)
             frame = user or inner
-            recorder.escapes.append((func.__name__, self._tracer.positions.at(frame) if frame else None))
+            name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
+            recorder.escapes.append((name, self._tracer.positions.at(frame) if frame else None))
         return func(*args, **(kwargs or {}))
 
 
