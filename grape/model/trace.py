@@ -94,7 +94,10 @@ class HostRead:
     value: Any
     wait_ns: int
     construct: str | None
-    """The statement that used it: "if", "while", "assert", "ternary", "bool-op", "print", "call" or None."""
+    """The statement that used it: "if", "while", "assert", "ternary", "bool-op", "print", "call" or None.
+
+    "predicate" is a decision of `grape.cond` and its like, which a capture takes on the device; its ordinal is -1.
+    """
     position: Position | None
 
 

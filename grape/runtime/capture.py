@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,13 +21,14 @@ from ..model import OpRecord, Position, Refused, Trace
 from ..tracing import RecordedCall, Recorder, Tracer, record
 from .backends.protocol import Backend, CaptureFailed, Graph
 from .compare import first_mismatch, nondeterministic_in, within
-from .effects import EffectWatch, effect_of
+from .effects import EffectBan, EffectWatch, effect_of
 from .entry import Entry
 from .environment import foreign_modes
 from .guards import GuardSet, TooLarge
 from .lockstep import Diverged, HostConstants, Lockstep
 from .outputs import Outputs
 from .placeholders import Placeholders, distinct, whole
+from .predication import DECISION, Arms, NodeLowering, Surveyed, survey
 from .prologue import Prologue, build_prologue
 from .recipe import ArgumentView, Outside, Recipe, write_recipe
 from .redirect import out_form, redirect
@@ -34,6 +36,9 @@ from .slots import SlotStore
 from .structure import Layout, Unsupported, flatten, leaf_meta, rebuild, stateful
 
 __all__ = ["Captured", "Observation", "Request", "capture_call", "judge"]
+
+_arms: weakref.WeakValueDictionary[tuple[Hashable, Any], Arms] = weakref.WeakValueDictionary()
+"""The branches that replays of a region took and were compared, by its owner and the layout of the arguments."""
 
 EAGER_RUNS = 4
 """Where a replay differs, so many more eager runs tell whether eager differs from itself."""
@@ -140,6 +145,8 @@ class _Capture:
         self.backend = request.backend
         self.layout = layout
         self.unfaithful: frozenset[Any] = frozenset()
+        self.surveyed: Surveyed | None = None
+        self.arms: Arms | None = None
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         request, backend = self.request, self.backend
@@ -217,15 +224,19 @@ class _Capture:
         prologue = judge(self.call, self.layout.leaves, escapes, self.backend)
         if isinstance(prologue, Refused):
             return prologue
+        request = self.request
+        self.placeholders = Placeholders(
+            request.store, request.owner, self.backend.device, self.layout.leaves, self.layout.paths, request.bound
+        )
+        if any(read.construct == DECISION for read in self.call.trace.host_reads):
+            prologue = self.survey(prologue)
+            if isinstance(prologue, Refused):
+                return prologue
         self.externals = self.find_externals()
         self.check_writes()
         self.eager_after = flatten((result, args, kwargs), "result")
         if any(vars(leaf) for leaf in self.eager_after.leaves):
             raise _Stop(Refused(code="GR405", why="an argument or a result is a tensor with Python attributes"))
-        request = self.request
-        self.placeholders = Placeholders(
-            request.store, request.owner, self.backend.device, self.layout.leaves, self.layout.paths, request.bound
-        )
         self.keep_eager_state()
         ready = self.placeholders.copied
         inputs = [self.inputs_before.get(i, self.layout.leaves[i]) for i in ready]
@@ -238,6 +249,7 @@ class _Capture:
             if not outputs.uniform:
                 raise _Stop(Refused(code="GR405", why="results of different dtypes share memory"))
             verified = self.verify(graph, recipe, made)
+            self.learn_arms()
             outputs.lend()
         except BaseException:
             graph.release()
@@ -256,17 +268,64 @@ class _Capture:
             changed=[self.externals[number] for number in self.written & set(self.externals)],
             effectful=bool(self.written) or any(op.kind == "random" for op in self.call.trace.ops),
             verified=verified,
+            arms=self.arms,
             replay_ms=self.replay_ms,
             capture_ms=(time.perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
             paths=tuple(self.layout.paths),
             keep=(
+                self.arms,
                 self.call.arrivals,
                 self.call.constants,
                 [t.untyped_storage() for t in self.externals.values()],
                 [target for target, _ in self.redirected.values()],
             ),
         )
+
+    def survey(self, prologue: Prologue) -> Prologue | Refused:
+        """Replace the eager trace, which shows one way through the code, by one of all ways; nothing is executed."""
+        if prologue.steps:
+            read = next((step.op for step in prologue.steps if step.op.ordinal in prologue.reads), prologue.steps[0].op)
+            why = f"{read.name} needs the host, beside control flow that is left to the device"
+            return Refused(code="GR101", why=why, at=read.user or read.inner)
+
+        def call() -> None:
+            args, kwargs = rebuild(self.layout.root, self.placeholders.tensors)
+            self.request.function(*args, **kwargs)
+
+        positions = self.request.tracer.positions
+        with EffectBan(positions):
+            self.surveyed = survey(self.backend, call, self.placeholders.tensors, positions)
+        if not self.guards.holds():
+            return Refused(code="GR404", why=f"a branch that was not taken changes {self.guards.difference()}")
+        self.call = self.surveyed.call
+        return judge(self.call, self.layout.leaves, (), self.backend)
+
+    def learn_arms(self) -> None:
+        """The verifying replay ran these branches; so did those of other graphs of the same program."""
+        if self.arms is None or self.surveyed is None:
+            return
+        self.arms.learn()
+        self.arms.program = (self.call.trace.signature(), tuple(sorted(self.surveyed.choices.items())))
+        key = self.request.owner, self.layout.key
+        known = _arms.get(key)
+        if known is not None:
+            self.arms.join(known)
+        _arms[key] = self.arms
+
+    def check_lowering(self, lowering: NodeLowering, leaving: Layout) -> None:
+        """What a lowered program may not hand out."""
+        if lowering.checks:
+            at = Position(file=lowering.checks[0].file, line=lowering.checks[0].line, function="")
+            why = "an assertion about a tensor, which the host would have to read after each replay"
+            raise _Stop(Refused(code="GR102", why=why, at=at))
+        leaves = {leaf.untyped_storage()._cdata for leaf in leaving.leaves}
+        outside = leaves | {tensor.untyped_storage()._cdata for tensor in self.placeholders.tensors}
+        outside |= set(self.guards.sources)
+        for one, other in lowering.ties.pairs():
+            if one.cdata in leaves and other.cdata in outside:
+                why = "whether a result shares memory with another tensor depends on data"
+                raise _Stop(Refused(code="GR102", why=why))
 
     def find_externals(self) -> dict[int, torch.Tensor]:
         """The tensors behind the storages that the trace reads from outside, by storage number."""
@@ -330,15 +389,24 @@ class _Capture:
         cap_args, cap_kwargs = rebuild(self.layout.root, self.placeholders.tensors)
         entering = flatten((cap_args, cap_kwargs), "args")
         recorder = self.recorder = Recorder(self.backend.device, self.placeholders.tensors)
-        self.redirected = redirect(self.call, self.eager_after, self.request, self.placeholders)
+        surveyed = self.surveyed
+        # A lowered program's results are made by other operators than the eager call's.
+        self.redirected = (
+            redirect(self.call, self.eager_after, self.request, self.placeholders) if surveyed is None else {}
+        )
         forms = {ordinal: (out_form(self.call.functions[ordinal]), t) for ordinal, (t, _) in self.redirected.items()}
         lockstep = Lockstep(self.call, recorder, self.request.tracer.positions, self.hidden, forms)
+
+        lowering = NodeLowering(self.backend, surveyed.choices, lockstep.outside) if surveyed is not None else None
 
         def body() -> Any:
             with ExitStack() as stack:
                 if self.backend.kind == "cuda":
                     stack.enter_context(HostConstants(lockstep, self.backend.device))
                 stack.enter_context(lockstep)
+                if lowering is not None:
+                    stack.enter_context(EffectBan(self.request.tracer.positions))
+                    stack.enter_context(lowering.active())
                 return self.request.function(*cap_args, **cap_kwargs)
 
         try:
@@ -355,6 +423,9 @@ class _Capture:
             if not self.guards.holds():
                 raise _Stop(Refused(code="GR404", why=f"the call changes {self.guards.difference()}"))
             leaving = flatten((result, cap_args, cap_kwargs), "result")
+            if lowering is not None:
+                self.check_lowering(lowering, leaving)
+                self.arms = lowering.arms
             self.compare_structure(leaving)
             recipe = write_recipe(leaving, entering, dict(enumerate(entering.containers)), self.classifier())
         except Diverged as diverged:

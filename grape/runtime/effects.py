@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 
 from ..model import Position, Refused
 from ..tracing import PositionFinder
+from .backends.protocol import CaptureFailed
 
-__all__ = ["EffectWatch", "effect_of"]
+__all__ = ["EffectBan", "EffectWatch", "effect_of"]
 
 _WATCHED: tuple[tuple[Any, str], ...] = (
     (builtins, "print"),
@@ -73,7 +74,7 @@ class EffectWatch:
     @classmethod
     def stop(cls) -> None:
         """End the watch that is active, if there is one: its call is over, or the region was given up."""
-        watch, cls._current = cls._current, None
+        watch, EffectWatch._current = EffectWatch._current, None
         if watch is not None:
             watch._undo.close()
             changed = [name for name, state in _random_states().items() if watch._random.get(name, state) != state]
@@ -100,6 +101,36 @@ class EffectWatch:
         if EffectWatch._current is self and get_ident() == self._thread:
             user, _ = self._positions.find(1)
             self.found.append((name, self._positions.at(user) if user is not None else None))
+
+
+class EffectBan(EffectWatch):
+    """Like `EffectWatch`, but an effect does not happen: it raises `CaptureFailed` instead.
+
+    For code that runs although a plain call would have skipped it. The host's random generators are put back.
+    """
+
+    def __enter__(self) -> EffectBan:
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        if self.found and exception[0] is None:
+            raise self._refusal(self.found[0][0])
+
+    def _note(self, name: str) -> None:
+        super()._note(name)
+        if EffectWatch._current is self and get_ident() == self._thread:
+            raise self._refusal(name)
+
+    def _refusal(self, name: str) -> CaptureFailed:
+        return CaptureFailed("GR404", f"a branch that was not taken calls {name}(), which a replay would not repeat")
 
 
 def _random_states() -> dict[str, Any]:

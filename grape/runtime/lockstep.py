@@ -7,7 +7,8 @@ found, and data that would come from the host is taken from the device copy made
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -130,6 +131,15 @@ class Lockstep(TorchDispatchMode):
             return self._reference.arrivals[expected.ordinal].clone()
         finally:
             self._suspended = False
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """What runs inside belongs to the capture, not to the person's code: it is not checked."""
+        before, self._suspended = self._suspended, True
+        try:
+            yield
+        finally:
+            self._suspended = before
 
     def aside(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call `function` without checking what it dispatches."""

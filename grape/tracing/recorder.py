@@ -254,6 +254,10 @@ class Recorder:
             )
         )
 
+    def add_decision(self, value: bool, wait_ns: int, construct: str, position: Position | None) -> None:
+        """Note a value that decided what came next, and that a capture need not read: no operator stands for it."""
+        self._reads.append(HostRead(ordinal=-1, value=value, wait_ns=wait_ns, construct=construct, position=position))
+
     def _written(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
         written: set[int] = set()
         for position, name, keyword_only in _writes(function):

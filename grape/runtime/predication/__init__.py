@@ -5,20 +5,27 @@ says what each construct means.
 """
 
 from . import flow
+from .arms import Arms
 from .functions import cond, while_loop
 from .lowering import Check, Lowering, active_lowering, lowered
 from .merge import UNBOUND, merge_values, restore_bits, select_bits
+from .node import NodeLowering
 from .predicate import Predicate
 from .select import SelectLowering
-from .truth import Flag, as_predicate, is_tensor_predicate
+from .survey import Surveyed, survey
+from .truth import DECISION, Flag, as_predicate, is_tensor_predicate
 
 __all__ = [
+    "DECISION",
     "UNBOUND",
+    "Arms",
     "Check",
     "Flag",
     "Lowering",
+    "NodeLowering",
     "Predicate",
     "SelectLowering",
+    "Surveyed",
     "active_lowering",
     "as_predicate",
     "cond",
@@ -28,5 +35,6 @@ __all__ = [
     "merge_values",
     "restore_bits",
     "select_bits",
+    "survey",
     "while_loop",
 ]

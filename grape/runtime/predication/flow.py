@@ -17,7 +17,7 @@ from .functions import cond, lowering_for
 from .lowering import Check, inside_body, refuse
 from .merge import NOTHING, UNBOUND
 from .places import Attribute, Item, Place, contained, stateful
-from .truth import Flag, as_predicate, is_tensor_predicate, negate
+from .truth import Flag, as_predicate, is_tensor_predicate, negate, truth
 
 __all__ = [
     "NOTHING",
@@ -64,7 +64,7 @@ def branch(
     """
     lowering = lowering_for(condition)
     if lowering is None:
-        return (true_fn if condition else false_fn)(*operands)
+        return (true_fn if truth(condition) else false_fn)(*operands)
     result, values = lowering.cond(
         as_predicate(condition), contained(true_fn, operands, places), contained(false_fn, operands, places)
     )
@@ -95,12 +95,12 @@ def loop(
         lowering = lowering_for(test)
         if lowering is not None:
             on_test, on_body, state = stateful(cond_fn, body, carried, places)
-            state = lowering.while_loop(on_test, on_body, state, live=(*live, *(True for _ in places)))
+            state = lowering.while_loop(on_test, on_body, state, test=test, live=(*live, *(True for _ in places)))
             for place, value in zip(places, state[count:], strict=True):
                 place.set(value)
             carried = state[:count]
             break
-        if not test:
+        if not truth(test):
             break
         carried = body(*carried)
     return carried[0] if count == 1 else carried
@@ -109,14 +109,14 @@ def loop(
 def both(first: Any, second: Callable[[], Any]) -> Any:
     """`first and second()`."""
     if lowering_for(first) is None:
-        return first and second()
+        return second() if truth(first) else first
     return cond(first, lambda: _truth(second()), lambda: False)
 
 
 def either(first: Any, second: Callable[[], Any]) -> Any:
     """`first or second()`."""
     if lowering_for(first) is None:
-        return first or second()
+        return first if truth(first) else second()
     return cond(first, lambda: True, lambda: _truth(second()))
 
 

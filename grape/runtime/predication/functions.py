@@ -9,7 +9,7 @@ import torch
 
 from ...errors import UsageError
 from .lowering import Lowering, active_lowering, refuse
-from .truth import Flag, as_predicate, is_tensor_predicate
+from .truth import Flag, as_predicate, is_tensor_predicate, truth
 
 __all__ = ["cond", "lowering_for", "while_loop"]
 
@@ -38,7 +38,7 @@ def cond(
     """
     lowering = lowering_for(pred)
     if lowering is None:
-        return (true_fn if pred else false_fn)(*operands)
+        return (true_fn if truth(pred) else false_fn)(*operands)
     assert isinstance(pred, (torch.Tensor, Flag))
     return lowering.cond(as_predicate(pred), lambda: true_fn(*operands), lambda: false_fn(*operands))
 
@@ -65,7 +65,7 @@ def while_loop(
         test = cond_fn(*carried)
         lowering = lowering_for(test)
         if lowering is not None:
-            return lowering.while_loop(cond_fn, body, carried, live=(True,) * len(carried))
-        if not test:
+            return lowering.while_loop(cond_fn, body, carried, test=test, live=(True,) * len(carried))
+        if not truth(test):
             return carried
         carried = body(*carried)

@@ -10,13 +10,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from ..backends.protocol import CaptureFailed
 
-__all__ = ["Check", "Lowering", "active_lowering", "as_body", "inside_body", "lowered", "refuse"]
+if TYPE_CHECKING:
+    from .truth import Flag
+
+__all__ = ["Check", "Lowering", "active_lowering", "as_body", "inside_body", "lowered", "noted", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +63,14 @@ class Lowering(Protocol):
         body_fn: Callable[..., tuple[Any, ...]],
         carried: tuple[Any, ...],
         *,
+        test: torch.Tensor | Flag,
         live: tuple[bool, ...],
     ) -> tuple[Any, ...]:
         """`carried` after the loop. `cond_fn(*carried)` gives a bool, a tensor with one element or a `Flag`.
 
-        `body_fn(*carried)` returns the next `carried`. Where `live` is False, nobody looks at that value after the
-        loop, and anything may be returned in its place.
+        `test` is what it gave for `carried`, so that it is not asked twice. `body_fn(*carried)` returns the next
+        `carried`. Where `live` is False, nobody looks at that value after the loop, and anything may be returned in
+        its place.
         """
         ...
 
@@ -79,13 +84,22 @@ class Lowering(Protocol):
 
 
 def refuse(why: str, code: str = "GR405") -> CaptureFailed:
-    """The refusal of a lowering, to be raised."""
-    return CaptureFailed(code, why)
+    """The refusal of a lowering, to be raised. It counts also where the person's code catches it."""
+    return noted(CaptureFailed(code, why))
+
+
+def noted(failure: CaptureFailed) -> CaptureFailed:
+    """A refusal that is about to be raised, made to count also where the person's code catches it."""
+    if _active.lowering is not None:
+        _active.refusals.append(failure)
+    return failure
 
 
 class _Active(threading.local):
-    lowering: Lowering | None = None
-    depth: int = 0
+    def __init__(self) -> None:
+        self.lowering: Lowering | None = None
+        self.depth = 0
+        self.refusals: list[CaptureFailed] = []
 
 
 _active = _Active()
@@ -98,12 +112,18 @@ def active_lowering() -> Lowering | None:
 
 @contextmanager
 def lowered(lowering: Lowering | None) -> Iterator[None]:
-    """Activate a lowering for this thread. None reads conditions on the host, also inside of another lowering."""
-    before, _active.lowering = _active.lowering, lowering
+    """Activate a lowering for this thread. None reads conditions on the host, also inside of another lowering.
+
+    Raises the first refusal at the end, where the code inside caught it.
+    """
+    before = _active.lowering, _active.refusals
+    _active.lowering, _active.refusals = lowering, []
     try:
         yield
+        if _active.refusals:
+            raise _active.refusals[0]
     finally:
-        _active.lowering = before
+        _active.lowering, _active.refusals = before
 
 
 @contextmanager

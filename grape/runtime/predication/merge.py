@@ -11,7 +11,17 @@ import torch
 from .lowering import refuse
 from .truth import Flag, as_predicate
 
-__all__ = ["NOTHING", "UNBOUND", "Unbound", "merge_values", "restore_bits", "same_plain", "select_bits"]
+__all__ = [
+    "NOTHING",
+    "UNBOUND",
+    "Unbound",
+    "copy_bits",
+    "merge_values",
+    "require_alike",
+    "restore_bits",
+    "same_plain",
+    "select_bits",
+]
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PLAIN = (type(None), int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, slice, type(...))
@@ -62,6 +72,13 @@ def select_bits(pred: torch.Tensor, if_true: torch.Tensor, if_false: torch.Tenso
         made = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
         torch.where(pred, _bits(one), _bits(other), out=_bits(made))
         return made.as_strided(if_true.shape, if_true.stride()) if one is not if_true else made
+
+
+def copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Give `target` the bits of `source`, a tensor of the same shape, strides and dtype that overlaps neither."""
+    with torch.no_grad():
+        if target.numel():
+            _bits(target).copy_(_bits(source))
 
 
 def restore_bits(pred: torch.Tensor, written: torch.Tensor, before: torch.Tensor) -> None:
@@ -127,7 +144,7 @@ class _Merge:
         if isinstance(other, (bool, Flag)) and _has_truth(one):
             return self._truth(Flag(as_predicate(one)), other)
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-            _require_alike(one, other)
+            require_alike(one, other)
             return self._select(one, other)
         if type(one) is not type(other):
             raise refuse(f"one branch gives a {_kind(one)}, the other a {_kind(other)}")
@@ -169,7 +186,8 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _require_alike(one: torch.Tensor, other: torch.Tensor) -> None:
+def require_alike(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Raise `CaptureFailed` unless one tensor can stand for the other once it has its bits."""
     if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
         raise refuse(f"the branches give a {_kind(one)} and a {_kind(other)}; only plain tensors can be merged")
     for name in ("shape", "dtype", "device", "layout"):

@@ -90,22 +90,32 @@ def stateful(
     carried: tuple[Any, ...],
     places: tuple[Place, ...],
 ) -> tuple[Callable[..., Any], Callable[..., tuple[Any, ...]], tuple[Any, ...]]:
-    """A loop's functions and state, with what its places hold as the last part of the state."""
+    """A loop's functions and state, with what its places hold as the last part of the state.
+
+    Each function leaves the places as they were before the loop.
+    """
     count = len(carried)
+    before = tuple(place.get() for place in places)
 
     def fill(state: tuple[Any, ...]) -> None:
-        for place, value in zip(places, state[count:], strict=True):
+        for place, value in zip(places, state, strict=True):
             place.set(value)
 
     def test(*state: Any) -> Any:
-        fill(state)
-        with as_body():
-            return cond_fn(*state[:count])
+        fill(state[count:])
+        try:
+            with as_body():
+                return cond_fn(*state[:count])
+        finally:
+            fill(before)
 
     def body(*state: Any) -> tuple[Any, ...]:
-        fill(state)
-        with as_body():
-            result = body_fn(*state[:count])
-        return (*result, *(place.get() for place in places))
+        fill(state[count:])
+        try:
+            with as_body():
+                result = body_fn(*state[:count])
+            return (*result, *(place.get() for place in places))
+        finally:
+            fill(before)
 
-    return test, body, (*carried, *(place.get() for place in places))
+    return test, body, (*carried, *before)

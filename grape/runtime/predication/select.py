@@ -16,6 +16,7 @@ import torch
 
 from .lowering import Check, lowered, refuse
 from .merge import UNBOUND, Unbound, merge_values, same_plain, select_bits
+from .python_state import unchanged
 from .truth import Flag, as_predicate
 from .writes import Ties, WriteMode
 
@@ -55,9 +56,9 @@ class SelectLowering:
     def cond(self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
         with torch.no_grad():
             opposite = torch.logical_not(pred)
-        with self._mode.block(pred):
+        with self._mode.block(pred), unchanged(true_fn):
             if_true = true_fn()
-        with self._mode.block(opposite):
+        with self._mode.block(opposite), unchanged(false_fn):
             if_false = false_fn()
         return self._merge(pred, if_true, if_false)
 
@@ -67,23 +68,23 @@ class SelectLowering:
         body_fn: Callable[..., tuple[Any, ...]],
         carried: tuple[Any, ...],
         *,
+        test: torch.Tensor | Flag,
         live: tuple[bool, ...],
     ) -> tuple[Any, ...]:
         """Unroll: every iteration runs, nullified once the condition has been false, until the host ends the loop."""
-        on = torch.ones((), dtype=torch.bool, device=self._device)
+        on = as_predicate(test)
         drifting = [False] * len(carried)
-        for _ in range(self._max_iterations + 1):
-            with self._mode.block(on):
-                test = cond_fn(*carried)
-            if not isinstance(test, (torch.Tensor, Flag)):
-                if not test:
-                    return _finished(carried, drifting, live)
-            else:
-                with torch.no_grad():
-                    on = torch.logical_and(on, as_predicate(test))
-            with self._mode.block(on):
+        for _ in range(self._max_iterations):
+            with self._mode.block(on), unchanged(body_fn, carried):
                 after = body_fn(*carried)
             carried = self._advance(on, after, carried, drifting)
+            with self._mode.block(on), unchanged(cond_fn, carried):
+                again = cond_fn(*carried)
+            if isinstance(again, (torch.Tensor, Flag)):
+                with torch.no_grad():
+                    on = torch.logical_and(on, as_predicate(again))
+            elif not again:
+                return _finished(carried, drifting, live)
         raise refuse(
             f"a loop that only data ends, and that {self._max_iterations} iterations of its host state do not end",
             "GR102",

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from ...tracing import Tracer
 from .lowering import active_lowering, refuse
 
-__all__ = ["Flag", "as_predicate", "is_tensor_predicate", "negate"]
+__all__ = ["DECISION", "Flag", "as_predicate", "is_tensor_predicate", "negate", "truth"]
+
+DECISION = "predicate"
+"""The construct of a host read that a capture takes on the device instead; see `model.HostRead`."""
 
 
 class Flag:
@@ -60,9 +66,36 @@ def as_predicate(value: Flag | torch.Tensor) -> torch.Tensor:
         return scalar.clone() if scalar.dtype == torch.bool else scalar != 0
 
 
+def truth(condition: Any) -> bool:
+    """Python's `bool(condition)`, outside of a capture.
+
+    While a call is traced, a tensor's value is noted as a decision that a capture can take on the device, and not as
+    an operator for which the region would have to be refused.
+    """
+    if not isinstance(condition, torch.Tensor):
+        return bool(condition)
+    modes: Any = _get_current_dispatch_mode_stack()
+    tracer = next((mode for mode in modes if isinstance(mode, Tracer)), None)
+    recorder = tracer.recorder if tracer is not None else None
+    if tracer is None or recorder is None or condition.device.type != recorder.device.type:
+        return bool(condition)
+    tracer.recorder = None
+    start = time.perf_counter_ns()
+    try:
+        value = bool(condition)
+    finally:
+        tracer.recorder = recorder
+    user, inner = tracer.positions.find(2)
+    frame = user or inner
+    recorder.add_decision(
+        value, time.perf_counter_ns() - start, DECISION, tracer.positions.at(frame) if frame else None
+    )
+    return value
+
+
 def negate(value: Any) -> Any:
     """Python's `not value`."""
     if is_tensor_predicate(value):
         with torch.no_grad():
             return Flag(torch.logical_not(as_predicate(value)))
-    return not value
+    return not (truth(value) if isinstance(value, torch.Tensor) else value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -21,7 +21,7 @@ from .lowering import refuse
 from .merge import restore_bits
 from .safety import arguments_of, harmless, refuse_unsafe
 
-__all__ = ["Ties", "WriteMode"]
+__all__ = ["Observer", "Ties", "WriteMode", "written_by"]
 
 _aten = torch.ops.aten
 # Running statistics: written, but not declared so in the schema.
@@ -98,6 +98,14 @@ class Ties:
         return [partner for partner in partners.values() if not partner.expired()]
 
 
+class Observer(Protocol):
+    """Told of every operator of a body, before it runs (`saw`) and after (`made`)."""
+
+    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+
+    def made(self, func: Any, result: Any) -> None: ...
+
+
 class WriteMode(TorchDispatchMode):
     """Watches writes. `strict`: nothing may fail or depend on the host in a block, because a capture is under way."""
 
@@ -108,6 +116,7 @@ class WriteMode(TorchDispatchMode):
         self._strict = strict
         self._blocks: list[_Block] = []
         self.ties = Ties()
+        self._observers: list[Observer] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -127,12 +136,41 @@ class WriteMode(TorchDispatchMode):
                 for written, before in reversed(block.kept):
                     restore_bits(_on(pred, written), written, before)
 
+    @contextmanager
+    def observed(self, observer: Observer) -> Iterator[None]:
+        """Tell `observer` of the operators inside."""
+        self._observers.append(observer)
+        try:
+            yield
+        finally:
+            self._observers.remove(observer)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What runs inside is no part of a body: it is neither nullified nor observed nor refused."""
+        observers, self._observers = self._observers, []
+        try:
+            with _below(self):
+                yield
+        finally:
+            self._observers = observers
+
     def mask(self) -> torch.Tensor | None:
         """Where the current block takes effect, the blocks around it included; None outside of any."""
         return self._blocks[-1].mask() if self._blocks else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = tuple(args), dict(kwargs or {})
+        if self._observers and isinstance(func, torch._ops.OpOverload) and _is_composite(func):
+            return self._decompose(func, args, kwargs)
+        for observer in self._observers:
+            observer.saw(func, args, kwargs)
+        result = self._carry_out(func, args, kwargs)
+        for observer in self._observers:
+            observer.made(func, result)
+        return result
+
+    def _carry_out(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._blocks:
             if self.ties:
                 self._refuse_tied(func, args, kwargs)
@@ -160,14 +198,14 @@ class WriteMode(TorchDispatchMode):
             return func._op_dk(keys.CompositeImplicitAutograd, *args, **kwargs)
 
     def _refuse_tied(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for tensor in _written(func, args, kwargs):
+        for tensor in written_by(func, args, kwargs):
             if _has_storage(tensor) and self.ties.tied(tensor):
                 raise refuse(
                     f"{func} writes to a tensor that shares memory with another one, or not, depending on data", "GR102"
                 )
 
     def _keep(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        written = _written(func, args, kwargs)
+        written = written_by(func, args, kwargs)
         for tensor in written:
             if not _has_storage(tensor):
                 if self._strict:
@@ -213,7 +251,8 @@ def _below(mode: WriteMode) -> Iterator[None]:
         mode._blocks, mode.ties = blocks, ties
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator writes in place or through `out=`."""
     if not isinstance(func, torch._ops.OpOverload):
         return []
     statistics = _UNDECLARED_WRITES.get(func._schema.name.removeprefix("aten::"))

@@ -1,0 +1,66 @@
+"""Which bodies a replay ran: what was compared with an eager run, and what was not yet.
+
+A graph holds every branch, but the eager call that it was compared with took one way. So each body leaves a mark when
+it runs, in memory that every replay clears first; a replay that ran a body which no compared replay has run is not
+used. Two marks stand for each decision, for running its body and for skipping it. Once each was seen in a compared
+replay, the marks are not read any more, and nobody waits for the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .lowering import refuse
+
+__all__ = ["Arms"]
+
+_LIMIT = 4096
+
+
+class Arms:
+    """Marks of one capture. `clear` and `new` are called while it is recorded; `known` waits for the device.
+
+    `program` is equal for captures that recorded the same; set it before `join`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        with torch.inference_mode(False):
+            self.marks = torch.zeros(_LIMIT, dtype=torch.bool, device=device)
+        self.count = 0
+        self.program: Any = None
+        self._compared: set[int] = set()
+
+    def clear(self) -> None:
+        self.marks.zero_()
+
+    def new(self) -> torch.Tensor:
+        """The place of one more mark, to be written where a body runs."""
+        if self.count == _LIMIT:
+            raise refuse(f"more than {_LIMIT // 2} decisions")
+        self.count += 1
+        return self.marks[self.count - 1]
+
+    def join(self, other: Arms) -> None:
+        """What was compared for one of two captures of the same program counts for both."""
+        if other.program == self.program and other.count == self.count:
+            other._compared |= self._compared
+            self._compared = other._compared
+
+    def learn(self) -> None:
+        """The last replay was compared, and was right."""
+        self._compared |= self._ran()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every body was run, and skipped, by a compared replay."""
+        return len(self._compared) == self.count
+
+    def known(self) -> bool:
+        """Whether compared replays ran every body that the last replay ran. Waits for the device."""
+        return self.complete or self._ran() <= self._compared
+
+    def _ran(self) -> set[int]:
+        marks = self.marks[: self.count].tolist()
+        return {number for number, ran in enumerate(marks) if ran}

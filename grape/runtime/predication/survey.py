@@ -1,0 +1,109 @@
+"""Records a lowered program without running it: which operators all its branches issue, and how to lower each.
+
+The eager trace of a call shows the way that the call took. A graph holds every way; what all of them read, write and
+draw is asked here, of a capture that is thrown away. Nothing executes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...tracing import PositionFinder, RecordedCall, Recorder
+from ..backends.protocol import Backend, CaptureFailed
+from .costs import H200, Choice, NodeCosts, choose
+from .node import Key, NodeLowering, Unsuited
+
+__all__ = ["Surveyed", "survey"]
+
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """The operators of all branches, and what each decision becomes."""
+
+    call: RecordedCall
+    choices: Mapping[Key, Choice]
+
+
+class _Recording(TorchDispatchMode):
+    def __init__(self, recorder: Recorder, positions: PositionFinder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recorder = recorder
+        self._positions = positions
+        self._paused = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """See `Tracer`."""
+        return False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._paused or not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            before = self._recorder.before(func, args, kwargs)
+            result = func(*args, **kwargs)
+            at = [self._positions.at(frame) if frame else None for frame in self._positions.find(1)]
+            self._recorder.after(before, func, args, kwargs, result, (at[0], at[1]), 0)
+            return result
+
+
+def survey(
+    backend: Backend,
+    call: Callable[[], Any],
+    tensors: Sequence[torch.Tensor],
+    positions: PositionFinder,
+    costs: NodeCosts = H200,
+) -> Surveyed:
+    """Record what `call` issues on its argument `tensors`; raises `CaptureFailed` where no lowering carries it out."""
+
+    def record(choices: Mapping[Key, Choice]) -> tuple[NodeLowering, RecordedCall]:
+        recorder = Recorder(backend.device, tensors)
+        recording = _Recording(recorder, positions)
+        lowering = NodeLowering(backend, choices, recording.paused)
+
+        def body() -> None:
+            with recording, lowering.active():
+                call()
+
+        graph, _ = backend.capture(body)
+        graph.release()
+        return lowering, recorder.finish()
+
+    choices: dict[Key, Choice] = {}
+    for _ in range(_ATTEMPTS):
+        try:
+            lowering, recorded = record(choices)
+            break
+        except Unsuited as unsuited:
+            if unsuited.key in choices:
+                raise
+            choices[unsuited.key] = "select"
+    else:
+        raise CaptureFailed("GR102", "more loops than can be tried out, whose Python state changes")
+    cheaper = {key: choose(costs, tuple(works)) for key, works in lowering.works.items()}
+    wanted: dict[Key, Choice] = {**{key: choice for key, choice in cheaper.items() if choice == "select"}, **choices}
+    if backend.conditional_bodies and wanted != choices:
+        try:
+            return Surveyed(call=record(wanted)[1], choices=wanted)
+        except CaptureFailed:
+            pass  # what a node can do, a select sometimes cannot
+    return Surveyed(call=recorded, choices=choices)
