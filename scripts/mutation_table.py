@@ -3,24 +3,48 @@
     python scripts/mutation_table.py [NAME ...]
 
 Each row runs the tests named beside it in a process of its own, with one check made blind; they must fail. Rows that
-no test notices are printed as SURVIVED, and the exit status is 1. Names choose rows; without any, all run.
+no test notices are printed as SURVIVED, and the exit status is 1; rows that break nothing any more, because the code
+has moved, as STALE. Names choose rows; without any, all run. A row whose tests crash the interpreter is noticed too.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.connection
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType
 from typing import Any, NamedTuple
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# Imported once, before the rows fork: each then imports Grape, and breaks it, in a process of its own.
+import hypothesis  # noqa: F401
+import pytest
+import torch
+import torch._dynamo
 
 ROOT = Path(__file__).resolve().parent.parent
 GUARDS = "tests/unit/test_runtime_guards.py"
 ARGUMENTS = "tests/unit/test_runtime_arguments.py"
 EFFECTS = "tests/unit/test_runtime_effects.py"
+REPEATABILITY = "tests/unit/test_runtime_repeatability.py"
+SLOTS = "tests/unit/test_slots.py"
+HELD = "tests/unit/test_slots_held.py"
+REDIRECTED = "tests/unit/test_slots_redirect.py"
+LIFETIMES = "tests/unit/test_slots_lifetimes.py"
+RULES = "tests/unit/test_alias_rules.py"
+PREDICTED = "tests/unit/test_alias_predictor.py"
+PARALLEL = 2
+STALE = 70
+"""Exit status of a row that could not be applied."""
 
 
 class Row(NamedTuple):
@@ -29,6 +53,44 @@ class Row(NamedTuple):
     what: str
     apply: Callable[[], None]
     tests: tuple[str, ...]
+
+
+class _Edited(SourceFileLoader):
+    """Loads a module from its source with one piece of text replaced, past the cache of compiled files."""
+
+    def __init__(self, name: str, path: str, source: str) -> None:
+        super().__init__(name, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._source, self.path, "exec")
+
+
+class _Editor(MetaPathFinder):
+    def __init__(self, module: str, path: Path, source: str) -> None:
+        self._module, self._path, self._source = module, str(path), source
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        if fullname != self._module:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None:
+            spec.loader = _Edited(fullname, self._path, self._source)
+        return spec
+
+
+def edited(module: str, old: str, new: str) -> Callable[[], None]:
+    """Replaces a piece of the module's text, which must stand there exactly once."""
+
+    def apply() -> None:
+        path = ROOT / (module.replace(".", "/") + ".py")
+        source = path.read_text()
+        if source.count(old) != 1:
+            raise ValueError(f"{module} has {source.count(old)} times {old!r}")
+        assert module not in sys.modules
+        sys.meta_path.insert(0, _Editor(module, path, source.replace(old, new)))
+
+    return apply
 
 
 def _always(value: Any) -> Callable[..., Any]:
@@ -55,7 +117,7 @@ def _without(method: str) -> Callable[[], None]:
 def tensors_stay() -> None:
     from grape.runtime.guards import GuardSet
 
-    GuardSet._locate = _always(())  # type: ignore[method-assign]
+    GuardSet._in_place = _always(True)  # type: ignore[method-assign]
 
 
 def hooks_are_unseen() -> None:
@@ -130,7 +192,7 @@ def aliases_unseen_by_the_probe() -> None:
 
 
 def tensors_unseen_by_the_probe() -> None:
-    from grape.runtime.probe import _Writer
+    from grape.runtime.probe import Tensors, _Writer
 
     def leaf(self: Any, number: int, expression: str) -> None:
         if number not in self.leaves:
@@ -138,6 +200,7 @@ def tensors_unseen_by_the_probe() -> None:
             self.lines.append(f" {self.leaves[number]} = {expression}")
 
     _Writer.leaf = leaf  # type: ignore[method-assign]
+    Tensors.hold = _always(True)  # type: ignore[method-assign]
 
 
 def values_unseen_by_the_probe() -> None:
@@ -188,8 +251,8 @@ def probe_serves_stale_shapes() -> None:
     original = region.compile_probe
     first: list[Any] = []
 
-    def compile_probe(layout: Any) -> Any:
-        first.append(original(layout))
+    def compile_probe(layout: Any, *, aliasing: bool) -> Any:
+        first.append(original(layout, aliasing=aliasing))
         return first[0]
 
     region.compile_probe = compile_probe
@@ -205,18 +268,6 @@ def inputs_never_copied() -> None:
     from grape.runtime.entry import Entry
 
     Entry._copy_in = _always(None)  # type: ignore[method-assign]
-
-
-def bound_without_a_look() -> None:
-    from grape.runtime import entry
-
-    original = entry.Entry.serve
-
-    def serve(self: Any, leaves: Any, containers: Any) -> Any:
-        self.placeholders.bound = []
-        return original(self, leaves, containers)
-
-    entry.Entry.serve = serve  # type: ignore[method-assign]
 
 
 def random_state_stays() -> None:
@@ -274,8 +325,6 @@ def outside_results_copied() -> None:
 
 
 def versions_stay() -> None:
-    import torch
-
     torch.autograd.graph.increment_version = _always(None)  # type: ignore[assignment]
 
 
@@ -297,6 +346,8 @@ def escapes_unseen() -> None:
     tracer._ESCAPES = frozenset()
 
 
+RUNTIME, ALIAS = "grape.runtime", "grape.runtime.alias"
+SLOT = "iter(self._slots(entries, target.path))"
 ROWS = (
     Row("guards always hold", guards_hold, (GUARDS, "-k", "module_that_changed")),
     Row("globals and closures not guarded", _without("_function"), (GUARDS, "-k", "globals or closure")),
@@ -327,7 +378,11 @@ ROWS = (
     Row("probe of another shape", probe_serves_stale_shapes, (EFFECTS, "-k", "kept_result")),
     Row("written arguments not copied back", written_back_never, (ARGUMENTS, "-k", "share_memory")),
     Row("arguments not copied in", inputs_never_copied, (ARGUMENTS, "-k", "test_results")),
-    Row("bound arguments assumed in place", bound_without_a_look, (ARGUMENTS, "-k", "share_memory")),
+    Row(
+        "bound arguments assumed in place",
+        edited(f"{RUNTIME}.entry", "if placeholders.bound and self.moved(leaves):", "if False:"),
+        (ARGUMENTS, "-k", "share_memory"),
+    ),
     Row("random state not restored", random_state_stays, (EFFECTS, "-k", "random_operators")),
     Row("state not restored after verification", state_not_restored, (ARGUMENTS, EFFECTS, "-k", "state")),
     Row("only the view that was found restored", only_the_view_restored, (ARGUMENTS, "-k", "another_view")),
@@ -340,44 +395,317 @@ ROWS = (
     Row("frames of Grape in tracebacks", tracebacks_unpruned, (EFFECTS, "-k", "traceback")),
     Row("any thread replays", any_thread, (EFFECTS, "-k", "threads")),
     Row("numpy and tolist not noticed", escapes_unseen, (EFFECTS, "-k", "escape")),
+    # Slots, redirected results, prediction.
+    Row(
+        "held results: not looked at before a replay",
+        edited(f"{RUNTIME}.entry", "        for slot in self.outputs.slots:\n", "        for slot in ():\n"),
+        (HELD,),
+    ),
+    Row(
+        "held arguments: not looked at before a copy",
+        edited(f"{RUNTIME}.entry", "if placeholders.slots[index].occupied:", "if False:"),
+        (HELD, "-k", "placeholder"),
+    ),
+    Row(
+        "arguments that lie elsewhere not copied",
+        edited(
+            f"{RUNTIME}.entry",
+            "if leaves[i].data_ptr() != addresses[i]]\n\n    def moved",
+            "if False]\n\n    def moved",
+        ),
+        (HELD,),
+    ),
+    Row(
+        "modes not compared before a replay with effects",
+        edited(
+            f"{RUNTIME}.entry",
+            "        if self.effectful:\n            if self.modes_now() != self.modes:",
+            "        if self.effectful:\n            if False:",
+        ),
+        (HELD, "-k", "modes"),
+    ),
+    Row(
+        "modes not compared after a replay without effects",
+        edited(
+            f"{RUNTIME}.entry",
+            "        if not self.effectful:\n            if self.modes_now() != self.modes:",
+            "        if not self.effectful:\n            if False:",
+        ),
+        (HELD, "-k", "modes"),
+    ),
+    Row(
+        "redirected into a side that is occupied",
+        edited(f"{RUNTIME}.redirect", "id(slot) not in taken and not slot.occupied]", "id(slot) not in taken]"),
+        (REDIRECTED,),
+    ),
+    Row(
+        "no third side where both are occupied",
+        edited(
+            f"{RUNTIME}.redirect",
+            "if not any(id(slot) not in taken and not slot.occupied for slot in sides):",
+            "if False:",
+        ),
+        (REDIRECTED,),
+    ),
+    Row(
+        "redirected where the next graph writes",
+        edited(f"{RUNTIME}.redirect", "(id(one) in written) - (id(one) in read)", "-(id(one) in written)"),
+        (REDIRECTED,),
+    ),
+    Row(
+        "generated `out=` forms taken",
+        edited(f"{RUNTIME}.redirect", "if not has_kernel(", "if True or not has_kernel("),
+        (REDIRECTED,),
+    ),
+    Row(
+        "placeholders in slots that are occupied",
+        edited(f"{RUNTIME}.slots", "nbytes)).occupied)", "nbytes)) is None)"),
+        (SLOTS, "-k", "vacant"),
+    ),
+    Row(
+        "results of a replay not recognized as arguments",
+        edited(f"{RUNTIME}.slots", "{slot.cdata: slot for slot in self if slot.occupied}", "{}"),
+        (SLOTS, HELD, "-k", "outgrown or fed_back"),
+    ),
+    Row(
+        "keeper drops what it holds",
+        edited(
+            f"{RUNTIME}.slots",
+            "self.keeper, self.cdata, self.idle, self.predicted = keeper, cdata, idle, False",
+            "self.keeper, self.cdata, self.idle, self.predicted = None, cdata, idle, False",
+        ),
+        (SLOTS, "-k", "outlives"),
+    ),
+    Row(
+        "templates larger than their storage counts",
+        edited(
+            f"{RUNTIME}.slots",
+            "made.set_(self.storage(count * dtype.itemsize))",
+            "made.set_(self.storage(self.nbytes))\n            made = made[:count]",
+        ),
+        (SLOTS, "-k", "template"),
+    ),
+    Row(
+        "slots with an occupant released with their owner",
+        edited(
+            f"{RUNTIME}.slots",
+            "    free = [slot for slot in slots if not slot.occupied]\n",
+            "    free = list(slots)\n",
+        ),
+        (SLOTS, "-k", "drop or clear or bequeaths"),
+    ),
+    Row(
+        "slots of a forgotten store dropped",
+        edited(
+            f"{RUNTIME}.slots",
+            "    _orphans.extend((*slots.values(), *(slot for _, slot in outgrown), *left))\n",
+            "",
+        ),
+        (SLOTS, "-k", "bequeaths"),
+    ),
+    Row(
+        "idle uses of a result: one too many",
+        edited(f"{RUNTIME}.slots", "= keeper, cdata, idle, False", "= keeper, cdata, idle + 1, False"),
+        (SLOTS, "-k", "in_place"),
+    ),
+    Row(
+        "idle uses of a result: one too few",
+        edited(f"{RUNTIME}.slots", "= keeper, cdata, idle, False", "= keeper, cdata, idle - 1, False"),
+        (SLOTS, "-k", "in_place"),
+    ),
+    Row(
+        "results that linger taken for dead",
+        edited(f"{RUNTIME}.lifetimes", "judged and not self._kept[path]", "judged"),
+        (LIFETIMES,),
+    ),
+    Row(
+        "results that live two calls later taken for dead",
+        edited(f"{RUNTIME}.lifetimes", "self._results.get(call - 2, {})", "{}"),
+        (LIFETIMES,),
+    ),
+    Row(
+        "prediction into a placeholder that is occupied",
+        edited(f"{ALIAS}.predictor", "(one for one in self._slots(entries, target.path) if not one.occupied)", SLOT),
+        (PREDICTED, "-k", "occupant or place"),
+    ),
+    Row(
+        "prediction where autograd follows",
+        edited(f"{ALIAS}.predictor", "(grad and tensor.requires_grad)", "False"),
+        (PREDICTED, RULES, "-k", "autograd"),
+    ),
+    Row(
+        "prediction under a dispatch mode",
+        edited(
+            f"{ALIAS}.predictor",
+            "c._len_torch_dispatch_stack() == int(region.situation.tracer.on_stack)",
+            "True",
+        ),
+        (PREDICTED, "-k", "dispatch"),
+    ),
+    Row(
+        "prediction under a function mode",
+        edited(f"{ALIAS}.predictor", "not c._len_torch_function_stack()", "True"),
+        (PREDICTED, "-k", "function_mode or default or where_nothing"),
+    ),
+    Row(
+        "prediction under autocast",
+        edited(f"{ALIAS}.predictor", "and not torch.is_autocast_enabled(self._device.type)", ""),
+        (PREDICTED, "-k", "autocast"),
+    ),
+    Row(
+        "prediction under deterministic algorithms",
+        edited(f"{ALIAS}.predictor", "and not c._get_deterministic_algorithms()", ""),
+        (PREDICTED, "-k", "deterministic"),
+    ),
+    Row(
+        "prediction on another stream",
+        edited(f"{ALIAS}.predictor", "and region.on_its_stream()", ""),
+        (PREDICTED, "-k", "stream"),
+    ),
+    Row(
+        "prediction in another thread",
+        edited(f"{ALIAS}.predictor", "if self.paused or get_ident() != self._thread:", "if self.paused:"),
+        (PREDICTED, "-k", "thread"),
+    ),
+    Row(
+        "prediction inside a region",
+        edited(
+            f"{ALIAS}.predictor", "if self.paused or get_ident() != self._thread:", "if get_ident() != self._thread:"
+        ),
+        (PREDICTED, "-k", "inside"),
+    ),
+    Row(
+        "predicted results of any device, type and layout",
+        edited(
+            f"{ALIAS}.predictor",
+            "if plan is not None and self._harmless(plan) else None",
+            "if plan is not None else None",
+        ),
+        (PREDICTED, "-k", "autograd"),
+    ),
+    Row(
+        "mispredictions never demote",
+        edited(f"{ALIAS}.predictor", "if target.score <= DEMOTED:", "if False:"),
+        (PREDICTED, "-k", "demoted"),
+    ),
+    Row(
+        "predictions never weighed",
+        edited(f"{ALIAS}.predictor", "if site.overhead_ns > saved_ns and", "if False and"),
+        (PREDICTED, "-k", "weighed"),
+    ),
+    Row(
+        "rule: other shapes joined",
+        edited(f"{ALIAS}.rules", "        if other[:dim] + other[dim:][1:] != rest:\n            return None\n", ""),
+        (RULES, "-k", "torch.cat"),
+    ),
+    Row(
+        "rule: other dtypes joined",
+        edited(f"{ALIAS}.rules", "if part.dtype != first.dtype or part.dim()", "if part.dim()"),
+        (RULES, "-k", "torch.cat"),
+    ),
+    Row(
+        "rule: other dtypes added",
+        edited(f"{ALIAS}.rules", "if other.dtype != one.dtype or not", "if not"),
+        (RULES, "-k", "add"),
+    ),
+    Row(
+        "rule: other shapes added",
+        edited(f"{ALIAS}.rules", "(other.shape == one.shape and _dense(other))", "_dense(other)"),
+        (RULES, "-k", "add"),
+    ),
+    Row(
+        "rule: other shapes stacked",
+        edited(f"{ALIAS}.rules", "p.shape != first.shape or ", ""),
+        (RULES, "-k", "stack"),
+    ),
+    Row(
+        "rule: strides of one element not looked at",
+        edited(f"{ALIAS}.rules", "        if stride != step:\n            return False\n", ""),
+        (RULES, "-k", "clone"),
+    ),
+    Row(
+        "rule: strides of an index not looked at",
+        edited(f"{ALIAS}.rules", "not _dense(source) or not _dense(index) or", "not _dense(source) or"),
+        (RULES, "-k", "getitem"),
+    ),
+    Row(
+        "torch's guards of arguments hold always",
+        edited(f"{RUNTIME}.probe", "any(check(*leaves) for check in self._checks)", "True"),
+        (ARGUMENTS, "-k", "equal_but"),
+    ),
+    Row(
+        "torch's guards of state hold always",
+        edited(f"{RUNTIME}.guards", "and bool(self._compiled(*self._tensors))", ""),
+        (GUARDS,),
+    ),
+    Row(
+        "a replay that differs excused without a look",
+        edited(
+            f"{RUNTIME}.capture",
+            "        seen = [self.eager_after.leaves]\n",
+            "        return True\n        seen = []\n",
+        ),
+        (REPEATABILITY,),
+    ),
+    Row(
+        "attention with dropout draws nothing",
+        edited(
+            "grape.tracing.recorder",
+            "            return bool(given != 0)\n    return True\n",
+            "            pass\n    return False\n",
+        ),
+        (EFFECTS, "-k", "random_operators"),
+    ),
 )
 
 
-def _inside(index: int) -> int:
-    """Break row `index` in this process, and run its tests."""
-    import pytest
+def _inside(index: int, report: str) -> None:
+    """Break row `index` in this process, run its tests, and exit as pytest does. `report` is a file for the output."""
+    with open(report, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        ROWS[index].apply()
+    except Exception:
+        traceback.print_exc()
+        os._exit(STALE)
+    code = pytest.main(["-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", *ROWS[index].tests])
+    sys.stdout.flush()
+    os._exit(int(code))
 
-    row = ROWS[index]
-    row.apply()
-    return int(pytest.main(["-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", *row.tests]))
 
-
-def _run(index: int) -> tuple[int, str, float]:
-    start = time.perf_counter()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, __file__, "--row", str(index)], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    what = failed[0].split("::", 1)[-1].split(" - ")[0] if failed else done.stdout[-200:] + done.stderr[-300:]
-    return done.returncode, what, time.perf_counter() - start
+def _outcome(index: int, code: int, report: Path, seconds: float) -> bool:
+    """Print what became of a row; True where a test failed, or a signal ended them."""
+    noticed = code == 1 or code < 0
+    text = report.read_text()
+    failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    what = failed[0].split("::", 1)[-1].split(" - ")[0] if failed else text[-300:]
+    outcome = "fails" if noticed else "STALE" if code == STALE else "SURVIVED"
+    print(f"{ROWS[index].what:<52} {outcome:<9} {what}  ({seconds:.0f} s)", flush=True)
+    return noticed
 
 
 def main(names: list[str]) -> int:
-    chosen = [i for i, row in enumerate(ROWS) if not names or any(name in row.what for name in names)]
-    survived = 0
-    with ThreadPoolExecutor(2) as pool:
-        for index, (code, what, seconds) in zip(chosen, pool.map(_run, chosen), strict=True):
-            noticed = code == 1  # pytest: tests were run, and some failed
-            survived += not noticed
-            print(
-                f"{ROWS[index].what:<52} {'fails' if noticed else 'SURVIVED':<9} {what}  ({seconds:.0f} s)", flush=True
-            )
-    print(f"{len(chosen)} rows, {survived} survived")
+    pending = [i for i, row in enumerate(ROWS) if not names or any(name in row.what for name in names)]
+    total, survived = len(pending), 0
+    fork = multiprocessing.get_context("fork")
+    running: dict[Any, tuple[int, Any, float]] = {}
+    with TemporaryDirectory() as folder:
+        while pending or running:
+            while pending and len(running) < PARALLEL:
+                index = pending.pop(0)
+                child = fork.Process(target=_inside, args=(index, f"{folder}/{index}"))
+                child.start()
+                running[child.sentinel] = index, child, time.perf_counter()
+            for sentinel in multiprocessing.connection.wait(list(running)):
+                index, child, start = running.pop(sentinel)
+                child.join()
+                survived += not _outcome(index, child.exitcode, Path(folder, str(index)), time.perf_counter() - start)
+    print(f"{total} rows, {survived} survived")
     return 1 if survived else 0
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--row"]:
-        sys.exit(_inside(int(sys.argv[2])))
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
     sys.exit(main(sys.argv[1:]))
