@@ -197,8 +197,8 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     if arguments.command is None:
         what = f"unknown option '{rest[0]}'" if rest else "no command"
         raise UsageError(
-            f"{what}; write grape run NOTEBOOK, apply NOTEBOOK, demo, doctor, explain CODE or view FILE.json, "
-            "or see grape --help"
+            f"{what}; write grape run NOTEBOOK, advise NOTEBOOK, apply NOTEBOOK, compare A.json B.json, demo, doctor, "
+            "explain CODE or view FILE.json, or see grape --help"
         )
     if rest:
         close = difflib.get_close_matches(rest[0].partition("=")[0], arguments.flags, n=1, cutoff=0.5)

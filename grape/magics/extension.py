@@ -120,7 +120,8 @@ def _add_magics(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
         try:
             print(run_command(line))
         except GrapeError as error:
-            raise IPythonUsageError(f"%grape: {error}") from None
+            message = str(error)
+            raise IPythonUsageError(message if message.startswith("%grape") else f"%grape: {message}") from None
 
     @no_var_expand
     @output_can_be_silenced

@@ -73,7 +73,11 @@ def build_report(evidence: CellEvidence, findings: Sequence[Finding]) -> Report:
 
 
 def _region_report(evidence: CellEvidence, region: RegionEvidence) -> RegionReport:
-    """A speed-up stands only where a GPU was timed, and both sides often enough."""
+    """A speed-up stands only where a GPU was timed, and both sides often enough; a cell in which nothing was replayed
+    shows no replays of an earlier one.
+    """
     report = RegionReport.of(region)
+    if report.outcome == "observed" and not report.replays:
+        return replace(report, after_ms=None, speedup=None, verified=None)
     fewest = min((m.n for m in (report.before_ms, report.after_ms) if m), default=0)
     return report if gpu_measured(evidence) and fewest >= FEWEST_SAMPLES else replace(report, speedup=None)

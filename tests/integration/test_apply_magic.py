@@ -58,7 +58,9 @@ class Kernel:
                 printed.append(content["text"])
             elif message["msg_type"] == "status" and content["execution_state"] == "idle":
                 break
-        reply = self.client.get_shell_msg(timeout=60)["content"]
+        while (message := self.client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != request:
+            pass  # a kernel that started slowly answers more than once that it is there
+        reply = message["content"]
         error = f"{reply['ename']}: {reply['evalue']}" if reply["status"] == "error" else None
         return "".join(printed), reply.get("payload", []), error
 
@@ -117,8 +119,8 @@ def test_numbers_that_there_are_not(kernel: Kernel) -> None:
     kernel.run("%%grape\nx = 1")
     assert kernel.run("%grape diff")[0] == "no fix: no finding of the last report has a rewrite of source\n"
     for line, said in (
-        ("%grape apply 7", "no fix 7 in the last report (there is none); see %grape diff"),
+        ("%grape apply 7", "%grape: no fix 7 in the last report (there is none); see %grape diff"),
         ("%grape diff one", "%grape diff takes a number from %grape diff, not 'one'"),
-        ("%grape apply", "no fix of the last report is verified; choose one: %grape diff, then %grape apply N"),
+        ("%grape apply", "%grape: no fix of the last report is verified; choose one: %grape diff, then %grape apply N"),
     ):
-        assert kernel.run(line)[2] == f"UsageError: %grape: {said}"
+        assert kernel.run(line)[2] == f"UsageError: {said}"

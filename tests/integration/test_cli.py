@@ -36,7 +36,10 @@ def failed(capsys: pytest.CaptureFixture[str], code: int, *argv: str | Path) -> 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "no command; write grape run NOTEBOOK, apply NOTEBOOK, demo, doctor, explain CODE or view FILE.json"),
+        (
+            [],
+            "no command; write grape run NOTEBOOK, advise NOTEBOOK, apply NOTEBOOK, compare A.json B.json, demo",
+        ),
         (["--verbose"], "unknown option '--verbose'; write grape run NOTEBOOK"),
         (["rnu", "x.ipynb"], "invalid choice: 'rnu'"),
         (["run"], "the following arguments are required: NOTEBOOK; see grape run --help"),

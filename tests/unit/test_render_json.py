@@ -93,6 +93,15 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+def test_a_cell_without_replays_shows_none_of_an_earlier_cell() -> None:
+    earlier = {"verified": "identical", "after_ms": measured(1.14)}
+    [row] = build_report(cell(region(outcome="observed", **earlier)), ()).to_dict()["regions"]
+    assert (row["after_ms"], row["verified"], row["speedup"]) == (None, None, None)
+    assert row["before_ms"] is not None
+    [row] = build_report(cell(region(replays=58, **earlier)), ()).to_dict()["regions"]
+    assert (row["after_ms"]["median"], row["verified"]) == (1.14, "identical")
+
+
 def odd_report() -> Report:
     where = Position(file="In[1]", line=2, function="f")
     evidence = (("nan", math.nan), ("inf", math.inf), ("where", where), ("set", {3, 1}), ("map", {1: (True, None)}))

@@ -62,6 +62,29 @@ CASES = [
         ("losses", "mean"),
     ),
     Case(
+        "append below a mode of torch",
+        "GR101",
+        5,
+        """\
+        losses = []
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            offset = 1.0
+            for x in xs:
+                losses.append((f(x).sum() + offset).item())
+            last = losses[-1]
+        """,
+        """\
+        losses = []
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            offset = 1.0
+            for x in xs:
+                losses.append((f(x).sum() + offset).detach().clone())
+            losses[:] = [value.item() for value in losses]
+            last = losses[-1]
+        """,
+        ("losses", "last"),
+    ),
+    Case(
         "append what is changed in place afterwards",
         "GR101",
         5,
@@ -536,6 +559,20 @@ REFUSED = [
         "line 3: `a` is used before",
     ),
     ("GR101", 2, "for x in xs:\n    a.append(x.item())", "`a` is made elsewhere"),
+    (
+        "GR101",
+        4,
+        "a = []\nwith lock:\n    for x in xs:\n        a.append(x.item())",
+        "or in another block than the loop",
+    ),
+    ("GR101", 4, "a = []\nif xs:\n    for x in xs:\n        a.append(x.item())", "or in another block than the loop"),
+    (
+        "GR101",
+        5,
+        "a = []\nwith torch.no_grad():\n    a.append(0.0)\n    for x in xs:\n        a.append(x.item())",
+        "line 3: `a` is used before",
+    ),
+    ("GR101", 1, "a[:] = [x.item() for x in a]", "the comprehension does nothing but read"),
     ("GR101", 3, "a = [1.0]\nfor x in xs:\n    a.append(x.item())", "`a` is not made as an empty list"),
     ("GR101", 4, "a = []\na.append(0.0)\nfor x in xs:\n    a.append(x.item())", "line 2: `a` is used before"),
     (

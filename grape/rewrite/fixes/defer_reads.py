@@ -11,6 +11,7 @@ clone keeps what the tensor held at that time. Refused wherever something in the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -26,6 +27,7 @@ _CASTS = ("float", "int")
 _METHODS = ("item", "tolist")
 _KEPT_ON_DEVICE = ("detach", "cpu")
 _SHOWS = ("print", "display", "format", "str", "repr")
+_MODES = ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast")
 _COMPREHENDED_BY = ("sum", "list", "tuple", "max", "min", "sorted")
 
 
@@ -150,6 +152,8 @@ def _in_comprehension(code: Code, read: _Read, outer: cst.ListComp | cst.Generat
         user = code.parent(holder) if isinstance(holder, cst.Arg) else None
         if not isinstance(user, cst.Call) or call_name(user) not in _COMPREHENDED_BY or len(user.args) != 1:
             return Refused(why="what takes the values may stop before the last one", line=code.line(outer))
+    if isinstance(read.tensor, cst.Name) and same(read.tensor, outer.for_in.target):
+        return Refused(why="the comprehension does nothing but read", line=code.line(outer))
     name = code.fresh("value")
     values = cst.ListComp(elt=_kept(read), for_in=outer.for_in)
     loop = cst.CompFor(target=cst.Name(name), iter=values, whitespace_before=cst.SimpleWhitespace(" "))
@@ -203,18 +207,32 @@ def _key(subscript: cst.Subscript) -> cst.BaseExpression | None:
 def _loop_below_definition(
     code: Code, name: str, container: cst.BaseExpression, loops: list[Loop]
 ) -> tuple[Loop, cst.CSTNode] | Refused:
-    """The loop that stands in one suite with ``name = []``, below it."""
+    """The loop that stands in one suite with ``name = []``, below it, or in a ``with torch.no_grad():`` there."""
     for loop in loops:
-        block = code.block(loop)
-        above = block.statements[: block.index(loop)] if block is not None else []
-        for statement in reversed(above):
+        for statement in _statements_above(code, loop):
             if not any(code.is_stored(use) for use in code.uses(name, statement)):
                 continue
             small = only_statement(statement)
             if isinstance(small, cst.Assign) and len(small.targets) == 1 and _is_empty(small.value, container):
                 return loop, statement
             return Refused(why=f"`{name}` is not made as an empty list just before the loop", line=code.line(statement))
-    return Refused(why=f"`{name}` is made elsewhere, or uses of it stand between", line=code.line(container))
+    return Refused(why=f"`{name}` is made elsewhere, or in another block than the loop", line=code.line(container))
+
+
+def _statements_above(code: Code, loop: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """What surely ran before `loop`, the last first: in its suite, and around blocks that only set a mode of torch."""
+    below: cst.CSTNode | None = loop
+    while below is not None:
+        block = code.block(below)
+        if block is None:
+            return
+        yield from reversed(block.statements[: block.index(below)])
+        around = code.parent(block.holder)
+        below = around if isinstance(around, cst.With) and _sets_a_mode(around) else None
+
+
+def _sets_a_mode(block: cst.With) -> bool:
+    return all(item.asname is None and call_name(item.item).rpartition(".")[2] in _MODES for item in block.items)
 
 
 def _is_empty(value: cst.BaseExpression, container: cst.BaseExpression) -> bool:
