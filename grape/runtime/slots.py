@@ -38,6 +38,7 @@ class Slot:
         "_templates",
         "address",
         "cdata",
+        "graphs",
         "idle",
         "keeper",
         "predicted",
@@ -57,6 +58,8 @@ class Slot:
             self.address = self._reservation.address
         self._templates: dict[Any, tuple[torch.Tensor, int, int]] = {}
         self._storages: list[Any] = []
+        self.graphs = 0
+        """So many graphs read or write here by address, also those of other owners, which read its results."""
         self.vacate()
 
     def vacate(self) -> None:
@@ -235,10 +238,10 @@ _orphans: list[Slot] = []
 
 
 def _give_back(backend: Backend, slots: list[Slot]) -> None:
-    """Release those in which nobody lives; keep the others in the list."""
-    free = [slot for slot in slots if not slot.occupied]
+    """Release those in which nobody lives and that no graph uses; keep the others in the list."""
+    free = [slot for slot in slots if not slot.occupied and not slot.graphs]
     if free:
-        slots[:] = [slot for slot in slots if slot.occupied]
+        slots[:] = [slot for slot in slots if slot not in free]
         backend.synchronize()  # work that was enqueued may still use them
         for slot in free:
             slot.release()
@@ -248,5 +251,8 @@ def _bequeath(
     backend: Backend, slots: dict[Any, Slot], outgrown: list[tuple[Hashable, Slot]], left: list[Slot]
 ) -> None:
     """A store was forgotten: what lives in its slots stays where it is."""
-    _orphans.extend((*slots.values(), *(slot for _, slot in outgrown), *left))
+    inherited = (*slots.values(), *(slot for _, slot in outgrown), *left)
+    for slot in inherited:
+        slot.graphs = 0  # whoever could replay one held the store
+    _orphans.extend(inherited)
     _give_back(backend, _orphans)

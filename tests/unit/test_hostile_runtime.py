@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.region import Region
 from tests.property.programs import Twins, World, eager_to_graph
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -342,3 +343,38 @@ def test_a_call_that_asks_where_its_argument_lies(name: str) -> None:
     with torch.no_grad():
         twins.calls_of(at_the_beginning, TIMES)
         twins.calls_of(further_on, TIMES)
+
+
+# -- several regions ---------------------------------------------------------------------------------------------------
+
+
+def test_memory_that_another_regions_graph_reads_is_not_given_back() -> None:
+    """The first region's result is read where it lies by the second's graph, which outlives the first (R1)."""
+    weight = torch.randn(4, 4)
+
+    def first(x: torch.Tensor) -> torch.Tensor:
+        return ((x @ weight).tanh() + 1) * 2
+
+    def second(h: torch.Tensor) -> torch.Tensor:
+        return ((h @ weight).tanh() - 1) * 3
+
+    served = GraphedFunction(first, backend=TapeBackend(poison=True), tolerance=0.0)
+    one = served._make_region()
+    other = Region(one.situation, second, second, "second", one.at)
+    with torch.no_grad(), eager_to_graph(in_place=True):
+        for _ in range(TIMES):
+            x = torch.randn(3, 4)
+            assert torch.equal(other.call((one.call((x,), {}),), {}), second(first(x)))
+        entry = other.entries[0]
+        assert entry.placeholders.forwarded == [0]
+        one.release()
+        slot = entry.placeholders.slots[0]
+        assert slot in list(one.situation.store)
+        assert slot.nbytes > 0
+        replays = other.replays
+        for _ in range(TIMES):
+            h = torch.randn(3, 4)
+            assert torch.equal(other.call((h,), {}), second(h))
+        assert other.replays > replays
+        other.release()
+        assert slot not in list(one.situation.store)
