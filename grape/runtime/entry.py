@@ -14,7 +14,8 @@ from .backends.protocol import Backend, Graph, MemoryMoved
 from .guards import GuardSet
 from .ledger import Ledger
 from .outputs import Outputs
-from .placeholders import Placeholders, distinct
+from .placeholders import Placeholders, distinct, whole
+from .predication.arms import Arms
 from .prologue import Prologue
 from .recipe import Recipe
 from .slots import Slot
@@ -72,6 +73,8 @@ class Entry:
     modes: tuple[Any, ...] = ()
     modes_now: Callable[[], tuple[Any, ...]] = tuple
     """What the modes were at capture, and how to find out what they are; see `environment`."""
+    arms: Arms | None = None
+    """Which branches a replay took, where the device decides; one that was not compared yet is not used."""
     acted: bool = False
     """Whether the last attempt to serve a call has changed anything but this graph's own memory."""
     blocker: Slot | None = None
@@ -141,9 +144,13 @@ class Entry:
             arrived = outcome.tensors
         if astray or arrived:
             self._copy_in(leaves, astray, arrived)
+        undo = None if self.arms is None or self.arms.complete else self._undo()
         try:
             self.graph.replay()
         except MemoryMoved:
+            return MISMATCH
+        if self.arms is not None and undo is not None and not self.arms.known():
+            undo()
             return MISMATCH
         self.acted = self.effectful
         if not self.effectful:
@@ -163,6 +170,21 @@ class Entry:
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
         """What the call returns, from what the last replay left; changed containers are changed on the way."""
         return self.recipe.serve(leaves, containers, self.outputs.hand_out())
+
+    def _undo(self) -> Callable[[], None]:
+        """Takes back what the next replay does, but for its outputs."""
+        if not self.effectful:
+            return lambda: None
+        state = self.backend.rng_state()
+        in_place = [self.placeholders.tensors[i] for i in set(self.written).intersection(self.placeholders.in_place)]
+        kept = [(whole(tensor), whole(tensor).clone()) for tensor in (*self.changed, *in_place)]
+
+        def undo() -> None:
+            self.backend.set_rng_state(state)
+            for tensor, before in kept:
+                tensor.copy_(before)
+
+        return undo
 
     def _overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
         """Is an argument the very memory that the region reads or writes from outside? At capture it was not."""
