@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ..model import OpRecord, Position, Refused, Trace
 from ..tracing import RecordedCall, Recorder, Tracer, record
@@ -28,7 +29,7 @@ from .guards import GuardSet, TooLarge
 from .lockstep import Diverged, HostConstants, Lockstep
 from .outputs import Outputs
 from .placeholders import Placeholders, distinct, whole
-from .predication import DECISION, Arms, NodeLowering, Surveyed, survey
+from .predication import DECISION, Arms, Flag, NodeLowering, Surveyed, survey
 from .prologue import Prologue, build_prologue
 from .recipe import ArgumentView, Outside, Recipe, write_recipe
 from .redirect import out_form, redirect
@@ -422,6 +423,8 @@ class _Capture:
             lockstep.finish()
             if not self.guards.holds():
                 raise _Stop(Refused(code="GR404", why=f"the call changes {self.guards.difference()}"))
+            if lowering is not None and any(isinstance(leaf, Flag) for leaf in tree_leaves(result)):
+                raise _Stop(Refused(code="GR102", why="it returns a truth value that is only known on the device"))
             leaving = flatten((result, cap_args, cap_kwargs), "result")
             if lowering is not None:
                 self.check_lowering(lowering, leaving)

@@ -112,7 +112,7 @@ class NodeLowering(SelectLowering):
         with torch.no_grad():
             on = first.clone()
         with self._backend.while_body(on), self._within(key, 0), self._mode.observed(state):
-            self._mark(None, None)
+            self._mark_iteration()
             with unchanged(body_fn, state.values):
                 after = body_fn(*state.values)
             state.advance(after)
@@ -178,6 +178,13 @@ class NodeLowering(SelectLowering):
             self.checks[checked:] = [
                 replace(check, failed=torch.logical_and(pred, check.failed)) for check in self.checks[checked:]
             ]
+
+    def _mark_iteration(self) -> None:
+        """Tell one iteration from several: only the second sees what the first handed on."""
+        with torch.no_grad(), self._mode.aside(), self._outside():
+            ran, ran_again = self.arms.new(), self.arms.new()
+            ran_again.logical_or_(ran)
+            ran.fill_(True)
 
     def _mark(self, mask: torch.Tensor | None, pred: torch.Tensor | None) -> None:
         """Note at replay that this place was reached where `mask` and `pred` are true (None: always)."""
@@ -252,6 +259,7 @@ class _LoopState:
         self._live = live
         self._touched: set[int] = set()
         self._overwritten: set[int] = set()
+        self._own: dict[int, StorageWeakRef] = {}
         self._after: tuple[Any, ...] = ()
         with torch.no_grad(), self._mode.aside():
             self.values = tuple([self._fixed(value, lowering.device) for value in carried])
@@ -278,7 +286,12 @@ class _LoopState:
         self._overwritten.update(_storage(tensor) for tensor in written_by(func, args, kwargs))
 
     def made(self, func: Any, result: Any) -> None:
-        """What an operator makes is of no interest here."""
+        if func.is_view or func._schema.is_mutable:
+            return
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                # The weak reference keeps the address of the storage object from being used again.
+                self._own.setdefault(_storage(leaf), StorageWeakRef(leaf.untyped_storage()))
 
     def advance(self, after: tuple[Any, ...]) -> None:
         """Record that the next iteration sees `after`."""
@@ -335,6 +348,10 @@ class _LoopState:
         if _storage(fixed) not in self._overwritten:
             if fixed is new:
                 return value
+            shared = self._mode.ties.partners(new) | ({_storage(new)} - self._own.keys())
+            if shared & self._overwritten:
+                # The next iteration of a plain program would see later writes; a copy does not.
+                raise refuse("a loop hands on memory that it writes", "GR102")
             self._mode.ties.tie(fixed, value)
             self._mode.ties.tie(fixed, new)
             return fixed

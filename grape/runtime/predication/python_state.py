@@ -65,12 +65,16 @@ def unchanged(body: Callable[..., Any], operands: tuple[Any, ...] = ()) -> Itera
     except TooLarge as error:
         raise refuse(f"{error}, so it is not known what a body changes") from error
     try:
-        yield
-    except BaseException:
+        try:
+            yield
+        except BaseException:
+            if not snapshot.holds():
+                snapshot.restore()
+            raise
         if not snapshot.holds():
+            difference = snapshot.difference()
             snapshot.restore()
-        raise
-    if not snapshot.holds():
-        difference = snapshot.difference()
-        snapshot.restore()
-        raise refuse(f"a body that the device may skip changes {difference}", "GR404")
+            raise refuse(f"a body that the device may skip changes {difference}", "GR404")
+    finally:
+        # It refers to itself: without this, tensors of the capture would live until the next collection.
+        vars(snapshot).clear()

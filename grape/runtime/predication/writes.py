@@ -93,6 +93,10 @@ class Ties:
             if not partner.expired()
         ]
 
+    def partners(self, tensor: torch.Tensor) -> set[int]:
+        """The addresses of the live storages that may, in a plain program, be that of `tensor`."""
+        return {partner.cdata for partner in self._alive(tensor)}
+
     def _alive(self, tensor: torch.Tensor) -> list[StorageWeakRef]:
         partners = self._partners.get(tensor.untyped_storage()._cdata, {})
         return [partner for partner in partners.values() if not partner.expired()]
