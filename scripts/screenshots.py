@@ -2,7 +2,7 @@
 
     python scripts/screenshots.py [--view FILE.json] [--folder docs/images]
 
-Runs notebooks/quickstart.ipynb under this machine's device and photographs the report widget of its last %%grape cell.
+Runs notebooks/quickstart.ipynb under this machine's device and photographs the report widget of its first %%grape cell.
 With --view, a recorded report (see benchmarks/record_view.py) is photographed instead, in a page of its own. Needs
 Chromium, playwright and jupyterlab, all of the test extra.
 """
@@ -25,19 +25,19 @@ from tests.browser.server import FLAGS, chromium_path, serve
 
 ROOT = Path(__file__).resolve().parents[1]
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-SIZE = {"width": 1240, "height": 1100}
+SIZE = {"width": 1240, "height": 2000}  # the whole view below the toolbar
 
 
 def of_a_notebook(browser: Any, folder: Path) -> None:
-    """The widget below the last cell under %%grape, in both themes."""
+    """The widget below the first cell under %%grape, in both themes."""
     with tempfile.TemporaryDirectory() as home, serve(Path(home)) as jupyter:
         shutil.copy(ROOT / "notebooks" / "quickstart.ipynb", jupyter.folder)
-        page = browser.new_context(viewport=SIZE, device_scale_factor=2).new_page()
+        page = browser.new_context(viewport=SIZE, device_scale_factor=1.5).new_page()
         page.goto(f"{jupyter.url}/lab/tree/quickstart.ipynb")
         wait_for_notebook(page)
         run_all(page)
         page.wait_for_selector(".grape-report canvas")
-        view = page.locator(".grape-report").last
+        view = page.locator(".grape-report").first
         view.scroll_into_view_if_needed()
         for name, theme in THEMES.items():
             page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
@@ -57,7 +57,7 @@ def of_a_file(browser: Any, folder: Path, file: Path) -> None:
         if grape(["view", str(file), "--out", str(target)]):
             sys.exit(1)
         for name in THEMES:
-            page = browser.new_context(viewport=SIZE, device_scale_factor=2, color_scheme=name).new_page()
+            page = browser.new_context(viewport=SIZE, device_scale_factor=1.5, color_scheme=name).new_page()
             page.goto(target.as_uri())
             page.wait_for_selector(".grape-report")
             settle(page)
