@@ -94,8 +94,8 @@ class Tracer(TorchDispatchMode):
     def enter(self) -> None:
         """Join the mode stack, muted."""
         if not self.on_stack:
-            _push_mode(self)
             self.on_stack = True
+            _push_mode(self)
             self.mute()
 
     def leave(self) -> None:
@@ -202,10 +202,10 @@ def record(
     recorder = Recorder(device, leaves, keep=keep)
     stays = tracer.on_stack
     start = time.perf_counter_ns()
-    tracer.enter()
-    tracer.listen(recorder)
-    tracer.on_wait = on_wait
-    try:
+    try:  # from here on an interrupt may come
+        tracer.enter()
+        tracer.listen(recorder)
+        tracer.on_wait = on_wait
         tracer.watch()
         with _autocast_cache_off():
             result = body()

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.region import Region
+from grape.tracing import Tracer
 from tests.property.programs import Twins, World, eager_to_graph
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -378,3 +379,19 @@ def test_memory_that_another_regions_graph_reads_is_not_given_back() -> None:
         assert other.replays > replays
         other.release()
         assert slot not in list(one.situation.store)
+
+
+# -- interrupts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["listen", "watch"])
+def test_an_interrupt_while_the_tracer_is_set_up_leaves_no_mode(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fixture `nothing_survives` looks at the stack of modes."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tracer, step, interrupted)
+    served = GraphedFunction(work, backend=TapeBackend(poison=True), tolerance=0.0)
+    with pytest.raises(KeyboardInterrupt), torch.no_grad():
+        served(torch.ones(3, 4), torch.ones(4, 4))
