@@ -1,0 +1,45 @@
+"""What the graphs of many shapes cost, store by store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Estimate", "StoreAccount"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Bytes that were not measured: `nbytes` follows from the sizes of `measured` executables out of `of`."""
+
+    nbytes: int
+    measured: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAccount:
+    """Bytes by store. `executable_bytes` are on the device; `record_bytes`, `base_bytes` and `graph_bytes` on the host.
+
+    `alone` counts the shapes that share no executable. `refused` counts shapes that a device stopped accepting.
+    """
+
+    shapes: int
+    classes: int
+    alone: int
+    executables: int
+    executable_bytes: int
+    record_bytes: int
+    base_bytes: int
+    graphs: int
+    graph_bytes: int
+    launches: int
+    switches: int
+    instantiations: int
+    evictions: int
+    refused: int
+    all_resident: Estimate
+    """What an executable for each shape would need on the device."""
+
+    @property
+    def host_bytes(self) -> int:
+        return self.record_bytes + self.base_bytes + self.graph_bytes

@@ -1,0 +1,81 @@
+"""Which executables stay on the device: those whose absence would cost the most, within a number and a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Limits", "Resident", "Usage", "evictions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """At most so many executables, of so many bytes in all on the device; None where bytes are not limited."""
+
+    executables: int
+    nbytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """An executable. `benefit_ns`: recent calls times what each would have cost without it, in nanoseconds."""
+
+    number: int
+    nbytes: int
+    benefit_ns: float
+
+
+class Usage:
+    """Calls per key, each counting half after `half_life` further calls: what was hot long ago is not hot."""
+
+    def __init__(self, half_life: int = 1024) -> None:
+        self._half_life = half_life
+        self._now = 0
+        self._weights: dict[Hashable, tuple[float, int]] = {}
+
+    def touch(self, *keys: Hashable) -> None:
+        """One call that counts for all these keys."""
+        self._now += 1
+        for key in keys:
+            self._weights[key] = (self.weight(key) + 1.0, self._now)
+
+    def weight(self, key: Hashable) -> float:
+        weight, since = self._weights.get(key, (0.0, self._now))
+        return float(weight * 0.5 ** ((self._now - since) / self._half_life))
+
+    def forget(self, key: Hashable) -> None:
+        self._weights.pop(key, None)
+
+
+def evictions(
+    residents: Sequence[Resident], limits: Limits, *, nbytes: int = 0, count: int = 0, worth_ns: float | None = None
+) -> tuple[int, ...] | None:
+    """Whom to evict so that `count` more executables of `nbytes` in all fit; None if that is impossible.
+
+    The least useful goes first: by benefit where executables are too many, by benefit per byte where they are too
+    large. With `worth_ns` the evicted ones together must be worth less.
+    """
+    remaining = {resident.number: resident for resident in residents}
+    used = sum(resident.nbytes for resident in residents)
+    gone: list[Resident] = []
+    while True:
+        too_many = len(remaining) + count > limits.executables
+        too_large = limits.nbytes is not None and used + nbytes > limits.nbytes
+        if not too_many and not too_large:
+            break
+        if not remaining:
+            return None
+        least = min(remaining.values(), key=_usefulness_per_byte if too_large else _usefulness)
+        gone.append(remaining.pop(least.number))
+        used -= least.nbytes
+    if worth_ns is not None and gone and sum(resident.benefit_ns for resident in gone) >= worth_ns:
+        return None
+    return tuple(resident.number for resident in gone)
+
+
+def _usefulness(resident: Resident) -> tuple[float, int]:
+    return resident.benefit_ns, resident.number
+
+
+def _usefulness_per_byte(resident: Resident) -> tuple[float, int]:
+    return resident.benefit_ns / max(resident.nbytes, 1), resident.number

@@ -1,0 +1,242 @@
+"""Classes, residency, updates of the tape, and what the store does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+
+from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.compression import Admitted, Base, ExecutableStore, Launched, Limits, NotAdmitted, Unavailable
+from grape.runtime.compression.classes import Classes
+from grape.runtime.compression.residency import Resident, Usage, evictions
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def backend() -> Iterator[TapeBackend]:
+    made = TapeBackend(poison=True, node_bytes=100)
+    yield made
+    made.close()
+
+
+def _chain(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x * 2) + x.shape[0]
+
+
+def _branch(backend: TapeBackend, x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    with backend.if_body(x.sum() > 0):
+        y.add_(x.shape[0])
+    return y + 1
+
+
+TOPOLOGIES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[torch.Tensor], Any], bool]] = {
+    "another length": (_chain, _chain, True),
+    "another function": (torch.tanh, torch.exp, True),
+    "another scalar": (lambda x: x + 1, lambda x: x + 2.5, True),
+    "another constant": (lambda x: x + torch.tensor([1.0]), lambda x: x * torch.tensor([2.0]), True),
+    "a flat constant of another length": (lambda x: torch.tensor([1.0]), lambda x: torch.tensor([2.0, 3.0]), True),
+    "a constant of another extent": (lambda x: torch.tensor([[1.0]]), lambda x: torch.tensor([[2.0, 3.0]]), False),
+    "one node more": (torch.tanh, lambda x: torch.tanh(x) + 1, False),
+    "in place or not": (lambda x: x + 1, lambda x: x.add_(1), False),
+}
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_what_an_update_takes(backend: TapeBackend, name: str) -> None:
+    first, second, takes = TOPOLOGIES[name]
+    x, z = torch.linspace(-1, 1, 6), torch.linspace(-1, 1, 9)
+    one, out_one = backend.capture(lambda: first(x))
+    two, out_two = backend.capture(lambda: second(z))
+    executable = one.instantiate()
+    assert (one.topology == two.topology) is takes
+    assert executable.update_from(two) is takes
+    executable.replay()
+    wanted, out = (second(z), out_two) if takes else (first(x), out_one)
+    if name != "in place or not":
+        assert torch.equal(out, wanted)
+    executable.release()
+    with pytest.raises(RuntimeError, match="released"):
+        executable.replay()
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_bodies_are_updated_from_parameters_alone(backend: TapeBackend, sign: float) -> None:
+    x, z = torch.ones(4), torch.ones(7)
+    one, _ = backend.capture(lambda: _branch(backend, x))
+    two, out = backend.capture(lambda: _branch(backend, z))
+    parameters, attachment = two.parameters(), two.attachment
+    executable = one.instantiate()
+    two.release()
+    assert executable.update_nodes(list(enumerate(parameters)), attachment)
+    z.fill_(sign)
+    executable.replay()
+    assert torch.equal(out, z * 2 + (7 if sign > 0 else 0) + 1)
+
+
+def test_a_refused_node_changes_nothing(backend: TapeBackend) -> None:
+    x = torch.ones(4)
+    graph, out = backend.capture(lambda: _chain(x))
+    other, _ = backend.capture(lambda: (x * 3, torch.tensor([1.0])))
+    executable = graph.instantiate()
+    scaled, constant = other.parameters()
+    assert not executable.update_nodes([(0, scaled), (1, constant)], graph.attachment)
+    executable.replay()
+    assert torch.equal(out, _chain(x))
+
+
+def test_graphs_that_draw_share_with_nobody(backend: TapeBackend) -> None:
+    graph, _ = backend.capture(lambda: torch.rand(3))
+    assert graph.topology is None
+
+
+def test_classes_try_the_largest_first_and_few() -> None:
+    classes, base = Classes(), Base([b"node"])
+    tried: list[set[object]] = []
+
+    def accepts(one: Any) -> bool:
+        tried.append(set(one.shapes))
+        return False
+
+    for shape in range(9):
+        assert classes.place(shape, "same", accepts=lambda _: False, found=lambda: base) is not None
+    assert classes.trials == 0 + 1 + 2 + 3 + 4 * 5
+    for shape in (9, 10):
+        classes.place(shape, "same", accepts=lambda one: 0 in one.shapes, found=lambda: base)
+    assert classes.of(9) is classes.of(0) is classes.of(10)
+    assert classes.place(11, "other", accepts=accepts, found=lambda: None) is None and not tried
+    assert classes.place(12, "same", accepts=accepts, found=lambda: None) is None
+    assert tried == [{0, 9, 10}, {1}, {2}, {3}]
+    with pytest.raises(ValueError, match="already"):
+        classes.place(9, "same", accepts=accepts, found=lambda: base)
+    assert classes.remove(9) is None and classes.remove(10) is None
+    assert classes.remove(0) is not None and len(classes) == 8
+
+
+@pytest.mark.parametrize(
+    ("limits", "room", "gone"),
+    [
+        (Limits(executables=3, nbytes=None), {}, ()),
+        (Limits(executables=3, nbytes=None), {"count": 1}, (2,)),
+        (Limits(executables=3, nbytes=None), {"count": 1, "worth_ns": 5.0}, None),
+        (Limits(executables=3, nbytes=None), {"count": 1, "worth_ns": 6.0}, (2,)),
+        (Limits(executables=9, nbytes=150), {}, (3,)),  # 20 ns for 100 bytes is less than 5 for 10
+        (Limits(executables=9, nbytes=150), {"count": 1, "nbytes": 140}, (3, 1)),
+        (Limits(executables=9, nbytes=150), {"count": 1, "nbytes": 151}, None),
+        (Limits(executables=0, nbytes=None), {"count": 1}, None),
+        (Limits(executables=0, nbytes=None), {}, (2, 1, 3)),
+    ],
+)
+def test_the_least_useful_go(limits: Limits, room: dict[str, Any], gone: tuple[int, ...] | None) -> None:
+    residents = [
+        Resident(number=1, nbytes=50, benefit_ns=15.0),
+        Resident(number=2, nbytes=10, benefit_ns=5.0),
+        Resident(number=3, nbytes=100, benefit_ns=20.0),
+    ]
+    assert evictions(residents, limits, **room) == gone
+
+
+def test_what_was_hot_cools_down() -> None:
+    usage = Usage(half_life=10)
+    for _ in range(8):
+        usage.touch("old")
+    for _ in range(40):
+        usage.touch("new")
+    assert 0 < usage.weight("old") < 1 < usage.weight("new")
+    usage.forget("new")
+    assert usage.weight("new") == 0
+
+
+class Clock:
+    """Time stands still but where a test moves it."""
+
+    now = 0
+
+    def __call__(self) -> int:
+        self.now += 10
+        return self.now
+
+
+def _shapes(
+    backend: TapeBackend, store: ExecutableStore, *lengths: int
+) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    made = {}
+    for n in lengths:
+        place = torch.linspace(-1, 1, n)
+        graph, out = backend.capture(lambda place=place: _chain(place))
+        assert isinstance(store.admit(n, graph, lambda launch: launch() is None), Admitted)
+        made[n] = place, out
+    return made
+
+
+def test_one_executable_serves_all_and_records_are_small(backend: TapeBackend) -> None:
+    store = ExecutableStore(limits=Limits(executables=1, nbytes=None), graph_budget_bytes=0)
+    made = _shapes(backend, store, *range(3, 23))
+    for n, (place, out) in made.items():
+        place.mul_(3)
+        assert isinstance(store.replay(n), Launched)
+        assert torch.equal(out, _chain(place))
+    account = store.account()
+    assert (account.shapes, account.classes, account.executables, account.graphs) == (20, 1, 1, 1)
+    assert account.executable_bytes == 300 == backend.memory().executable_bytes
+    assert account.all_resident.nbytes == 20 * 300 and account.all_resident.measured == 1
+    assert account.switches == 20 and account.instantiations == 1
+    store.release()
+
+
+def test_a_shape_that_paid_for_it_gets_its_own(backend: TapeBackend) -> None:
+    store = ExecutableStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())
+    made = _shapes(backend, store, 4, 5)
+    for _ in range(20):
+        assert isinstance(store.replay(4), Launched) and isinstance(store.replay(5), Launched)
+    before = store.account()
+    assert before.executables == 2
+    assert all(store.replay(n) == Launched(switch_ns=0) for n in (4, 5, 4, 5))
+    store.limits = Limits(executables=1, nbytes=None)
+    store.apply_limits()
+    assert store.account().evictions == 1
+    assert [store.replay(n) == Launched(switch_ns=0) for n in (4, 5)].count(True) <= 1
+    assert torch.equal(made[5][1], _chain(made[5][0]))
+
+
+def test_no_room_is_an_answer(backend: TapeBackend) -> None:
+    store = ExecutableStore()
+    made = _shapes(backend, store, 4, 5)
+    store.limits = Limits(executables=4, nbytes=299)
+    store.apply_limits()
+    assert store.replay(4) == Unavailable(why="there is no room for an executable on the device")
+    graph, _ = backend.capture(lambda: _chain(made[4][0]))
+    assert isinstance(store.admit(6, graph, lambda launch: True), NotAdmitted)
+    graph.replay()  # it is still the caller's
+    store.limits = Limits(executables=4, nbytes=300)
+    assert isinstance(store.replay(4), Launched)
+    assert isinstance(store.replay(99), Unavailable)
+
+
+def test_a_wrong_replay_is_not_admitted_and_an_exception_leaves_nothing(backend: TapeBackend) -> None:
+    store = ExecutableStore()
+    made = _shapes(backend, store, 4)
+    graph, _ = backend.capture(lambda: _chain(torch.ones(5)))
+    assert isinstance(store.admit(5, graph, lambda launch: False), NotAdmitted)
+
+    def interrupted(launch: Callable[[], None]) -> bool:
+        launch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.admit(5, graph, interrupted)
+    assert 5 not in store and store.account().shapes == 1
+    made[4][1].zero_()
+    assert isinstance(store.replay(4), Launched)
+    assert torch.equal(made[4][1], _chain(made[4][0]))
+    store.release()
+    assert backend.memory().executable_bytes == 0
