@@ -90,6 +90,7 @@ def test_a_refused_node_changes_nothing(backend: TapeBackend) -> None:
     executable = graph.instantiate()
     scaled, constant = other.parameters()
     assert not executable.update_nodes([(0, scaled), (1, constant)], graph.attachment)
+    assert executable.update_nodes([], graph.attachment)  # nothing was left behind for the next update either
     executable.replay()
     assert torch.equal(out, _chain(x))
 

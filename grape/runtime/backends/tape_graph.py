@@ -13,7 +13,19 @@ from torch.utils._pytree import tree_leaves
 from .protocol import MemoryMoved
 from .tape_memory import bare, poison
 
-__all__ = ["Attachment", "Constant", "External", "IfStep", "Operation", "Step", "TapeGraph", "WhileStep", "every_step"]
+__all__ = [
+    "Attachment",
+    "Constant",
+    "External",
+    "IfStep",
+    "LaunchQueue",
+    "Operation",
+    "Program",
+    "Step",
+    "TapeGraph",
+    "WhileStep",
+    "every_step",
+]
 
 
 class Step(Protocol):
