@@ -1,7 +1,8 @@
-"""Random functions with nested control flow over tensors: plain, rewritten, and rewritten under the select lowering.
+"""Random functions with nested control flow over tensors: plain, rewritten, under the select lowering, and captured.
 
 The programs are generated as source from a seed. Each runs on several inputs, so that branches go both ways; results,
-arguments and object state must have identical bits. The select lowering may refuse instead, with a reason.
+arguments and object state must have identical bits. A lowering may refuse instead, with a reason. A captured program
+is one graph that is replayed on all inputs, with conditional bodies and without. `--grape-random N` runs N programs.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import torch
 
 from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.predication import SelectLowering
+from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.predication import NodeLowering, SelectLowering, survey
+from grape.tracing import PositionFinder
 
-PROGRAMS = 1000
-CELLS = 150
-PARTS = 10
+PROGRAMS = 240
+CELLS = 40
+CAPTURED = 12
+PARTS = 4
 _CPU = torch.device("cpu")
 # More than this, and the property says little.
 MOST_REFUSED = 0.2
@@ -247,8 +251,10 @@ def _run(seed: int, outcomes: Counter[str], reasons: Counter[str]) -> None:
         outcomes["not rewritten"] += 1
         reasons[made.why] += 1
         return
-    again = rewrite_control_flow(made.source, filename="program")
-    assert not isinstance(again, Rewritten) or again.source == made.source, f"seed {seed}: rewritten twice\n{source}"
+    if seed % 5 == 0:
+        again = rewrite_control_flow(made.source, filename="program")
+        twice = f"seed {seed}: rewritten twice\n{source}"
+        assert not isinstance(again, Rewritten) or again.source == made.source, twice
     # Every other program runs on two inputs, to keep the whole test short.
     for inputs in (INPUTS[seed % 4], INPUTS[(seed + 1 + seed // 4) % 4])[: 1 + seed % 2]:
         expected = _call(source, inputs)
@@ -265,15 +271,79 @@ def _run(seed: int, outcomes: Counter[str], reasons: Counter[str]) -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_rewritten_programs_are_identical_or_refused(part: int) -> None:
+def test_rewritten_programs_are_identical_or_refused(part: int, pytestconfig: pytest.Config) -> None:
     outcomes: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    for seed in range(part, PROGRAMS, PARTS):
+    for seed in range(part, _count(pytestconfig, PROGRAMS), PARTS):
         _run(seed, outcomes, reasons)
     calls = outcomes["identical"] + outcomes["refused"]
     print(f"{dict(outcomes)}; refused {outcomes['refused'] / calls:.1%}")
     assert all(reason.strip() for reason in reasons)
     assert outcomes["identical"] > (1 - MOST_REFUSED) * calls, reasons.most_common(5)
+
+
+def _count(config: pytest.Config, usual: int) -> int:
+    return int(config.getoption("--grape-random")) or usual
+
+
+class NoBodies(TapeBackend):
+    """A backend that has selects only."""
+
+    @property
+    def conditional_bodies(self) -> bool:
+        return False
+
+
+def _replays(source: str, seed: int, backend: TapeBackend) -> Counter[str]:
+    """Capture one program and replay it on all inputs: identical to plain Python, or refused."""
+    made = rewrite_control_flow(source, filename="program")
+    if not isinstance(made, Rewritten):
+        return Counter({"not rewritten": 1})
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(compile(made.source, "program", "exec"), namespace)
+    given = tuple(torch.tensor(values) for values in INPUTS[0][:3])
+    count = INPUTS[seed % 4][3]
+    left: list[Any] = []
+
+    def call() -> Any:
+        cell = Cell(1.5)
+        held = (*given, cell.state, cell.table["k"], cell.buffer)
+        result = namespace["program"](*given, cell, count)
+        return result, held, (cell.state, cell.table["k"], cell.buffer)
+
+    def body() -> None:
+        with lowering.active():
+            left.append(call())
+
+    try:
+        with torch.no_grad():
+            surveyed = survey(backend, call, given, PositionFinder())
+            lowering = NodeLowering(backend, surveyed.choices, nullcontext)
+            graph, _ = backend.capture(body)
+    except (CaptureFailed, NameError, TypeError) as refusal:
+        return Counter({f"refused: {refusal}": 1})
+    for values in INPUTS:
+        expected = _call(source, (*values[:3], count))
+        for tensor, numbers in zip(given, values[:3], strict=True):
+            tensor.copy_(torch.tensor(numbers))
+        graph.replay()
+        found = tuple(_bits(part) for part in left[0])
+        assert found == expected, f"seed {seed}, inputs {values}, count {count}\n{source}\n{made.source}"
+    graph.release()
+    return Counter({"identical": 1, "marks": lowering.arms.count})
+
+
+@pytest.mark.parametrize("kind", [TapeBackend, NoBodies])
+def test_captured_programs_are_identical_or_refused(kind: type[TapeBackend], pytestconfig: pytest.Config) -> None:
+    outcomes: Counter[str] = Counter()
+    backend = kind(poison=True)
+    programs = _count(pytestconfig, CAPTURED)
+    for seed in range(programs):
+        outcomes += _replays(Program(seed).source(), seed, backend)
+    print({name: number for name, number in outcomes.items() if not name.startswith("refused")})
+    print([(name, number) for name, number in outcomes.most_common(12) if name.startswith("refused")])
+    assert outcomes["identical"] > (1 - 2 * MOST_REFUSED) * programs, outcomes.most_common(8)
+    backend.close()
 
 
 def _run_cell(source: str, inputs: tuple[Any, ...], select: SelectLowering | None = None) -> Any:
@@ -286,9 +356,9 @@ def _run_cell(source: str, inputs: tuple[Any, ...], select: SelectLowering | Non
     return _bits((*left, a, b, c, cell.state, cell.table["k"], cell.buffer))
 
 
-def test_rewritten_cells_are_identical_or_refused() -> None:
-    identical = 0
-    for seed in range(CELLS):
+def test_rewritten_cells_are_identical_or_refused(pytestconfig: pytest.Config) -> None:
+    identical, cells = 0, _count(pytestconfig, CELLS)
+    for seed in range(cells):
         source, inputs = Program(seed).cell(), INPUTS[seed % 4]
         made = rewrite_control_flow(source, filename="cell")
         assert isinstance(made, Rewritten)
@@ -301,4 +371,4 @@ def test_rewritten_cells_are_identical_or_refused() -> None:
             continue
         identical += 1
         assert found == expected, f"select differs: {message}"
-    assert identical > CELLS / 2
+    assert identical > cells / 2

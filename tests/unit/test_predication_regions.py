@@ -12,6 +12,7 @@ import torch
 import grape
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.graphed import GraphedFunction
+from grape.runtime.predication import flow
 
 CALLS = 24
 
@@ -165,7 +166,32 @@ def dropout_outside() -> Callable[..., Any]:
     return run
 
 
-REPLAYED = [branch, nested, heavy, in_place, state, loop, loop_swaps, loop_in_place, loop_of_branches, predicate]
+def loop_with_a_counter() -> Callable[..., Any]:
+    """The counter is a Python number that nobody reads after the loop: the device cannot count it."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return flow.loop(
+            lambda x, k: flow.both(x.abs().sum() > 3, lambda: k < 2),
+            lambda x, k: (x * 0.5, k + 1),
+            (x + 0, 0),
+            (True, False),
+        )[0]
+
+    return run
+
+
+REPLAYED = [loop_with_a_counter] + [
+    branch,
+    nested,
+    heavy,
+    in_place,
+    state,
+    loop,
+    loop_swaps,
+    loop_in_place,
+    loop_of_branches,
+    predicate,
+]
 
 
 @pytest.mark.parametrize("make", REPLAYED, ids=lambda make: make.__name__)

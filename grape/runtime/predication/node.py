@@ -108,7 +108,7 @@ class NodeLowering(SelectLowering):
         for work in self._at_work:
             work.selectable = False
         checked = len(self.checks)
-        state = _LoopState(self, key, carried, live)
+        state = _LoopState(self, key, carried)
         with torch.no_grad():
             on = first.clone()
         with self._backend.while_body(on), self._within(key, 0), self._mode.observed(state):
@@ -252,11 +252,10 @@ class _LoopState:
     contents are written back to the original after the loop. Everything else is refused.
     """
 
-    def __init__(self, lowering: NodeLowering, key: Key, carried: tuple[Any, ...], live: tuple[bool, ...]) -> None:
+    def __init__(self, lowering: NodeLowering, key: Key, carried: tuple[Any, ...]) -> None:
         self._mode = lowering._mode
         self._key = key
         self._carried = carried
-        self._live = live
         self._touched: set[int] = set()
         self._overwritten: set[int] = set()
         self._own: dict[int, StorageWeakRef] = {}
@@ -299,17 +298,17 @@ class _LoopState:
         with torch.no_grad(), self._mode.aside():
             copies = []
             mine = {_storage(tensor) for tensor in map(_tensor, self.values) if tensor is not None}
-            for index, (value, new) in enumerate(zip(self.values, after, strict=True)):
+            for value, new in zip(self.values, after, strict=True):
                 if value is new:
                     continue
-                target, source = self._pair(index, value, new)
+                target, source = self._pair(value, new)
                 if target is not None and source is not None:
                     # A body may hand on another carried value: all are read before any is written.
                     copies.append((target, source.clone() if _storage(source) in mine else source))
             for target, source in copies:
                 copy_bits(target, source)
 
-    def _pair(self, index: int, value: Any, new: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def _pair(self, value: Any, new: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if isinstance(value, Flag):
             if isinstance(new, (bool, Flag)):
                 made = new.tensor if isinstance(new, Flag) else torch.full_like(value.tensor, new)
@@ -319,7 +318,7 @@ class _LoopState:
         elif isinstance(value, torch.Tensor) and isinstance(new, torch.Tensor):
             require_alike(value, new)
             return value, new
-        elif isinstance(value, Unbound) or not self._live[index] or same_plain(value, new):
+        elif isinstance(value, Unbound) or same_plain(value, new):
             # Bound in the loop only: unbound afterwards and at the start of each iteration, so that a use fails.
             return None, None
         raise noted(
