@@ -116,7 +116,8 @@ class Entry:
     def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any], astray: Sequence[int]) -> Any:
         """Replay for these argument leaves and containers; the result, or why this entry cannot serve them.
 
-        The guards are checked while the device already works, where a replay for nothing would do no harm.
+        The other guards are checked while the device already works, where a replay for nothing would do no harm; but
+        what the graph reads must exist.
         """
         self.acted = False
         placeholders = self.placeholders
@@ -136,6 +137,8 @@ class Entry:
                 return OTHER_MODES
             if self._overlaps(leaves) or self._unwritable(leaves) or not self.guards.holds():
                 return MISMATCH
+        elif not self.guards.in_memory():
+            return MISMATCH
         arrived: Sequence[torch.Tensor] = ()
         if self.prologue.steps:
             outcome = self.prologue.run(leaves, self.externals)

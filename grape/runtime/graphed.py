@@ -64,17 +64,17 @@ class GraphedFunction:
             return self.__wrapped__(*args, **kwargs)
         if self._region is None:
             self._region = self._make_region()
-        self._running = True
-        predictor = self._region.situation.predictor
-        predictor.paused = True
+        situation = self._region.situation
+        if situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing():
+            return self.__wrapped__(*args, **kwargs)  # into somebody else's graph
         try:
+            self._running = situation.predictor.paused = True
             return self._region.call(args, kwargs)
         except BaseException as error:
             prune_traceback(error)
             raise
         finally:
-            predictor.paused = False
-            self._running = False
+            self._running = situation.predictor.paused = False
 
     def _make_region(self) -> Region:
         backend = self._backend or make_backend()

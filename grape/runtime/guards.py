@@ -179,13 +179,13 @@ class GuardSet:
             and (self._in_place() or self._locate() == self._places)
         )
 
+    def in_memory(self) -> bool:
+        """Whether every tensor lies where it did: what a graph reads must exist before it is launched."""
+        return bool([*map(torch.Tensor.data_ptr, self._tensors)] == self._places[0])
+
     def _in_place(self) -> bool:
         """`_locate() == _places` by torch's compiled guards, which may say no under other modes than the snapshot's."""
-        return (
-            self._compiled is not None
-            and [*map(torch.Tensor.data_ptr, self._tensors)] == self._places[0]
-            and bool(self._compiled(*self._tensors))
-        )
+        return self._compiled is not None and self.in_memory() and bool(self._compiled(*self._tensors))
 
     def _same_values(self) -> bool:
         """Equal values under other identities (``self.eps = 1e-5`` again) hold as well; remember the new ones."""

@@ -33,6 +33,7 @@ from .ledger import Ledger
 from .lifetimes import Lifetimes
 from .observer import Observer
 from .region_evidence import evidence_of
+from .samples import CallTimes
 from .shape import Shape
 from .slots import SlotStore
 from .structure import Layout, Unsupported, first_difference, flatten
@@ -127,6 +128,8 @@ class Region:
         self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
         for entry in self.entries:
             entry.ledger = self.ledger
+        for shape in self.shapes.values():
+            shape.after = CallTimes()  # of this cell; eager times of earlier ones go on counting
 
     @property
     def calls_in_run(self) -> int:

@@ -14,10 +14,11 @@ __all__ = ["evidence_of"]
 
 
 def evidence_of(region: Region) -> RegionEvidence:
-    """All that is known of a region; times and counts are those of the current cell where there is one."""
+    """All that is known of a region; counts and times are of the current cell, eager times of its shapes also earlier."""
     shapes = region.shapes.values()
-    compared = [shape for shape in shapes if len(shape.before) and len(shape.after)]
-    before = CallTimes.joined(shape.before for shape in compared or shapes)
+    current = [shape for shape in shapes if shape.run == region.situation.run] or list(shapes)
+    compared = [shape for shape in current if len(shape.before) and len(shape.after)]
+    before = CallTimes.joined(shape.before for shape in compared or current)
     after = CallTimes.joined(shape.after for shape in compared)
     ledger = region.ledger
     waiting = [shape.decision for shape in shapes if shape.decision and shape.decision.action != "capture"]
