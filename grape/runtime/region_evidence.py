@@ -14,7 +14,7 @@ __all__ = ["evidence_of"]
 
 
 def evidence_of(region: Region) -> RegionEvidence:
-    """All that is known of a region; counts and times are of the current cell, eager times of its shapes also earlier."""
+    """All that is known of a region. Counts and times are those of the current cell; eager times go back further."""
     shapes = region.shapes.values()
     current = [shape for shape in shapes if shape.run == region.situation.run] or list(shapes)
     compared = [shape for shape in current if len(shape.before) and len(shape.after)]
