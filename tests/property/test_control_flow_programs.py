@@ -23,9 +23,9 @@ from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.predication import NodeLowering, SelectLowering, survey
 from grape.tracing import PositionFinder
 
-PROGRAMS = 240
+PROGRAMS = 200
 CELLS = 40
-CAPTURED = 12
+CAPTURED = 16
 PARTS = 4
 _CPU = torch.device("cpu")
 # More than this, and the property says little.
