@@ -100,7 +100,7 @@ class Outputs:
         for position, group in enumerate(self._in_place):
             if group.storage.data_ptr() != group.address:  # `share_memory_` of an earlier result moves its storage
                 group = self._in_place[position] = self._over_slot(group.slot, group.members, group.storage.nbytes())
-            group.slot.occupy(group.templates, group.storage._cdata, group.idle, group.storage)
+            group.slot.occupy(group, group.storage._cdata, group.idle, group.storage)
             for index, template in zip(group.members, group.templates, strict=True):
                 result[index] = template.data
         copies: list[torch.Tensor] = []

@@ -119,13 +119,15 @@ class Slot:
             cdata = storage._cdata
             if len(self._templates) >= _TEMPLATES:
                 self._templates.clear()
-                self._storages.clear()
+                # The occupant's is counted.
+                self._storages[:] = [one for one in self._storages if one is self.storage_object]
             self._storages.append(storage)
             known = self._templates[key] = (made, cdata, _use_count(cdata))
         return known
 
     def release(self) -> None:
         """Give the memory back. Nobody may use it any more."""
+        self.vacate()
         self._templates.clear()
         self._storages.clear()
         self._buffer = None

@@ -191,6 +191,7 @@ def test_an_occupant_that_lives_is_not_overwritten(bench: Bench) -> None:
     held = bench.make()[1:]
     before = held.clone()
     bench.source += 1
+    bench.region.calls += 1
     second = bench.make()
     assert not bench.in_slot(second)
     assert torch.equal(second, bench.source[bench.order]) and torch.equal(held, before)
@@ -300,6 +301,24 @@ def test_nothing_is_predicted_where_autograd_follows(bench: Bench) -> None:
     del made, plain
     without = bench.make(leaf)
     assert bench.in_slot(without) and not without.requires_grad
+
+
+class _Mine(Tensor):
+    """What a copy of it is, is its own affair."""
+
+
+def test_nothing_is_predicted_for_a_subclass(bench: Bench) -> None:
+    def make(source: Tensor) -> Tensor:
+        return source.clone()
+
+    bench.predictor.learn(bench.region)
+    bench.call(make(bench.source))
+    made = make(bench.source)
+    assert bench.in_slot(made)
+    bench.call(made)
+    del made
+    made = make(bench.source.as_subclass(_Mine))
+    assert type(made) is _Mine and not bench.in_slot(made)
 
 
 def test_nothing_is_predicted_in_a_transform(bench: Bench) -> None:

@@ -56,6 +56,8 @@ HOLDERS: dict[str, Callable[[Tensor], Any]] = {
     "a view of a view": lambda t: t.view(2, 2).t()[:, :1],
     "an alias": lambda t: t.detach(),
     "its data": lambda t: t.data,
+    "the storage": lambda t: t.untyped_storage(),
+    "the storage of a view": lambda t: t[1:].untyped_storage(),
     "numpy": lambda t: t.numpy(),
     "dlpack": lambda t: torch.utils.dlpack.to_dlpack(t),
     "another dtype": lambda t: t.view(torch.int32),
@@ -146,10 +148,13 @@ def test_templates_of_inference_mode_are_their_own(backend: TapeBackend) -> None
     assert outside is not None and not outside[0].data.is_inference()
 
 
-def test_the_occupant_outlives_the_templates(backend: TapeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("holder", ["the tensor", "a view", "the storage"])
+def test_the_occupant_outlives_the_templates(
+    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch, holder: str
+) -> None:
     monkeypatch.setattr(slots_module, "_TEMPLATES", 2)
     slot = Slot(backend, 512)
-    held = live_in(slot)
+    held = HOLDERS[holder](live_in(slot))
     for size in range(5, 10):
         slot.template((size,), torch.float32)
     assert len(slot._templates) <= 2
@@ -217,6 +222,17 @@ def test_drop_keeps_what_somebody_holds(store: SlotStore) -> None:
     assert slot not in set(store) and slot.nbytes == 0 and other.nbytes == LARGE
 
 
+def test_drop_keeps_what_a_graph_uses(store: SlotStore) -> None:
+    owner = object()
+    slot = store.slot((owner, "out", "a", 0), LARGE)
+    slot.graphs = 1  # of another region, which reads what lies there
+    store.drop(owner)
+    assert set(store) == {slot} and slot.nbytes == LARGE
+    slot.graphs = 0
+    store.sweep()
+    assert not set(store) and slot.nbytes == 0
+
+
 def test_clear_keeps_what_somebody_holds(store: SlotStore) -> None:
     slot = store.slot((object(), "in", "x"), LARGE)
     held = live_in(slot)
@@ -273,12 +289,13 @@ def test_a_result_in_place_keeps_its_slot(backend: TapeBackend, kept: int) -> No
         assert not slot.occupied
 
 
-def test_a_result_in_place_outlives_its_graph(backend: TapeBackend) -> None:
+@pytest.mark.parametrize("holder", ["the tensor", "a view", "the storage"])
+def test_a_result_in_place_outlives_its_graph(backend: TapeBackend, holder: str) -> None:
     """The keeper holds every reference that was counted: else a living result seems dead when the entry goes."""
     slot = Slot(backend, 64)
     outputs, made = _outputs(backend, slot)
     outputs.lend()
-    held = outputs.hand_out()[0]
+    held = HOLDERS[holder](outputs.hand_out()[0])
     del outputs, made
     gc.collect()
     assert slot.occupied

@@ -188,3 +188,32 @@ def test_modes_that_are_looked_at_while_the_device_works(function: Callable[[Ten
             same(results[0], results[1], f"call {number}")
             same(given[0], given[1], f"argument of call {number}")
     graphed.release()
+
+
+@pytest.mark.parametrize("draw", ["rand_like", "dropout", "attention"])
+def test_a_replay_that_is_discarded_draws_nothing(draw: str) -> None:
+    """State that changed is noticed while the device works, but not where a replay moves the random stream."""
+    state = {"scale": 1.0}
+    draws: dict[str, Callable[[Tensor], Tensor]] = {
+        "rand_like": torch.rand_like,
+        "dropout": lambda x: torch.nn.functional.dropout(x, 0.5),
+        "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+    }
+    drawn = draws[draw]
+
+    def function(x: Tensor) -> Tensor:
+        return (drawn(x) * state["scale"]).tanh() + x
+
+    graphed = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    with torch.no_grad(), eager_to_graph():
+        for number in range(14):
+            x = torch.full((1, 2, 3, 4), 0.1 * number)
+            if number == 9:
+                assert graphed._region is not None and graphed._region.replays
+                state["scale"] = 2.0
+            outcomes = []
+            for call in (function, graphed):
+                torch.manual_seed(number)
+                outcomes.append((call(x), torch.get_rng_state()))
+            same(*outcomes, f"call {number}")
+    graphed.release()
