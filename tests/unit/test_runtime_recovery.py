@@ -257,5 +257,3 @@ def test_no_memory_for_what_a_replay_needs(backend: TapeBackend, monkeypatch: py
         x = torch.randn(3, 4)
         assert graphed(x).equal(net(x))
     assert not failures, "the sabotage must have met a replay"
-
-
