@@ -115,6 +115,7 @@ class Region:
         self.small_paths: set[str] = set()
         """Copied arguments whose makers were looked for, and those too small for a prediction."""
         self._rounds = 0
+        self._was_eager = False
         self._pace = (time.perf_counter(), 0)
 
     @property
@@ -296,7 +297,8 @@ class Region:
         if not settled:
             if self._in_slots(leaves, astray):
                 return BLOCKED
-            shape.strays = -RECHECK
+            if not self._was_eager:  # else nothing could lie in a slot
+                shape.strays = -RECHECK
         for astray, entry in ranked:
             served = self._serve(shape, entry, leaves, containers, timer, astray)
             if served is BLOCKED:
@@ -381,6 +383,7 @@ class Region:
         if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES:
             return outcome
         self.replays += 1
+        self._was_eager = False
         if timer is not None and not profile and not shape.after.full:
             timer.stop()
             shape.after.add(timer)
@@ -417,6 +420,7 @@ class Region:
         kwargs: dict[str, Any],
         may_capture: bool,
     ) -> Any:
+        self._was_eager = True
         self.captures.note_addresses(layout)
         self.situation.predictor.passed(self)
         if not self.lifetimes.enough:
