@@ -44,5 +44,7 @@ def result_path(name: str) -> Path:
 
 
 def write(path: Path, results: dict[str, Any]) -> None:
+    """As JSON; files of this checkout are named from its root."""
+    root = str(Path(__file__).resolve().parents[1]) + os.sep
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    path.write_text(json.dumps(results, indent=1).replace(root, "") + "\n")
