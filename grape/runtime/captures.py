@@ -124,6 +124,7 @@ class Captures:
             tolerance=situation.tolerance,
             guards=existing,
         )
+        situation.store.wait()  # the capture fills placeholders, and its first replay writes results
         captured = capture_call(request, layout, args, kwargs)
         outcome = captured.outcome
         if isinstance(outcome, Entry):
