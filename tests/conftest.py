@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -174,6 +175,7 @@ def _process_state() -> dict[str, Any]:
         "sys.displayhook": sys.displayhook,
         "IPython hooks": _shell_hooks(),
         "threads": _threads(),
+        "running event loop": asyncio._get_running_loop(),
     }
 
 

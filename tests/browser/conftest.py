@@ -1,4 +1,4 @@
-"""A real browser (the system's Chromium) and a real Jupyter server, one of each for all tests of this folder."""
+"""A real browser (the system's Chromium) and a real Jupyter server, one of each for a module of this folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, headless. Without one the tests are skipped, and fail where CI=true."""
+    """Chromium, headless. Without one the tests are skipped, and fail where CI=true. Playwright's event loop runs in
+    this thread until the module ends: no test of another folder may find it.
+    """
     path = chromium_path()
     if path is None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(

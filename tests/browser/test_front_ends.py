@@ -180,11 +180,14 @@ def test_no_error_in_any_script(lab: Any) -> None:
 
 
 def saved(lab: Any, jupyter: Any, name: str, *, state: bool) -> str:
-    """The notebook as JupyterLab saves it, with or without the widgets' state; the name of a copy."""
+    """The notebook as JupyterLab saves it, with or without the widgets' state; the name of a copy. Jupyter trusts
+    contents, not files: each copy has contents of its own.
+    """
     command(lab, "docmanager:save")
     lab.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
     notebook = nbformat.read(jupyter.folder / "run.ipynb", as_version=4)
     assert notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    notebook.metadata["title"] = name
     if not state:
         del notebook.metadata["widgets"]
     nbformat.write(notebook, jupyter.folder / name)
