@@ -164,6 +164,7 @@ class Region:
                     may_capture = again or self._held_elsewhere(shape, leaves)
                     return self._serve_eagerly(args, kwargs, shape, may_capture=may_capture)
                 if result is OTHER_MODES:
+                    self._uncount(shape)
                     return self._serve_unknown(args, kwargs, timer)
                 if result is not MISMATCH:
                     return result
@@ -266,6 +267,12 @@ class Region:
             shape.seen = 0
         shape.seen += 1
         shape.runs.add(shape.run)
+
+    def _uncount(self, shape: Shape) -> None:
+        """The call only looked as if it had this shape."""
+        shape.calls -= 1
+        if self.situation.observing:
+            shape.seen -= 1
 
     def _interleave(self, shape: Shape) -> bool:
         """Is it this call's turn to run eagerly, for the sake of the comparison?"""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -107,8 +108,8 @@ class Predictor:
         self.paused = False
         self.allowed = True
         """False where code is compiled: a compiler would meet the patches."""
-        self.demoted: dict[tuple[int, str], str] = {}
-        """Why positions were given up, by region identity and argument path."""
+        self.demoted: WeakKeyDictionary[Region, dict[str, str]] = WeakKeyDictionary()
+        """Why positions were given up, by argument path."""
 
     @property
     def active(self) -> bool:
@@ -160,7 +161,7 @@ class Predictor:
 
     def why_not(self, region: Region, path: str) -> str | None:
         """Why the argument at `path` is copied; None while it is predicted, or nobody knows yet."""
-        demoted = self.demoted.get((id(region), path))
+        demoted = self.demoted.get(region, {}).get(path)
         if demoted is not None or path not in region.learned_paths:
             return demoted
         predicted = any(
@@ -295,7 +296,7 @@ class Predictor:
         target.score = min(8, target.score + points)
         if target.score <= DEMOTED:
             del site.targets[ordinal]
-            self.demoted[id(site.region), target.path] = why
+            self.demoted.setdefault(site.region, {})[target.path] = why
             if not site.targets:
                 self.settle()
 
@@ -307,7 +308,7 @@ class Predictor:
         saved_ns = site.nbytes / self._copy_rate() + site.predicted * site.region.copy_ns
         if site.overhead_ns > saved_ns and not site.region.device_bound:
             for target in site.targets.values():
-                self.demoted[id(site.region), target.path] = "copying is cheaper"
+                self.demoted.setdefault(site.region, {})[target.path] = "copying is cheaper"
             site.targets.clear()
             self.settle()
         site.predicted = site.nbytes = site.overhead_ns = 0

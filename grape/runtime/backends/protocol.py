@@ -22,6 +22,7 @@ __all__ = [
     "Executable",
     "Graph",
     "MemoryAccount",
+    "MemoryMoved",
     "Reservation",
     "UpdatableGraph",
 ]
