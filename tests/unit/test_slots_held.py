@@ -187,6 +187,7 @@ def test_modes_that_are_looked_at_while_the_device_works(function: Callable[[Ten
                 torch.set_default_dtype(torch.float32)
             same(results[0], results[1], f"call {number}")
             same(given[0], given[1], f"argument of call {number}")
+    assert sum(shape.calls for shape in graphed.evidence().shapes) == 12
     graphed.release()
 
 
