@@ -91,10 +91,10 @@ class NotebookKernel:
                 f"kernel '{self._name}' cannot load Grape: {error}; install grape-jupyter in its environment"
             ) from None
 
-    def collect(self, number: int, *, width: int, color: bool) -> CellReport | None:
-        """The report of the cell that just ran; None where it made none."""
+    def collect(self, number: int, *, notebook: str, width: int, color: bool) -> CellReport | None:
+        """The report of the cell that just ran in the file `notebook`; None where it made none."""
         try:
-            answer = json.loads(self._ask(f"{_SIDE}.collect({width!r}, {color!r})"))
+            answer = json.loads(self._ask(f"{_SIDE}.collect({notebook!r}, {width!r}, {color!r})"))
         except _Answer as error:
             raise KernelError(f"kernel '{self._name}' did not hand over the report of cell {number}: {error}") from None
         if answer is None:

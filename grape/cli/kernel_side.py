@@ -26,13 +26,16 @@ def prepare() -> None:
     _before = grape.last
 
 
-def collect(width: int, color: bool) -> str:
+def collect(notebook: str, width: int, color: bool) -> str:
     """The report of the cell that just ran, as JSON with `report`, `html` and `text`; "null" where it made none."""
+    from dataclasses import replace
+
     import grape
 
     report = grape.last
     if report is None or report is _before:
         return "null"
+    report = replace(report, notebook=notebook)
     return json.dumps(
         {
             "report": json.loads(report.to_json()),

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with open_kernel(notebook, path.resolve().parent, name=arguments.kernel, timeout_s=arguments.timeout) as kernel:
             for cell in cells:
-                _run_cell(kernel, cell, len(cells), magic_line, chosen, reports)
+                _run_cell(kernel, cell, len(cells), _apply_words(arguments, cell), magic_line, chosen, reports)
     except (GrapeError, KeyboardInterrupt) as error:
         failure = error
     if reports or failure is None:  # what stopped before anything was measured overwrites nothing
@@ -86,10 +86,17 @@ def _check_outputs(notebook: Path, files: Sequence[str]) -> None:
         seen.add(resolved)
 
 
+def _apply_words(arguments: argparse.Namespace, cell: CodeCell) -> str:
+    """What names this cell to `grape apply`."""
+    named = arguments.cell or arguments.all
+    return shlex.join([arguments.notebook, *(["--cell", str(cell.number)] if named else [])])
+
+
 def _run_cell(
     kernel: NotebookKernel,
     cell: CodeCell,
     count: int,
+    notebook: str,
     magic_line: str,
     chosen: frozenset[int],
     reports: list[CellReport],
@@ -108,7 +115,9 @@ def _run_cell(
             kernel.execute(cell, magic_line=magic_line if under and cell.kind == "plain" else None)
         except CellRaised as error:
             raised = error
-        report = kernel.collect(cell.number, width=_width(), color=_color(sys.stdout)) if under else None
+        report = None
+        if under:
+            report = kernel.collect(cell.number, notebook=notebook, width=_width(), color=_color(sys.stdout))
     finally:
         print(f" {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
     if report is not None:

@@ -100,12 +100,17 @@ class RegionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """Verdict, regions and findings of one cell, with the evidence they rest on."""
+    """Verdict, regions and findings of one cell, with the evidence they rest on.
+
+    `notebook` is set where the report is read outside of the notebook, as after `grape run`: the words that name the
+    file and the cell to commands of the shell.
+    """
 
     verdict: str
     evidence: CellEvidence
     regions: tuple[RegionReport, ...]
     findings: tuple[Finding, ...]
+    notebook: str | None = None
 
     @property
     def device(self) -> str:

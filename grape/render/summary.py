@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..model import Event, Finding, Measured, RegionReport, ReportData, Timeline
+from ..model import Event, Finding, Fix, Measured, RegionReport, ReportData, Timeline
 from .units import clean, count, duration, nbytes, one_line, percent, plural, ratio
 from .verdict import evidence_of, gpu_measured, last_decision, ran_torch
 
@@ -232,21 +232,33 @@ def next_step(report: ReportData) -> str | None:
     main = report.main_region
     for finding in report.findings:
         if finding.fix is not None:
-            return f"%grape apply {finding.fix.id} rewrites {_at(finding)} ({finding.code} {finding.name})"
+            return _take(finding, finding.fix, report.notebook)
     for finding in report.findings:
         if finding.severity == "blocker" and finding.advice:
             return f"{_at(finding)}: {one_line(finding.advice, 160)}"
     if main is None:
         return None
     if report.speedup is not None and report.speedup < 0.95:
-        return "%grape undo returns to eager execution"
+        return None if report.notebook else "%grape undo returns to eager execution"
     if not gpu_measured(report.evidence):
-        return "run it on an NVIDIA GPU to measure; %grape doctor says what works on this machine"
+        doctor = "grape doctor" if report.notebook else "%grape doctor"
+        return f"run it on an NVIDIA GPU to measure; {doctor} says what works on this machine"
     if main.outcome == "observed" and not report.evidence.profile_only:
         return _next_run(report, main)
+    if main.outcome == "replayed" and report.notebook:
+        return "put %%grape on top of the cell to have its graphs when the notebook runs"
     if main.outcome == "replayed":
         return "later cells use the same graphs; %grape undo returns to eager execution"
     return None
+
+
+def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:
+    what = f"{_at(finding)} rewritten" if notebook else f"rewrites {_at(finding)}"
+    why = f"({finding.code} {finding.name})"
+    if notebook is None:
+        return f"%grape apply {fix.id} {what} {why}"
+    unverified = "" if fix.verified else " --unverified"
+    return f"grape apply {notebook}{unverified} writes a copy with {what} {why}"
 
 
 def _next_run(report: ReportData, main: RegionReport) -> str | None:
@@ -256,8 +268,11 @@ def _next_run(report: ReportData, main: RegionReport) -> str | None:
         return None
     known = evidence_of(report.evidence, main)
     if known and any(shape.captured for shape in known.shapes):
-        return "run the cell again: the graphs captured now are replayed then"
-    return "run the cell again: what was observed now is captured then"
+        what = "the graphs captured now are replayed then"
+    else:
+        what = "what was observed now is captured then"
+    first = "put %%grape on top of the cell and run it twice" if report.notebook else "run the cell again"
+    return f"{first}: {what}"
 
 
 def level(share: float) -> int:

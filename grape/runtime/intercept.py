@@ -239,8 +239,8 @@ class Interceptor:
         frame = user or inner
         nowhere = Position(file="?", line=0, function="?")
         at = self.situation.tracer.positions.at(frame) if frame is not None else nowhere
-        variable = next((name for name, value in self._namespace.items() if value is module), None)
-        name = type(module).__name__ + (f" ({variable})" if variable else "")
+        variables = [name for name, value in self._namespace.items() if value is module and not name.startswith("_")]
+        name = type(module).__name__ + (f" ({variables[0]})" if variables else "")
         return Region(self.situation, run, module, name, at)
 
     # -- the floor ---------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def test_one_cell_is_measured_and_everything_is_written(
     report = json.loads(outputs["json"].read_text())
     assert_is_report(report)
     out, err = capsys.readouterr()
-    assert out.startswith("Code cell 2\n") and report["verdict"] in out
+    assert out.startswith("Code cell 2\n") and report["verdict"] in out and "%grape " not in out
     assert re.fullmatch(
         r"cell 1 of 3 \.\.\. [\d.]+ s\ncell 2 of 3, under Grape \.\.\. [\d.]+ s\ncell 3 of 3 \.\.\. [\d.]+ s\n", err
     )

@@ -53,6 +53,14 @@ def test_a_function_called_once_lets_the_module_in_its_loop_replay(space: dict[s
         assert replays["Sequential (net)"] > (20 if calls == 1 else 60)
 
 
+def test_a_module_is_named_by_a_variable_of_the_person(space: dict[str, Any]) -> None:
+    net = space.pop("net")
+    space.update(_=net, __=net, mine=net)
+    report = run(space, "for _ in range(4):\n    mine(torch.ones(2, 8))").report
+    assert report is not None
+    assert [region.name for region in report.regions] == ["Sequential (mine)"]
+
+
 def test_an_argument_that_is_another_number_each_time_is_named(space: dict[str, Any]) -> None:
     code = "results = [shifted(torch.ones(2, 8), index) for index in range(40)]"
     report = run(space, code).report

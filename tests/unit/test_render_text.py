@@ -3,10 +3,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from grape.model import Decision, Event, MemoryCurve, Timeline
+from grape.model import CellEvidence, Decision, Event, Finding, MemoryCurve, Timeline
 from grape.render import build_report
 from grape.render.summary import busy_buckets, level, memory_bars, strips, time_bars
 from tests.unit.sample_evidence import (
@@ -141,6 +142,37 @@ def test_an_empty_report_and_one_with_only_an_error() -> None:
 def test_one_next_step(evidence: object, findings: tuple[object, ...], step: str | None) -> None:
     text = build_report(evidence, findings).to_text(width=200)  # type: ignore[arg-type]
     assert re.findall(r"^next: (.*)$", text, flags=re.MULTILINE) == ([step] if step else [])
+
+
+@pytest.mark.parametrize(
+    ("evidence", "findings", "step"),
+    [
+        (
+            cell(region()),
+            (host_sync(fix=fix()),),
+            "grape apply 'my run.ipynb' --cell 4 writes a copy with In[4], line 11 rewritten (GR101 host-sync)",
+        ),
+        (
+            cell(region()),
+            (host_sync(fix=replace(fix(), verified=False)),),
+            "grape apply 'my run.ipynb' --cell 4 --unverified writes a copy with In[4], line 11 rewritten "
+            "(GR101 host-sync)",
+        ),
+        (cell(region()), (launch_bound(),), "put %%grape on top of the cell to have its graphs when the notebook runs"),
+        (cell(region(after_ms=measured(20.0))), (), None),
+        (
+            cell(region(outcome="observed")),
+            (),
+            "put %%grape on top of the cell and run it twice: what was observed now is captured then",
+        ),
+        (tape_cell(region()), (), "run it on an NVIDIA GPU to measure; grape doctor says what works on this machine"),
+    ],
+)
+def test_one_next_step_outside_of_the_notebook(
+    evidence: CellEvidence, findings: tuple[Finding, ...], step: str | None
+) -> None:
+    report = replace(build_report(evidence, findings), notebook="'my run.ipynb' --cell 4")
+    assert re.findall(r"^next: (.*)$", report.to_text(width=200), flags=re.MULTILINE) == ([step] if step else [])
 
 
 def test_on_the_tape_memory_is_that_of_the_process_and_time_that_of_the_cpu() -> None:
