@@ -19,7 +19,7 @@ demo: $(VENV)/.grape-installed
 	@$(BIN)/grape demo
 
 test: lint chromium
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=600
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --nbmake --nbmake-timeout=600
 
 # The browser tests drive the system's Chromium. Where it cannot be installed they are skipped, with CI=true they fail.
 chromium:

@@ -10,8 +10,10 @@ stride and requires_grad, under the modes in which they were made. They may say 
 from __future__ import annotations
 
 import enum
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -49,6 +51,12 @@ class Probe:
     check: Callable[[Any], Found | None]
     tensors: Tensors
     exact: bool
+
+
+@lru_cache(maxsize=64)
+def _compiled(source: str) -> types.CodeType:
+    """Layouts that differ in shapes only have one text; compiling it takes milliseconds."""
+    return compile(source, "<grape probe>", "exec")
 
 
 class _Writer:
@@ -190,7 +198,7 @@ class _Writer:
         )
         source = f"{header}\n{body}\n return [{', '.join(leaves)}], [{', '.join(containers)}]"
         namespace = dict(self.names)
-        exec(compile(source, "<grape probe>", "exec"), namespace)
+        exec(_compiled(source), namespace)
         return Probe(namespace["probe"], self.tensors, self.exact)
 
     def aliasing(self, leaves: list[str]) -> None:

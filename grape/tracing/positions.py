@@ -35,18 +35,25 @@ def _is_installed(path: str) -> bool:
 
 
 _ROOTS = _library_roots()
-_own: dict[str, bool] = {}
+_GRAPE, _LIBRARY, _OWN = 0, 1, 2
+_places: dict[str, int] = {}
+"""Whose code a file holds: Grape's (and what torch puts around it), a library's, or the person's."""
 
 
 def is_own_code(filename: str) -> bool:
     """True for code the person wrote: notebook cells and files outside the standard library and site-packages."""
-    known = _own.get(filename)
+    return _place(filename) == _OWN
+
+
+def _place(filename: str) -> int:
+    known = _places.get(filename)
     if known is None:
-        known = _own[filename] = _classify(filename)
+        plumbing = filename.startswith(_HERE) or filename.endswith(_PLUMBING)
+        known = _places[filename] = _OWN if _is_own(filename) else _GRAPE if plumbing else _LIBRARY
     return known
 
 
-def _classify(filename: str) -> bool:
+def _is_own(filename: str) -> bool:
     if filename.startswith("<"):
         return filename.startswith("<ipython-input")
     path = os.path.abspath(filename)
@@ -89,9 +96,12 @@ class PositionFinder:
         inner: FrameType | None = None
         while frame is not None:
             filename = frame.f_code.co_filename
-            if inner is None and not filename.startswith(_HERE) and not filename.endswith(_PLUMBING):
+            place = _places.get(filename)
+            if place is None:
+                place = _place(filename)
+            if place == _OWN:
+                return frame, inner or frame
+            if inner is None and place == _LIBRARY:
                 inner = frame
-            if is_own_code(filename):
-                return frame, inner
             frame = frame.f_back
         return None, inner

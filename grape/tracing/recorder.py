@@ -24,10 +24,8 @@ aten = torch.ops.aten
 HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default})
 """Operators whose result is a Python value that the host waits for."""
 
-_names: dict[Any, str] = {}
 _dtypes: dict[torch.dtype, str] = {}
 _devices: dict[torch.device, str] = {}
-_written_arguments: dict[Any, tuple[tuple[int, str, bool], ...]] = {}
 _MASKS = (torch.bool, torch.uint8)
 _STATISTICS: dict[Any, tuple[int, int, int | None]] = {
     aten.native_batch_norm.default: (3, 4, 5),
@@ -40,16 +38,43 @@ _STATISTICS: dict[Any, tuple[int, int, int | None]] = {
 """Positions of the running mean and variance, which these write although no schema says so, and of `training`."""
 
 
-def _writes(function: Any) -> tuple[tuple[int, str, bool], ...]:
-    """(position, name, keyword only) of the arguments that `function` writes, from its schema."""
-    known = _written_arguments.get(function)
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of an operator, by its schema. `writes`: (position, name, keyword only) of what it writes."""
+
+    function: Any
+    name: str
+    reads: bool
+    lifts: bool
+    copies: bool
+    dynamic: bool
+    seeded: bool
+    writes: tuple[tuple[int, str, bool], ...]
+    statistics: tuple[int, int, int | None] | None
+
+
+_facts: dict[int, _Facts] = {}
+"""By identity: operators hash slowly. The facts keep the operator alive."""
+
+
+def _facts_of(function: Any) -> _Facts:
+    known = _facts.get(id(function))
     if known is None:
-        known = tuple(
-            (position, argument.name, argument.kwarg_only)
-            for position, argument in enumerate(function._schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
+        known = _facts[id(function)] = _Facts(
+            function=function,
+            name=str(function),
+            reads=function in HOST_READS or function is aten.equal.default,
+            lifts=function is aten.lift_fresh.default,
+            copies=function is aten.copy_.default,
+            dynamic=torch.Tag.dynamic_output_shape in function.tags,
+            seeded=torch.Tag.nondeterministic_seeded in function.tags,
+            writes=tuple(
+                (position, argument.name, argument.kwarg_only)
+                for position, argument in enumerate(function._schema.arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            ),
+            statistics=_STATISTICS.get(function),
         )
-        _written_arguments[function] = known
     return known
 
 
@@ -95,6 +120,7 @@ class Recorder:
         self, device: torch.device, leaves: Sequence[torch.Tensor] = (), limit: int = LIMIT, keep: bool = False
     ) -> None:
         self.device = device
+        self._kind_of_device = device.type
         self.limit = limit
         self.keep = keep
         self.values: dict[int, Any] = {}
@@ -161,15 +187,21 @@ class Recorder:
             tensor.nbytes,
         )
 
-    def _freeze(self, value: Any) -> Any:
+    def _freeze(self, value: Any, found: list[TensorView]) -> Any:
+        """`value` as frozen data; the tensors in it are added to `found`, in order."""
+        kind = type(value)
+        if kind is int or kind is bool:
+            return (kind.__name__, value)
         if isinstance(value, torch.Tensor):
-            return self._view(value)
+            view = self._view(value)
+            found.append(view)
+            return view
         if isinstance(value, (tuple, list)):
-            return tuple([self._freeze(item) for item in value])
+            return tuple([self._freeze(item, found) for item in value])
         if isinstance(value, float) and value != value:
             return "nan"
-        if isinstance(value, (bool, int, float)):
-            return (type(value).__name__, value)
+        if isinstance(value, (int, float)):
+            return (kind.__name__, value)
         return value
 
     def before(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -177,11 +209,12 @@ class Recorder:
 
         `lift_fresh` takes a tensor that nobody has seen before: what counts is what comes out of it.
         """
+        inputs: list[TensorView] = []
         if function is aten.lift_fresh.default:
-            return (), (), len(self._references)
-        frozen = self._freeze(args)
-        frozen_kwargs = tuple([(name, self._freeze(value)) for name, value in kwargs.items()]) if kwargs else ()
-        return frozen, frozen_kwargs, len(self._references)
+            return (), (), inputs, len(self._references)
+        frozen = self._freeze(args, inputs)
+        items = [(name, self._freeze(value, inputs)) for name, value in kwargs.items()] if kwargs else ()
+        return frozen, tuple(items), inputs, len(self._references)
 
     def after(
         self,
@@ -195,24 +228,26 @@ class Recorder:
         contents: Any = None,
     ) -> OpRecord:
         """Add the operator that has just run. `contents` stands in for those of a tensor that cannot be read now."""
-        frozen, frozen_kwargs, known = before
-        results = list(tensors_in(result))
+        frozen, frozen_kwargs, inputs, known = before
+        facts = _facts_of(function)
+        results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
         outputs = tuple([self._view(tensor) for tensor in results])
-        if function is aten.lift_fresh.default:
+        if facts.lifts:
             # A tensor made from Python values enters here; its contents are scalars of the trace.
             frozen_kwargs = (*frozen_kwargs, ("contents", contents or contents_of(args[0])))
-        born = tuple(sorted({view.storage for view in outputs if view.storage >= known}))
-        self._born.update(born)
-        written = self._written(function, args, kwargs)
+        born: tuple[int, ...] = ()
+        if len(self._references) > known:
+            born = tuple(sorted({view.storage for view in outputs if view.storage >= known}))
+            self._born.update(born)
+        written = self._written(facts, args, kwargs) if facts.writes or facts.statistics else ()
         if not self._needs_grad and torch.is_grad_enabled():
             # Seen from below autograd, results carry no mark yet; what they are computed from does.
-            inputs = (*tensors_in(args), *tensors_in(tuple(kwargs.values())))
-            self._needs_grad = any(tensor.requires_grad for tensor in inputs)
-        name = _names.get(function) or _names.setdefault(function, str(function))
+            given = (*tensors_in(args), *tensors_in(tuple(kwargs.values())))
+            self._needs_grad = any(tensor.requires_grad for tensor in given)
         record = OpRecord(
             len(self._ops),
-            name,
-            self._kind(function, args, kwargs, results, born, written),
+            facts.name,
+            self._kind(facts, args, kwargs, inputs, outputs, born, written),
             frozen,
             frozen_kwargs,
             outputs,
@@ -224,7 +259,7 @@ class Recorder:
         )
         self._ops.append(record)
         self._functions.append(function)
-        if function in HOST_READS:
+        if facts.reads and function in HOST_READS:
             self.values[record.ordinal] = result
         if self.keep:
             self._keep(record, function, args, results)
@@ -258,60 +293,62 @@ class Recorder:
         """Note a value that decided what came next, and that a capture need not read: no operator stands for it."""
         self._reads.append(HostRead(ordinal=-1, value=value, wait_ns=wait_ns, construct=construct, position=position))
 
-    def _written(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    def _written(self, facts: _Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
         written: set[int] = set()
-        for position, name, keyword_only in _writes(function):
+        for position, name, keyword_only in facts.writes:
             value = args[position] if not keyword_only and position < len(args) else kwargs.get(name)
             written.update(self._number(tensor) for tensor in tensors_in(value))
-        if function in _STATISTICS:
-            mean, variance, training = _STATISTICS[function]
+        if facts.statistics is not None:
+            mean, variance, training = facts.statistics
             if training is None or args[training]:
                 written.update(self._number(tensor) for tensor in tensors_in((args[mean], args[variance])))
         return tuple(sorted(written))
 
     def _kind(
         self,
-        function: Any,
+        facts: _Facts,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        results: list[torch.Tensor],
+        inputs: list[TensorView],
+        outputs: tuple[TensorView, ...],
         born: tuple[int, ...],
         written: tuple[int, ...],
     ) -> str:
-        if function is aten.lift_fresh.default:
+        if facts.lifts:
             return "view"
-        mine = self.device.type
-        inputs = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))]
-        inside = any(tensor.device.type == mine for tensor in inputs)
-        if function in HOST_READS or (function is aten.equal.default):
+        here = self._here
+        sources = {view.device for view in inputs}
+        inside = any(map(here, sources))
+        if facts.reads:
             return "host-read" if inside else "host"
-        outside = any(tensor.device.type != mine and tensor.dim() > 0 for tensor in inputs)
-        results_inside = any(tensor.device.type == mine for tensor in results)
-        if written and inputs and function in (aten.copy_.default,):
-            source_inside = inputs[1].device.type == mine
-            target_inside = inputs[0].device.type == mine
+        results_inside = any(here(view.device) for view in outputs)
+        if facts.copies and written and inputs:
+            source_inside, target_inside = here(inputs[1].device), here(inputs[0].device)
             if source_inside != target_inside:
                 return "transfer-in" if target_inside else "transfer-out"
-        if inside and results and not results_inside:
+        if inside and outputs and not results_inside:
             return "transfer-out"
         if inputs and not inside and results_inside:
             return "transfer-in"
         if not inside and not results_inside:
-            seeded = torch.Tag.nondeterministic_seeded in function.tags and (born or written)
-            return "random" if seeded else "host" if inputs or results else "compute"
-        tags = function.tags
-        if torch.Tag.dynamic_output_shape in tags and _depends_on_data(function, args):
+            seeded = facts.seeded and (born or written)
+            return "random" if seeded else "host" if inputs or outputs else "compute"
+        if facts.dynamic and _depends_on_data(facts.function, args):
             return "dynamic"
         if not written and not born:
             return "view"
-        if torch.Tag.nondeterministic_seeded in tags and _draws(function, args, kwargs):
+        if facts.seeded and _draws(facts.function, args, kwargs):
             return "random"
-        return "compute" if not outside else "transfer-in"
+        outside = len(sources) > 1 and any(view.shape and not here(view.device) for view in inputs)
+        return "transfer-in" if outside else "compute"
+
+    def _here(self, device: str) -> bool:
+        return device.startswith(self._kind_of_device)
 
     def finish(self, wall_ns: int = 0) -> RecordedCall:
         """The trace of what was recorded. The recorder is not used after that."""
-        used = {view.storage for op in self._ops for view in op.tensors()}
-        external = tuple(sorted(used - self._born - set(self._arguments)))
+        met = range(len(self._arguments), len(self._references))
+        external = tuple(number for number in met if number not in self._born)
         return RecordedCall(
             trace=Trace(
                 ops=tuple(self._ops),
