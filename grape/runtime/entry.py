@@ -97,6 +97,12 @@ class Entry:
         return self.graph.nbytes
 
     @property
+    def private_bytes(self) -> int:
+        """Bytes of placeholders and results: what the graph would need beside an executable if it shared nothing."""
+        nbytes: int = self.placeholders.nbytes + self.outputs.held_bytes
+        return nbytes
+
+    @property
     def needs_aliasing(self) -> bool:
         """Whether it matters which arguments share memory: the region writes some, or the prologue looks through it."""
         return bool(self.written or self.prologue.steps)

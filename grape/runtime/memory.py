@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model import Refused
+from ..model import GraphMemory, Refused
 
 if TYPE_CHECKING:
     from .region import Region, Situation
 
-__all__ = ["apply_budget", "give_way", "run_eagerly", "starve", "why_no_room"]
+__all__ = ["account", "apply_budget", "give_way", "run_eagerly", "starve", "why_no_room"]
 
 
 def apply_budget(situation: Situation) -> None:
@@ -35,6 +35,31 @@ def apply_budget(situation: Situation) -> None:
 def _beside(situation: Situation) -> int:
     """Bytes of pool and slots."""
     return situation.backend.memory().pool_bytes + situation.store.nbytes
+
+
+def account(situation: Situation, region: Region | None = None) -> GraphMemory | None:
+    """What the graphs of a region hold, or those of all; None where there are none, or they share no executables."""
+    store = situation.executables
+    regions = [region] if region is not None else list(situation.regions)
+    entries = [entry for one in regions for entry in one.entries]
+    if store is None or not entries:
+        return None
+    found = store.account(region.owner if region is not None else None)
+    return GraphMemory(
+        pool_bytes=situation.backend.memory().pool_bytes,
+        placeholder_bytes=situation.store.nbytes_of(region.owner) if region is not None else situation.store.nbytes,
+        executable_bytes=found.executable_bytes,
+        record_bytes=found.record_bytes + found.base_bytes,
+        host_graph_bytes=found.graph_bytes,
+        graphs=found.shapes,
+        classes=found.classes,
+        alone=found.alone,
+        executables=found.executables,
+        switches=found.switches,
+        evictions=found.evictions,
+        refused_updates=found.refused,
+        per_graph_bytes=found.all_resident.nbytes + sum(entry.private_bytes for entry in entries),
+    )
 
 
 def why_no_room(situation: Situation) -> str:

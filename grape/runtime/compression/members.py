@@ -99,7 +99,7 @@ class Loaded:
 
 @dataclass(slots=True)
 class Counts:
-    """Since the store was made. `launches`: of shapes that are gone."""
+    """Of one owner, so far. `launches`: of shapes that are gone."""
 
     launches: int = 0
     switches: int = 0

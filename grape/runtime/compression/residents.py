@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -22,7 +23,8 @@ class Residents:
     limits: Limits
     clock_ns: Callable[[], int] = time.perf_counter_ns
     usage: Usage = field(default_factory=Usage)
-    counts: Counts = field(default_factory=Counts)
+    counts: defaultdict[Hashable, Counts] = field(default_factory=lambda: defaultdict(Counts))
+    """By owner."""
     all: dict[int, Loaded] = field(default_factory=dict)
     _numbers: count[int] = field(default_factory=count)
 
@@ -76,7 +78,7 @@ class Residents:
                 return None
         kin.instantiate_ns = average(kin.instantiate_ns or None, self.clock_ns() - start)
         kin.executable_bytes = max(kin.executable_bytes, executable.nbytes)
-        self.counts.instantiations += 1
+        self.counts[kin.owner].instantiations += 1
         # Its size is known only now.
         room = evictions(self._residents(), self.limits, nbytes=executable.nbytes, count=1, owner=kin.owner)
         if room is None:
@@ -100,7 +102,7 @@ class Residents:
                 self.evict(self.all[number])
 
     def evict(self, loaded: Loaded) -> None:
-        self.counts.evictions += 1
+        self.counts[loaded.kin.owner].evictions += 1
         self.drop(loaded)
 
     def drop(self, loaded: Loaded) -> None:

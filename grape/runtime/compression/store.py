@@ -143,8 +143,8 @@ class ExecutableStore:
         try:
             brought = bring(self._residents, member)
         except RecordError as error:
-            self._residents.counts.refused += 1
             self.forget(member.shape)
+            self._residents.counts[member.kin.owner].refused += 1
             return Unavailable(why=str(error), gone=True)
         if isinstance(brought, Refusing):
             return self._separate(member)
@@ -154,9 +154,9 @@ class ExecutableStore:
 
     def _separate(self, member: Member) -> Loaded | Unavailable:
         """A shape that its class's executables refuse now: its own graph serves it, if that is still there."""
-        self._residents.counts.refused += 1
         graph, member.graph = member.graph, None
         self.forget(member.shape)
+        self._residents.counts[member.kin.owner].refused += 1
         if graph is None:
             return Unavailable(why="the device refused an update that it had accepted before", gone=True)
         alone = Member(
@@ -202,7 +202,7 @@ class ExecutableStore:
             return
         residents.note(member)
         residents.usage.forget(shape)
-        residents.counts.launches += member.user.launches
+        residents.counts[member.kin.owner].launches += member.user.launches
         kin, classes = member.kin, self._classes[member.kin.owner]
         if member.graph is not None:
             member.graph.release()
@@ -218,6 +218,7 @@ class ExecutableStore:
                 del self._kin[last]
         if not any(other.kin.owner is kin.owner for other in self._members.values()):
             self._classes.pop(kin.owner, None)
+            residents.counts.pop(kin.owner, None)
 
     def release(self) -> None:
         """Forget every shape. Idempotent."""
@@ -234,7 +235,7 @@ class ExecutableStore:
         loaded = [one for one in residents.all.values() if owner is None or one.kin.owner is owner]
         kins = {id(member.kin): member.kin for member in members}.values()
         graphs = [member.graph for member in members if member.graph is not None] + [kin.graph for kin in kins]
-        counts = residents.counts
+        counts = [found for one, found in residents.counts.items() if owner is None or one is owner]
         return StoreAccount(
             shapes=len(members),
             classes=sum(kin.topology is not None for kin in kins),
@@ -245,11 +246,11 @@ class ExecutableStore:
             base_bytes=sum(kin.topology.base.nbytes for kin in kins if kin.topology is not None),
             graphs=len(graphs),
             graph_bytes=sum(graph.host_bytes for graph in graphs),
-            launches=sum(member.user.launches for member in members) + (counts.launches if owner is None else 0),
-            switches=counts.switches,
-            instantiations=counts.instantiations,
-            evictions=counts.evictions,
-            refused=counts.refused,
+            launches=sum(member.user.launches for member in members) + sum(one.launches for one in counts),
+            switches=sum(one.switches for one in counts),
+            instantiations=sum(one.instantiations for one in counts),
+            evictions=sum(one.evictions for one in counts),
+            refused=sum(one.refused for one in counts),
             all_resident=Estimate(
                 nbytes=sum(member.kin.executable_bytes for member in members), measured=len(kins), of=len(members)
             ),

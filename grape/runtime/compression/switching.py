@@ -79,7 +79,7 @@ def _switch(residents: Residents, loaded: Loaded, member: Member) -> bool:
         loaded.touched = record.changed
         residents.load(loaded, member)
         member.paid_ns += residents.clock_ns() - start
-        residents.counts.switches += 1
+        residents.counts[member.kin.owner].switches += 1
     return done
 
 
