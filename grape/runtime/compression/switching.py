@@ -31,7 +31,10 @@ def bring(residents: Residents, member: Member) -> Loaded | Refusing | Waiting |
     loaded: Loaded | None = None
     if residents.of(kin) and member.paid_ns >= kin.instantiate_ns:
         worth = residents.usage.weight(member.shape) * member.paid_ns
-        loaded = residents.make(kin, worth_ns=worth)
+        leaving = residents.leaving_for(kin, worth_ns=worth)
+        # One of its own class need not go for it: that one can be switched.
+        if leaving is not None and all(residents.all[number].kin is not kin for number in leaving):
+            loaded = residents.make(kin, worth_ns=worth)
         if loaded is not None:
             member.paid_ns = 0.0
     if loaded is None:
