@@ -71,13 +71,22 @@ class Engine:
                 held = sum(entry.nbytes for entry in region.entries) / 2**20
                 state = f"{len(region.entries)} graphs, {region.replays} replays, {held:.1f} MB"
             lines.append(f"{number} {region.name} at {region.at}: {region.calls} calls, {state}")
-        account = self.situation.backend.memory()
-        lines.append(
-            f"memory: pool {account.pool_bytes / 2**20:.1f} MB, executables {account.executable_bytes / 2**20:.1f} MB"
-        )
+        lines += self._memory()
         if self.report is not None:
             lines += [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in self.report.findings]
         return "\n".join(lines)
+
+    def _memory(self) -> list[str]:
+        """What the graphs hold, store by store, in lines."""
+        from .render import graph_stores
+        from .runtime import account
+
+        held = account(self.situation)
+        if held is not None:
+            return ["memory: " + line for line in graph_stores(held)]
+        stores = self.situation.backend.memory()
+        pool, executables = stores.pool_bytes / 2**20, stores.executable_bytes / 2**20
+        return [f"memory: pool {pool:.1f} MB, executables {executables:.1f} MB"]
 
     @property
     def applied_count(self) -> int:
@@ -200,6 +209,7 @@ class Session:
 
     def _install(self, owner: Engine) -> None:
         from .profiling import MemorySampler
+        from .runtime import apply_budget
         from .tracing import Recorder
 
         cell, names = self.cell, self._file_names
@@ -215,6 +225,7 @@ class Session:
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
         situation.memory_budget = self.options.memory_budget
+        apply_budget(situation)
         situation.progress = self._on_progress
         situation.run += 1
         for region in owner.interceptor.regions:
@@ -278,6 +289,8 @@ class Session:
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
         import torch
 
+        from .runtime import account
+
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
         if not outside.ops and self.cell.source in owner.traced:
             outside = owner.traced[self.cell.source]
@@ -298,6 +311,7 @@ class Session:
             cuda=torch.cuda.is_available(),
             profile_only=self.options.profile,
             sources=_sources(owner),
+            graph_memory=account(owner.situation),
         )
 
 

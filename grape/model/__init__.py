@@ -3,6 +3,7 @@
 from .codes import CODES, Outcome, Severity
 from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, ShapeCount
 from .finding import Finding, Fix
+from .graph_memory import GraphMemory
 from .location import Position
 from .machine import MachineCosts
 from .measured import Measured, quartiles
@@ -21,6 +22,7 @@ __all__ = [
     "Event",
     "Finding",
     "Fix",
+    "GraphMemory",
     "HostRead",
     "Lane",
     "MachineCosts",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .codes import Outcome
+from .graph_memory import GraphMemory
 from .location import Position
 from .measured import Measured
 from .outcome import Decision, Refused
@@ -89,6 +90,8 @@ class RegionEvidence:
     alias_hits: int = 0
     alias_misses: int = 0
     graph_bytes: int = 0
+    graph_memory: GraphMemory | None = None
+    """What its graphs hold; None where there are none, and where each has an executable of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +114,5 @@ class CellEvidence:
     """True under ``--profile``: observed and advised, nothing applied."""
     sources: tuple[tuple[str, str], ...] = ()
     """(name, source) of other cells and files of the person's own that positions name; what is known of them."""
+    graph_memory: GraphMemory | None = None
+    """What the graphs of all regions hold at the end of the cell."""

@@ -8,6 +8,7 @@ from typing import Any
 from .codes import Outcome
 from .evidence import CellEvidence, RegionEvidence
 from .finding import Finding
+from .graph_memory import GraphMemory
 from .measured import Measured
 from .timeline import MemoryCurve, Timeline
 
@@ -39,6 +40,7 @@ class RegionReport:
     kernels_per_call: float | None
     gpu_busy_share: float | None
     predicted_ms: float | None = None
+    graph_memory: GraphMemory | None = None
 
     @classmethod
     def of(cls, region: RegionEvidence) -> RegionReport:
@@ -72,6 +74,7 @@ class RegionReport:
             kernels_per_call=timeline.kernels_per_call if timeline else None,
             gpu_busy_share=timeline.gpu_busy_share if timeline else None,
             predicted_ms=region.predicted_ms,
+            graph_memory=region.graph_memory,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,6 +98,7 @@ class RegionReport:
             "graph_bytes": self.graph_bytes,
             "kernels_per_call": self.kernels_per_call,
             "gpu_busy_share": self.gpu_busy_share,
+            "graph_memory": self.graph_memory.to_dict() if self.graph_memory else None,
         }
 
 
@@ -159,6 +163,7 @@ class ReportData:
                 "notes": list(cell.notes),
                 "peak_allocated_bytes": cell.memory.peak_allocated_bytes,
                 "peak_reserved_bytes": cell.memory.peak_reserved_bytes,
+                "graph_memory": cell.graph_memory.to_dict() if cell.graph_memory else None,
                 "decisions": [
                     {
                         "region": region.name,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..model import Event, Finding, Fix, Measured, RegionReport, ReportData, Timeline
+from ..model import Event, Finding, Fix, GraphMemory, Measured, RegionReport, ReportData, Timeline
 from .units import clean, count, duration, nbytes, one_line, percent, plural, ratio
 from .verdict import evidence_of, gpu_measured, last_decision, ran_torch
 
@@ -20,6 +20,7 @@ __all__ = [
     "Strip",
     "busy_buckets",
     "cost",
+    "graph_stores",
     "headline",
     "level",
     "memory_bars",
@@ -158,18 +159,41 @@ def memory_bars(report: ReportData) -> tuple[Bar, ...]:
     memory = report.memory
     if not report.regions and not ran_torch(report.evidence):
         return ()
-    graphs = ("graphs", sum(region.graph_bytes for region in report.regions))
+    held = report.evidence.graph_memory
+    graphs: tuple[tuple[str, int], ...] = (("graphs", sum(region.graph_bytes for region in report.regions)),)
+    if held is not None:
+        graphs = (
+            ("graph pool", held.pool_bytes),
+            ("placeholders", held.placeholder_bytes),
+            ("executables", held.executable_bytes),
+            ("graph records, host", held.host_bytes),
+        )
     sizes: tuple[tuple[str, int], ...] = (
         ("peak allocated", memory.peak_allocated_bytes),
         ("peak reserved", memory.peak_reserved_bytes),
-        graphs,
+        *graphs,
         ("device, all in use", max(memory.device_used_bytes, default=0)),
     )
     if report.evidence.backend == "tape":
-        sizes = (("peak resident", memory.peak_allocated_bytes), graphs)
+        sizes = (("peak resident", memory.peak_allocated_bytes), *graphs)
     most = max(size for _, size in sizes)
     return tuple(
         Bar(label=label, value=nbytes(size), share=size / most, tone="memory") for label, size in sizes if size > 0
+    )
+
+
+def graph_stores(held: GraphMemory) -> tuple[str, ...]:
+    """What graphs hold, and for how many shapes, in two lines."""
+    alone = f", {plural(held.alone, 'graph')} that cannot share" if held.alone else ""
+    refused = f", {plural(held.refused_updates, 'refused update')}" if held.refused_updates else ""
+    return (
+        f"device: pool {nbytes(held.pool_bytes)}, placeholders {nbytes(held.placeholder_bytes)}, "
+        f"executables {nbytes(held.executable_bytes)}; host: records {nbytes(held.record_bytes)}, "
+        f"graphs {nbytes(held.host_graph_bytes)}",
+        f"{plural(held.graphs, 'graph')} in {count(held.classes)} class{'' if held.classes == 1 else 'es'}{alone}, "
+        f"{plural(held.executables, 'executable')}, {count(held.switches)} switched, "
+        f"{count(held.evictions)} evicted{refused}; with placeholders, results and an executable for each graph: "
+        f"about {nbytes(held.per_graph_bytes)} on the device (estimate)",
     )
 
 

@@ -3,7 +3,19 @@
 from .alias import Predictor
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
+from .memory import account, apply_budget
 from .region import Region, Situation
 from .slots import SlotStore
 
-__all__ = ["GraphedFunction", "Interceptor", "Predictor", "Region", "Situation", "SlotStore", "graph", "make_backend"]
+__all__ = [
+    "GraphedFunction",
+    "Interceptor",
+    "Predictor",
+    "Region",
+    "Situation",
+    "SlotStore",
+    "account",
+    "apply_budget",
+    "graph",
+    "make_backend",
+]

@@ -13,15 +13,16 @@ import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from ..model import OpRecord, Position, Refused, Trace
 from ..tracing import RecordedCall, Recorder, Tracer, record
-from .backends.protocol import Backend, CaptureFailed, Graph
+from .backends.protocol import Backend, CaptureFailed, Graph, UpdatableGraph
 from .compare import first_mismatch, nondeterministic_in, within
+from .compression import ExecutableStore, StoredGraph
 from .effects import EffectBan, EffectWatch, effect_of
 from .entry import Entry
 from .environment import foreign_modes
@@ -55,6 +56,8 @@ class Request:
     tracer: Tracer
     bound: Collection[int]
     store: SlotStore
+    executables: ExecutableStore | None
+    """Where the backend's graphs share executables."""
     owner: Hashable
     """Whose graphs use the slots."""
     in_place: Collection[str]
@@ -239,9 +242,7 @@ class _Capture:
         if any(vars(leaf) for leaf in self.eager_after.leaves):
             raise _Stop(Refused(code="GR405", why="an argument or a result is a tensor with Python attributes"))
         self.keep_eager_state()
-        ready = self.placeholders.copied
-        inputs = [self.inputs_before.get(i, self.layout.leaves[i]) for i in ready]
-        self.backend.copy([self.placeholders.targets[i] for i in ready], [distinct(t) for t in inputs])
+        self.fill_placeholders()
         self.hidden = {i: torch.empty_like(self.call.arrivals[i]).copy_(self.call.arrivals[i]) for i in prologue.inputs}
         graph, recipe, made = self.capture()
         try:
@@ -249,7 +250,7 @@ class _Capture:
             outputs = Outputs(self.backend, made, homes)
             if not outputs.uniform:
                 raise _Stop(Refused(code="GR405", why="results of different dtypes share memory"))
-            verified = self.verify(graph, recipe, made)
+            graph, verified = self.admit(graph)
             self.learn_arms()
             outputs.lend()
         except BaseException:
@@ -282,6 +283,41 @@ class _Capture:
                 [target for target, _ in self.redirected.values()],
             ),
         )
+
+    def fill_placeholders(self) -> None:
+        """Put there what the eager call was given."""
+        ready = self.placeholders.copied
+        inputs = [self.inputs_before.get(i, self.layout.leaves[i]) for i in ready]
+        self.backend.copy([self.placeholders.targets[i] for i in ready], [distinct(t) for t in inputs])
+
+    def admit(self, graph: Graph) -> tuple[Graph, str]:
+        """The graph as it will be replayed, and how its replay compares with eager. Raises where it is not right.
+
+        An executable of other shapes may take it; if that one is wrong, the graph's own is tried.
+        """
+        store = self.request.executables
+        if store is None:
+            return graph, self.verify(graph.replay)
+        failure: _Stop | None = None
+        verified: list[str] = []
+
+        def verify(launch: Callable[[], None]) -> bool:
+            nonlocal failure
+            if failure is not None:
+                self.fill_placeholders()  # the replay that was wrong may have written them
+            try:
+                verified.append(self.verify(launch))
+            except _Stop as stop:
+                if stop.refused.code == "unsettled":
+                    raise
+                failure = stop
+                return False
+            return True
+
+        stored = StoredGraph.admit(store, cast(UpdatableGraph, graph), verify, owner=self.request.owner)
+        if isinstance(stored, StoredGraph):
+            return stored, verified[-1]
+        raise failure or _Stop(Refused(code="no room", why="no executable could be had"))
 
     def survey(self, prologue: Prologue) -> Prologue | Refused:
         """Replace the eager trace, which shows one way through the code, by one of all ways; nothing is executed."""
@@ -479,7 +515,7 @@ class _Capture:
 
         return classify
 
-    def verify(self, graph: Graph, recipe: Recipe, made: Sequence[torch.Tensor]) -> str:
+    def verify(self, launch: Callable[[], None]) -> str:
         """Replay once from the inputs, state and random state of the eager call, and compare."""
         try:
             for tensor, before in zip(self.in_place, self.in_place_before, strict=True):
@@ -487,7 +523,7 @@ class _Capture:
             self.backend.set_rng_state(self.random_before)
             timer = self.backend.timer()
             timer.start()
-            graph.replay()
+            launch()
             timer.stop()
             if not _same_state(self.backend.rng_state(), self.random_after):
                 raise _Stop(Refused(code="GR405", why="the replay consumed another random stream than the eager call"))
@@ -501,7 +537,7 @@ class _Capture:
         finally:
             for tensor, after in zip(self.in_place, self.in_place_after, strict=True):
                 tensor.copy_(after)
-        if mismatch is None or (not close and self.eager_again(graph)):
+        if mismatch is None or (not close and self.eager_again(launch)):
             return "identical"
         if close:
             return f"within {self.request.tolerance:g}"
@@ -512,7 +548,7 @@ class _Capture:
         where = self.eager_after.paths[mismatch] if mismatch < len(self.eager_after.paths) else "a written tensor"
         raise _Stop(Refused(code="GR405", why=f"the replay's {where} differs from the eager result{because}"))
 
-    def eager_again(self, graph: Graph) -> bool:
+    def eager_again(self, launch: Callable[[], None]) -> bool:
         """The replay differs: does eager differ from itself, and does a replay give the bits of another eager run?
 
         Some kernels do not repeat themselves (attention over a long cache, in half precision). Then the eager result
@@ -530,7 +566,7 @@ class _Capture:
             if all(not _equal(again, known) for known in seen):
                 seen.append(again)
             for _ in range(2 if len(seen) > 1 else 0):
-                graph.replay()
+                launch()
                 if any(_equal(known, self.left) for known in seen):
                     return True
         if len(seen) > 1:

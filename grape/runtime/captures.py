@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ..model import Decision, ScalarChange
 from . import policy
 from .capture import Request, capture_call
+from .compression import StoredGraph
 from .entry import Entry
+from .memory import apply_budget, starve, why_no_room
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
 from .samples import CallTimes
@@ -86,8 +88,17 @@ class Captures:
         return sum(entry.nbytes for entry in self._region.entries) + self._region.situation.store.nbytes
 
     def _budget_spent(self) -> bool:
-        budget = self._region.situation.memory_budget
-        return budget is not None and self._held() >= budget
+        """Where graphs share no executables, nothing can be evicted, and nothing more is captured."""
+        situation = self._region.situation
+        budget = situation.memory_budget
+        return situation.executables is None and budget is not None and self._held() >= budget
+
+    def _saving_ns(self, shape: Shape, entry: Entry) -> float | None:
+        """What a replay saves against an eager call, as measured; the tape saves nothing, and shows all the same."""
+        times = shape.before.ms(leave=2) or CallTimes.joined(s.before for s in self._region.shapes.values())
+        if self._region.situation.backend.kind == "tape" or not times:
+            return None
+        return (statistics.median(times) - entry.replay_ms) * 1e6
 
     def _capture_ms(self) -> float:
         """What a capture costs: measured, else foreseen. The tape gains nothing on a device, so it captures at once."""
@@ -116,6 +127,7 @@ class Captures:
                 and leaf.device.type == situation.backend.device.type
             ],
             store=situation.store,
+            executables=situation.executables,
             owner=self._region.owner,
             in_place=self._region.lifetimes.passing(),
             plain=self._plain,
@@ -124,6 +136,7 @@ class Captures:
             tolerance=situation.tolerance,
             guards=existing,
         )
+        apply_budget(situation)
         situation.store.wait()  # the capture fills placeholders, and its first replay writes results
         captured = capture_call(request, layout, args, kwargs)
         outcome = captured.outcome
@@ -132,8 +145,12 @@ class Captures:
                 self._region.observer.audit(shape, captured.trace)
             if self._region.refused is None:
                 self._adopt(shape, layout, outcome)
+                apply_budget(situation)  # the pool may have grown
             else:
                 outcome.release()
+            return captured.result
+        if outcome.code == "no room":
+            self._no_room(shape)
             return captured.result
         if outcome.code == "retry" and not (set(outcome.evidence) <= self._writes and captured.plain <= self._plain):
             self._writes.update(outcome.evidence)
@@ -156,6 +173,25 @@ class Captures:
             self._region.refuse(outcome)
         return captured.result
 
+    def without_executable(self, shape: Shape, entry: Entry) -> None:
+        """A graph could not be replayed for want of an executable: it goes, unless it only has to wait."""
+        missing = entry.missing
+        if missing is None or missing.waiting:
+            return
+        shape.entries.remove(entry)
+        entry.release()
+        if not missing.gone:
+            self._no_room(shape)
+
+    def _no_room(self, shape: Shape) -> None:
+        """Nothing more is captured for this shape; a region none of whose shapes has room stays eager."""
+        why = why_no_room(self._region.situation)
+        shape.closed = True
+        if shape.decision is not None:
+            shape.decision = replace(shape.decision, action="wait", why=why)
+        if not self._region.entries:
+            starve(self._region, why)
+
     def _adopt(self, shape: Shape, layout: Layout, entry: Entry) -> None:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
@@ -166,6 +202,9 @@ class Captures:
         shape.closed = shape.captures >= MAX_CAPTURES
         self.verified.add(entry.verified)
         entry.ledger = self._region.ledger
+        if isinstance(entry.graph, StoredGraph):
+            entry.graph.counted_by = entry
+            entry.graph.saving_ns = self._saving_ns(shape, entry)
         entry.modes, entry.modes_now = shape.modes, self._region.modes
         if len(shape.entries) >= MAX_ENTRIES:
             shape.entries.pop(0).release()

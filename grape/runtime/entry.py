@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .backends.protocol import Backend, Graph, MemoryMoved
+from .backends.protocol import Backend, Graph, MemoryMoved, NoExecutable
 from .guards import GuardSet
 from .ledger import Ledger
 from .outputs import Outputs
@@ -20,7 +20,7 @@ from .prologue import Prologue
 from .recipe import Recipe
 from .slots import Slot
 
-__all__ = ["BLOCKED", "MISMATCH", "OTHER_MODES", "Entry"]
+__all__ = ["BLOCKED", "MISMATCH", "NO_EXECUTABLE", "OTHER_MODES", "Entry"]
 
 
 _use_count = torch._C._storage_Use_Count
@@ -36,6 +36,8 @@ BLOCKED = _NoReplay()
 """The replay would overwrite a result that the person still holds."""
 OTHER_MODES = _NoReplay()
 """The call came under other modes than the capture."""
+NO_EXECUTABLE = _NoReplay()
+"""No executable could be had for the graph; `Entry.missing` says why."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,8 @@ class Entry:
     """Which branches a replay took, where the device decides; one that was not compared yet is not used."""
     acted: bool = False
     """Whether the last attempt to serve a call has changed anything but this graph's own memory."""
+    missing: NoExecutable | None = None
+    """Why the last attempt to serve a call found no executable."""
     blocker: Slot | None = None
     """Where the result lies that the last blocked replay would have overwritten."""
     _indices: dict[str, int] = field(default_factory=dict)
@@ -89,8 +93,14 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the executable on the device; placeholders and workspace are shared by all graphs."""
+        """Bytes of the executable that has the graph loaded; placeholders and workspace are shared by all graphs."""
         return self.graph.nbytes
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes of placeholders and results: what the graph would need beside an executable if it shared nothing."""
+        nbytes: int = self.placeholders.nbytes + self.outputs.held_bytes
+        return nbytes
 
     @property
     def needs_aliasing(self) -> bool:
@@ -152,6 +162,9 @@ class Entry:
             self.graph.replay()
         except MemoryMoved:
             return MISMATCH
+        except NoExecutable as missing:
+            self.missing = missing
+            return NO_EXECUTABLE
         if self.arms is not None and undo is not None and not self.arms.known():
             undo()
             return MISMATCH

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import UsageError
 from ..model import Position, RegionEvidence
+from ..options import parse_bytes
 from ..tracing import PositionFinder, Tracer
 from .alias import Predictor
 from .backends.cuda import CudaBackend
@@ -43,7 +44,14 @@ class GraphedFunction:
     other threads than the first caller's run eagerly. The wrapped callable is available as `__wrapped__`.
     """
 
-    def __init__(self, function: Callable[..., Any], *, backend: Backend | None, tolerance: float) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        backend: Backend | None,
+        tolerance: float,
+        memory_budget: int | None = None,
+    ) -> None:
         if not callable(function):
             raise UsageError(f"grape.graph takes a function or a module, not {type(function).__name__}")
         functools.update_wrapper(self, function, updated=())
@@ -51,6 +59,7 @@ class GraphedFunction:
             self.__name__ = type(function).__name__
         self.__wrapped__ = function
         self._tolerance = tolerance
+        self._memory_budget = memory_budget
         self._backend = backend
         self._region: Region | None = None
         self._thread: int | None = None
@@ -89,6 +98,7 @@ class GraphedFunction:
             observing=True,
             profile=False,
             tolerance=self._tolerance,
+            memory_budget=self._memory_budget,
             run=1,
         )
         function = self.__wrapped__
@@ -117,13 +127,21 @@ class GraphedFunction:
 
 @overload
 def graph(
-    function: Callable[..., Any], *, device: torch.device | str | None = None, tolerance: float = 0.0
+    function: Callable[..., Any],
+    *,
+    device: torch.device | str | None = None,
+    tolerance: float = 0.0,
+    memory_budget: int | str | None = None,
 ) -> GraphedFunction: ...
 
 
 @overload
 def graph(
-    function: None = None, *, device: torch.device | str | None = None, tolerance: float = 0.0
+    function: None = None,
+    *,
+    device: torch.device | str | None = None,
+    tolerance: float = 0.0,
+    memory_budget: int | str | None = None,
 ) -> Callable[[Callable[..., Any]], GraphedFunction]: ...
 
 
@@ -132,14 +150,18 @@ def graph(
     *,
     device: torch.device | str | None = None,
     tolerance: float = 0.0,
+    memory_budget: int | str | None = None,
 ) -> GraphedFunction | Callable[[Callable[..., Any]], GraphedFunction]:
     """Wrap a function or module so that repeated calls replay CUDA graphs; use it as a decorator or a call.
 
     `device` chooses the backend (default: the current CUDA device, else the CPU reference). `tolerance` is the largest
-    absolute difference accepted from operators that PyTorch documents as non-deterministic. Raises `UsageError` for
-    something that is not callable or a device that is not supported.
+    absolute difference accepted from operators that PyTorch documents as non-deterministic. `memory_budget` is the most
+    device memory that the graphs may hold, in bytes or as text (``"2GB"``): the least useful executables go first, and
+    where not one fits the calls run eagerly. Raises `UsageError` for something that is not callable, a device that is
+    not supported, or text that is no size.
     """
+    budget = parse_bytes(memory_budget) if isinstance(memory_budget, str) else memory_budget
     if function is None:
-        return lambda wrapped: graph(wrapped, device=device, tolerance=tolerance)
+        return lambda wrapped: graph(wrapped, device=device, tolerance=tolerance, memory_budget=budget)
     backend = make_backend(torch.device(device)) if device is not None else None
-    return GraphedFunction(function, backend=backend, tolerance=tolerance)
+    return GraphedFunction(function, backend=backend, tolerance=tolerance, memory_budget=budget)

@@ -55,6 +55,8 @@ class Outputs:
         """The slots that each replay writes results into."""
         self._sources = [self._source(members) for members in self._groups]
         self.nbytes = sum(source.nbytes for source, _ in self._sources)
+        self.held_bytes = sum(self._made[members[0]].untyped_storage().nbytes() for members in groups.values())
+        """Bytes of all results, copied or in place."""
 
     def _source(self, members: Sequence[int]) -> tuple[torch.Tensor, int]:
         """What to copy for these members, and the offset at which it starts: a lone member as it is, else a span."""

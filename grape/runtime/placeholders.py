@@ -73,6 +73,8 @@ class Placeholders:
             if leaf.requires_grad and not tensor.requires_grad:
                 tensor = tensor.detach().requires_grad_()
             self.tensors.append(tensor)
+        self.nbytes = sum(storage.nbytes() for storage, _ in flats.values())
+        """Bytes that the arguments need where they are not bound."""
         for indices in (self.bound, self.forwarded, self.copied, self.host):
             indices.sort()
         self.in_place = [*self.bound, *self.forwarded]

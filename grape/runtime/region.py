@@ -11,7 +11,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,10 +27,12 @@ from ..tracing import Tracer
 from .alias import MIN_BYTES, ROUNDS, Predictor
 from .backends.protocol import Backend, CallTimer
 from .captures import MAX_ENTRIES, Captures
-from .entry import BLOCKED, MISMATCH, OTHER_MODES, Entry
+from .compression import ExecutableStore
+from .entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry
 from .environment import environment, quick_modes
 from .ledger import Ledger
 from .lifetimes import Lifetimes
+from .memory import give_way, run_eagerly
 from .observer import Observer
 from .region_evidence import evidence_of
 from .samples import CallTimes
@@ -71,6 +73,13 @@ class Situation:
     """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
     open_floor: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda text: None
+    executables: ExecutableStore | None = None
+    """Of all regions; None where each graph keeps an executable of its own."""
+    regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
+
+    def __post_init__(self) -> None:
+        if self.executables is None and self.backend.updatable:
+            self.executables = ExecutableStore()
 
 
 class Region:
@@ -96,6 +105,8 @@ class Region:
         self.root_is_module = isinstance(root, torch.nn.Module)
         self.parent: str | None = None
         self.refused: Refused | None = None
+        self.starved_at: int | None = None
+        """The memory budget that was too small for this region."""
         self.calls = 0
         self.replays = 0
         self.shapes: dict[Any, Shape] = {}
@@ -117,6 +128,7 @@ class Region:
         self._rounds = 0
         self._was_eager = False
         self._pace = (time.perf_counter(), 0)
+        situation.regions.add(self)
 
     @property
     def root(self) -> Any:
@@ -126,6 +138,9 @@ class Region:
     def begin_run(self) -> None:
         """Count calls and replays from here: a new cell runs."""
         self._start_of_run = (self.calls, self.replays)
+        budget = self.situation.memory_budget
+        if self.starved_at is not None and (budget is None or budget > self.starved_at):
+            self.refused = self.starved_at = None
         self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
         for entry in self.entries:
             entry.ledger = self.ledger
@@ -166,6 +181,8 @@ class Region:
                 if result is OTHER_MODES:
                     self._uncount(shape)
                     return self._serve_unknown(args, kwargs, timer)
+                if result is NO_EXECUTABLE:
+                    return self._serve_eagerly(args, kwargs, shape, may_capture=False)
                 if result is not MISMATCH:
                     return result
                 return self._serve_eagerly(args, kwargs, shape, may_capture=True)
@@ -230,12 +247,14 @@ class Region:
                 result = self._replay(shape, layout.leaves, layout.containers, timer, last is shape)
                 if result is BLOCKED:
                     may_capture = last is shape or self._held_elsewhere(shape, layout.leaves)
+                elif result is NO_EXECUTABLE:
+                    may_capture = False
                 elif result is not MISMATCH and result is not OTHER_MODES:
                     if shape.probe is not None:
                         shape.probe.tensors.add(layout.leaves)
                     return result
         if not self.situation.observing:
-            return self.function(*args, **kwargs)
+            return self._eagerly(shape, args, kwargs)
         return self._observe(shape, layout, args, kwargs, may_capture)
 
     def _changing_value(self, shape: Shape, layout: Layout) -> str | None:
@@ -248,15 +267,20 @@ class Region:
 
     def _serve_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape, *, may_capture: bool) -> Any:
         if not self.situation.observing:
-            return self.function(*args, **kwargs)
+            return self._eagerly(shape, args, kwargs)
         return self._observe(shape, flatten((args, kwargs), "args"), args, kwargs, may_capture)
 
     def _pass(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         start = time.perf_counter()
-        result = self.function(*args, **kwargs)
+        result = run_eagerly(self, args, kwargs, repeatable=lambda: False)
         if len(self.host_ms) < 256:
             self.host_ms.append((time.perf_counter() - start) * 1e3)
         return result
+
+    def _eagerly(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The person's code; a captured shape was run twice before, without effects but its results."""
+        harmless = lambda: bool(shape.entries) and not any(entry.effectful for entry in shape.entries)  # noqa: E731
+        return run_eagerly(self, args, kwargs, repeatable=harmless)
 
     def _count(self, shape: Shape) -> None:
         shape.calls += 1
@@ -310,6 +334,11 @@ class Region:
             served = self._serve(shape, entry, leaves, containers, timer, astray)
             if served is BLOCKED:
                 outcome = BLOCKED
+            elif served is NO_EXECUTABLE:
+                self.captures.without_executable(shape, entry)
+                if self.refused is not None:
+                    return NO_EXECUTABLE
+                outcome = NO_EXECUTABLE if outcome is MISMATCH else outcome
             elif served is OTHER_MODES:
                 return OTHER_MODES
             elif served is not MISMATCH:
@@ -387,7 +416,7 @@ class Region:
             if entry.acted:  # what the replay changed, an eager call would change once more
                 raise
             outcome = MISMATCH
-        if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES:
+        if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES or outcome is NO_EXECUTABLE:
             return outcome
         self.replays += 1
         self._was_eager = False
@@ -447,21 +476,29 @@ class Region:
         """Run one call eagerly, in the way that tells most."""
         if self.observer.trace_now(shape, may_capture):
             self.situation.progress(f"observing {self.name}")
-            result = self.observer.trace(shape, layout, args, kwargs)
+            result = self._or_give_way(lambda: self.observer.trace(shape, layout, args, kwargs))
         elif self.observer.profile_now(shape, may_capture):
-            result = self.observer.profile(args, kwargs)
+            result = self._or_give_way(lambda: self.observer.profile(args, kwargs))
         elif may_capture and self.situation.apply and not shape.closed and self.captures.pays(shape):
-            result = self.captures.capture(shape, layout, args, kwargs)
+            result = self._or_give_way(lambda: self.captures.capture(shape, layout, args, kwargs))
         else:
             timer = self.situation.backend.timer()  # what observation costs is not the person's time
             timer.start()
             began = time.perf_counter()
-            result = self.function(*args, **kwargs)
+            result = self._eagerly(shape, args, kwargs)
             self.observer.eager_s += time.perf_counter() - began
             timer.stop()
             if not shape.before.full:
                 shape.before.add(timer)
         return result
+
+    def _or_give_way(self, call: Callable[[], Any]) -> Any:
+        """An eager call that is watched. Out of memory is the person's error, but graphs are not its cause twice."""
+        try:
+            return call()
+        except torch.OutOfMemoryError:
+            give_way(self.situation)
+            raise
 
     def refuse(self, refused: Refused) -> None:
         """Leave the region eager from now on, and let callables inside it become regions."""

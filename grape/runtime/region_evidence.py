@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..model import CopyRecord, Measured, RegionEvidence, ShapeCount
+from .memory import account
 from .samples import CallTimes
 
 if TYPE_CHECKING:
@@ -64,4 +65,5 @@ def evidence_of(region: Region) -> RegionEvidence:
         alias_hits=ledger.alias_hits,
         alias_misses=ledger.alias_misses,
         graph_bytes=sum(entry.nbytes for entry in region.entries),
+        graph_memory=account(region.situation, region),
     )

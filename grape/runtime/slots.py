@@ -158,6 +158,11 @@ class SlotStore:
         """Bytes of device memory behind all slots."""
         return sum(slot.nbytes for slot in self)
 
+    def nbytes_of(self, owner: Hashable) -> int:
+        """Bytes behind the slots of one owner."""
+        mine = [slot for role, slot in self._slots.items() if role[0] is owner]
+        return sum(slot.nbytes for slot in (*mine, *(slot for one, slot in self._outgrown if one is owner)))
+
     def slot(self, role: tuple[Hashable, ...], nbytes: int) -> Slot:
         """The slot of a role, with room for so many bytes. Raises torch.OutOfMemoryError.
 

@@ -67,7 +67,16 @@ class Sabotage:
                     return body()
 
         graph, result = self._original(chosen, *args, **kwargs)
-        replay = graph.replay
+        instantiate = getattr(graph, "instantiate", None)
+        if instantiate is None:
+            self._arm(graph)
+        else:
+            graph.instantiate = lambda: self._arm(instantiate())
+        return graph, result
+
+    def _arm(self, launched: Any) -> Any:
+        """What launches a graph meets the act: its executable, or the graph itself where it has one of its own."""
+        replay = launched.replay
 
         def replayed() -> None:
             self.replays += 1
@@ -76,8 +85,8 @@ class Sabotage:
             else:
                 replay()
 
-        graph.replay = replayed
-        return graph, result
+        launched.replay = replayed
+        return launched
 
 
 def raising(error: type[BaseException], *arguments: str) -> Callable[[], None]:

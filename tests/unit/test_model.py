@@ -19,6 +19,7 @@ from grape.model import (
     Event,
     Finding,
     Fix,
+    GraphMemory,
     Measured,
     MemoryCurve,
     OpRecord,
@@ -312,7 +313,24 @@ def test_the_contract_of_a_report() -> None:
         action="capture", shapes="(2, 3)", seen=2, expected_calls=30.0, saving_ms=3.0, capture_ms=40.0, why="it pays"
     )
     memory = MemoryCurve(at_ns=(0,), allocated_bytes=(100,), reserved_bytes=(200,))
-    data = report(region(decisions=(decision,)), findings=(FINDING,), memory=memory, notes=("a note",)).to_dict()
+    counts = {
+        "pool_bytes": 1,
+        "placeholder_bytes": 2,
+        "executable_bytes": 3,
+        "record_bytes": 4,
+        "host_graph_bytes": 5,
+        "graphs": 6,
+        "classes": 7,
+        "alone": 8,
+        "executables": 9,
+        "switches": 10,
+        "evictions": 11,
+        "refused_updates": 12,
+    }
+    held = GraphMemory(**counts, per_graph_bytes=70)
+    assert (held.device_bytes, held.host_bytes) == (6, 9)
+    row = region(decisions=(decision,), graph_memory=held)
+    data = report(row, findings=(FINDING,), memory=memory, notes=("a note",)).to_dict()
     assert data == {
         "version": 1,
         "device": "NVIDIA H200",
@@ -325,6 +343,7 @@ def test_the_contract_of_a_report() -> None:
             "notes": ["a note"],
             "peak_allocated_bytes": 100,
             "peak_reserved_bytes": 200,
+            "graph_memory": None,
             "decisions": [
                 {
                     "region": "step",
@@ -359,6 +378,7 @@ def test_the_contract_of_a_report() -> None:
                 "graph_bytes": 4096,
                 "kernels_per_call": 1.0,
                 "gpu_busy_share": 0.5,
+                "graph_memory": {**counts, "estimated_per_graph_bytes": 70},
             }
         ],
         "findings": [

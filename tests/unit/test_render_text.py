@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from grape.model import CellEvidence, Decision, Event, Finding, MemoryCurve, Timeline
+from grape.model import CellEvidence, Decision, Event, Finding, GraphMemory, MemoryCurve, Timeline
 from grape.render import build_report
-from grape.render.summary import busy_buckets, level, memory_bars, strips, time_bars
+from grape.render.summary import busy_buckets, graph_stores, level, memory_bars, strips, time_bars
 from tests.unit.sample_evidence import (
     cell,
     fix,
@@ -252,3 +252,36 @@ def test_importing_the_renderers_imports_no_torch_ipython_or_rich() -> None:
     code = "import sys, grape.render; print([m for m in ('torch', 'IPython', 'rich', 'pygments') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+HELD = GraphMemory(
+    pool_bytes=2 * 2**20,
+    placeholder_bytes=2**20,
+    executable_bytes=1_216_348,
+    record_bytes=8 * 2**10,
+    host_graph_bytes=0,
+    graphs=1019,
+    classes=2,
+    alone=1,
+    executables=3,
+    switches=1018,
+    evictions=0,
+    refused_updates=1,
+    per_graph_bytes=197 * 2**30,
+)
+
+
+def test_the_stores_of_graphs_are_told_apart() -> None:
+    assert graph_stores(HELD) == (
+        "device: pool 2.00 MB, placeholders 1.00 MB, executables 1.16 MB; host: records 8.00 KB, graphs 0 B",
+        "1,019 graphs in 2 classes, 1 graph that cannot share, 3 executables, 1,018 switched, 0 evicted, "
+        "1 refused update; with placeholders, results and an executable for each graph: "
+        "about 197 GB on the device (estimate)",
+    )
+    bars = memory_bars(build_report(tape_cell(region(), graph_memory=HELD), ()))
+    assert [(bar.label, bar.value) for bar in bars] == [
+        ("graph pool", "2.00 MB"),
+        ("placeholders", "1.00 MB"),
+        ("executables", "1.16 MB"),
+        ("graph records, host", "8.00 KB"),
+    ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from grape.advisor.rules import gr201
+from grape.model import GraphMemory
 from tests.unit.trace_builder import cell, region, shapes, timeline
 
 LENGTHS = [{"x": (8, length)} for length in (20, 31, 25, 60, 33, 47, 29)]
@@ -35,6 +36,31 @@ def test_graphs_that_served_every_call_were_paid_for_earlier() -> None:
     (finding,) = gr201.check(cell(region(outcome="replayed", calls=7, replays=7, shapes=counted)))
     assert (finding.severity, finding.predicted_ms_per_call) == ("hint", None)
     assert finding.message.endswith("capturing all took 280 ms and holds 7 MB")
+
+
+def test_graphs_that_share_say_what_they_hold_and_what_sharing_spares() -> None:
+    memory = GraphMemory(
+        pool_bytes=2 * 2**20,
+        placeholder_bytes=2**20,
+        executable_bytes=2**20,
+        record_bytes=2**10,
+        host_graph_bytes=2**10,
+        graphs=7,
+        classes=1,
+        alone=0,
+        executables=1,
+        switches=30,
+        evictions=0,
+        refused_updates=0,
+        per_graph_bytes=90 * 2**20,
+    )
+    counted = shapes(*LENGTHS, captured=True, capture_ms=40.0, graph_bytes=2**20)
+    (finding,) = gr201.check(cell(region(outcome="replayed", calls=7, replays=7, shapes=counted, graph_memory=memory)))
+    assert finding.message.endswith(
+        "capturing all took 280 ms and holds 4 MB on the device and 2 KB on the host "
+        "(about 90 MB, an estimate, if they shared nothing)"
+    )
+    assert dict(finding.evidence)["graph_memory"] == memory.to_dict()
 
 
 def test_a_partly_captured_region_is_extrapolated_and_says_so() -> None:

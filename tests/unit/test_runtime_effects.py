@@ -374,13 +374,13 @@ def test_an_exception_only_in_the_capture(error: type[BaseException]) -> None:
 def test_state_is_whole_after_a_failed_verification(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay of the verification fails half-way; what the eager call left in the buffer stands."""
     from grape.runtime import capture
-    from grape.runtime.backends.tape_graph import TapeGraph
+    from grape.runtime.backends.tape_executable import TapeExecutable
 
     def fails(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("no memory")
 
     if where == "replay":
-        monkeypatch.setattr(TapeGraph, "replay", fails)
+        monkeypatch.setattr(TapeExecutable, "replay", fails)
     else:
         monkeypatch.setattr(capture, "first_mismatch", fails)
 

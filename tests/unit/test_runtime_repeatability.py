@@ -60,13 +60,20 @@ def test_a_graph_that_never_gives_what_an_eager_run_gave_is_refused(graphed: Gra
     class Off(TapeBackend):
         def capture(self, body):  # type: ignore[no-untyped-def]
             graph, result = super().capture(body)
-            replay = graph.replay
+            instantiate = graph.instantiate
 
-            def wrong() -> None:
-                replay()
-                result.add_(1.0)
+            def off():  # type: ignore[no-untyped-def]
+                executable = instantiate()
+                replay = executable.replay
 
-            graph.replay = wrong  # type: ignore[method-assign]
+                def wrong() -> None:
+                    replay()
+                    result.add_(1.0)
+
+                executable.replay = wrong  # type: ignore[method-assign]
+                return executable
+
+            graph.instantiate = off  # type: ignore[method-assign]
             return graph, result
 
     graphed._backend = Off(poison=True)

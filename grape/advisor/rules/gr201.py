@@ -15,7 +15,8 @@ from ..arguments import Arguments
 from ..cost import H200, MachineCosts, capture_ms
 from ..growth import growing
 from ..refusals import served_by_graphs, with_refusals
-from ..words import amount, milliseconds, shape_text
+from ..stores import held_evidence, held_text
+from ..words import milliseconds, shape_text
 
 CODE = "GR201"
 
@@ -50,7 +51,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
         code=CODE,
         severity="hint" if served else "costly",
         message=f"`{region.name}` was called with {distinct} shapes of {spoken.listed(varying)} in {region.calls} calls"
-        + _price(captured=len(captured), shapes=len(region.shapes), total=total, held=held),
+        + _price(captured=len(captured), shapes=len(region.shapes), total=total, held=held_text(region, held)),
         at=region.at,
         end_line=region.end_line,
         region=region.name,
@@ -63,6 +64,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
             ("capture_ms", spent if captured else None),
             ("capture_all_ms", total),
             ("graph_bytes", held),
+            *held_evidence(region),
         ),
         predicted_ms_per_call=(spent - max(c.capture_ms for c in captured)) / region.calls
         if captured and region.calls and not served
@@ -71,11 +73,11 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts
     )
 
 
-def _price(*, captured: int, shapes: int, total: float | None, held: int) -> str:
+def _price(*, captured: int, shapes: int, total: float | None, held: str) -> str:
     if total is None:
         return ""
     if captured == shapes:
-        return f"; capturing all took {milliseconds(total)} and holds {amount(held)}"
+        return f"; capturing all took {milliseconds(total)}" + (f" and holds {held}" if held else "")
     return f"; {captured} of {shapes} are captured, capturing all would take about {milliseconds(total)}"
 
 

@@ -18,7 +18,8 @@ from ..growth import Growth, growing, steady_growth
 from ..refusals import served_by_graphs, with_refusals
 from ..sites import op_sites
 from ..source import cell_source
-from ..words import amount, library, milliseconds, via
+from ..stores import held_evidence, held_text
+from ..words import library, milliseconds, via
 
 CODE = "GR202"
 
@@ -38,7 +39,8 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
     at = cat.user or cat.inner if cat else None
     captured = [count for count in region.shapes if count.captured]
     spent, held = sum(c.capture_ms for c in captured), sum(c.graph_bytes for c in captured)
-    kept = f" and {amount(held)}" if held else ""
+    memory = held_text(region, held)
+    kept = f" and {memory}" if memory else ""
     cost = f"; {len(captured)} graphs cost {milliseconds(spent)}{kept}" if captured else ""
     others = len({growth.argument for growth in found}) - 1
     more = f" (and {others} more argument{'s' if others > 1 else ''})" if others else ""
@@ -64,6 +66,7 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
             ("captured", len(captured)),
             ("capture_ms", spent if captured else None),
             ("graph_bytes", held),
+            *held_evidence(region),
             ("concatenated_at", str(at) if at else None),
             *((("in_library", str(cat.inner)),) if theirs and cat else ()),
         ),

@@ -156,6 +156,9 @@ class CudaBackend:
                 torch.bmm(square[None], square[None])
             self._stream.synchronize()
 
+    updatable = False
+    """Graphs that can share executables are not built yet: each shape has its own."""
+
     conditional_bodies = False
     """Conditional nodes are not built yet; predication uses selects here."""
 

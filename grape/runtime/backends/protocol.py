@@ -23,6 +23,7 @@ __all__ = [
     "Graph",
     "MemoryAccount",
     "MemoryMoved",
+    "NoExecutable",
     "Reservation",
     "UpdatableGraph",
 ]
@@ -51,6 +52,18 @@ class MemoryMoved(RuntimeError):
     """A graph was not replayed, because memory that it reads was freed or moved."""
 
 
+class NoExecutable(RuntimeError):
+    """A graph was not replayed, because no executable does its work and none could be had.
+
+    `gone`: it never will again, and may be captured anew. `waiting`: it may at a later call.
+    """
+
+    def __init__(self, why: str, *, gone: bool, waiting: bool) -> None:
+        super().__init__(why)
+        self.gone = gone
+        self.waiting = waiting
+
+
 class Graph(Protocol):
     """One captured, instantiated graph. `nodes` counts its device activities, `nbytes` its executable's memory."""
 
@@ -73,9 +86,10 @@ class Executable(Protocol):
     """What a device launches, made from a graph and, by updates, doing the work of others. `nbytes` on the device.
 
     An update counts for launches issued after it; those already queued do what the executable did when they were
-    issued. It is accepted only between graphs of equal topology: the same kinds of nodes in the same number and with
-    the same edges, bodies of conditional nodes included, and the same kernel attributes. Functions, extents of
-    launches and parameters may differ. Between equal fingerprints the device may still refuse.
+    issued; on CUDA the driver sees to that, on whatever stream they wait. It is accepted only between graphs of equal
+    topology: the same kinds of nodes in the same number and with the same edges, bodies of conditional nodes included,
+    and the same kernel attributes. Functions, extents of launches and parameters may differ. Between equal
+    fingerprints the device may still refuse.
     """
 
     @property
@@ -197,6 +211,11 @@ class Backend(Protocol):
         exception of `body` ends the capture, leaves allocator, generator and stream usable, and propagates.
         Raises `CaptureFailed` where the device refused.
         """
+        ...
+
+    @property
+    def updatable(self) -> bool:
+        """Whether `capture` gives an `UpdatableGraph`, which has no executable before `instantiate`."""
         ...
 
     @property

@@ -185,6 +185,10 @@ class TapeBackend:
             self._queue.drain()
 
     @property
+    def updatable(self) -> bool:
+        return True
+
+    @property
     def conditional_bodies(self) -> bool:
         return True
 

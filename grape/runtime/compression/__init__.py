@@ -1,15 +1,19 @@
 """Compressed capture: the graphs of many shapes in the memory of few.
 
-Pure parts: `codec` (a shape's parameters as differences), `classes` (who can share), `residency` (who stays). `store`
-puts them together over a backend's executables.
+Pure parts: `codec` (a shape's parameters as differences), `classes` (who can share), `residency` (who stays). Over a
+backend's executables: `residents` (those on the device), `admission` (of a new shape), `switching` (to a known one),
+`store` (all of it). `stored` is a graph as an entry sees it.
 """
 
 from .account import Estimate, StoreAccount
 from .codec import Base, Record, RecordError
 from .residency import Limits
-from .store import Admitted, ExecutableStore, Launched, NotAdmitted, Unavailable
+from .store import EXECUTABLES, GRAPH_BYTES, Admitted, ExecutableStore, Launched, NotAdmitted, Unavailable
+from .stored import StoredGraph
 
 __all__ = [
+    "EXECUTABLES",
+    "GRAPH_BYTES",
     "Admitted",
     "Base",
     "Estimate",
@@ -20,5 +24,6 @@ __all__ = [
     "Record",
     "RecordError",
     "StoreAccount",
+    "StoredGraph",
     "Unavailable",
 ]

@@ -10,7 +10,7 @@ __all__ = ["Limits", "Resident", "Usage", "evictions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """At most so many executables, of so many bytes in all on the device; None where bytes are not limited."""
+    """At most so many executables of one owner, of so many bytes in all on the device; None: bytes are not limited."""
 
     executables: int
     nbytes: int | None
@@ -23,6 +23,7 @@ class Resident:
     number: int
     nbytes: int
     benefit_ns: float
+    owner: Hashable = None
 
 
 class Usage:
@@ -33,11 +34,11 @@ class Usage:
         self._now = 0
         self._weights: dict[Hashable, tuple[float, int]] = {}
 
-    def touch(self, *keys: Hashable) -> None:
-        """One call that counts for all these keys."""
-        self._now += 1
+    def touch(self, *keys: Hashable, times: int = 1) -> None:
+        """Calls that count for all these keys."""
+        self._now += times
         for key in keys:
-            self._weights[key] = (self.weight(key) + 1.0, self._now)
+            self._weights[key] = (self.weight(key) + times, self._now)
 
     def weight(self, key: Hashable) -> float:
         weight, since = self._weights.get(key, (0.0, self._now))
@@ -48,24 +49,32 @@ class Usage:
 
 
 def evictions(
-    residents: Sequence[Resident], limits: Limits, *, nbytes: int = 0, count: int = 0, worth_ns: float | None = None
+    residents: Sequence[Resident],
+    limits: Limits,
+    *,
+    nbytes: int = 0,
+    count: int = 0,
+    owner: Hashable = None,
+    worth_ns: float | None = None,
 ) -> tuple[int, ...] | None:
-    """Whom to evict so that `count` more executables of `nbytes` in all fit; None if that is impossible.
+    """Whom to evict so that `count` more executables of `owner`, of `nbytes` in all, fit; None if that is impossible.
 
-    The least useful goes first: by benefit where executables are too many, by benefit per byte where they are too
-    large. With `worth_ns` the evicted ones together must be worth less.
+    The least useful goes first: of the owner's by benefit where those are too many, of all by benefit per byte where
+    they are too large. With `worth_ns` the evicted ones together must be worth less.
     """
     remaining = {resident.number: resident for resident in residents}
     used = sum(resident.nbytes for resident in residents)
     gone: list[Resident] = []
     while True:
-        too_many = len(remaining) + count > limits.executables
+        owned = [resident for resident in remaining.values() if resident.owner == owner]
+        too_many = len(owned) + count > limits.executables
         too_large = limits.nbytes is not None and used + nbytes > limits.nbytes
         if not too_many and not too_large:
             break
-        if not remaining:
+        crowd = list(remaining.values()) if too_large else owned
+        if not crowd:
             return None
-        least = min(remaining.values(), key=_usefulness_per_byte if too_large else _usefulness)
+        least = min(crowd, key=_usefulness_per_byte if too_large else _usefulness)
         gone.append(remaining.pop(least.number))
         used -= least.nbytes
     if worth_ns is not None and gone and sum(resident.benefit_ns for resident in gone) >= worth_ns:

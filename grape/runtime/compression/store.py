@@ -1,11 +1,9 @@
 """Serves the graphs of many shapes with few executables.
 
 A shape is admitted once: its graph is tried on an executable of a class, written there a second time from its record,
-and replayed under verification. Later `replay` finds an executable that has the shape loaded, or switches one. A
-shape that has paid for as many switches as a new executable costs gets one of its own, where limits allow.
-
-What is certain of an executable: either it has a verified shape loaded (`shape`), or nobody launches it before it was
-switched. `touched` are the nodes that may differ from the class's base, so no switch needs to know what was there.
+and replayed under verification. From then on some executable has the shape loaded, and launches pass the store by, or
+`replay` switches one to it. What is certain of an executable: either it does the work of a verified shape, or nobody
+launches it before it was switched.
 """
 
 from __future__ import annotations
@@ -13,20 +11,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from itertools import count
 
-import torch
-
-from ..backends.protocol import Executable, UpdatableGraph
+from ..backends.protocol import UpdatableGraph
 from .account import Estimate, StoreAccount
+from .admission import Verify, admit
 from .classes import Classes, TopologyClass
-from .codec import Base, Record, RecordError
-from .residency import Limits, Resident, Usage, evictions
+from .codec import RecordError
+from .members import Kin, Loaded, Member, PlainUser, User
+from .residency import Limits
+from .residents import Residents
+from .switching import Refusing, Waiting, bring
 
-__all__ = ["Admitted", "ExecutableStore", "Launched", "NotAdmitted", "Unavailable"]
+__all__ = ["EXECUTABLES", "GRAPH_BYTES", "Admitted", "ExecutableStore", "Launched", "NotAdmitted", "Unavailable"]
 
-Verify = Callable[[Callable[[], None]], bool]
-"""Gets a launch, and says whether it does what the eager call does."""
+EXECUTABLES = 32
+"""At most so many executables for the shapes of one owner, where nobody says another number."""
+GRAPH_BYTES = 256 << 20
+"""So many bytes of whole graphs are kept on the host beside the records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,62 +53,15 @@ class Launched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """Nothing was launched; the call has to run eagerly."""
+    """Nothing was launched; the call has to run eagerly.
+
+    `gone`: the store does not know the shape (any more), so it may be captured again. `waiting`: a later call is
+    served. Else there is no room for an executable.
+    """
 
     why: str
-
-
-@dataclass(slots=True, eq=False)
-class _Kin:
-    """A class, or a shape alone, with what its executables are made from and what was measured of them."""
-
-    graph: UpdatableGraph
-    topology: TopologyClass | None
-    executable_bytes: int = 0
-    instantiate_ns: float = 0.0
-    nodes_ns: float | None = None
-    """Of writing one node, reading its record included."""
-    whole_ns: float | None = None
-    """Of an update from a whole graph."""
-
-
-@dataclass(slots=True, eq=False)
-class _Member:
-    shape: Hashable
-    kin: _Kin
-    record: bytes
-    attachment: object
-    graph: UpdatableGraph | None
-    """While it is in the working set. That of the shape that founded the class (`founder`) is `kin.graph`."""
-    founder: bool = False
-    paid_ns: float = 0.0
-
-    @property
-    def whole(self) -> UpdatableGraph | None:
-        """The shape's graph, where it is still there."""
-        return self.kin.graph if self.founder else self.graph
-
-
-@dataclass(slots=True, eq=False)
-class _Loaded:
-    number: int
-    executable: Executable
-    kin: _Kin
-    shape: Hashable
-    touched: frozenset[int] = frozenset()
-
-
-@dataclass(slots=True)
-class _Counts:
-    launches: int = 0
-    switches: int = 0
-    instantiations: int = 0
-    evictions: int = 0
-    refused: int = 0
-
-
-_NOWHERE = object()
-"""What an executable has loaded that nobody may launch."""
+    gone: bool = False
+    waiting: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -118,369 +72,186 @@ class ExecutableStore:
     a graph can be cheaper than one node by node; those that classes are founded on are kept in any case.
     """
 
-    limits: Limits = field(default_factory=lambda: Limits(executables=32, nbytes=None))
-    graph_budget_bytes: int = 256 << 20
+    limits: Limits = field(default_factory=lambda: Limits(executables=EXECUTABLES, nbytes=None))
+    graph_budget_bytes: int = GRAPH_BYTES
     clock_ns: Callable[[], int] = time.perf_counter_ns
-    _classes: Classes = field(default_factory=Classes)
-    _kin: dict[TopologyClass, _Kin] = field(default_factory=dict)
-    _members: dict[Hashable, _Member] = field(default_factory=dict)
-    _loaded: dict[int, _Loaded] = field(default_factory=dict)
-    _usage: Usage = field(default_factory=Usage)
-    _counts: _Counts = field(default_factory=_Counts)
-    _numbers: count[int] = field(default_factory=count)
+    _classes: dict[Hashable, Classes] = field(default_factory=dict)
+    _kin: dict[TopologyClass, Kin] = field(default_factory=dict)
+    _members: dict[Hashable, Member] = field(default_factory=dict)
+    _residents: Residents = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._residents = Residents(self.limits, self.clock_ns)
 
     def __contains__(self, shape: Hashable) -> bool:
         return shape in self._members
 
-    # -- admission ---------------------------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        return len(self._members)
 
-    def admit(self, shape: Hashable, graph: UpdatableGraph, verify: Verify) -> Admitted | NotAdmitted:
-        """Take over the graph of a shape. An exception of `verify` propagates, and the shape is not admitted."""
+    def admit(
+        self,
+        shape: Hashable,
+        graph: UpdatableGraph,
+        verify: Verify,
+        *,
+        owner: Hashable = None,
+        user: User | None = None,
+    ) -> Admitted | NotAdmitted:
+        """Take over the graph of a shape. An exception of `verify` propagates, and the shape is not admitted.
+
+        Only shapes of one `owner` share executables, and `limits.executables` counts by owner. `user` launches the
+        shape; by default that goes through `replay`.
+        """
         self.forget(shape)
-        self._usage.touch(shape)
-        topology = graph.topology
-        if topology is None:
-            return self._admit_alone(shape, graph, verify)
-        parameters = graph.parameters()
-        joined: list[tuple[_Member, _Loaded]] = []
-
-        def accepts(candidate: TopologyClass) -> bool:
-            tried = self._try(shape, graph, parameters, self._kin[candidate], verify)
-            joined.extend([tried] if tried else [])
-            return tried is not None
-
-        kin = _Kin(graph, None)
-        founders: list[_Loaded] = []
-
-        def found() -> Base | None:
-            made = self._found(kin, verify)
-            founders.extend([made] if made else [])
-            return Base(parameters) if made else None
-
-        placed = self._classes.place(shape, topology, accepts=accepts, found=found)
-        if placed is None:
-            self._usage.forget(shape)
-            return NotAdmitted(why="its replay could not be verified, or there is no room for its executable")
-        if joined:
-            self._members[shape], loaded = joined[0]
-            loaded.shape = shape
-            self._shrink_working_set()
-            return Admitted(shared=True)
-        kin.topology = placed
-        self._kin[placed] = kin
-        founders[0].shape = shape
-        self._members[shape] = _Member(shape, kin, placed.base.encode(parameters), graph.attachment, None, founder=True)
-        return Admitted(shared=False)
-
-    def _admit_alone(self, shape: Hashable, graph: UpdatableGraph, verify: Verify) -> Admitted | NotAdmitted:
-        kin = _Kin(graph, None)
-        loaded = self._found(kin, verify)
-        if loaded is None:
-            self._usage.forget(shape)
-            return NotAdmitted(why="its replay could not be verified, or there is no room for its executable")
-        loaded.shape = shape
-        self._members[shape] = _Member(shape, kin, b"", None, None)
-        return Admitted(shared=False)
-
-    def _found(self, kin: _Kin, verify: Verify) -> _Loaded | None:
-        """An executable of a graph that is not known yet; None where it cannot be had or is wrong."""
-        loaded = self._make(kin)
-        if loaded is None:
-            return None
-        verified = False
+        residents = self._residents
+        residents.limits = self.limits
+        classes = self._classes.setdefault(owner, Classes())
+        residents.usage.touch(shape)
+        member: Member | None = None
         try:
-            verified = verify(loaded.executable.replay)
+            member = admit(residents, classes, self._kin, shape, graph, verify, owner=owner, user=user or PlainUser())
         finally:
-            if not verified:
-                self._drop(loaded)
-        return loaded if verified else None
-
-    def _try(
-        self, shape: Hashable, graph: UpdatableGraph, parameters: tuple[bytes, ...], kin: _Kin, verify: Verify
-    ) -> tuple[_Member, _Loaded] | None:
-        """The shape as a member of a class, and the executable that took it and then did the right thing."""
-        assert kin.topology is not None
-        loaded = min(self._of(kin), key=self._benefit_ns, default=None) or self._make(kin)
-        if loaded is None:
-            return None
-        base = kin.topology.base
-        data = base.encode(parameters)
-        record = Record(base, data)
-        if record.nodes() != parameters:
-            return None
-        member = _Member(shape, kin, data, graph.attachment, graph)
-        with _Uncertain(self, loaded) as attempt:
-            before, label = loaded.touched, loaded.shape
-            loaded.shape, loaded.touched = _NOWHERE, before | record.changed
-            accepted = self._update_whole(loaded, member)
-            if not accepted:
-                loaded.shape, loaded.touched = label, before
-                attempt.certain = True
-                return None
-            # A second time from the record: that is how later switches write it.
-            accepted = self._update_nodes(loaded, member, record) and verify(loaded.executable.replay)
-            attempt.certain = True
-        if not accepted:
-            return None
-        loaded.touched = record.changed
-        return member, loaded
-
-    # -- replay ------------------------------------------------------------------------------------------------------
+            if member is None:
+                residents.usage.forget(shape)
+        if member is None:
+            return NotAdmitted(why="its replay could not be verified, or there is no room for its executable")
+        self._members[shape] = member
+        self._shrink_working_set()
+        return Admitted(shared=member.graph is not None)
 
     def replay(self, shape: Hashable) -> Launched | Unavailable:
         """Enqueue the graph of an admitted shape on the current stream."""
         member = self._members.get(shape)
         if member is None:
-            return Unavailable(why="this shape was not captured, or was given up")
-        self._usage.touch(shape, member.kin)
-        self._counts.launches += 1
-        loaded = next((one for one in self._loaded.values() if one.shape == shape), None)
-        start = self.clock_ns()
-        if loaded is None:
-            try:
-                loaded = self._bring(member)
-            except RecordError as error:
-                return self._give_up(member, str(error))
-            if loaded is None:
-                self._counts.launches -= 1
-                if shape not in self._members:
-                    return Unavailable(why="the device refused an update that it had accepted before")
-                return Unavailable(why="there is no room for an executable on the device")
-            loaded.executable.replay()
-            return Launched(switch_ns=self.clock_ns() - start)
-        loaded.executable.replay()
-        return Launched(switch_ns=0)
+            return Unavailable(why="this shape was not captured, or was given up", gone=True)
+        self._residents.limits = self.limits
+        start, switch_ns = self.clock_ns(), 0
+        if member.loaded is None:
+            brought = self._bring(member)
+            if isinstance(brought, Unavailable):
+                return brought
+            member, switch_ns = self._members[shape], self.clock_ns() - start
+        assert member.loaded is not None
+        member.loaded.executable.replay()
+        if isinstance(member.user, PlainUser):
+            member.user.launches += 1
+        self._residents.note(member)
+        return Launched(switch_ns=switch_ns)
 
-    def _bring(self, member: _Member) -> _Loaded | None:
-        kin = member.kin
-        if kin.topology is None:
-            made = self._make(kin)
-            if made is not None:
-                made.shape = member.shape
-            return made
-        group = self._of(kin)
-        loaded: _Loaded | None = None
-        if group and member.paid_ns >= kin.instantiate_ns:
-            worth = self._usage.weight(member.shape) * member.paid_ns
-            loaded = self._make(kin, worth_ns=worth)
-            if loaded is not None:
-                member.paid_ns = 0.0
-        if loaded is None:
-            group = self._of(kin)
-            loaded = min(group, key=self._benefit_ns) if group else self._make(kin)
-        if loaded is None:
-            return None
-        return loaded if self._switch(loaded, member) else self._separate(member)
+    def _bring(self, member: Member) -> Loaded | Unavailable:
+        try:
+            brought = bring(self._residents, member)
+        except RecordError as error:
+            self.forget(member.shape)
+            self._residents.counts[member.kin.owner].refused += 1
+            return Unavailable(why=str(error), gone=True)
+        if isinstance(brought, Refusing):
+            return self._separate(member)
+        if isinstance(brought, Waiting):
+            return Unavailable(why="the executables that would have to go are more useful", waiting=True)
+        return brought or Unavailable(why="there is no room for an executable on the device")
 
-    def _switch(self, loaded: _Loaded, member: _Member) -> bool:
-        assert member.kin.topology is not None
-        start = self.clock_ns()
-        record = Record(member.kin.topology.base, member.record)
-        changes = len(record.changed | loaded.touched)
-        whole_ns, nodes_ns = member.kin.whole_ns, member.kin.nodes_ns
-        whole = member.whole is not None and (
-            whole_ns is None or nodes_ns is None or whole_ns <= nodes_ns * max(changes, 1)
-        )
-        with _Uncertain(self, loaded) as attempt:
-            loaded.shape = _NOWHERE
-            done = self._update_whole(loaded, member) if whole else self._update_nodes(loaded, member, record)
-            attempt.certain = done
-        if done:
-            loaded.shape, loaded.touched = member.shape, record.changed
-            member.paid_ns += self.clock_ns() - start
-            self._counts.switches += 1
-        return done
-
-    def _update_whole(self, loaded: _Loaded, member: _Member) -> bool:
-        assert member.whole is not None
-        start = self.clock_ns()
-        done = loaded.executable.update_from(member.whole)
-        if done:
-            member.kin.whole_ns = _average(member.kin.whole_ns, self.clock_ns() - start)
-        return done
-
-    def _update_nodes(self, loaded: _Loaded, member: _Member, record: Record) -> bool:
-        assert member.kin.topology is not None
-        base = member.kin.topology.base
-        start = self.clock_ns()
-        changes = [
-            (number, record.node(number) if number in record.changed else base.nodes[number])
-            for number in sorted(record.changed | loaded.touched)
-        ]
-        done = loaded.executable.update_nodes(changes, member.attachment)
-        if done and changes:
-            member.kin.nodes_ns = _average(member.kin.nodes_ns, (self.clock_ns() - start) / len(changes))
-        return done
-
-    def _separate(self, member: _Member) -> _Loaded | None:
+    def _separate(self, member: Member) -> Loaded | Unavailable:
         """A shape that its class's executables refuse now: its own graph serves it, if that is still there."""
-        self._counts.refused += 1
         graph, member.graph = member.graph, None
         self.forget(member.shape)
+        self._residents.counts[member.kin.owner].refused += 1
         if graph is None:
-            return None
-        alone = _Member(member.shape, _Kin(graph, None), b"", None, None)
+            return Unavailable(why="the device refused an update that it had accepted before", gone=True)
+        alone = Member(
+            member.shape, Kin(graph, None, member.kin.owner), b"", None, None, member.user, counted=member.counted
+        )
         self._members[member.shape] = alone
-        made = self._make(alone.kin)
-        if made is not None:
-            made.shape = member.shape
+        made = self._residents.make(alone.kin)
+        if made is None:
+            return Unavailable(why="there is no room for an executable on the device")
+        self._residents.load(made, alone)
         return made
-
-    def _give_up(self, member: _Member, why: str) -> Unavailable:
-        self._counts.refused += 1
-        self._counts.launches -= 1
-        self.forget(member.shape)
-        return Unavailable(why=why)
-
-    # -- residency ---------------------------------------------------------------------------------------------------
 
     def apply_limits(self) -> None:
         """Evict until `limits` and `graph_budget_bytes` hold."""
-        for number in evictions(self._residents(), self.limits) or ():
-            self._evict(self._loaded[number])
+        self._residents.limits = self.limits
+        self._residents.apply_limits()
         self._shrink_working_set()
 
-    def _make(self, kin: _Kin, *, worth_ns: float | None = None) -> _Loaded | None:
-        """A further executable, for which less useful ones may have to go; None where there is no room.
-
-        Its content is that of `kin.graph`. With `worth_ns` only executables that are worth less in all go for it.
-        """
-        room = evictions(self._residents(), self.limits, nbytes=kin.executable_bytes, count=1, worth_ns=worth_ns)
-        if room is None:
-            return None
-        for number in room:
-            self._evict(self._loaded[number])
-        start = self.clock_ns()
-        try:
-            executable = kin.graph.instantiate()
-        except torch.OutOfMemoryError:
-            if worth_ns is not None:
-                return None
-            for loaded in list(self._loaded.values()):
-                self._evict(loaded)
-            try:
-                executable = kin.graph.instantiate()
-            except torch.OutOfMemoryError:
-                return None
-        kin.instantiate_ns = _average(kin.instantiate_ns or None, self.clock_ns() - start)
-        kin.executable_bytes = max(kin.executable_bytes, executable.nbytes)
-        self._counts.instantiations += 1
-        # Its size is known only now.
-        room = evictions(self._residents(), self.limits, nbytes=executable.nbytes, count=1)
-        if room is None:
-            executable.release()
-            return None
-        for number in room:
-            self._evict(self._loaded[number])
-        loaded = _Loaded(next(self._numbers), executable, kin, _NOWHERE)
-        self._loaded[loaded.number] = loaded
-        return loaded
-
-    def _of(self, kin: _Kin) -> list[_Loaded]:
-        return [loaded for loaded in self._loaded.values() if loaded.kin is kin]
-
-    def _residents(self) -> list[Resident]:
-        return [
-            Resident(number=one.number, nbytes=one.executable.nbytes, benefit_ns=self._benefit_ns(one))
-            for one in self._loaded.values()
-        ]
-
-    def _benefit_ns(self, loaded: _Loaded) -> float:
-        """Recent calls times what each would cost without this executable: a switch, or, for the last, making it."""
-        kin = loaded.kin
-        if len(self._of(kin)) == 1:
-            return self._usage.weight(kin) * kin.instantiate_ns
-        changes = max(len(loaded.touched), 1)
-        switch_ns = min((cost for cost in (kin.whole_ns, (kin.nodes_ns or 0.0) * changes) if cost), default=0.0)
-        return self._usage.weight(loaded.shape) * switch_ns
-
-    def _evict(self, loaded: _Loaded) -> None:
-        self._counts.evictions += 1
-        self._drop(loaded)
-
-    def _drop(self, loaded: _Loaded) -> None:
-        if self._loaded.pop(loaded.number, None) is not None:
-            loaded.executable.release()
-
     def _shrink_working_set(self) -> None:
-        kept = [member for member in self._members.values() if member.graph is not None]
-        kept.sort(key=lambda member: self._usage.weight(member.shape))
-        total = sum(member.graph.host_bytes for member in kept if member.graph is not None)
-        for member in kept:
-            if total <= self.graph_budget_bytes or member.graph is None:
+        kept = [(member, member.graph) for member in self._members.values() if member.graph is not None]
+        total = sum(graph.host_bytes for _, graph in kept)
+        if total <= self.graph_budget_bytes:
+            return
+        kept.sort(key=lambda pair: self._residents.usage.weight(pair[0].shape))
+        for member, graph in kept:
+            if total <= self.graph_budget_bytes:
                 return
-            total -= member.graph.host_bytes
-            member.graph.release()
+            total -= graph.host_bytes
+            graph.release()
             member.graph = None
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    def executable_bytes(self, shape: Hashable) -> int:
+        """Of the executable that has the shape loaded; 0 where none has."""
+        member = self._members.get(shape)
+        return member.loaded.executable.nbytes if member is not None and member.loaded is not None else 0
 
     def forget(self, shape: Hashable) -> None:
         """Release what belongs to a shape alone; unknown ones are fine. Queued launches are still done."""
         member = self._members.pop(shape, None)
-        self._usage.forget(shape)
+        residents = self._residents
         if member is None:
+            residents.usage.forget(shape)
             return
+        residents.note(member)
+        residents.usage.forget(shape)
+        residents.counts[member.kin.owner].launches += member.user.launches
+        kin, classes = member.kin, self._classes[member.kin.owner]
         if member.graph is not None:
             member.graph.release()
-        for loaded in self._of(member.kin):
-            if loaded.shape == shape:
-                loaded.shape = _NOWHERE
-        last = self._classes.remove(shape)
-        if last is not None or member.kin.topology is None:
-            for loaded in self._of(member.kin):
-                self._drop(loaded)
-            member.kin.graph.release()
-            self._usage.forget(member.kin)
+        if member.loaded is not None:
+            residents.load(member.loaded, None)
+        last = classes.remove(shape)
+        if last is not None or kin.topology is None:
+            for loaded in residents.of(kin):
+                residents.drop(loaded)
+            kin.graph.release()
+            residents.usage.forget(kin)
             if last is not None:
                 del self._kin[last]
+        if not any(other.kin.owner is kin.owner for other in self._members.values()):
+            self._classes.pop(kin.owner, None)
+            residents.counts.pop(kin.owner, None)
 
     def release(self) -> None:
         """Forget every shape. Idempotent."""
         for shape in list(self._members):
             self.forget(shape)
 
-    def account(self) -> StoreAccount:
-        """What the shapes cost now. `all_resident` takes each shape's executable to be as large as its class's."""
-        members = list(self._members.values())
+    def account(self, owner: Hashable = None) -> StoreAccount:
+        """What the shapes cost now: those of `owner`, or of everybody.
+
+        `all_resident` takes each shape's executable to be as large as its class's.
+        """
+        residents = self._residents
+        members = [one for one in self._members.values() if owner is None or one.kin.owner is owner]
+        loaded = [one for one in residents.all.values() if owner is None or one.kin.owner is owner]
         kins = {id(member.kin): member.kin for member in members}.values()
         graphs = [member.graph for member in members if member.graph is not None] + [kin.graph for kin in kins]
+        counts = [found for one, found in residents.counts.items() if owner is None or one is owner]
         return StoreAccount(
             shapes=len(members),
-            classes=len(self._classes),
+            classes=sum(kin.topology is not None for kin in kins),
             alone=sum(kin.topology is None for kin in kins),
-            executables=len(self._loaded),
-            executable_bytes=sum(loaded.executable.nbytes for loaded in self._loaded.values()),
+            executables=len(loaded),
+            executable_bytes=sum(one.executable.nbytes for one in loaded),
             record_bytes=sum(len(member.record) for member in members),
             base_bytes=sum(kin.topology.base.nbytes for kin in kins if kin.topology is not None),
             graphs=len(graphs),
             graph_bytes=sum(graph.host_bytes for graph in graphs),
-            launches=self._counts.launches,
-            switches=self._counts.switches,
-            instantiations=self._counts.instantiations,
-            evictions=self._counts.evictions,
-            refused=self._counts.refused,
+            launches=sum(member.user.launches for member in members) + sum(one.launches for one in counts),
+            switches=sum(one.switches for one in counts),
+            instantiations=sum(one.instantiations for one in counts),
+            evictions=sum(one.evictions for one in counts),
+            refused=sum(one.refused for one in counts),
             all_resident=Estimate(
                 nbytes=sum(member.kin.executable_bytes for member in members), measured=len(kins), of=len(members)
             ),
         )
-
-
-class _Uncertain:
-    """While an executable is changed; unless the block says how it ended, the executable is not used again."""
-
-    def __init__(self, store: ExecutableStore, loaded: _Loaded) -> None:
-        self._store = store
-        self._loaded = loaded
-        self.certain = False
-
-    def __enter__(self) -> _Uncertain:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self.certain:
-            self._store._drop(self._loaded)
-
-
-def _average(before: float | None, now: float) -> float:
-    return float(now) if before is None else 0.8 * before + 0.2 * now

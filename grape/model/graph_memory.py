@@ -1,0 +1,62 @@
+"""What graphs hold, store by store, and what they would hold if each shape had everything to itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["GraphMemory"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphMemory:
+    """Bytes and counts of graphs: of one region, or of all.
+
+    On the device: `pool_bytes` (workspace and results of all regions' graphs, which share one pool),
+    `placeholder_bytes` (arguments, and results handed out in place) and `executable_bytes`. On the host:
+    `record_bytes` (a compressed record for each graph, and what those differ from) and `host_graph_bytes` (whole
+    graphs of the working set). `graphs` share `executables` within `classes`; `alone` cannot share.
+    """
+
+    pool_bytes: int
+    placeholder_bytes: int
+    executable_bytes: int
+    record_bytes: int
+    host_graph_bytes: int
+    graphs: int
+    classes: int
+    alone: int
+    executables: int
+    switches: int
+    evictions: int
+    refused_updates: int
+    per_graph_bytes: int
+    """An estimate: what the graphs would need on the device with placeholders, results and an executable for each.
+
+    Executables are taken to be as large as the one of their class that was made; workspace is not counted.
+    """
+
+    @property
+    def device_bytes(self) -> int:
+        return self.pool_bytes + self.placeholder_bytes + self.executable_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        return self.record_bytes + self.host_graph_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "pool_bytes": self.pool_bytes,
+            "placeholder_bytes": self.placeholder_bytes,
+            "executable_bytes": self.executable_bytes,
+            "record_bytes": self.record_bytes,
+            "host_graph_bytes": self.host_graph_bytes,
+            "graphs": self.graphs,
+            "classes": self.classes,
+            "alone": self.alone,
+            "executables": self.executables,
+            "switches": self.switches,
+            "evictions": self.evictions,
+            "refused_updates": self.refused_updates,
+            "estimated_per_graph_bytes": self.per_graph_bytes,
+        }

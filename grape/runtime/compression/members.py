@@ -1,0 +1,108 @@
+"""What the store knows of a shape, of a class of shapes, and of an executable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..backends.protocol import Executable, UpdatableGraph
+from .classes import TopologyClass
+
+__all__ = ["Counts", "Kin", "Loaded", "Member", "PlainUser", "User"]
+
+
+class User(Protocol):
+    """Who launches a shape. While an executable has it loaded, that happens without the store."""
+
+    @property
+    def launches(self) -> int:
+        """How often the shape was launched so far."""
+        ...
+
+    @property
+    def saving_ns(self) -> float | None:
+        """What a launch saves against doing the same without a graph, in nanoseconds; None where nobody measured it."""
+        ...
+
+    def moved(self, launch: Callable[[], None] | None) -> None:
+        """From now on `launch` enqueues the shape; None: ask the store."""
+        ...
+
+
+class PlainUser:
+    """Implements `User` for a shape that is only launched through the store, which counts."""
+
+    launches: int = 0
+    saving_ns: float | None = None
+
+    def moved(self, launch: Callable[[], None] | None) -> None:
+        """It asks the store each time."""
+
+
+@dataclass(slots=True, eq=False)
+class Kin:
+    """A class, or a shape alone, with what its executables are made from and what was measured of them.
+
+    `owner` is whose shapes these are: executables are counted by owner, and shared within one.
+    """
+
+    graph: UpdatableGraph
+    topology: TopologyClass | None
+    owner: Hashable
+    executable_bytes: int = 0
+    instantiate_ns: float = 0.0
+    nodes_ns: float | None = None
+    """Of writing one node, reading its record included."""
+    whole_ns: float | None = None
+    """Of an update from a whole graph."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """An admitted shape. `loaded` is the executable that does its work now."""
+
+    shape: Hashable
+    kin: Kin
+    record: bytes
+    attachment: object
+    graph: UpdatableGraph | None
+    """While it is in the working set. That of the shape that founded the class (`founder`) is `kin.graph`."""
+    user: User
+    founder: bool = False
+    loaded: Loaded | None = None
+    paid_ns: float = 0.0
+    """What switches to this shape took since it got an executable of its own."""
+    missed_ns: float = 0.0
+    """What calls lost that ran without a graph because others are more useful."""
+    counted: int = 0
+
+    @property
+    def whole(self) -> UpdatableGraph | None:
+        """The shape's graph, where it is still there."""
+        return self.kin.graph if self.founder else self.graph
+
+
+@dataclass(slots=True, eq=False)
+class Loaded:
+    """An executable. `member` is the verified shape that it does; None: nobody may launch it.
+
+    `touched` are the nodes that may differ from the class's base, so no switch needs to know what was there.
+    """
+
+    number: int
+    executable: Executable
+    kin: Kin
+    member: Member | None = None
+    touched: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of one owner, so far. `launches`: of shapes that are gone."""
+
+    launches: int = 0
+    switches: int = 0
+    instantiations: int = 0
+    evictions: int = 0
+    refused: int = 0

@@ -1,0 +1,151 @@
+"""The executables on the device: making them, within limits, and giving them back."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from itertools import count
+
+import torch
+
+from .members import Counts, Kin, Loaded, Member
+from .residency import Limits, Resident, Usage, evictions
+
+__all__ = ["Residents", "Uncertain", "average"]
+
+
+@dataclass(slots=True, eq=False)
+class Residents:
+    """Every executable of a store, and which shape each of them does."""
+
+    limits: Limits
+    clock_ns: Callable[[], int] = time.perf_counter_ns
+    usage: Usage = field(default_factory=Usage)
+    counts: defaultdict[Hashable, Counts] = field(default_factory=lambda: defaultdict(Counts))
+    """By owner."""
+    all: dict[int, Loaded] = field(default_factory=dict)
+    _numbers: count[int] = field(default_factory=count)
+
+    def of(self, kin: Kin) -> list[Loaded]:
+        return [loaded for loaded in self.all.values() if loaded.kin is kin]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(loaded.executable.nbytes for loaded in self.all.values())
+
+    def load(self, loaded: Loaded, member: Member | None) -> None:
+        """Say whose work the executable does from now on; who it did it for before has to ask again."""
+        before = loaded.member
+        if before is not None and before is not member:
+            self.note(before)
+            before.loaded = None
+            before.user.moved(None)
+        loaded.member = member
+        if member is not None:
+            member.loaded = loaded
+            member.user.moved(loaded.executable.replay)
+
+    def note(self, member: Member) -> None:
+        """Count the launches of a shape since the last time; those of a loaded shape pass the store by."""
+        launches = member.user.launches
+        if launches > member.counted:
+            self.usage.touch(member.shape, member.kin, times=launches - member.counted)
+            member.counted = launches
+
+    def make(self, kin: Kin, *, worth_ns: float | None = None) -> Loaded | None:
+        """A further executable, for which less useful ones may have to go; None where there is no room.
+
+        Its content is that of `kin.graph`. With `worth_ns` only executables that are worth less in all go for it.
+        """
+        room = self.leaving_for(kin, worth_ns=worth_ns)
+        if room is None:
+            return None
+        for number in room:
+            self.evict(self.all[number])
+        start = self.clock_ns()
+        try:
+            executable = kin.graph.instantiate()
+        except torch.OutOfMemoryError:
+            if worth_ns is not None:
+                return None
+            for loaded in list(self.all.values()):
+                self.evict(loaded)
+            try:
+                executable = kin.graph.instantiate()
+            except torch.OutOfMemoryError:
+                return None
+        kin.instantiate_ns = average(kin.instantiate_ns or None, self.clock_ns() - start)
+        kin.executable_bytes = max(kin.executable_bytes, executable.nbytes)
+        self.counts[kin.owner].instantiations += 1
+        # Its size is known only now.
+        room = evictions(self._residents(), self.limits, nbytes=executable.nbytes, count=1, owner=kin.owner)
+        if room is None:
+            executable.release()
+            return None
+        for number in room:
+            self.evict(self.all[number])
+        loaded = Loaded(next(self._numbers), executable, kin)
+        self.all[loaded.number] = loaded
+        return loaded
+
+    def leaving_for(self, kin: Kin, *, worth_ns: float | None = None) -> tuple[int, ...] | None:
+        """Which executables would go for one more of `kin`; None where it would not fit."""
+        nbytes = kin.executable_bytes
+        return evictions(self._residents(), self.limits, nbytes=nbytes, count=1, owner=kin.owner, worth_ns=worth_ns)
+
+    def apply_limits(self) -> None:
+        """Evict until `limits` hold."""
+        for owner in {loaded.kin.owner for loaded in self.all.values()}:
+            for number in evictions(self._residents(), self.limits, owner=owner) or ():
+                self.evict(self.all[number])
+
+    def evict(self, loaded: Loaded) -> None:
+        self.counts[loaded.kin.owner].evictions += 1
+        self.drop(loaded)
+
+    def drop(self, loaded: Loaded) -> None:
+        if self.all.pop(loaded.number, None) is not None:
+            self.load(loaded, None)
+            loaded.executable.release()
+
+    def benefit_ns(self, loaded: Loaded) -> float:
+        """Recent calls times what each would cost without this executable: a switch, or, for the last, making it."""
+        kin, member = loaded.kin, loaded.member
+        if member is not None:
+            self.note(member)
+        if len(self.of(kin)) == 1:
+            return self.usage.weight(kin) * kin.instantiate_ns
+        changes = max(len(loaded.touched), 1)
+        switch_ns = min((cost for cost in (kin.whole_ns, (kin.nodes_ns or 0.0) * changes) if cost), default=0.0)
+        return self.usage.weight(member.shape) * switch_ns if member is not None else 0.0
+
+    def _residents(self) -> list[Resident]:
+        return [
+            Resident(
+                number=one.number, nbytes=one.executable.nbytes, benefit_ns=self.benefit_ns(one), owner=one.kin.owner
+            )
+            for one in self.all.values()
+        ]
+
+
+class Uncertain:
+    """While an executable is changed; unless the block says how it ended, the executable is not used again."""
+
+    def __init__(self, residents: Residents, loaded: Loaded) -> None:
+        self._residents = residents
+        self._loaded = loaded
+        self.certain = False
+
+    def __enter__(self) -> Uncertain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.certain:
+            self._residents.drop(self._loaded)
+
+
+def average(before: float | None, now: float) -> float:
+    """A running one, in which older values fade."""
+    return float(now) if before is None else 0.8 * before + 0.2 * now

@@ -1,0 +1,69 @@
+"""A graph in a store, as the entry that owns it sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from ..backends.protocol import NoExecutable, UpdatableGraph
+from .admission import Verify
+from .store import ExecutableStore, NotAdmitted, Unavailable
+
+__all__ = ["Replays", "StoredGraph"]
+
+
+class Replays(Protocol):
+    """Who replays: how often so far."""
+
+    @property
+    def replays(self) -> int: ...
+
+
+class StoredGraph:
+    """Implements `Graph`. While an executable has the graph loaded, `replay` is that executable's own, and costs no
+    more than it; the store binds it anew when another graph takes the executable (`User.moved`).
+    """
+
+    def __init__(self, store: ExecutableStore, nodes: int) -> None:
+        self.nodes = nodes
+        self.saving_ns: float | None = None
+        self.counted_by: Replays | None = None
+        self._store = store
+        self.replay: Callable[[], None] = self._ask
+
+    @classmethod
+    def admit(
+        cls, store: ExecutableStore, graph: UpdatableGraph, verify: Verify, *, owner: Hashable
+    ) -> StoredGraph | NotAdmitted:
+        """Hand a graph over to the store. An exception of `verify` propagates; then the graph stays the caller's."""
+        stored = cls(store, graph.nodes)
+        outcome = store.admit(stored, graph, verify, owner=owner, user=stored)
+        return outcome if isinstance(outcome, NotAdmitted) else stored
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the executable that has the graph loaded now; 0 where none has."""
+        return self._store.executable_bytes(self)
+
+    @property
+    def launches(self) -> int:
+        return self.counted_by.replays if self.counted_by is not None else 0
+
+    def moved(self, launch: Callable[[], None] | None) -> None:
+        self.replay = launch if launch is not None else self._ask
+
+    def _ask(self) -> None:
+        """Replay through the store. Raises `NoExecutable`."""
+        outcome = self._store.replay(self)
+        if isinstance(outcome, Unavailable):
+            raise NoExecutable(outcome.why, gone=outcome.gone, waiting=outcome.waiting)
+
+    def release(self) -> None:
+        """Later replays raise RuntimeError."""
+        self._store.forget(self)
+        self.counted_by = None
+        self.replay = _released
+
+
+def _released() -> None:
+    raise RuntimeError("replay of a released graph")

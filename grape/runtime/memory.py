@@ -1,0 +1,107 @@
+"""How much memory graphs may hold, what they hold, and how they give way.
+
+The budget counts everything on the device: the pool, the slots, the executables. Pool and slots follow from what was
+captured, so what is left of the budget is the limit of the executables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..model import GraphMemory, Refused
+
+if TYPE_CHECKING:
+    from .region import Region, Situation
+
+__all__ = ["account", "apply_budget", "give_way", "run_eagerly", "starve", "why_no_room"]
+
+
+def apply_budget(situation: Situation) -> None:
+    """Let executables have what the budget leaves them; less useful ones go."""
+    store = situation.executables
+    if store is None:
+        return
+    budget = situation.memory_budget
+    nbytes = None if budget is None else budget - _beside(situation)
+    if budget is not None or store.limits.nbytes is not None:
+        store.limits = replace(store.limits, nbytes=nbytes)
+        store.apply_limits()
+
+
+def _beside(situation: Situation) -> int:
+    """Bytes of pool and slots."""
+    return situation.backend.memory().pool_bytes + situation.store.nbytes
+
+
+def account(situation: Situation, region: Region | None = None) -> GraphMemory | None:
+    """What the graphs of a region hold, or those of all; None where there are none, or they share no executables."""
+    store = situation.executables
+    regions = [region] if region is not None else list(situation.regions)
+    entries = [entry for one in regions for entry in one.entries]
+    if store is None or not entries:
+        return None
+    found = store.account(region.owner if region is not None else None)
+    return GraphMemory(
+        pool_bytes=situation.backend.memory().pool_bytes,
+        placeholder_bytes=situation.store.nbytes_of(region.owner) if region is not None else situation.store.nbytes,
+        executable_bytes=found.executable_bytes,
+        record_bytes=found.record_bytes + found.base_bytes,
+        host_graph_bytes=found.graph_bytes,
+        graphs=found.shapes,
+        classes=found.classes,
+        alone=found.alone,
+        executables=found.executables,
+        switches=found.switches,
+        evictions=found.evictions,
+        refused_updates=found.refused,
+        per_graph_bytes=found.all_resident.nbytes + sum(entry.private_bytes for entry in entries),
+    )
+
+
+def why_no_room(situation: Situation) -> str:
+    """Why an executable cannot be had, in a sentence's part."""
+    budget = situation.memory_budget
+    if budget is None:
+        return "the device has no memory left for an executable of its graphs"
+    return (
+        f"placeholders and workspace of its graphs take {_beside(situation) / 2**20:.3g} MB, and beside them no "
+        f"executable fits into the memory budget of {budget / 2**20:.3g} MB"
+    )
+
+
+def starve(region: Region, why: str) -> None:
+    """Leave a region eager for want of memory. Callables inside it are no candidates: they would need as much."""
+    situation = region.situation
+    region.refused = Refused(code="GR405", why=why, at=region.at)
+    region.starved_at = situation.memory_budget
+    region.release()
+    if situation.executables is not None and not len(situation.executables):
+        situation.backend.close()  # the pool goes with the last graph
+
+
+def give_way(situation: Situation) -> bool:
+    """Release the graphs of all regions, for the person's own code is out of memory. Were there any?"""
+    holding = [region for region in list(situation.regions) if region.entries]
+    for region in holding:
+        starve(region, "the device ran out of memory, so its graphs were released")
+    return bool(holding)
+
+
+def run_eagerly(
+    region: Region, args: tuple[Any, ...], kwargs: dict[str, Any], *, repeatable: Callable[[], bool]
+) -> Any:
+    """The person's code. Where it runs out of memory and graphs hold some, they go.
+
+    Then the call is made again if that does no harm; else the error is the person's, as it would be without Grape.
+    """
+    try:
+        return region.function(*args, **kwargs)
+    except torch.OutOfMemoryError:
+        again = repeatable()
+        if not give_way(region.situation) or not again:
+            raise
+    return region.function(*args, **kwargs)
