@@ -10,14 +10,19 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch.cuda._utils import _get_device_index
 
 from ...profiling import CudaCallTimer
+from .cuda_conditional import CONDITIONAL_BODIES, Bodies
+from .cuda_driver import load
+from .cuda_executable import UPDATABLE_GRAPHS, Executables, UpdatableCudaGraph
 from .cuda_memory import CudaReservation, reserve
+from .cuda_warmup import warm_products
+from .cuda_watch import CaptureWatch
 from .protocol import CallTimer, CaptureFailed, MemoryAccount
 
 __all__ = ["CudaBackend", "CudaGraph"]
@@ -32,8 +37,9 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}
 class CudaGraph:
     """One instantiated graph."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, nodes: int, nbytes: int) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, nodes: int, nbytes: int, keep: object = None) -> None:
         self._graph: torch.cuda.CUDAGraph | None = graph
+        self._keep = keep
         self.nodes = nodes
         self.nbytes = nbytes
         self.replay = graph.replay  # bound once: a replay is one call
@@ -44,6 +50,7 @@ class CudaGraph:
         self.replay = _released
         if graph is not None:
             graph.reset()
+        self._keep = None
 
 
 def _released() -> None:
@@ -51,19 +58,32 @@ def _released() -> None:
 
 
 class CudaBackend:
-    """Captures on a stream of its own; replays on the current stream."""
+    """Captures on a stream of its own; replays on the current stream.
+
+    `updatable` and `conditional_bodies` switch on what is off until it was proven on a GPU; None is the default. Both
+    need `cuda.bindings`, the second also a driver for CUDA 12.4.
+    """
 
     kind: Literal["cuda"] = "cuda"
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(
+        self, device: torch.device, *, updatable: bool | None = None, conditional_bodies: bool | None = None
+    ) -> None:
         self.device = torch.device("cuda", _get_device_index(device, optional=True))
+        driver = load()
+        update = UPDATABLE_GRAPHS if updatable is None else updatable
+        self._executables = Executables(driver, self.device) if update and driver is not None else None
+        decide = CONDITIONAL_BODIES if conditional_bodies is None else conditional_bodies
+        decide = decide and driver is not None and Bodies.supported(driver)
+        self._bodies = Bodies(driver, self.device) if decide and driver is not None else None
+        self._watch: CaptureWatch | None = None
         if self.device not in _streams:  # cuBLAS keeps a workspace for each stream that it meets
             _streams[self.device] = torch.cuda.Stream(self.device)
         self._stream = _streams[self.device]
         self._pool: Any = None
         self._anchor: torch.cuda.CUDAGraph | None = None
-        self._graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
-        self._warm: set[torch.dtype] = set()
+        self._graphs: weakref.WeakSet[CudaGraph | UpdatableCudaGraph] = weakref.WeakSet()
+        self._warm = False
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=self.device)
@@ -73,22 +93,29 @@ class CudaBackend:
 
     def prepare(self) -> None:
         if self._anchor is None:
-            self._warm_up()
+            if not self._warm:
+                warm_products(self.device, self._stream)
+                self._warm = True
             _count_nodes(self._open_pool())
 
-    def capture(self, body: Callable[[], T]) -> tuple[CudaGraph, T]:
+    def capture(self, body: Callable[[], T]) -> tuple[CudaGraph | UpdatableCudaGraph, T]:
         if torch.cuda.is_current_stream_capturing():
             raise CaptureFailed("GR405", "this stream is already being captured by other code")
         self.prepare()
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream), _no_collection(), _not_capturing():
+        with torch.cuda.stream(self._stream), _no_collection(), _not_capturing(), self._watching() as watch:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                result = body()
-            except BaseException:
+                with watch or nullcontext():
+                    result = body()
+                if watch is not None:
+                    watch.settle()
+            except BaseException as error:
                 self._abandon(graph)
+                if watch is not None:
+                    watch.settle(error)
                 raise
             try:
                 with warnings.catch_warnings():
@@ -98,15 +125,32 @@ class CudaBackend:
                 self._recover()
                 raise CaptureFailed("GR405", f"the capture was invalidated: {_first_line(error)}") from error
         current.wait_stream(self._stream)
-        return self._instantiate(graph), result
+        nodes = _count_nodes(graph) + (watch.body_nodes if watch is not None else 0)
+        pool = (self._anchor, self._bodies.pool if self._bodies is not None else None)
+        if self._executables is None or watch is None:
+            return self._instantiate(graph, nodes, pool), result
+        updatable = UpdatableCudaGraph(self._executables, graph, nodes=nodes, draws=watch.drew, pool=pool)
+        self._graphs.add(updatable)
+        return updatable, result
 
-    def _instantiate(self, graph: torch.cuda.CUDAGraph) -> CudaGraph:
+    @contextmanager
+    def _watching(self) -> Iterator[CaptureWatch | None]:
+        """What looks at the operators of a capture; None where nothing has to be known of them."""
+        before = self._watch
+        needed = self._executables is not None or self._bodies is not None
+        self._watch = CaptureWatch() if needed else None
+        try:
+            yield self._watch
+        finally:
+            self._watch = before
+
+    def _instantiate(self, graph: torch.cuda.CUDAGraph, nodes: int, keep: object) -> CudaGraph:
         free_before = torch.cuda.mem_get_info(self.device)[0]
         reserved_before = torch.cuda.memory_reserved(self.device)
         graph.instantiate()
         grown = free_before - torch.cuda.mem_get_info(self.device)[0]
         grown -= torch.cuda.memory_reserved(self.device) - reserved_before
-        captured = CudaGraph(graph, _count_nodes(graph), max(0, grown))
+        captured = CudaGraph(graph, nodes, max(0, grown), keep)
         self._graphs.add(captured)
         return captured
 
@@ -144,29 +188,34 @@ class CudaBackend:
         self._anchor = anchor
         return anchor
 
-    def _warm_up(self) -> None:
-        """Have cuBLAS allocate its workspace for the capture stream outside any capture, once per kind of product."""
-        for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            if dtype in self._warm:
-                continue
-            self._warm.add(dtype)
-            with torch.cuda.stream(self._stream), torch.no_grad(), torch.autocast("cuda", enabled=False):
-                square = torch.zeros(64, 64, device=self.device, dtype=dtype)
-                torch.addmm(square[0], square, square)
-                torch.bmm(square[None], square[None])
-            self._stream.synchronize()
+    @property
+    def updatable(self) -> bool:
+        return self._executables is not None
 
-    updatable = False
-    """Graphs that can share executables are not built yet: each shape has its own."""
+    @property
+    def conditional_bodies(self) -> bool:
+        return self._bodies is not None
 
-    conditional_bodies = False
-    """Conditional nodes are not built yet; predication uses selects here."""
+    def prepare_bodies(self) -> None:
+        """Where the kernel of conditional nodes cannot be had, `conditional_bodies` is False from then on."""
+        if self._bodies is not None:
+            try:
+                self._bodies.prepare()
+            except (ImportError, RuntimeError):
+                self._bodies = None
 
     def if_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
-        raise CaptureFailed("GR102", "this backend records no conditional bodies")
+        return self._body("if", pred)
 
     def while_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
-        raise CaptureFailed("GR102", "this backend records no conditional bodies")
+        return self._body("while", pred)
+
+    def _body(self, kind: Literal["if", "while"], pred: torch.Tensor) -> AbstractContextManager[None]:
+        if self._bodies is None:
+            raise CaptureFailed("GR102", "this backend records no conditional bodies")
+        if self._watch is None:
+            raise CaptureFailed("GR405", "a conditional body outside of a capture")
+        return self._bodies.body(kind, pred, self._watch)
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         groups: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
@@ -191,20 +240,27 @@ class CudaBackend:
         torch.cuda.set_rng_state(state[1], self.device)
 
     def memory(self) -> MemoryAccount:
-        segments = torch.cuda.memory_snapshot(self._pool) if self._anchor is not None else ()
+        pools = [self._pool] if self._anchor is not None else []
+        if self._bodies is not None and self._bodies.pool is not None:
+            pools.append(self._bodies.pool.id)
+        alone = sum(graph.nbytes for graph in self._graphs if isinstance(graph, CudaGraph))
         return MemoryAccount(
-            pool_bytes=sum(segment["total_size"] for segment in segments),
-            executable_bytes=sum(graph.nbytes for graph in self._graphs),
-            host_bytes=0,
+            pool_bytes=sum(segment["total_size"] for pool in pools for segment in torch.cuda.memory_snapshot(pool)),
+            executable_bytes=alone + (self._executables.live_bytes if self._executables is not None else 0),
+            host_bytes=sum(graph.host_bytes for graph in self._graphs if isinstance(graph, UpdatableCudaGraph)),
         )
 
     def close(self) -> None:
         for graph in list(self._graphs):
             graph.release()
         self._graphs.clear()
+        if self._executables is not None:
+            self._executables.close()
         if self._anchor is not None:
             self._anchor.reset()
             self._anchor = None
+        if self._bodies is not None:
+            self._bodies.close()
 
 
 @contextmanager

@@ -223,6 +223,13 @@ class Backend(Protocol):
         """Whether a capture can record bodies that each replay decides on: `if_body`, `while_body`."""
         ...
 
+    def prepare_bodies(self) -> None:
+        """Do what the first body needs, so that a capture can hold one. Idempotent; not inside a capture.
+
+        `conditional_bodies` may turn False here, where the device cannot do it after all.
+        """
+        ...
+
     def if_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
         """Within `capture`: what is recorded in the block runs, at replay, only where `pred` is true then.
 

@@ -192,6 +192,9 @@ class TapeBackend:
     def conditional_bodies(self) -> bool:
         return True
 
+    def prepare_bodies(self) -> None:
+        """Nothing to prepare."""
+
     def if_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
         return self._recording().body(pred, IfStep)
 

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from .protocol import CaptureFailed
+from .random_draws import draws
 from .tape_executable import UpdatableTapeGraph
 from .tape_graph import Constant, External, Operation, Step
 from .tape_memory import Arena, alias, bare, poison
@@ -119,7 +120,7 @@ class CaptureMode(TorchDispatchMode):
         # Autocast casts weights with gradients on, whatever the caller's mode: a cast alone needs no gradient.
         if func is not _aten._to_copy.default:
             _refuse_gradients(func, tensors)
-        if self._depth and torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs):
+        if self._depth and draws(func, args, kwargs):
             raise CaptureFailed("GR405", f"{func} draws random numbers in a conditional body")
         return self._record(func, args, kwargs)
 
@@ -209,14 +210,6 @@ def _argument_behind(trial: Probe, result: Any) -> torch.Tensor | None:
 def _is_default(generator: Any) -> bool:
     default: Any = torch.default_generator
     return bool(generator._cdata == default._cdata)
-
-
-def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Attention is tagged as random but draws nothing without dropout."""
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.name == "dropout_p":
-            return bool((args[position] if position < len(args) else kwargs.get("dropout_p", 0.0)) != 0)
-    return True
 
 
 def _require_plain(func: Any, tensor: torch.Tensor) -> None:

@@ -58,6 +58,7 @@ class NodeLowering(SelectLowering):
         outside: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         super().__init__(backend.device)
+        backend.prepare_bodies()
         self._backend = backend
         self._choices = choices
         self._outside = outside

@@ -1,0 +1,226 @@
+"""IF and WHILE bodies on CUDA: conditional nodes, added to a graph while it is captured.
+
+The driver's conditional node decides by a handle that only device code can set. So a kernel of one thread copies the
+condition into the handle before the node, and, for WHILE, again at the end of the body. The body is captured into the
+node's own graph, on a stream of its own. See "Conditional Graph Nodes" in the CUDA programming guide.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Literal
+
+import torch
+
+from .cuda_driver import Driver, DriverError
+from .cuda_warmup import warm_products
+from .cuda_watch import CaptureWatch
+from .protocol import CaptureFailed
+
+__all__ = ["CONDITIONAL_BODIES", "Bodies", "compile_setter"]
+
+CONDITIONAL_BODIES = False
+"""Whether a `CudaBackend` records conditional bodies unless it is told otherwise. Not yet tried on a GPU."""
+
+_DRIVER_VERSION = 12_040
+_WARM_DEPTHS = 2
+"""Bodies within bodies whose streams have a cuBLAS workspace before the first capture."""
+
+_SOURCE = b"""
+extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
+
+extern "C" __global__ void grape_set_condition(unsigned long long handle, const unsigned char *condition) {
+    cudaGraphSetConditional(handle, *condition ? 1u : 0u);
+}
+"""
+_NAME = b"grape_set_condition"
+
+
+class Bodies:
+    """Conditional bodies of one backend. `pool` holds what bodies allocate, as long as any of its graphs.
+
+    The allocator tells a capture's allocations by the capture of their stream, and a body is a capture of its own: in
+    the default pool its memory would be given to eager code. Bodies of all graphs share the pool, as graphs do theirs.
+    """
+
+    def __init__(self, driver: Driver, device: torch.device) -> None:
+        self._driver = driver
+        self._device = device
+        self._setter: Any = None
+        self.pool: torch.cuda.MemPool | None = None
+
+    @staticmethod
+    def supported(driver: Driver) -> bool:
+        """Whether the driver has conditional nodes."""
+        error, version = driver.function("cuDriverGetVersion")()
+        return not int(error) and int(version) >= _DRIVER_VERSION
+
+    def prepare(self) -> None:
+        """Compile, make streams, warm up. Idempotent; not inside a capture. Raises `DriverError`, RuntimeError."""
+        if self._setter is None:
+            with torch.cuda.device(self._device):
+                self._setter = _setter(self._driver, self._device)
+                self.pool = torch.cuda.MemPool()
+                _Streams.of(self._device).warm(self._driver, _WARM_DEPTHS)
+
+    def close(self) -> None:
+        """Let go of the pool; no graph with a body may be left."""
+        self._setter = self.pool = None
+
+    @contextmanager
+    def body(self, kind: Literal["if", "while"], pred: torch.Tensor, watch: CaptureWatch) -> Iterator[None]:
+        """What is launched on the current stream within the block becomes the body of a node of this kind."""
+        if self._setter is None or self.pool is None:
+            raise watch.refuse(CaptureFailed("GR405", "conditional bodies were not prepared before the capture"))
+        if pred.dtype != torch.bool or pred.dim() != 0 or pred.device != self._device:
+            why = f"the condition of a body must be a bool tensor without dimensions on {self._device}"
+            raise watch.refuse(CaptureFailed("GR405", why))
+        try:
+            graph, handle = self._node(kind, pred)
+            stream = _Streams.of(self._device).at(self._driver, watch.depth)
+        except DriverError as error:
+            raise watch.refuse(CaptureFailed("GR405", f"no conditional node could be added: {error}")) from error
+        with ExitStack() as stack:
+            if not watch.depth:  # a pool that records already cannot be entered again
+                stack.enter_context(torch.cuda.use_mem_pool(self.pool, self._device))
+            with self._captured(stream, graph, watch), torch.cuda.stream(stream), watch.inside(loop=kind == "while"):
+                yield
+                if kind == "while":
+                    self._set(handle, pred, stream)
+
+    def _node(self, kind: Literal["if", "while"], pred: torch.Tensor) -> tuple[Any, int]:
+        """Add a node behind what the current stream has recorded; the graph of its body, and its handle."""
+        driver, types = self._driver, self._driver.types
+        stream = torch.cuda.current_stream(self._device)
+        graph = self._recording(stream)[0]
+        context = driver.call("cuCtxGetCurrent")
+        handle = driver.call("cuGraphConditionalHandleCreate", graph, context, 0, 0)
+        self._set(int(handle), pred, stream)
+        graph, behind, edges = self._recording(stream)
+        parameters = types.CUgraphNodeParams()
+        parameters.type = types.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+        parameters.conditional.handle = handle
+        conditional = types.CUgraphConditionalNodeType
+        parameters.conditional.type = (
+            conditional.CU_GRAPH_COND_TYPE_WHILE if kind == "while" else conditional.CU_GRAPH_COND_TYPE_IF
+        )
+        parameters.conditional.size = 1
+        parameters.conditional.ctx = context
+        node = driver.call("cuGraphAddNode", graph, behind, edges, len(behind), parameters)
+        replace = types.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
+        driver.call("cuStreamUpdateCaptureDependencies", stream.cuda_stream, [node], None, 1, int(replace))
+        return parameters.conditional.phGraph_out[0], int(handle)
+
+    def _recording(self, stream: torch.cuda.Stream) -> tuple[Any, list[Any], list[Any] | None]:
+        """The graph that a stream records into, and what comes before its next node, with data of the edges."""
+        status, _, graph, behind, edges, count = self._driver.call("cuStreamGetCaptureInfo", stream.cuda_stream)
+        if int(status) != int(self._driver.types.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE):
+            raise CaptureFailed("GR405", "a conditional body outside of a capture")
+        behind, edges = list(behind or ())[:count], list(edges or ())[:count]
+        return graph, behind, edges if len(edges) == len(behind) else None
+
+    def _set(self, handle: int, pred: torch.Tensor, stream: torch.cuda.Stream) -> None:
+        arguments = ((handle, pred.data_ptr()), (ctypes.c_ulonglong, ctypes.c_void_p))
+        self._driver.call("cuLaunchKernel", self._setter, 1, 1, 1, 1, 1, 1, 0, stream.cuda_stream, arguments, 0)
+
+    @contextmanager
+    def _captured(self, stream: torch.cuda.Stream, graph: Any, watch: CaptureWatch) -> Iterator[None]:
+        driver = self._driver
+        mode = driver.types.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        try:
+            driver.call("cuStreamBeginCaptureToGraph", stream.cuda_stream, graph, None, None, 0, mode)
+        except DriverError as error:
+            raise watch.refuse(CaptureFailed("GR405", f"a conditional body could not be captured: {error}")) from error
+        try:
+            yield
+        except BaseException:
+            with suppress(DriverError):  # the body's error matters, not what ending its capture says
+                driver.call("cuStreamEndCapture", stream.cuda_stream)
+            raise
+        try:
+            driver.call("cuStreamEndCapture", stream.cuda_stream)
+            watch.body_nodes += int(driver.call("cuGraphGetNodes", graph, 0)[1])
+        except DriverError as error:
+            raise watch.refuse(CaptureFailed("GR405", f"a conditional body was invalidated: {error}")) from error
+
+
+class _Streams:
+    """On which bodies of one device are captured, by depth. torch's pooled streams may be in use already.
+
+    They live as long as the process, and so does the pool of their cuBLAS workspaces: cuBLAS keeps one a stream, and
+    graphs remember its address.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._streams: list[torch.cuda.Stream] = []
+        self._warm = 0
+        self._workspaces: torch.cuda.MemPool | None = None
+
+    @classmethod
+    def of(cls, device: torch.device) -> _Streams:
+        return _streams.setdefault(device, cls(device))
+
+    def at(self, driver: Driver, depth: int) -> torch.cuda.Stream:
+        """Also inside a capture: a workspace then comes from the pool of the bodies, and stays there."""
+        while len(self._streams) <= depth:
+            non_blocking = driver.types.CUstream_flags.CU_STREAM_NON_BLOCKING
+            with torch.cuda.device(self._device), driver.relaxed():
+                made = driver.call("cuStreamCreate", int(non_blocking))
+            self._streams.append(torch.cuda.ExternalStream(int(made), device=self._device))
+        return self._streams[depth]
+
+    def warm(self, driver: Driver, depths: int) -> None:
+        if self._workspaces is None:
+            self._workspaces = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(self._workspaces, self._device):
+            while self._warm < depths:
+                warm_products(self._device, self.at(driver, self._warm))
+                self._warm += 1
+
+
+_streams: dict[torch.device, _Streams] = {}
+
+_setters: dict[torch.device, tuple[Any, Any]] = {}
+"""Module and function, per device. The module lives as long as the process: graphs use its kernel."""
+
+
+def _setter(driver: Driver, device: torch.device) -> Any:
+    if device not in _setters:
+        major, minor = torch.cuda.get_device_capability(device)
+        error: DriverError | None = None
+        # Where the device's runtime library is linked in by the driver depends on its version.
+        for relocatable in (True, False):
+            try:
+                module = driver.call("cuModuleLoadData", compile_setter(f"sm_{major}{minor}", relocatable=relocatable))
+                _setters[device] = module, driver.call("cuModuleGetFunction", module, _NAME)
+                break
+            except DriverError as failed:
+                error = failed
+        else:
+            raise error or DriverError("cuModuleLoadData", 0)
+    return _setters[device][1]
+
+
+def compile_setter(architecture: str, *, relocatable: bool) -> bytes:
+    """A CUBIN of the kernel that copies a condition into a handle. Needs no device. Raises RuntimeError."""
+    from cuda.bindings import nvrtc
+
+    def check(error: Any) -> None:
+        if int(error):
+            raise RuntimeError(f"NVRTC could not compile the kernel of conditional nodes: {error}")
+
+    error, program = nvrtc.nvrtcCreateProgram(_SOURCE, b"grape_set_condition.cu", 0, [], [])
+    check(error)
+    try:
+        options = [f"--gpu-architecture={architecture}".encode(), *([b"-rdc=true"] if relocatable else [])]
+        check(nvrtc.nvrtcCompileProgram(program, len(options), options)[0])
+        error, nbytes = nvrtc.nvrtcGetCUBINSize(program)
+        check(error)
+        cubin = b" " * int(nbytes)  # the binding writes into it
+        check(nvrtc.nvrtcGetCUBIN(program, cubin)[0])
+        return cubin
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)

@@ -1,0 +1,78 @@
+"""The CUDA driver, through `cuda.bindings`: errors as exceptions, and one name for a function of several versions.
+
+The driver is asked and not the runtime, because the driver's functions leave no error behind: what a failed call of the
+runtime says stays until somebody reads it, and then it is torch that raises.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["INVALID_VALUE", "OUT_OF_MEMORY", "Driver", "DriverError", "load"]
+
+INVALID_VALUE = 1
+OUT_OF_MEMORY = 2
+
+_WITH_EDGES = {
+    "cuGraphAddNode": "cuGraphAddNode_v2",
+    "cuGraphGetEdges": "cuGraphGetEdges_v2",
+    "cuStreamGetCaptureInfo": "cuStreamGetCaptureInfo_v3",
+    "cuStreamUpdateCaptureDependencies": "cuStreamUpdateCaptureDependencies_v2",
+}
+"""What bindings for CUDA 12 call the version that knows data of edges; those for CUDA 13 have no other."""
+
+
+class DriverError(RuntimeError):
+    """A call of the driver failed with `code`, a CUresult."""
+
+    def __init__(self, function: str, code: int) -> None:
+        super().__init__(f"{function} failed with error {code}")
+        self.code = code
+
+
+class Driver:
+    """`call` a function by its name; `types` are the bindings' classes and enumerations."""
+
+    def __init__(self, bindings: Any) -> None:
+        self.types = bindings
+
+    def function(self, name: str) -> Any:
+        """The binding itself, for loops in which an exception would cost too much."""
+        newer = _WITH_EDGES.get(name)
+        found = getattr(self.types, newer, None) if newer is not None else None
+        return found if found is not None else getattr(self.types, name)
+
+    def call(self, name: str, *args: Any) -> Any:
+        """What the function gives: nothing, one value, or a tuple. Raises `DriverError`."""
+        error, *results = self.function(name)(*args)
+        if int(error):
+            raise DriverError(name, int(error))
+        return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+    def succeeds(self, name: str, *args: Any) -> bool:
+        return not int(self.function(name)(*args)[0])
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Inside, this thread may do what a capture of its own forbids elsewhere: make and destroy executables."""
+        relaxed = self.types.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self.call("cuThreadExchangeStreamCaptureMode", relaxed)
+        try:
+            yield
+        finally:
+            self.call("cuThreadExchangeStreamCaptureMode", before)
+
+
+@functools.cache
+def load() -> Driver | None:
+    """None where the bindings are not installed, or there is no driver that they could speak to."""
+    try:
+        from cuda.bindings import driver
+    except ImportError:
+        return None
+    return Driver(driver) if torch.cuda.is_available() else None

@@ -1,0 +1,333 @@
+"""Executables on CUDA that serve the graphs of many shapes: `cudaGraphExec_t`, updated whole or node by node.
+
+An executable is updated through the nodes of the graph that it was made from, so it keeps that graph. An update counts
+for launches issued after it; the driver keeps what queued launches need.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from .cuda_driver import OUT_OF_MEMORY, Driver, DriverError
+from .cuda_nodes import Inspected, NodeWriter, inspect
+
+__all__ = ["UPDATABLE_GRAPHS", "CudaExecutable", "Executables", "GraphSource", "UpdatableCudaGraph"]
+
+UPDATABLE_GRAPHS = False
+"""Whether a `CudaBackend` gives updatable graphs unless it is told otherwise. Not yet tried on a GPU."""
+
+_GRAPH_BYTES_PER_NODE = 3_500
+"""On the host, of a graph without an executable: 1.1 MB for the 312 nodes of GPT-2's step (driver 580)."""
+_NOT_UPDATED = 910
+"""CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: the executable is as it was."""
+_MANY_NODES = 64
+"""From so many on, a graph tells what a node needs: the driver takes memory in pieces."""
+_INSTANTIATE_FLAGS = 1 | 8
+"""AUTO_FREE_ON_LAUNCH and USE_NODE_PRIORITY, as `torch.cuda.CUDAGraph` instantiates."""
+
+
+class GraphSource:
+    """A captured graph with several owners: the region's graph, and executables that were made from it."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+        self.graph = graph
+        self.torch_bytes = 0
+        """Of the executable of torch's own, once there is one."""
+        self._owners = 1
+
+    def hold(self) -> GraphSource:
+        self._owners += 1
+        return self
+
+    def drop(self) -> None:
+        """Destroy the graph when its last owner is gone."""
+        self._owners -= 1
+        if not self._owners:
+            self.graph.reset()
+
+
+class Executables:
+    """The executables of one backend: how they are made, and what they take on the device.
+
+    An executable's bytes are what the driver had less after it was made. The driver keeps memory of destroyed
+    executables and hands it out again, without a difference: so one that seems to need less than another of its
+    topology counts as much as that one, and the first of a topology that shows nothing counts by its nodes.
+    """
+
+    def __init__(self, driver: Driver, device: torch.device) -> None:
+        self.driver = driver
+        self.device = device
+        self.writer = NodeWriter(driver)
+        self.live_bytes = 0
+        self._largest: dict[str, int] = {}
+        self._per_node = 0.0
+        self._made: weakref.WeakSet[CudaExecutable] = weakref.WeakSet()
+
+    def make(self, source: GraphSource, inspected: Inspected | None, nodes: int) -> CudaExecutable:
+        """Raises torch.OutOfMemoryError, `DriverError`."""
+        driver = self.driver
+        graph = driver.types.CUgraph(source.graph.raw_cuda_graph())
+        topology = inspected.topology if inspected is not None else None
+        with torch.cuda.device(self.device), driver.relaxed():
+            handle, nbytes = self.measured(topology, nodes, lambda: _instantiate(driver, graph))
+        made = CudaExecutable(self, handle, source.hold(), inspected, nbytes)
+        self._made.add(made)
+        return made
+
+    def measured(self, topology: str | None, nodes: int, make: Callable[[], Any]) -> tuple[Any, int]:
+        """What `make` gives, and its bytes, which count until `freed`. Propagates what `make` raises."""
+        free_before = torch.cuda.mem_get_info(self.device)[0]
+        reserved_before = torch.cuda.memory_reserved(self.device)
+        made = make()
+        grown = free_before - torch.cuda.mem_get_info(self.device)[0]
+        grown -= torch.cuda.memory_reserved(self.device) - reserved_before
+        if nodes >= _MANY_NODES:
+            self._per_node = max(self._per_node, grown / nodes)
+        known = self._largest.get(topology, 0) if topology is not None else 0
+        nbytes = max(grown, known)
+        if nbytes <= 0:
+            nbytes = int(self._per_node * nodes)
+        if topology is not None:
+            self._largest[topology] = nbytes
+        self.live_bytes += nbytes
+        return made, nbytes
+
+    def freed(self, nbytes: int) -> None:
+        self.live_bytes -= nbytes
+
+    def close(self) -> None:
+        """Release all that are left."""
+        for made in list(self._made):
+            made.release()
+
+
+class CudaExecutable:
+    """Implements `Executable`. `inspected` is None where it can only do what its own graph does."""
+
+    def __init__(
+        self, executables: Executables, handle: Any, source: GraphSource, inspected: Inspected | None, nbytes: int
+    ) -> None:
+        self._executables = executables
+        self._driver = executables.driver
+        self._device = executables.device
+        self._handle = handle
+        self._source: GraphSource | None = source
+        self._inspected = inspected
+        self._current: list[bytes] = list(inspected.parameters) if inspected is not None else []
+        self._attachment: object = None
+        self._launch = self._driver.function("cuGraphLaunch")
+        self.nbytes = nbytes
+
+    def replay(self) -> None:
+        if self._source is None:
+            raise RuntimeError("replay of a released executable")
+        index = self._device.index
+        if torch.cuda.current_device() != index:
+            with torch.cuda.device(index):
+                return self.replay()
+        (error,) = self._launch(self._handle, torch._C._cuda_getCurrentRawStream(index))
+        if int(error):
+            raise DriverError("cuGraphLaunch", int(error))
+
+    def update_from(self, graph: Any) -> bool:
+        inspected: Inspected | None = graph.inspected()
+        self._require_alive()
+        if self._inspected is None or inspected is None or inspected.topology != self._inspected.topology:
+            return False
+        raw = self._driver.types.CUgraph(graph.raw())
+        with torch.cuda.device(self._device):
+            error, _ = self._driver.function("cuGraphExecUpdate")(self._handle, raw)
+        if int(error) == _NOT_UPDATED:
+            return False
+        if int(error):  # the driver does not say what such an update has left
+            self._take_back(range(len(self._current)))
+            return False
+        self._current = list(inspected.parameters)
+        self._attachment = graph.attachment
+        return True
+
+    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
+        """Nodes that have the parameters already are left alone; what was written before a refusal is taken back.
+
+        Raises RuntimeError where the device does not take back what it had accepted; the executable is released then.
+        """
+        self._require_alive()
+        if self._inspected is None:
+            return False
+        changes = [(number, parameters) for number, parameters in changes if self._current[number] != parameters]
+        touched: list[int] = []
+        done = False
+        try:
+            with torch.cuda.device(self._device):
+                for number, parameters in changes:
+                    touched.append(number)  # before the call: an interrupt may follow it
+                    if not self._write(number, parameters):
+                        return False
+            done = True
+        finally:
+            if not done:
+                self._take_back(touched)
+        for number, parameters in changes:
+            self._current[number] = parameters
+        self._attachment = attachment
+        return True
+
+    def _write(self, number: int, parameters: bytes) -> bool:
+        assert self._inspected is not None
+        handle, kind = self._inspected.handles[number], self._inspected.kinds[number]
+        return self._executables.writer.write(self._handle, handle, kind, parameters)
+
+    def _take_back(self, touched: Sequence[int]) -> None:
+        with torch.cuda.device(self._device):
+            if all([self._write(number, self._current[number]) for number in touched]):
+                return
+        self.release()
+        raise RuntimeError("the device does not accept again the parameters that an executable had")
+
+    def release(self) -> None:
+        """The driver waits for queued launches before it frees what they need."""
+        source, self._source = self._source, None
+        if source is None:
+            return
+        with torch.cuda.device(self._device), self._driver.relaxed():
+            self._driver.succeeds("cuGraphExecDestroy", self._handle)
+        self._executables.freed(self.nbytes)
+        self._current, self._attachment = [], None
+        source.drop()
+
+    def _require_alive(self) -> None:
+        if self._source is None:
+            raise RuntimeError("update of a released executable")
+
+
+class _TorchExecutable:
+    """Implements `Executable` for a graph that draws random numbers: torch sets the generator before each launch.
+
+    torch's graph has one executable, which goes with the graph: `release` only ends its use.
+    """
+
+    def __init__(self, executables: Executables, source: GraphSource, nodes: int) -> None:
+        self._executables = executables
+        with torch.cuda.device(executables.device):
+            if not source.torch_bytes:
+                _, source.torch_bytes = executables.measured(None, nodes, source.graph.instantiate)
+            else:
+                executables.live_bytes += source.torch_bytes
+        self.nbytes = source.torch_bytes
+        self._source: GraphSource | None = source.hold()
+
+    def replay(self) -> None:
+        if self._source is None:
+            raise RuntimeError("replay of a released executable")
+        self._source.graph.replay()
+
+    def update_from(self, graph: Any) -> bool:
+        return False
+
+    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
+        return False
+
+    def release(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            self._executables.freed(self.nbytes)
+            source.drop()
+
+
+class UpdatableCudaGraph:
+    """Implements `UpdatableGraph`. It has no executable before its first `replay` or `instantiate`.
+
+    `draws`: its replay moves the generator. `pool` keeps the memory of its intermediates mapped.
+    """
+
+    def __init__(
+        self, executables: Executables, graph: torch.cuda.CUDAGraph, *, nodes: int, draws: bool, pool: object
+    ) -> None:
+        self._executables = executables
+        self._source: GraphSource | None = GraphSource(graph)
+        self._draws = draws
+        self._inspected: Inspected | None = None
+        self._looked = False
+        self._own: CudaExecutable | _TorchExecutable | None = None
+        self.nodes = nodes
+        self.attachment: object = pool
+
+    @property
+    def nbytes(self) -> int:
+        """Of the executable that `replay` uses; others belong to whoever asked for them."""
+        return self._own.nbytes if self._own is not None else 0
+
+    @property
+    def host_bytes(self) -> int:
+        kept = sum(map(len, self._inspected.parameters)) if self._inspected is not None else 0
+        return _GRAPH_BYTES_PER_NODE * self.nodes + kept
+
+    @property
+    def topology(self) -> str | None:
+        inspected = self.inspected()
+        return inspected.topology if inspected is not None else None
+
+    def inspected(self) -> Inspected | None:
+        """The nodes; None where no other graph's executable may serve this one."""
+        if not self._looked:
+            self._looked = True
+            if not self._draws:
+                driver = self._executables.driver
+                with suppress(DriverError):  # what cannot be read cannot be written
+                    self._inspected = inspect(driver, driver.types.CUgraph(self.raw()))
+        return self._inspected
+
+    def parameters(self) -> tuple[bytes, ...]:
+        inspected = self.inspected()
+        if inspected is None:
+            raise RuntimeError("this graph has no parameters that an update could write")
+        return inspected.parameters
+
+    def raw(self) -> int:
+        """The address of the `cudaGraph_t`."""
+        return int(self._alive().graph.raw_cuda_graph())
+
+    def instantiate(self) -> CudaExecutable | _TorchExecutable:
+        source = self._alive()
+        if self._draws:
+            return _TorchExecutable(self._executables, source, self.nodes)
+        return self._executables.make(source, self.inspected(), self.nodes)
+
+    def replay(self) -> None:
+        self._alive()
+        if self._own is None:
+            self._own = self.instantiate()
+        self._own.replay()
+
+    def release(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            own.release()
+        source, self._source = self._source, None
+        self._inspected = None
+        if source is not None:
+            source.drop()
+
+    def _alive(self) -> GraphSource:
+        if self._source is None:
+            raise RuntimeError("this graph was released")
+        return self._source
+
+
+def _instantiate(driver: Driver, graph: Any) -> Any:
+    """Raises torch.OutOfMemoryError."""
+    for attempt in (1, 2):
+        try:
+            return driver.call("cuGraphInstantiate", graph, _INSTANTIATE_FLAGS)
+        except DriverError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            if attempt == 2:
+                raise torch.OutOfMemoryError("no device memory for a graph's executable") from error
+            torch.cuda.empty_cache()
+    raise AssertionError

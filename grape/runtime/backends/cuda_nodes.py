@@ -1,0 +1,261 @@
+"""Nodes of a captured graph as the driver reports them: a topology that stays, parameters that an update may change.
+
+Parameters are bytes. Those of a kernel node are the driver's structure, then how its arguments lie, then the arguments
+in the sizes that the driver reports; nothing here guesses what an argument means. Addresses inside the structure are
+left out, and filled in when it is written to an executable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .cuda_driver import INVALID_VALUE, Driver, DriverError
+
+__all__ = ["Inspected", "NodeWriter", "inspect"]
+
+_KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5
+"""CUgraphNodeType of the nodes that an update may concern."""
+
+# CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D_v2 and CUDA_MEMSET_NODE_PARAMS_v1: the driver never changes a numbered one.
+_KERNEL_BYTES, _MEMCPY_BYTES, _MEMSET_BYTES = 72, 200, 40
+_ARGUMENTS = slice(40, 56)
+"""Of a kernel's structure: the addresses `kernelParams` and `extra`."""
+_MEMCPY_EXTENT = struct.Struct("<QQQ")
+_MEMSET_FIELDS = struct.Struct("<QQIIQQ")
+_LAYOUT = struct.Struct("<II")
+"""How many arguments, or `_PACKED`, and how many bytes they take."""
+_PACKED = 0xFFFF_FFFF
+_END, _BUFFER, _SIZE = 0, 1, 2
+"""CU_LAUNCH_PARAM_...: the keys of `extra`."""
+
+_NODE_ATTRIBUTES = (
+    ("CU_LAUNCH_ATTRIBUTE_COOPERATIVE", 4),
+    ("CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION", 12),
+    ("CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE", 4),
+    ("CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION", 12),
+    ("CU_LAUNCH_ATTRIBUTE_PRIORITY", 4),
+    ("CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN", 4),
+    ("CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP", 2),
+    ("CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT", 4),
+)
+"""Attributes of a kernel node, with their bytes, that an executable keeps from the kernel that it had first."""
+_FUNCTION_ATTRIBUTES = (
+    "CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET",
+    "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH",
+    "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT",
+    "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH",
+    "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED",
+    "CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE",
+)
+"""The same, where the kernel was compiled with them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected:
+    """A graph's nodes, in the driver's order. `topology` is equal wherever an update between two graphs can succeed."""
+
+    handles: tuple[Any, ...]
+    kinds: tuple[int, ...]
+    parameters: tuple[bytes, ...]
+    topology: str
+
+
+def inspect(driver: Driver, graph: Any) -> Inspected | None:
+    """None for a graph with nodes that cannot be updated: bodies, host functions, events, allocations.
+
+    Takes about 10 us a node. Raises `DriverError`.
+    """
+    _, count = driver.call("cuGraphGetNodes", graph, 0)
+    handles = driver.call("cuGraphGetNodes", graph, count)[0][:count] if count else []
+    reader = _Reader(driver)
+    kinds, described, parameters = [], [], []
+    for handle in handles:
+        kind = int(driver.call("cuGraphNodeGetType", handle))
+        read = reader.read(handle, kind)
+        if read is None:
+            return None
+        kinds.append(kind)
+        described.append(read[0])
+        parameters.append(read[1])
+    shape = (described, _edges(driver, graph, handles))
+    return Inspected(
+        handles=tuple(handles),
+        kinds=tuple(kinds),
+        parameters=tuple(parameters),
+        topology=hashlib.blake2b(repr(shape).encode(), digest_size=16).hexdigest(),
+    )
+
+
+def _edges(driver: Driver, graph: Any, handles: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Pairs of node numbers, with what the edge is about (ports and kind)."""
+    *_, count = driver.call("cuGraphGetEdges", graph, 0)
+    if not count:
+        return []
+    sources, targets, data, _ = driver.call("cuGraphGetEdges", graph, count)
+    number = {int(handle): index for index, handle in enumerate(handles)}
+    about = [(int(one.from_port), int(one.to_port), int(one.type)) for one in data or ()] or [(0, 0, 0)] * count
+    pairs = zip(sources[:count], targets[:count], about, strict=False)
+    return sorted((number[int(source)], number[int(target)], *ports) for source, target, ports in pairs)
+
+
+class _Reader:
+    """Reads the nodes of one graph. What it learns of kernels is not kept: a module may be unloaded later."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._layouts: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        self._compiled: dict[tuple[int, int], tuple[int, ...]] = {}
+        known = driver.types.CUkernelNodeAttrID.__members__
+        self._attributes = [(known[name], nbytes) for name, nbytes in _NODE_ATTRIBUTES if name in known]
+
+    def read(self, handle: Any, kind: int) -> tuple[tuple[Any, ...], bytes] | None:
+        """What an update cannot change, and what it can."""
+        if kind == _KERNEL:
+            return self._kernel(handle)
+        if kind == _MEMCPY:
+            return self._memcpy(handle)
+        if kind == _MEMSET:
+            return self._memset(handle)
+        return (("empty",), b"") if kind == _EMPTY else None
+
+    def _kernel(self, handle: Any) -> tuple[tuple[Any, ...], bytes] | None:
+        found = self._driver.call("cuGraphKernelNodeGetParams", handle)
+        functions = int(found.func), int(found.kern)
+        if functions == (0, 0):
+            return None
+        raw = bytearray(ctypes.string_at(found.getPtr(), _KERNEL_BYTES))
+        raw[_ARGUMENTS] = bytes(16)
+        if functions not in self._layouts:
+            self._layouts[functions] = self._layout(found)
+            self._compiled[functions] = self._compiled_with(found)
+        if found.extra:
+            arguments = _packed(int(found.extra))
+            if arguments is None:
+                return None
+            record = bytes(raw) + _LAYOUT.pack(_PACKED, len(arguments)) + arguments
+        else:
+            record = bytes(raw) + _gathered(int(found.kernelParams), self._layouts[functions])
+        attributes = tuple(self._attribute(handle, one, nbytes) for one, nbytes in self._attributes)
+        return ("kernel", attributes, self._compiled[functions]), record
+
+    def _layout(self, found: Any) -> tuple[tuple[int, int], ...]:
+        """Offset and size of each argument."""
+        name, of = ("cuFuncGetParamInfo", found.func) if int(found.func) else ("cuKernelGetParamInfo", found.kern)
+        arguments: list[tuple[int, int]] = []
+        while True:
+            error, offset, nbytes = self._driver.function(name)(of, len(arguments))
+            if int(error) == INVALID_VALUE:
+                return tuple(arguments)
+            if int(error):
+                raise DriverError(name, int(error))
+            arguments.append((int(offset), int(nbytes)))
+
+    def _compiled_with(self, found: Any) -> tuple[int, ...]:
+        driver, values = self._driver, []
+        for name in _FUNCTION_ATTRIBUTES:
+            attribute = getattr(driver.types.CUfunction_attribute, name)
+            if int(found.func):
+                error, value = driver.function("cuFuncGetAttribute")(attribute, found.func)
+            else:
+                device = driver.call("cuCtxGetDevice")
+                error, value = driver.function("cuKernelGetAttribute")(attribute, found.kern, device)
+            values.append(-int(error) if int(error) else int(value))
+        return tuple(values)
+
+    def _attribute(self, handle: Any, attribute: Any, nbytes: int) -> str:
+        error, value = self._driver.function("cuGraphKernelNodeGetAttribute")(handle, attribute)
+        return f"error {int(error)}" if int(error) else ctypes.string_at(value.getPtr(), nbytes).hex()
+
+    def _memcpy(self, handle: Any) -> tuple[tuple[Any, ...], bytes]:
+        found = self._driver.call("cuGraphMemcpyNodeGetParams", handle)
+        raw = ctypes.string_at(found.getPtr(), _MEMCPY_BYTES)
+        _, height, depth = _MEMCPY_EXTENT.unpack_from(raw, _MEMCPY_BYTES - _MEMCPY_EXTENT.size)
+        if height > 1 or depth > 1:
+            return ("memcpy", raw), b""
+        return ("memcpy", int(found.srcMemoryType), int(found.dstMemoryType)), raw
+
+    def _memset(self, handle: Any) -> tuple[tuple[Any, ...], bytes]:
+        found = self._driver.call("cuGraphMemsetNodeGetParams", handle)
+        raw = ctypes.string_at(found.getPtr(), _MEMSET_BYTES)
+        *_, nbytes, _, height = _MEMSET_FIELDS.unpack(raw)
+        return (("memset", raw), b"") if height > 1 else (("memset", nbytes), raw)
+
+
+def _gathered(addresses: int, layout: Sequence[tuple[int, int]]) -> bytes:
+    """The arguments behind an array of addresses, each where the device has it: at its offset."""
+    arguments = bytearray(max((offset + nbytes for offset, nbytes in layout), default=0))
+    pointers = (ctypes.c_uint64 * len(layout)).from_address(addresses) if layout else ()
+    for pointer, (offset, nbytes) in zip(pointers, layout, strict=True):
+        arguments[offset : offset + nbytes] = ctypes.string_at(pointer, nbytes)
+    offsets = struct.pack(f"<{len(layout)}I", *(offset for offset, _ in layout))
+    return _LAYOUT.pack(len(layout), len(arguments)) + offsets + bytes(arguments)
+
+
+def _packed(extra: int) -> bytes | None:
+    """The arguments that `extra` points to in one buffer."""
+    buffer = nbytes = position = 0
+    while (key := ctypes.c_uint64.from_address(extra + position).value) != _END:
+        value = ctypes.c_uint64.from_address(extra + position + 8).value
+        if key == _BUFFER:
+            buffer = value
+        elif key == _SIZE:
+            nbytes = ctypes.c_size_t.from_address(value).value
+        else:
+            return None
+        position += 16
+    return ctypes.string_at(buffer, nbytes) if nbytes else b""
+
+
+class NodeWriter:
+    """Writes parameters to nodes of executables. Not for several threads at once: its structures are used again."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._kernel = driver.types.CUDA_KERNEL_NODE_PARAMS()
+        self._memcpy = driver.types.CUDA_MEMCPY3D()
+        self._memset = driver.types.CUDA_MEMSET_NODE_PARAMS()
+        self._set_kernel = driver.function("cuGraphExecKernelNodeSetParams")
+        self._set_memcpy = driver.function("cuGraphExecMemcpyNodeSetParams")
+        self._set_memset = driver.function("cuGraphExecMemsetNodeSetParams")
+
+    def write(self, executable: Any, handle: Any, kind: int, parameters: bytes) -> bool:
+        """Whether the device took them. `handle` is the node of the graph that the executable was made from."""
+        if kind == _KERNEL:
+            memory = _in_memory(parameters)
+            ctypes.memmove(self._kernel.getPtr(), memory, _KERNEL_BYTES)
+            return not int(self._set_kernel(executable, handle, self._kernel)[0])
+        if kind == _MEMCPY and parameters:
+            ctypes.memmove(self._memcpy.getPtr(), parameters, _MEMCPY_BYTES)
+            context = self._driver.call("cuCtxGetCurrent")
+            return not int(self._set_memcpy(executable, handle, self._memcpy, context)[0])
+        if kind == _MEMSET and parameters:
+            ctypes.memmove(self._memset.getPtr(), parameters, _MEMSET_BYTES)
+            context = self._driver.call("cuCtxGetCurrent")
+            return not int(self._set_memset(executable, handle, self._memset, context)[0])
+        return not parameters
+
+
+def _in_memory(parameters: bytes) -> Any:
+    """The structure of a kernel with its arguments behind it, and the addresses filled in."""
+    count, nbytes = _LAYOUT.unpack_from(parameters, _KERNEL_BYTES)
+    packed = count == _PACKED
+    first = _KERNEL_BYTES + _LAYOUT.size + (0 if packed else 4 * count)
+    table = -(-len(parameters) // 8) * 8
+    entries = 6 if packed else count
+    memory = ctypes.create_string_buffer(table + 8 * entries)
+    ctypes.memmove(memory, parameters, len(parameters))
+    base = ctypes.addressof(memory)
+    if packed:
+        size_at = base + table + 40
+        struct.pack_into("<6Q", memory, table, _BUFFER, base + first, _SIZE, size_at, _END, nbytes)
+        struct.pack_into("<QQ", memory, _ARGUMENTS.start, 0, base + table)
+        return memory
+    offsets = struct.unpack_from(f"<{count}I", parameters, _KERNEL_BYTES + _LAYOUT.size)
+    struct.pack_into(f"<{count}Q", memory, table, *(base + first + offset for offset in offsets))
+    struct.pack_into("<QQ", memory, _ARGUMENTS.start, base + table if count else 0, 0)
+    return memory
