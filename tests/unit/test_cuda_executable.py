@@ -1,0 +1,226 @@
+"""Executables on CUDA, over a stand-in for the driver: updates are whole or not at all, and nothing dies too early."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from grape.runtime.backends.cuda_executable import CudaExecutable, Executables, UpdatableCudaGraph
+from grape.runtime.backends.cuda_nodes import Inspected
+
+from .cuda_stand_in import RawGraph, StandIn, inspected, kernel, without_a_device
+
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    made = StandIn()
+    with without_a_device(monkeypatch, made):
+        yield made
+
+
+def program(chances: random.Random, nodes: int = 6) -> Inspected:
+    """Kernels of both forms, a copy, a fill and an empty node, with random contents."""
+    return inspected(
+        *(kernel(chances.randrange(3), chances.randbytes(28), packed=number % 2 == 1) for number in range(nodes)),
+        chances.randbytes(200),
+        chances.randbytes(40),
+        b"",
+    )
+
+
+def graph(executables: Executables, stand_in: StandIn, seen: Inspected | None) -> UpdatableCudaGraph:
+    raw: Any = RawGraph(stand_in, seen or inspected())
+    made = UpdatableCudaGraph(executables, raw, nodes=9, draws=False, pool="pool")
+    made._inspected, made._looked = seen, True
+    return made
+
+
+def contents(stand_in: StandIn, executable: CudaExecutable) -> tuple[bytes, ...]:
+    return tuple(stand_in.held[executable._handle].values())
+
+
+def changes(seen: Inspected) -> list[tuple[int, bytes]]:
+    return list(enumerate(seen.parameters))
+
+
+def made(executables: Executables, stand_in: StandIn, seen: Inspected) -> CudaExecutable:
+    executable = graph(executables, stand_in, seen).instantiate()
+    assert isinstance(executable, CudaExecutable)
+    return executable
+
+
+def test_nodes_are_written_as_they_were_read(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    first, second = program(random.Random(1)), program(random.Random(2))
+    executable = made(executables, stand_in, first)
+    assert executable.update_nodes(changes(second), "attached")
+    assert contents(stand_in, executable) == second.parameters
+    assert executable.update_nodes(changes(first), "attached")
+    assert contents(stand_in, executable) == first.parameters
+
+
+@pytest.mark.parametrize("refused", range(8))
+def test_a_refused_node_takes_back_those_before_it(stand_in: StandIn, refused: int) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    first, second = program(random.Random(1)), program(random.Random(2))
+    executable = made(executables, stand_in, first)
+    stand_in.refuses = lambda node, parameters: node == refused and parameters == second.parameters[refused]
+    assert not executable.update_nodes(changes(second), "attached")
+    assert contents(stand_in, executable) == first.parameters
+    executable.replay()
+
+
+def test_an_interrupt_takes_back_what_was_written(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    first, second = program(random.Random(1)), program(random.Random(2))
+    executable = made(executables, stand_in, first)
+
+    def interrupted(node: int, parameters: bytes) -> bool:
+        if node == 4 and parameters == second.parameters[4]:
+            raise KeyboardInterrupt
+        return False
+
+    stand_in.refuses = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        executable.update_nodes(changes(second), "attached")
+    assert contents(stand_in, executable) == first.parameters
+
+
+def test_an_executable_that_cannot_go_back_is_never_launched(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    first, second = program(random.Random(1)), program(random.Random(2))
+    executable = made(executables, stand_in, first)
+    stand_in.refuses = lambda node, parameters: node == 3 or (node == 2 and parameters == first.parameters[2])
+    with pytest.raises(RuntimeError, match="does not accept again"):
+        executable.update_nodes(changes(second), "attached")
+    with pytest.raises(RuntimeError, match="released executable"):
+        executable.replay()
+    assert not stand_in.held
+
+
+def test_equal_nodes_are_not_written(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    first = program(random.Random(1))
+    executable = made(executables, stand_in, first)
+    stand_in.refuses = lambda node, parameters: True
+    assert executable.update_nodes(changes(first), "attached")
+
+
+def test_a_refused_update_from_a_graph_changes_nothing(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    first, second = program(random.Random(1)), program(random.Random(2))
+    executable, other = made(executables, stand_in, first), graph(executables, stand_in, second)
+    for error in (910, 2):  # after the second one the stand-in has changed something
+        stand_in.update_error = error
+        assert not executable.update_from(other)
+        assert executable.update_nodes(changes(first), None)
+        assert contents(stand_in, executable) == first.parameters
+    stand_in.update_error = 0
+    assert executable.update_from(other)
+    assert contents(stand_in, executable) == second.parameters
+    assert not executable.update_from(graph(executables, stand_in, inspected(topology="other")))
+    assert not executable.update_from(graph(executables, stand_in, None))
+
+
+def _is_unwelcome(at: int | None, bad: tuple[bytes, ...], node: int, parameters: bytes) -> bool:
+    return node == at and parameters == bad[node]
+
+
+def test_random_updates_and_refusals_leave_one_of_the_programs(stand_in: StandIn) -> None:
+    chances = random.Random(7)
+    executables = Executables(stand_in.driver, DEVICE)
+    programs = [program(chances) for _ in range(5)]
+    graphs = [graph(executables, stand_in, one) for one in programs]
+    executable = graphs[0].instantiate()
+    assert isinstance(executable, CudaExecutable)
+    now, refused = 0, 0
+    for _ in range(400):
+        wanted = chances.randrange(5)
+        unwelcome = chances.randrange(20) if wanted != now else None  # what it holds, it takes
+        bad = programs[wanted].parameters
+        stand_in.refuses = partial(_is_unwelcome, unwelcome, bad)
+        stand_in.update_error = chances.choice([0, 0, 910, 700])
+        whole = chances.random() < 0.4
+        done = (
+            executable.update_from(graphs[wanted])
+            if whole
+            else executable.update_nodes(changes(programs[wanted]), None)
+        )
+        now = wanted if done else now
+        refused += not done
+        assert contents(stand_in, executable) == programs[now].parameters
+    assert 50 < refused < 350
+
+
+def test_a_graph_is_destroyed_after_the_last_executable_made_from_it(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    source = graph(executables, stand_in, program(random.Random(1)))
+    one, other = source.instantiate(), source.instantiate()
+    source.release()
+    source.release()
+    assert stand_in.log == []
+    one.release()
+    one.release()
+    assert stand_in.log == ["destroy 101"]
+    other.replay()
+    other.release()
+    assert stand_in.log == ["destroy 101", "launch 102 on 5", "destroy 102", "reset 1"]
+    for use in (source.replay, source.instantiate, source.raw):
+        with pytest.raises(RuntimeError, match="released"):
+            use()
+    with pytest.raises(RuntimeError, match="released"):
+        one.update_nodes([], None)
+
+
+def test_a_graph_makes_its_own_executable_when_it_is_first_replayed(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    source = graph(executables, stand_in, program(random.Random(1)))
+    assert source.nbytes == executables.live_bytes == 0
+    source.replay()
+    source.replay()
+    assert stand_in.log == ["launch 101 on 5", "launch 101 on 5"]
+    assert source.nbytes == executables.live_bytes == 1000
+    source.release()
+    assert executables.live_bytes == 0 and stand_in.log[-2:] == ["destroy 101", "reset 1"]
+
+
+def test_bytes_of_an_executable_that_the_driver_makes_from_memory_it_kept(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    first = made(executables, stand_in, program(random.Random(1)))
+    first.release()
+    stand_in.free += 1000
+    before = stand_in.driver.types.cuGraphInstantiate
+    stand_in.driver.types.cuGraphInstantiate = lambda *args: (before(*args), setattr(stand_in, "free", 1 << 30))[0]
+    again = made(executables, stand_in, program(random.Random(2)))
+    assert again.nbytes == executables.live_bytes == 1000
+
+
+def test_an_exhausted_device_is_asked_once_more_and_then_raises(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    stand_in.instantiate_errors = [2]
+    executable = made(executables, stand_in, program(random.Random(1)))
+    assert stand_in.log == ["empty cache"]
+    executable.release()
+    stand_in.instantiate_errors = [2, 2]
+    source = graph(executables, stand_in, program(random.Random(1)))
+    with pytest.raises(torch.OutOfMemoryError, match="executable"):
+        source.instantiate()
+    assert executables.live_bytes == 0
+    source.release()
+    assert stand_in.log[-1] == "reset 2"
+
+
+def test_closing_releases_what_nobody_released(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    executable = made(executables, stand_in, program(random.Random(1)))
+    executables.close()
+    assert not stand_in.held and executables.live_bytes == 0
+    with pytest.raises(RuntimeError, match="released"):
+        executable.replay()
