@@ -24,7 +24,13 @@ _WITH_TORCH: tuple[_Examiner, ...] = (
     gpu.nvml,
 )
 _NOTEBOOK: tuple[_Examiner, ...] = (software.notebook, software.transformers)
-_TRIALS: tuple[_Examiner, ...] = (selftest.profiler, selftest.replay)
+_TRIALS: tuple[_Examiner, ...] = (
+    selftest.profiler,
+    selftest.replay,
+    selftest.shared_executables,
+    selftest.conditional_bodies,
+    gpu.control_flow_costs,
+)
 
 
 def doctor() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .check import Check, dotted, first_line, installed
 
-__all__ = ["bindings", "conditional_nodes", "devices", "driver", "nvml", "torch_cuda"]
+__all__ = ["bindings", "conditional_nodes", "control_flow_costs", "devices", "driver", "nvml", "torch_cuda"]
 
 _CONDITIONAL_DRIVER = (12, 4)
 _ALL_DRIVER = (12, 8)
@@ -100,6 +100,35 @@ def conditional_nodes() -> Iterator[Check]:
         found="IF, WHILE, ELSE, SWITCH" if every else "IF, WHILE" if some else f"none in CUDA {dotted(level)}",
         needs=f"a driver for CUDA {dotted(_ALL_DRIVER)} or newer",
         effect="data-dependent branches and loops that need more stay eager",
+    )
+
+
+def control_flow_costs() -> Iterator[Check]:
+    """What a conditional node costs here, and from how many kernels in a body on it pays."""
+    name = "control flow costs"
+    if not _available():
+        yield Check(name=name, ok=None, found="no CUDA device", effect=_ON_A_GPU)
+        return
+    import torch
+
+    from ..runtime.backends.cuda import CudaBackend
+    from ..runtime.predication.calibration import node_costs
+    from ..runtime.predication.costs import H200, crossover
+
+    backend = CudaBackend(torch.device("cuda", torch.cuda.current_device()), conditional_bodies=True)
+    costs = node_costs(backend)
+    if costs is H200:
+        yield Check(name=name, ok=None, found=f"could not be measured; those of {H200.source} are used")
+        return
+    kernels = crossover(costs)
+    yield Check(
+        name=name,
+        ok=True,
+        found=(
+            f"IF node {costs.if_taken_ns / 1e3:.1f} us taken, {costs.if_skipped_ns / 1e3:.1f} us not, "
+            f"kernel {costs.kernel_ns / 1e3:.1f} us, select {costs.bytes_per_ns:.0f} GB/s: a node pays "
+            + ("nowhere" if kernels is None else f"from {kernels} kernels per body on")
+        ),
     )
 
 

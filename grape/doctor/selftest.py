@@ -1,8 +1,12 @@
-"""Trials: is the profiler able to see the device, and does a replay equal eager."""
+"""Trials: is the profiler able to see the device, does a replay equal eager, do the parts that need a driver's help.
+
+Each of the latter runs whether Grape uses that part on this machine or not, so that the page can say what would work.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .check import Check
@@ -10,7 +14,7 @@ from .check import Check
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["profiler", "replay"]
+__all__ = ["conditional_bodies", "profiler", "replay", "shared_executables"]
 
 
 def profiler() -> Iterator[Check]:
@@ -103,5 +107,137 @@ def _on_tape() -> str | None:
             x, weight = torch.ones(8, 8), torch.eye(8)
             graph, output = backend.capture(lambda: _program(x, weight))
             return _compare(x, weight, output, graph.replay)
+    finally:
+        backend.close()
+
+
+def shared_executables() -> Iterator[Check]:
+    """One executable does the work of two sizes of a small network, switched whole and node by node."""
+    from ..runtime.backends.cuda_executable import UPDATABLE_GRAPHS
+
+    yield _trial(
+        name="shared executables",
+        trial=_share,
+        works="one executable serves two shapes",
+        used=UPDATABLE_GRAPHS,
+        effect="each shape keeps an executable of its own",
+    )
+
+
+def conditional_bodies() -> Iterator[Check]:
+    """An IF and a WHILE body, with a product and an allocation in each."""
+    from ..runtime.backends.cuda_conditional import CONDITIONAL_BODIES
+
+    yield _trial(
+        name="conditional bodies",
+        trial=_branch_and_loop,
+        works="IF and WHILE bodies equal eager",
+        used=CONDITIONAL_BODIES,
+        effect="branches become selects, loops that only data ends stay eager",
+    )
+
+
+def _trial(*, name: str, trial: Callable[[torch.device], str | None], works: str, used: bool, effect: str) -> Check:
+    """`used`: without it a failure costs nothing, and success is only told."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return Check(name=name, ok=None, found="no CUDA device", effect="only used with an NVIDIA GPU")
+    with torch.no_grad():
+        problem = trial(torch.device("cuda", torch.cuda.current_device()))
+    if problem is None:
+        return Check(name=name, ok=True, found=works if used else f"{works}; not used yet")
+    return Check(
+        name=name,
+        ok=False if used else None,
+        found=problem,
+        needs="a newer driver, or a report of this page as a bug" if used else "",
+        effect=effect,
+    )
+
+
+def _share(device: torch.device) -> str | None:
+    import torch
+
+    from ..runtime.backends.cuda import CudaBackend
+    from ..runtime.backends.cuda_executable import UpdatableCudaGraph
+
+    backend = CudaBackend(device, updatable=True)
+    if not backend.updatable:
+        return "cuda.bindings are missing"
+    weight = torch.linspace(-1, 1, 64 * 64, device=device).reshape(64, 64)
+
+    def network(x: torch.Tensor) -> torch.Tensor:
+        return ((x @ weight).relu() + 1).sum(dim=1)
+
+    try:
+        places = [torch.zeros(rows, 64, device=device) for rows in (32, 48)]
+        network(places[0])  # what a library does once, it does outside of a capture
+        made = [backend.capture(partial(network, place)) for place in places]
+        graphs = [graph for graph, _ in made if isinstance(graph, UpdatableCudaGraph)]
+        if len(graphs) < 2 or graphs[0].topology is None:
+            return "the nodes of a graph cannot be read"
+        if graphs[0].topology != graphs[1].topology:
+            return "two sizes of one network have other nodes; nothing to switch was tried"
+        executable = graphs[0].instantiate()
+        ways: dict[str, Callable[[int], bool]] = {
+            "from a graph": lambda which: executable.update_from(graphs[which]),
+            "node by node": lambda which: executable.update_nodes(
+                list(enumerate(graphs[which].parameters())), graphs[which].attachment
+            ),
+        }
+        for step, (way, which) in enumerate((way, which) for way in ways for which in (1, 0)):
+            if not ways[way](which):
+                return f"an update {way} is refused"
+            places[which].copy_(torch.arange(places[which].numel(), device=device).view_as(places[which]) % 7 - step)
+            executable.replay()
+            if not torch.equal(made[which][1], network(places[which])):
+                return f"after an update {way} a replay differs from eager"
+        executable.release()
+        return None
+    finally:
+        backend.close()
+
+
+def _branch_and_loop(device: torch.device) -> str | None:
+    import torch
+
+    from ..runtime.backends.cuda import CudaBackend
+
+    backend = CudaBackend(device, conditional_bodies=True)
+    backend.prepare_bodies()
+    if not backend.conditional_bodies:
+        return "cuda.bindings, NVRTC or a driver for CUDA 12.4 are missing"
+    weight = torch.eye(16, device=device) * 2
+    x, rounds = torch.zeros(16, 16, device=device), torch.zeros((), device=device)
+
+    def program() -> torch.Tensor:
+        value, left = x.clone(), rounds.clone()
+        with backend.if_body(x[0, 0] > 0):
+            value.copy_((value @ weight).relu() + 1)
+        on = left > 0
+        with backend.while_body(on):
+            value.copy_(value @ weight + torch.ones(16, 16, device=device))
+            left.sub_(1)
+            torch.gt(left, 0, out=on)
+        return value * 1
+
+    def eager(positive: bool, times: int) -> torch.Tensor:
+        value = x.clone()
+        if positive:
+            value.copy_((value @ weight).relu() + 1)
+        for _ in range(times):
+            value.copy_(value @ weight + torch.ones(16, 16, device=device))
+        return value * 1
+
+    try:
+        graph, result = backend.capture(program)
+        for positive, times in ((True, 0), (False, 3), (True, 5), (False, 0)):
+            x.fill_(0.5 if positive else -0.5)
+            rounds.fill_(times)
+            graph.replay()
+            if not torch.equal(result, eager(positive, times)):
+                return f"a replay differs from eager (IF {'taken' if positive else 'not taken'}, {times} rounds)"
+        return None
     finally:
         backend.close()

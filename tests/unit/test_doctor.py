@@ -45,6 +45,9 @@ def test_this_machine() -> None:
         "transformers",
         "profiler",
         "self-test",
+        "shared executables",
+        "conditional bodies",
+        "control flow costs",
     ]
     assert found["torch"].found == torch.__version__ and found["torch"].ok
     assert found["self-test"] == Check(

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...tracing import PositionFinder, RecordedCall, Recorder
 from ..backends.protocol import Backend, CaptureFailed
-from .costs import H200, Choice, NodeCosts, choose
+from .calibration import node_costs
+from .costs import Choice, NodeCosts, choose
 from .node import Key, NodeLowering, Unsuited
 
 __all__ = ["Surveyed", "survey"]
@@ -71,9 +72,12 @@ def survey(
     call: Callable[[], Any],
     tensors: Sequence[torch.Tensor],
     positions: PositionFinder,
-    costs: NodeCosts = H200,
+    costs: NodeCosts | None = None,
 ) -> Surveyed:
-    """Record what `call` issues on its argument `tensors`; raises `CaptureFailed` where no lowering carries it out."""
+    """Record what `call` issues on its argument `tensors`; raises `CaptureFailed` where no lowering carries it out.
+
+    `costs` are the machine's own, measured at the first survey, where none are given.
+    """
 
     def record(choices: Mapping[Key, Choice]) -> tuple[NodeLowering, RecordedCall]:
         recorder = Recorder(backend.device, tensors)
@@ -99,6 +103,7 @@ def survey(
             choices[unsuited.key] = "select"
     else:
         raise CaptureFailed("GR102", "more loops than can be tried out, whose Python state changes")
+    costs = node_costs(backend) if costs is None else costs
     cheaper = {key: choose(costs, tuple(works)) for key, works in lowering.works.items()}
     wanted: dict[Key, Choice] = {**{key: choice for key, choice in cheaper.items() if choice == "select"}, **choices}
     if backend.conditional_bodies and wanted != choices:
