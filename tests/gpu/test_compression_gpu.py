@@ -1,0 +1,317 @@
+"""Executables of many shapes on the real driver: updated, refused or evicted, a launch does what eager does."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+from torch import nn
+
+from grape.runtime import GraphedFunction, policy
+from grape.runtime.backends.cuda import CudaBackend
+from grape.runtime.backends.cuda_driver import load
+from grape.runtime.backends.cuda_executable import CudaExecutable, UpdatableCudaGraph
+from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits
+from grape.runtime.policy import decide
+
+WIDTH = 64
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.fixture
+def backend(device: torch.device) -> Iterator[CudaBackend]:
+    made = CudaBackend(device, updatable=True)
+    assert made.updatable, "these tests need cuda.bindings"
+    yield made
+    made.close()
+
+
+class Shape:
+    """One length of a small network: where its input lies, its graph, where its result lies."""
+
+    def __init__(self, backend: CudaBackend, step: Callable[[torch.Tensor], torch.Tensor], length: int) -> None:
+        self.step = step
+        self.place = torch.zeros(length, WIDTH, device=backend.device)
+        step(self.place)  # what a library does once, it does outside of a capture
+        graph, self.out = backend.capture(partial(step, self.place))
+        assert isinstance(graph, UpdatableCudaGraph)
+        self.graph = graph
+        self.turn = 0
+
+    def refill(self) -> torch.Tensor:
+        """New input; what the network makes of it."""
+        self.turn += 1
+        count = self.place.numel()
+        numbers = torch.arange(count, device=self.place.device, dtype=torch.float32)
+        self.place.copy_(torch.sin(numbers * 0.37 + self.turn).view_as(self.place))
+        return self.step(self.place)
+
+    def check(self, launch: Callable[[], None]) -> None:
+        wanted = self.refill()
+        self.out.fill_(float("nan"))
+        launch()
+        assert torch.equal(self.out, wanted), (tuple(self.place.shape), self.turn)
+
+    def all_nodes(self) -> list[tuple[int, bytes]]:
+        return list(enumerate(self.graph.parameters()))
+
+
+def network(device: torch.device, layers: int = 3) -> Callable[[torch.Tensor], torch.Tensor]:
+    torch.manual_seed(0)
+    weights = [torch.randn(WIDTH, WIDTH, device=device) / 8 for _ in range(layers)]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        counts = torch.zeros(x.shape[0], device=x.device)  # a memset, or a fill
+        for weight in weights:
+            x = nn.functional.layer_norm((x @ weight).relu(), (WIDTH,))
+            counts += (x > 0).sum(dim=1)
+        return x.clone() + counts[:, None]
+
+    return step
+
+
+def made(shape: Shape) -> CudaExecutable:
+    executable = shape.graph.instantiate()
+    assert isinstance(executable, CudaExecutable)
+    return executable
+
+
+def alike(shapes: list[Shape]) -> list[Shape]:
+    """Those of the most common topology."""
+    by_topology: dict[str, list[Shape]] = {}
+    for shape in shapes:
+        topology = shape.graph.topology
+        assert topology is not None
+        by_topology.setdefault(topology, []).append(shape)
+    return max(by_topology.values(), key=len)
+
+
+def test_parameters_can_be_read_and_two_captures_of_one_shape_are_alike(backend: CudaBackend) -> None:
+    step = network(backend.device)
+    one, again = (Shape(backend, step, 48) for _ in range(2))
+    assert one.graph.topology is not None and one.graph.topology == again.graph.topology
+    assert len(one.graph.parameters()) == one.graph.nodes > 8
+    assert one.graph.host_bytes > 0 and one.graph.nbytes == 0
+
+
+@pytest.mark.parametrize("way", ["whole", "nodes"])
+def test_one_executable_serves_many_lengths(backend: CudaBackend, way: str) -> None:
+    step = network(backend.device)
+    shapes = alike([Shape(backend, step, length) for length in range(32, 96, 4)])
+    assert len(shapes) >= 4
+    executable = made(shapes[0])
+    for shape in [*shapes, *reversed(shapes)]:
+        done = (
+            executable.update_from(shape.graph)
+            if way == "whole"
+            else executable.update_nodes(shape.all_nodes(), shape.graph.attachment)
+        )
+        assert done
+        for _ in range(2):
+            shape.check(executable.replay)
+    executable.release()
+
+
+def test_parameters_serve_when_their_graph_is_gone(backend: CudaBackend) -> None:
+    step = network(backend.device)
+    shapes = alike([Shape(backend, step, length) for length in range(32, 96, 4)])
+    executable = made(shapes[0])
+    nodes, attachments = [one.all_nodes() for one in shapes], [one.graph.attachment for one in shapes]
+    for shape in shapes:
+        shape.graph.release()
+    gc.collect()
+    for shape, changes, attachment in zip(shapes, nodes, attachments, strict=True):
+        assert executable.update_nodes(changes, attachment)
+        shape.check(executable.replay)
+    executable.release()
+
+
+def test_a_refused_update_leaves_the_executable_and_no_error(backend: CudaBackend) -> None:
+    one = Shape(backend, network(backend.device), 48)
+    other = Shape(backend, network(backend.device, layers=2), 48)
+    assert one.graph.topology != other.graph.topology
+    executable = made(one)
+    assert not executable.update_from(other.graph)
+    driver = load()
+    assert driver is not None
+    # What the fingerprint would have kept from the device: it refuses, and nothing of that is left anywhere.
+    assert not driver.succeeds("cuGraphExecUpdate", executable._handle, driver.types.CUgraph(other.graph.raw()))
+    assert torch.zeros(4, device=backend.device).add_(1).sum().item() == 4
+    torch.cuda.synchronize()
+    one.check(executable.replay)
+    assert executable.update_from(one.graph)
+    one.check(executable.replay)
+    executable.release()
+
+
+def test_a_node_that_is_refused_takes_back_the_others(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = alike([Shape(backend, network(backend.device), length) for length in range(32, 96, 4)])
+    one, other = shapes[0], shapes[1]
+    executable = made(one)
+    changes = other.all_nodes()
+    last = max(number for number, parameters in changes if one.graph.parameters()[number] != parameters)
+    writer: Any = executable._executables.writer
+    write = writer.write
+
+    def refuses(executable: Any, handle: Any, kind: int, parameters: bytes) -> bool:
+        return parameters != changes[last][1] and bool(write(executable, handle, kind, parameters))
+
+    monkeypatch.setattr(writer, "write", refuses)
+    assert not executable.update_nodes(changes, other.graph.attachment)
+    monkeypatch.undo()
+    one.check(executable.replay)
+    assert executable.update_nodes(changes, other.graph.attachment)
+    other.check(executable.replay)
+    executable.release()
+
+
+@pytest.mark.parametrize("way", ["whole", "nodes"])
+def test_queued_launches_do_what_they_were_issued_for(backend: CudaBackend, way: str) -> None:
+    shapes = alike([Shape(backend, network(backend.device), length) for length in range(32, 96, 4)])[:4]
+    executable = made(shapes[0])
+    for _ in range(5):
+        wanted = [shape.refill() for shape in shapes]
+        for shape in shapes:
+            shape.out.fill_(float("nan"))
+        found = []
+        torch.cuda._sleep(20_000_000)  # the device is far behind
+        for shape in shapes:
+            if way == "whole":
+                assert executable.update_from(shape.graph)
+            else:
+                assert executable.update_nodes(shape.all_nodes(), shape.graph.attachment)
+            executable.replay()
+            found.append(shape.out.clone())
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.equal(one, other)
+    executable.release()
+
+
+def test_random_updates_launches_and_evictions(backend: CudaBackend) -> None:
+    chances = random.Random(3)
+    step = network(backend.device)
+    shapes = [Shape(backend, step, length) for length in chances.sample(range(8, 200), 16)]
+    executables: dict[str, tuple[CudaExecutable, Shape]] = {}
+    switches = 0
+    for _ in range(400):
+        shape = chances.choice(shapes)
+        topology = shape.graph.topology
+        assert topology is not None
+        if chances.random() < 0.05 and executables:
+            executables.pop(chances.choice(list(executables)))[0].release()
+        if topology not in executables:
+            executables[topology] = made(shape), shape
+        executable, loaded = executables[topology]
+        if loaded is not shape:
+            switches += 1
+            if chances.random() < 0.5:
+                assert executable.update_from(shape.graph)
+            else:
+                assert executable.update_nodes(shape.all_nodes(), shape.graph.attachment)
+            executables[topology] = executable, shape
+        shape.check(executable.replay)
+    assert switches > 100
+    for executable, _ in executables.values():
+        executable.release()
+    assert backend.memory().executable_bytes == 0
+
+
+def test_a_graph_that_draws_follows_the_eager_stream(backend: CudaBackend) -> None:
+    x = torch.ones(64, 64, device=backend.device)
+    graph, out = backend.capture(lambda: nn.functional.dropout(x, 0.5) * 2)
+    assert isinstance(graph, UpdatableCudaGraph) and graph.topology is None
+    for executable in (graph.instantiate(), graph.instantiate()):
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            wanted = [nn.functional.dropout(x, 0.5) * 2 for _ in range(3)]
+            after = torch.cuda.get_rng_state(backend.device)
+            torch.manual_seed(seed)
+            for one in wanted:
+                executable.replay()
+                assert torch.equal(out, one)
+            assert torch.equal(torch.cuda.get_rng_state(backend.device), after)
+        executable.release()
+    graph.release()
+
+
+@pytest.mark.parametrize("limits", [Limits(executables=1, nbytes=None), Limits(executables=4, nbytes=None)])
+def test_a_store_with_few_executables(backend: CudaBackend, limits: Limits) -> None:
+    """Admitted, replayed at random, evicted and admitted again."""
+    chances = random.Random(5)
+    step = network(backend.device)
+    store = ExecutableStore(limits=limits, graph_budget_bytes=1 << 20)
+    shapes: dict[int, Shape] = {}
+
+    def verify(shape: Shape, launch: Callable[[], None]) -> bool:
+        wanted = shape.refill()
+        launch()
+        return torch.equal(shape.out, wanted)
+
+    launched = 0
+    for _ in range(300):
+        length = chances.choice([16, 24, 33, 48, 64, 65, 96, 128, 200])
+        if length not in store:
+            shapes[length] = Shape(backend, step, length)
+            assert isinstance(store.admit(length, shapes[length].graph, partial(verify, shapes[length])), Admitted)
+        if chances.random() < 0.02:
+            store.forget(length)
+            continue
+        wanted = shapes[length].refill()
+        outcome = store.replay(length)
+        assert isinstance(outcome, Launched)
+        assert torch.equal(shapes[length].out, wanted), length
+        launched += 1
+        account = store.account()
+        assert account.executables <= limits.executables
+        assert account.executable_bytes == backend.memory().executable_bytes
+    assert launched > 200 and store.account().switches > 20
+    store.release()
+    assert backend.memory().executable_bytes == 0
+
+
+def test_regions_of_many_lengths(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through a whole region: every call equals eager, whatever executable served it."""
+    monkeypatch.setattr(policy, "decide", lambda estimate: replace(decide(estimate), action="capture"))
+    monkeypatch.setattr(policy, "FEW", 1)
+    step = network(backend.device)
+    graphed: Any = GraphedFunction(step, backend=backend, tolerance=0.0)
+    chances = random.Random(11)
+    for _ in range(250):
+        x = torch.randn(chances.choice([16, 24, 33, 48, 64, 65, 96]), WIDTH, device=backend.device)
+        assert torch.equal(graphed(x), step(x))
+    evidence = graphed.evidence()
+    assert evidence is not None and evidence.refused is None and evidence.replays > 100
+    graphed.release()
+
+
+def test_memory_of_many_executables_comes_back(backend: CudaBackend) -> None:
+    shape = Shape(backend, network(backend.device), 48)
+    executables = [made(shape) for _ in range(64)]
+    account = backend.memory()
+    assert account.executable_bytes == sum(one.nbytes for one in executables)
+    assert executables[-1].nbytes <= 4 << 20
+    for one in executables:
+        one.release()
+    assert backend.memory().executable_bytes == 0
+    free = torch.cuda.mem_get_info(backend.device)[0]
+    again = [made(shape) for _ in range(64)]
+    assert free - torch.cuda.mem_get_info(backend.device)[0] <= account.executable_bytes + (32 << 20)
+    for one in again:
+        one.release()
