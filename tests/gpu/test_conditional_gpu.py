@@ -460,7 +460,7 @@ def test_random_programs_are_identical_or_refused(
     with overridden(ALWAYS_NODES if costs == "nodes" else node_costs(backend)):
         for seed in range(programs):
             try:
-                outcomes += _replays(Program(seed).source(), seed, backend)  # type: ignore[arg-type]
+                outcomes += _replays(Program(seed).source(), seed, backend)
             except RuntimeError as error:  # a host read that the driver, and not a lowering, has refused
                 outcomes[f"refused: {str(error).splitlines()[0]}"] += 1
     refused = {name: number for name, number in outcomes.items() if name.startswith("refused")}
