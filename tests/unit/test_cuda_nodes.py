@@ -25,12 +25,20 @@ def laid_out(sizes: list[int]) -> list[tuple[int, int]]:
     return layout
 
 
+def laid_out_memory(parameters: bytes) -> Any:
+    memory = ctypes.create_string_buffer(b"\xaa" * cuda_nodes._needs(parameters), cuda_nodes._needs(parameters))
+    cuda_nodes._lay_out(memory, parameters)
+    return memory
+
+
 def arguments_of(memory: Any, layout: list[tuple[int, int]]) -> list[bytes]:
     """As the driver would read them: through the addresses in the structure."""
     addresses = int.from_bytes(memory.raw[40:48], "little")
     extra = int.from_bytes(memory.raw[48:56], "little")
     assert not extra and bool(addresses) == bool(layout)
     pointers = (ctypes.c_uint64 * len(layout)).from_address(addresses) if layout else ()
+    starts = [pointer - offset for pointer, (offset, _) in zip(pointers, layout, strict=True)]
+    assert len(set(starts)) <= 1 and all((start - ctypes.addressof(memory)) % 16 == 0 for start in starts)
     return [ctypes.string_at(pointer, nbytes) for pointer, (_, nbytes) in zip(pointers, layout, strict=True)]
 
 
@@ -41,7 +49,7 @@ def test_arguments_behind_addresses(sizes: list[int], data: st.DataObject) -> No
     held = [ctypes.create_string_buffer(one, len(one)) for one in given_bytes]
     table = (ctypes.c_uint64 * max(len(held), 1))(*(ctypes.addressof(one) for one in held))
     parameters = bytes(range(72)) + cuda_nodes._gathered(ctypes.addressof(table), layout)
-    memory = cuda_nodes._in_memory(parameters)
+    memory = laid_out_memory(parameters)
     assert arguments_of(memory, layout) == given_bytes
     assert memory.raw[:40] == bytes(range(40)) and memory.raw[56:72] == bytes(range(56, 72))
 
@@ -49,7 +57,7 @@ def test_arguments_behind_addresses(sizes: list[int], data: st.DataObject) -> No
 @given(arguments=st.binary(max_size=200))
 def test_arguments_in_one_buffer(arguments: bytes) -> None:
     head = cuda_nodes._LAYOUT.pack(cuda_nodes._PACKED, len(arguments))
-    memory = cuda_nodes._in_memory(bytes(72) + head + arguments)
+    memory = laid_out_memory(bytes(72) + head + arguments)
     assert memory.raw[40:48] == bytes(8)
     assert cuda_nodes._packed(int.from_bytes(memory.raw[48:56], "little")) == arguments
 

@@ -30,6 +30,7 @@ _MEMSET_FIELDS = struct.Struct("<QQIIQQ")
 _LAYOUT = struct.Struct("<II")
 """How many arguments, or `_PACKED`, and how many bytes they take."""
 _PACKED = 0xFFFF_FFFF
+_TWO, _SIX = struct.Struct("<QQ"), struct.Struct("<6Q")
 _END, _BUFFER, _SIZE = 0, 1, 2
 """CU_LAUNCH_PARAM_...: the keys of `extra`."""
 
@@ -193,7 +194,13 @@ def _gathered(addresses: int, layout: Sequence[tuple[int, int]]) -> bytes:
     for pointer, (offset, nbytes) in zip(pointers, layout, strict=True):
         arguments[offset : offset + nbytes] = ctypes.string_at(pointer, nbytes)
     offsets = struct.pack(f"<{len(layout)}I", *(offset for offset, _ in layout))
-    return _LAYOUT.pack(len(layout), len(arguments)) + offsets + bytes(arguments)
+    padding = bytes(_offsets_bytes(len(layout)) - len(offsets))
+    return _LAYOUT.pack(len(layout), len(arguments)) + offsets + padding + bytes(arguments)
+
+
+def _offsets_bytes(count: int) -> int:
+    """What the offsets of so many arguments take: the arguments behind them lie at a multiple of 16."""
+    return 4 * count + -4 * count % 16
 
 
 def _packed(extra: int) -> bytes | None:
@@ -212,13 +219,15 @@ def _packed(extra: int) -> bytes | None:
 
 
 class NodeWriter:
-    """Writes parameters to nodes of executables. Not for several threads at once: its structures are used again."""
+    """Writes parameters to nodes of executables. Not for several threads at once: its memory is used again."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._kernel = driver.types.CUDA_KERNEL_NODE_PARAMS()
         self._memcpy = driver.types.CUDA_MEMCPY3D()
         self._memset = driver.types.CUDA_MEMSET_NODE_PARAMS()
+        self._struct = self._kernel.getPtr()
+        self._scratch = ctypes.create_string_buffer(1 << 14)
         self._set_kernel = driver.function("cuGraphExecKernelNodeSetParams")
         self._set_memcpy = driver.function("cuGraphExecMemcpyNodeSetParams")
         self._set_memset = driver.function("cuGraphExecMemsetNodeSetParams")
@@ -226,8 +235,10 @@ class NodeWriter:
     def write(self, executable: Any, handle: Any, kind: int, parameters: bytes) -> bool:
         """Whether the device took them. `handle` is the node of the graph that the executable was made from."""
         if kind == _KERNEL:
-            memory = _in_memory(parameters)
-            ctypes.memmove(self._kernel.getPtr(), memory, _KERNEL_BYTES)
+            if len(self._scratch) < _needs(parameters):
+                self._scratch = ctypes.create_string_buffer(2 * _needs(parameters))
+            _lay_out(self._scratch, parameters)
+            ctypes.memmove(self._struct, self._scratch, _KERNEL_BYTES)
             return not int(self._set_kernel(executable, handle, self._kernel)[0])
         if kind == _MEMCPY and parameters:
             ctypes.memmove(self._memcpy.getPtr(), parameters, _MEMCPY_BYTES)
@@ -240,22 +251,24 @@ class NodeWriter:
         return not parameters
 
 
-def _in_memory(parameters: bytes) -> Any:
-    """The structure of a kernel with its arguments behind it, and the addresses filled in."""
+def _needs(parameters: bytes) -> int:
+    """Bytes that `_lay_out` may take: an address is twice as long as the offset that it comes from."""
+    return 3 * len(parameters) + 64
+
+
+def _lay_out(memory: Any, parameters: bytes) -> None:
+    """Put the structure of a kernel at the start of `memory`, its arguments behind it, and fill in the addresses."""
     count, nbytes = _LAYOUT.unpack_from(parameters, _KERNEL_BYTES)
-    packed = count == _PACKED
-    first = _KERNEL_BYTES + _LAYOUT.size + (0 if packed else 4 * count)
-    table = -(-len(parameters) // 8) * 8
-    entries = 6 if packed else count
-    memory = ctypes.create_string_buffer(table + 8 * entries)
-    ctypes.memmove(memory, parameters, len(parameters))
+    size = len(parameters)
+    table = size + -size % 8
     base = ctypes.addressof(memory)
-    if packed:
-        size_at = base + table + 40
-        struct.pack_into("<6Q", memory, table, _BUFFER, base + first, _SIZE, size_at, _END, nbytes)
-        struct.pack_into("<QQ", memory, _ARGUMENTS.start, 0, base + table)
-        return memory
+    ctypes.memmove(memory, parameters, size)
+    if count == _PACKED:
+        first = base + _KERNEL_BYTES + _LAYOUT.size
+        _SIX.pack_into(memory, table, _BUFFER, first, _SIZE, base + table + 40, _END, nbytes)
+        _TWO.pack_into(memory, _ARGUMENTS.start, 0, base + table)
+        return
+    first = base + _KERNEL_BYTES + _LAYOUT.size + _offsets_bytes(count)
     offsets = struct.unpack_from(f"<{count}I", parameters, _KERNEL_BYTES + _LAYOUT.size)
-    struct.pack_into(f"<{count}Q", memory, table, *(base + first + offset for offset in offsets))
-    struct.pack_into("<QQ", memory, _ARGUMENTS.start, base + table if count else 0, 0)
-    return memory
+    struct.pack_into(f"<{count}Q", memory, table, *[first + offset for offset in offsets])
+    _TWO.pack_into(memory, _ARGUMENTS.start, base + table if count else 0, 0)
