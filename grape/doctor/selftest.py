@@ -160,7 +160,7 @@ def _share(device: torch.device) -> str | None:
     import torch
 
     from ..runtime.backends.cuda import CudaBackend
-    from ..runtime.backends.cuda_executable import UpdatableCudaGraph
+    from ..runtime.backends.cuda_updatable import UpdatableCudaGraph
 
     backend = CudaBackend(device, updatable=True)
     if not backend.updatable:

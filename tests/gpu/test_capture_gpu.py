@@ -13,6 +13,7 @@ import torch._dynamo  # some libraries import it later, and it wraps functions o
 from grape.options import Options
 from grape.runtime import GraphedFunction, policy
 from grape.runtime.backends.cuda import CudaBackend
+from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.policy import decide
 from grape.sessions import Cell, Session, close_engine
 
@@ -122,3 +123,33 @@ def test_generate_under_a_session(device: torch.device, closed_engine: None) -> 
     (main,) = [r for r in report.regions if r.name.startswith("GPT2LMHeadModel")]
     assert main.outcome == "replayed" and main.replays == main.calls == 24 and main.verified == "identical"
     assert {"GR202"} <= {finding.code for finding in report.findings}
+
+
+def test_a_region_inside_an_autocast_block(device: torch.device) -> None:
+    """Casts that autocast has cached in earlier calls are no part of the graph, and the graph leaves none behind."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32)).to(device)
+    graphed = GraphedFunction(module, backend=CudaBackend(device), tolerance=0.0)
+    with torch.no_grad(), torch.autocast("cuda", torch.float16):
+        for _ in range(40):
+            x = torch.randn(16, 32, device=device)
+            assert graphed(x).equal(module(x))
+    evidence = graphed.evidence()
+    assert evidence is not None and evidence.refused is None and evidence.replays > 10
+    graphed.release()
+
+
+def test_a_capture_within_a_capture_is_refused(device: torch.device) -> None:
+    backend, other = CudaBackend(device), CudaBackend(device)
+    x = torch.ones(4, device=device)
+
+    def body() -> torch.Tensor:
+        with pytest.raises(CaptureFailed, match="already being captured"):
+            other.capture(lambda: x + 1)
+        return x + 2
+
+    graph, result = backend.capture(body)
+    graph.replay()
+    assert result.tolist() == [3.0] * 4
+    backend.close()
+    other.close()

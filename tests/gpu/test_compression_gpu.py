@@ -17,7 +17,8 @@ from torch import nn
 from grape.runtime import GraphedFunction, policy
 from grape.runtime.backends.cuda import CudaBackend
 from grape.runtime.backends.cuda_driver import load
-from grape.runtime.backends.cuda_executable import CudaExecutable, UpdatableCudaGraph
+from grape.runtime.backends.cuda_executable import CudaExecutable
+from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
 from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits
 from grape.runtime.policy import decide
 

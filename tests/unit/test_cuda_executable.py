@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from grape.runtime.backends.cuda_executable import CudaExecutable, Executables, UpdatableCudaGraph
+from grape.runtime.backends.cuda_executable import CudaExecutable, Executables
 from grape.runtime.backends.cuda_nodes import Inspected
+from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
 
 from .cuda_stand_in import RawGraph, StandIn, inspected, kernel, without_a_device
 

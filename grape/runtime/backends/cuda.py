@@ -7,6 +7,7 @@ is not while somebody refers to it. `torch.cuda.graph` is not used, because ente
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +18,12 @@ import torch
 from torch.cuda._utils import _get_device_index
 
 from ...profiling import CudaCallTimer
+from .autocast_cache import autocast_cache_off
 from .cuda_conditional import CONDITIONAL_BODIES, Bodies
 from .cuda_driver import load
-from .cuda_executable import UPDATABLE_GRAPHS, Executables, UpdatableCudaGraph
+from .cuda_executable import UPDATABLE_GRAPHS, Executables
 from .cuda_memory import CudaReservation, reserve
+from .cuda_updatable import UpdatableCudaGraph
 from .cuda_warmup import warm_products
 from .cuda_watch import CaptureWatch
 from .protocol import CallTimer, CaptureFailed, MemoryAccount
@@ -32,6 +35,15 @@ T = TypeVar("T")
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which captures are made."""
+
+
+class _Thread(threading.local):
+    """Whether a capture of Grape's runs in this thread: torch is made to deny it, see `_not_capturing`."""
+
+    captures = False
+
+
+_thread = _Thread()
 
 
 class CudaGraph:
@@ -99,7 +111,7 @@ class CudaBackend:
             _count_nodes(self._open_pool())
 
     def capture(self, body: Callable[[], T]) -> tuple[CudaGraph | UpdatableCudaGraph, T]:
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing() or _thread.captures:
             raise CaptureFailed("GR405", "this stream is already being captured by other code")
         self.prepare()
         current = torch.cuda.current_stream(self.device)
@@ -108,7 +120,7 @@ class CudaBackend:
         with torch.cuda.stream(self._stream), _no_collection(), _not_capturing(), self._watching() as watch:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                with watch or nullcontext():
+                with autocast_cache_off(), watch or nullcontext():
                     result = body()
                 if watch is not None:
                     watch.settle()
@@ -281,9 +293,11 @@ def _not_capturing() -> Iterator[None]:
     graphs: Any = torch.cuda.graphs
     original = graphs._cuda_isCurrentStreamCapturing
     graphs._cuda_isCurrentStreamCapturing = lambda: False
+    _thread.captures = True
     try:
         yield
     finally:
+        _thread.captures = False
         graphs._cuda_isCurrentStreamCapturing = original
 
 

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
 
 from .cuda_driver import OUT_OF_MEMORY, Driver, DriverError
-from .cuda_nodes import Inspected, NodeWriter, inspect
+from .cuda_nodes import Inspected, NodeWriter
 
-__all__ = ["UPDATABLE_GRAPHS", "CudaExecutable", "Executables", "GraphSource", "UpdatableCudaGraph"]
+__all__ = ["UPDATABLE_GRAPHS", "CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
 
 UPDATABLE_GRAPHS = False
 """Whether a `CudaBackend` gives updatable graphs unless it is told otherwise. Not yet tried on a GPU."""
 
-_GRAPH_BYTES_PER_NODE = 3_500
-"""On the host, of a graph without an executable: 1.1 MB for the 312 nodes of GPT-2's step (driver 580)."""
 _NOT_UPDATED = 910
 """CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: the executable is as it was."""
 _MANY_NODES = 64
@@ -205,7 +202,7 @@ class CudaExecutable:
             raise RuntimeError("update of a released executable")
 
 
-class _TorchExecutable:
+class TorchExecutable:
     """Implements `Executable` for a graph that draws random numbers: torch sets the generator before each launch.
 
     torch's graph has one executable, which goes with the graph: `release` only ends its use.
@@ -237,86 +234,6 @@ class _TorchExecutable:
         if source is not None:
             self._executables.freed(self.nbytes)
             source.drop()
-
-
-class UpdatableCudaGraph:
-    """Implements `UpdatableGraph`. It has no executable before its first `replay` or `instantiate`.
-
-    `draws`: its replay moves the generator. `pool` keeps the memory of its intermediates mapped.
-    """
-
-    def __init__(
-        self, executables: Executables, graph: torch.cuda.CUDAGraph, *, nodes: int, draws: bool, pool: object
-    ) -> None:
-        self._executables = executables
-        self._source: GraphSource | None = GraphSource(graph)
-        self._draws = draws
-        self._inspected: Inspected | None = None
-        self._looked = False
-        self._own: CudaExecutable | _TorchExecutable | None = None
-        self.nodes = nodes
-        self.attachment: object = pool
-
-    @property
-    def nbytes(self) -> int:
-        """Of the executable that `replay` uses; others belong to whoever asked for them."""
-        return self._own.nbytes if self._own is not None else 0
-
-    @property
-    def host_bytes(self) -> int:
-        kept = sum(map(len, self._inspected.parameters)) if self._inspected is not None else 0
-        return _GRAPH_BYTES_PER_NODE * self.nodes + kept
-
-    @property
-    def topology(self) -> str | None:
-        inspected = self.inspected()
-        return inspected.topology if inspected is not None else None
-
-    def inspected(self) -> Inspected | None:
-        """The nodes; None where no other graph's executable may serve this one."""
-        if not self._looked:
-            self._looked = True
-            if not self._draws:
-                driver = self._executables.driver
-                with suppress(DriverError):  # what cannot be read cannot be written
-                    self._inspected = inspect(driver, driver.types.CUgraph(self.raw()))
-        return self._inspected
-
-    def parameters(self) -> tuple[bytes, ...]:
-        inspected = self.inspected()
-        if inspected is None:
-            raise RuntimeError("this graph has no parameters that an update could write")
-        return inspected.parameters
-
-    def raw(self) -> int:
-        """The address of the `cudaGraph_t`."""
-        return int(self._alive().graph.raw_cuda_graph())
-
-    def instantiate(self) -> CudaExecutable | _TorchExecutable:
-        source = self._alive()
-        if self._draws:
-            return _TorchExecutable(self._executables, source, self.nodes)
-        return self._executables.make(source, self.inspected(), self.nodes)
-
-    def replay(self) -> None:
-        self._alive()
-        if self._own is None:
-            self._own = self.instantiate()
-        self._own.replay()
-
-    def release(self) -> None:
-        own, self._own = self._own, None
-        if own is not None:
-            own.release()
-        source, self._source = self._source, None
-        self._inspected = None
-        if source is not None:
-            source.drop()
-
-    def _alive(self) -> GraphSource:
-        if self._source is None:
-            raise RuntimeError("this graph was released")
-        return self._source
 
 
 def _instantiate(driver: Driver, graph: Any) -> Any:

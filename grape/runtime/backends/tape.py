@@ -28,6 +28,7 @@ from typing import Literal, TypeVar
 
 import torch
 
+from .autocast_cache import autocast_cache_off
 from .protocol import CaptureFailed, MemoryAccount
 from .tape_capture import CaptureMode
 from .tape_executable import TapeExecutable, UpdatableTapeGraph
@@ -55,18 +56,6 @@ def _exclusive() -> Iterator[None]:
             yield
         finally:
             _depth -= 1
-
-
-@contextmanager
-def _autocast_cache_off() -> Iterator[None]:
-    """A cast that autocast caches dies with the caller's autocast block: the graph must not use one, nor leave one."""
-    before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)
-        torch.clear_autocast_cache()
 
 
 class HostTimer:
@@ -139,7 +128,7 @@ class TapeBackend:
             mark = torch.get_rng_state()
             mode = self._capture = CaptureMode(self._arena)
             try:
-                with _autocast_cache_off(), mode, refuse_host_reads(mode.refuse):
+                with autocast_cache_off(), mode, refuse_host_reads(mode.refuse):
                     result = body()
             except Exception as error:
                 if mode.failure is not None and mode.failure is not error:
