@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,16 +146,15 @@ def inspected(*parameters: bytes, topology: str = "one") -> Inspected:
     )
 
 
+class NoDevice(nullcontext[None]):
+    """Stands for `torch.cuda.device`, which is a class."""
+
+
 @contextmanager
 def without_a_device(patch: pytest.MonkeyPatch, stand_in: StandIn) -> Iterator[None]:
     """What executables ask of torch's CUDA, answered here."""
-
-    @contextmanager
-    def nothing(*_: Any) -> Iterator[None]:
-        yield
-
     with patch.context() as inside:
-        inside.setattr(torch.cuda, "device", nothing)
+        inside.setattr(torch.cuda, "device", NoDevice)
         inside.setattr(torch.cuda, "current_device", lambda: 0)
         inside.setattr(torch.cuda, "mem_get_info", lambda device: (stand_in.free, 1 << 31))
         inside.setattr(torch.cuda, "memory_reserved", lambda device: 0)

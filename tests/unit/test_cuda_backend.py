@@ -1,0 +1,200 @@
+"""What `CudaBackend.capture` does around a body, over stand-ins for the driver and for torch's CUDA.
+
+Tensors lie on the CPU and operators execute: what a device would make of them is tested on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from grape.runtime.backends import cuda
+from grape.runtime.backends.cuda import CudaBackend, CudaGraph
+from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
+from grape.runtime.backends.protocol import CaptureFailed
+
+from .cuda_stand_in import StandIn, inspected, without_a_device
+
+
+class RawGraph:
+    """Stands for `torch.cuda.CUDAGraph`; `log` is what was asked of all of them."""
+
+    log: list[str]
+    fails: set[str]
+    made: int
+
+    def __init__(self, keep_graph: bool) -> None:
+        assert keep_graph
+        type(self).made += 1
+        self.number = type(self).made
+
+    def _did(self, what: str) -> None:
+        self.log.append(f"{what} {self.number}")
+        if what in self.fails:
+            raise RuntimeError(f"CUDA error: {what}\nmore")
+
+    def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        self._did("begin")
+
+    def capture_end(self) -> None:
+        self._did("end")
+
+    def instantiate(self) -> None:
+        self._did("instantiate")
+
+    def replay(self) -> None:
+        self._did("replay")
+
+    def reset(self) -> None:
+        self._did("reset")
+
+    def raw_cuda_graph(self) -> int:
+        return self.number
+
+
+@pytest.fixture
+def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RawGraph]]:
+    """torch's CUDA and the driver are played. Afterwards nothing of a capture may be left."""
+    stand_in = StandIn()
+    made = type("Raw", (RawGraph,), {"log": [], "fails": set(), "made": 0})
+    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
+
+    @contextmanager
+    def on(one: Any) -> Iterator[None]:
+        yield
+
+    with without_a_device(monkeypatch, stand_in), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "CUDAGraph", made)
+        patch.setattr(torch.cuda, "Stream", lambda device: stream)
+        patch.setattr(torch.cuda, "current_stream", lambda device: stream)
+        patch.setattr(torch.cuda, "stream", on)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        patch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+        patch.setattr(torch.cuda, "memory_snapshot", lambda pool: [{"total_size": 64}])
+        patch.setattr(cuda, "_streams", {})
+        patch.setattr(cuda, "load", lambda: stand_in.driver)
+        patch.setattr(cuda, "warm_products", lambda device, stream: None)
+        patch.setattr(cuda, "_count_nodes", lambda graph: 5)
+        stand_in.driver.types.cuDriverGetVersion = lambda: (0, 13_000)
+        before = _get_current_dispatch_mode_stack()
+        yield made
+        assert not cuda._thread.captures and _get_current_dispatch_mode_stack() == before
+        assert torch.is_autocast_cache_enabled()
+
+
+def backend(**switches: bool) -> CudaBackend:
+    made = CudaBackend(torch.device("cuda", 0), **switches)
+    made.device = torch.device("cpu")
+    return made
+
+
+def test_without_switches_a_capture_is_instantiated_and_nothing_watches_it(raw: type[RawGraph]) -> None:
+    made = backend()
+    assert not made.updatable and not made.conditional_bodies
+    modes: list[Any] = []
+    graph, result = made.capture(lambda: modes.extend(_get_current_dispatch_mode_stack()) or 7)
+    assert isinstance(graph, CudaGraph) and result == 7 and graph.nodes == 5 and modes == []
+    graph.replay()
+    assert raw.log == ["begin 1", "end 1", "begin 2", "end 2", "instantiate 2", "replay 2"]
+    with pytest.raises(CaptureFailed, match="records no conditional bodies"):
+        made.if_body(torch.tensor(True))
+    made.close()
+    with pytest.raises(RuntimeError, match="released"):
+        graph.replay()
+
+
+def test_an_updatable_graph_has_no_executable_and_knows_whether_it_draws(raw: type[RawGraph]) -> None:
+    made = backend(updatable=True)
+    x, graphs = torch.ones(4), []
+    for body, draws in ((lambda: x + 1, False), (lambda: torch.nn.functional.dropout(x, 0.5), True)):
+        graph, _ = made.capture(body)
+        assert isinstance(graph, UpdatableCudaGraph)
+        graphs.append(graph)
+        assert graph._draws is draws and graph.nbytes == 0 and not any("instantiate" in one for one in raw.log)
+    assert graphs[-1].topology is None
+    assert made.memory().host_bytes == 2 * 5 * 3_500 and made.memory().pool_bytes == 64
+    graph.replay()
+    graph.replay()
+    assert [one.split()[0] for one in raw.log[-3:]] == ["instantiate", "replay", "replay"]
+    made.close()
+
+
+def test_a_refusal_counts_where_the_program_swallows_it(raw: type[RawGraph]) -> None:
+    made = backend(updatable=True, conditional_bodies=True)
+    assert made.conditional_bodies
+
+    def outside() -> None:
+        with suppress(CaptureFailed), made.if_body(torch.tensor(True)):
+            pass
+
+    with pytest.raises(CaptureFailed, match="were not prepared"):
+        made.capture(outside)
+    ended = [one for one in raw.log if one.startswith("end")]
+    assert len(ended) == 2, raw.log  # the pool's first graph, and the capture that was refused
+    with pytest.raises(CaptureFailed, match="outside of a capture"), made.if_body(torch.tensor(True)):
+        pass
+    assert made.capture(lambda: 3)[1] == 3
+    made.close()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+@pytest.mark.parametrize("switches", [{}, {"updatable": True}])
+def test_an_exception_of_the_body_ends_the_capture(
+    raw: type[RawGraph], error: type[BaseException], switches: dict[str, bool]
+) -> None:
+    made = backend(**switches)
+
+    def body() -> None:
+        torch.ones(3).add_(1)
+        raise error
+
+    with torch.autocast("cpu"), pytest.raises(error):
+        made.capture(body)
+    assert raw.log[-1].startswith("end")
+    raw.fails.add("instantiate")
+    if not switches:
+        with pytest.raises(RuntimeError, match="instantiate"):
+            made.capture(lambda: 1)
+    raw.fails.clear()
+    assert made.capture(lambda: 3)[1] == 3
+    made.close()
+
+
+def test_an_invalidated_capture_is_a_refusal_and_opens_another_pool(raw: type[RawGraph]) -> None:
+    made = backend(updatable=True)
+    made.prepare()
+    first = made._anchor
+
+    def body() -> None:
+        raw.fails.add("end")
+
+    handles = iter([(0, 2), (0, 3)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "graph_pool_handle", lambda: raw.fails.clear() or next(handles))
+        with pytest.raises(CaptureFailed, match=r"invalidated: CUDA error: end$"):
+            made.capture(body)
+    assert made._anchor is not first and made._pool == (0, 2)
+    made.close()
+
+
+def test_closing_releases_executables_that_others_made(raw: type[RawGraph]) -> None:
+    made = backend(updatable=True)
+    graph, _ = made.capture(lambda: torch.ones(2) + 1)
+    assert isinstance(graph, UpdatableCudaGraph) and made._executables is not None
+    stand_in_graphs: Any = made._executables.driver.types.cuGraphInstantiate.__self__.graphs
+    stand_in_graphs[graph.raw()] = inspected(b"")
+    graph._inspected, graph._looked = inspected(b""), True
+    executable = graph.instantiate()
+    graph.release()
+    assert made.memory().executable_bytes == executable.nbytes == 1000
+    made.close()
+    assert made.memory().executable_bytes == 0
+    with pytest.raises(RuntimeError, match="released"):
+        executable.replay()
