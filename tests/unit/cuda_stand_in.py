@@ -136,13 +136,14 @@ class RawGraph:
         self._log.append(f"reset {self.number}")
 
 
-def inspected(*parameters: bytes, topology: str = "one") -> Inspected:
+def inspected(*parameters: bytes, topology: str = "one", chain: bool = True) -> Inspected:
     kinds = {200: MEMCPY, 40: MEMSET, 0: EMPTY}
     return Inspected(
         handles=tuple(range(len(parameters))),
         kinds=tuple(kinds.get(len(one), KERNEL) for one in parameters),
         parameters=parameters,
         topology=topology,
+        chain=chain,
     )
 
 

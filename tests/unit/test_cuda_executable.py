@@ -26,13 +26,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
         yield made
 
 
-def program(chances: random.Random, nodes: int = 6) -> Inspected:
+def program(chances: random.Random, nodes: int = 6, *, chain: bool = True) -> Inspected:
     """Kernels of both forms, a copy, a fill and an empty node, with random contents."""
     return inspected(
         *(kernel(chances.randrange(3), chances.randbytes(28), packed=number % 2 == 1) for number in range(nodes)),
         chances.randbytes(200),
         chances.randbytes(40),
         b"",
+        chain=chain,
     )
 
 
@@ -130,6 +131,15 @@ def test_a_refused_update_from_a_graph_changes_nothing(stand_in: StandIn) -> Non
     assert not executable.update_from(graph(executables, stand_in, None))
 
 
+def test_where_the_driver_could_pair_nodes_otherwise_they_are_written_one_by_one(stand_in: StandIn) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    first, second = (program(random.Random(seed), chain=False) for seed in (1, 2))
+    executable, other = made(executables, stand_in, first), graph(executables, stand_in, second)
+    stand_in.update_error = 700  # it is not asked
+    assert executable.update_from(other)
+    assert contents(stand_in, executable) == second.parameters
+
+
 def _is_unwelcome(at: int | None, bad: tuple[bytes, ...], node: int, parameters: bytes) -> bool:
     return node == at and parameters == bad[node]
 
@@ -192,15 +202,30 @@ def test_a_graph_makes_its_own_executable_when_it_is_first_replayed(stand_in: St
     assert executables.live_bytes == 0 and stand_in.log[-2:] == ["destroy 101", "reset 1"]
 
 
-def test_bytes_of_an_executable_that_the_driver_makes_from_memory_it_kept(stand_in: StandIn) -> None:
+def test_bytes_of_executables_are_what_the_driver_had_less(stand_in: StandIn) -> None:
+    """The driver takes memory in pieces, and keeps that of destroyed executables."""
     executables = Executables(stand_in.driver, DEVICE)
-    first = made(executables, stand_in, program(random.Random(1)))
-    first.release()
-    stand_in.free += 1000
-    before = stand_in.driver.types.cuGraphInstantiate
-    stand_in.driver.types.cuGraphInstantiate = lambda *args: (before(*args), setattr(stand_in, "free", 1 << 30))[0]
-    again = made(executables, stand_in, program(random.Random(2)))
-    assert again.nbytes == executables.live_bytes == 1000
+    source = graph(executables, stand_in, program(random.Random(1)))
+    instantiate = stand_in.driver.types.cuGraphInstantiate
+    pieces = iter([0, 3000, 0, 0, 0, 0, 0])
+
+    def in_pieces(*args: Any) -> Any:
+        before = stand_in.free
+        result = instantiate(*args)
+        stand_in.free = before - next(pieces)
+        return result
+
+    stand_in.driver.types.cuGraphInstantiate = in_pieces
+    held = [source.instantiate()]
+    assert held[0].nbytes == executables.live_bytes == 0
+    held += [source.instantiate(), source.instantiate()]
+    assert [one.nbytes for one in held] == [1000] * 3 and executables.live_bytes == 3000
+    for one in held:
+        one.release()
+    assert executables.live_bytes == 0
+    again = [source.instantiate() for _ in range(3)]  # from what the driver kept
+    assert [one.nbytes for one in again] == [1000] * 3
+    assert executables.live_bytes == 3000
 
 
 def test_an_exhausted_device_is_asked_once_more_and_then_raises(stand_in: StandIn) -> None:

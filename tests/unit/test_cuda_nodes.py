@@ -130,6 +130,23 @@ def test_what_a_topology_depends_on() -> None:
     assert topology(Bindings([1, 2, 3], function=0)) is None
 
 
+@pytest.mark.parametrize(
+    ("edges", "nodes", "chain"),
+    [
+        ([], 0, True),
+        ([], 1, True),
+        ([(0, 1), (1, 2)], 3, True),
+        ([(0, 2), (2, 1)], 3, True),
+        ([], 2, False),
+        ([(0, 1), (0, 2)], 3, False),
+        ([(0, 2), (1, 2)], 3, False),
+        ([(0, 1), (1, 2), (0, 2)], 3, False),
+    ],
+)
+def test_a_chain_has_one_order(edges: list[tuple[int, int]], nodes: int, chain: bool) -> None:
+    assert cuda_nodes._is_chain(edges, nodes) is chain
+
+
 def test_parameters_are_those_of_the_nodes() -> None:
     found = cuda_nodes.inspect(Driver(Bindings([0x1122, 0x3344])), 0)
     assert found is not None and found.handles == (500, 501)

@@ -22,8 +22,6 @@ UPDATABLE_GRAPHS = False
 
 _NOT_UPDATED = 910
 """CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: the executable is as it was."""
-_MANY_NODES = 64
-"""From so many on, a graph tells what a node needs: the driver takes memory in pieces."""
 _INSTANTIATE_FLAGS = 1 | 8
 """AUTO_FREE_ON_LAUNCH and USE_NODE_PRIORITY, as `torch.cuda.CUDAGraph` instantiates."""
 
@@ -33,9 +31,14 @@ class GraphSource:
 
     def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
         self.graph = graph
-        self.torch_bytes = 0
-        """Of the executable of torch's own, once there is one."""
+        self._instantiated = False
         self._owners = 1
+
+    def instantiate_once(self) -> None:
+        """Make torch's own executable: another one would take the place of the first."""
+        if not self._instantiated:
+            self.graph.instantiate()
+            self._instantiated = True
 
     def hold(self) -> GraphSource:
         self._owners += 1
@@ -51,51 +54,64 @@ class GraphSource:
 class Executables:
     """The executables of one backend: how they are made, and what they take on the device.
 
-    An executable's bytes are what the driver had less after it was made. The driver keeps memory of destroyed
-    executables and hands it out again, without a difference: so one that seems to need less than another of its
-    topology counts as much as that one, and the first of a topology that shows nothing counts by its nodes.
+    Bytes are what the driver had less after executables were made, shared out among them by their nodes: the driver
+    takes memory in pieces larger than one executable, and keeps that of destroyed ones for the next. So it is asked
+    only while there are more of them than ever before.
     """
 
     def __init__(self, driver: Driver, device: torch.device) -> None:
         self.driver = driver
         self.device = device
         self.writer = NodeWriter(driver)
-        self.live_bytes = 0
-        self._largest: dict[str, int] = {}
-        self._per_node = 0.0
-        self._made: weakref.WeakSet[CudaExecutable] = weakref.WeakSet()
+        self._grown_bytes = 0
+        self._live_nodes = 0
+        self._most_nodes = 0
+        self._made: weakref.WeakSet[CudaExecutable | TorchExecutable] = weakref.WeakSet()
+
+    @property
+    def live_bytes(self) -> int:
+        return self.nbytes(self._live_nodes)
+
+    def nbytes(self, nodes: int) -> int:
+        """What executables with so many nodes in all take; 0 until the driver had less."""
+        return self._grown_bytes * nodes // self._most_nodes if self._most_nodes else 0
 
     def make(self, source: GraphSource, inspected: Inspected | None, nodes: int) -> CudaExecutable:
         """Raises torch.OutOfMemoryError, `DriverError`."""
         driver = self.driver
         graph = driver.types.CUgraph(source.graph.raw_cuda_graph())
-        topology = inspected.topology if inspected is not None else None
         with torch.cuda.device(self.device), driver.relaxed():
-            handle, nbytes = self.measured(topology, nodes, lambda: _instantiate(driver, graph))
-        made = CudaExecutable(self, handle, source.hold(), inspected, nbytes)
+            handle = self._measured(nodes, lambda: _instantiate(driver, graph))
+        made = CudaExecutable(self, handle, source.hold(), inspected, nodes)
         self._made.add(made)
         return made
 
-    def measured(self, topology: str | None, nodes: int, make: Callable[[], Any]) -> tuple[Any, int]:
-        """What `make` gives, and its bytes, which count until `freed`. Propagates what `make` raises."""
-        free_before = torch.cuda.mem_get_info(self.device)[0]
-        reserved_before = torch.cuda.memory_reserved(self.device)
-        made = make()
-        grown = free_before - torch.cuda.mem_get_info(self.device)[0]
-        grown -= torch.cuda.memory_reserved(self.device) - reserved_before
-        if nodes >= _MANY_NODES:
-            self._per_node = max(self._per_node, grown / nodes)
-        known = self._largest.get(topology, 0) if topology is not None else 0
-        nbytes = max(grown, known)
-        if nbytes <= 0:
-            nbytes = int(self._per_node * nodes)
-        if topology is not None:
-            self._largest[topology] = nbytes
-        self.live_bytes += nbytes
-        return made, nbytes
+    def make_of_torch(self, source: GraphSource, nodes: int) -> TorchExecutable:
+        """For a graph that draws random numbers. Raises RuntimeError."""
+        with torch.cuda.device(self.device):
+            self._measured(nodes, source.instantiate_once)
+        made = TorchExecutable(self, source.hold(), nodes)
+        self._made.add(made)
+        return made
 
-    def freed(self, nbytes: int) -> None:
-        self.live_bytes -= nbytes
+    def _measured(self, nodes: int, make: Callable[[], Any]) -> Any:
+        """What `make` gives; its nodes count until `freed`. Propagates what `make` raises."""
+        live = self._live_nodes + nodes
+        if live <= self._most_nodes:
+            made = make()
+        else:
+            free_before = torch.cuda.mem_get_info(self.device)[0]
+            reserved_before = torch.cuda.memory_reserved(self.device)
+            made = make()
+            grown = free_before - torch.cuda.mem_get_info(self.device)[0]
+            grown -= torch.cuda.memory_reserved(self.device) - reserved_before
+            self._grown_bytes += max(0, grown)
+            self._most_nodes = live
+        self._live_nodes = live
+        return made
+
+    def freed(self, nodes: int) -> None:
+        self._live_nodes -= nodes
 
     def close(self) -> None:
         """Release all that are left."""
@@ -107,7 +123,7 @@ class CudaExecutable:
     """Implements `Executable`. `inspected` is None where it can only do what its own graph does."""
 
     def __init__(
-        self, executables: Executables, handle: Any, source: GraphSource, inspected: Inspected | None, nbytes: int
+        self, executables: Executables, handle: Any, source: GraphSource, inspected: Inspected | None, nodes: int
     ) -> None:
         self._executables = executables
         self._driver = executables.driver
@@ -118,7 +134,11 @@ class CudaExecutable:
         self._current: list[bytes] = list(inspected.parameters) if inspected is not None else []
         self._attachment: object = None
         self._launch = self._driver.function("cuGraphLaunch")
-        self.nbytes = nbytes
+        self._nodes = nodes
+
+    @property
+    def nbytes(self) -> int:
+        return self._executables.nbytes(self._nodes)
 
     def replay(self) -> None:
         if self._source is None:
@@ -136,6 +156,8 @@ class CudaExecutable:
         self._require_alive()
         if self._inspected is None or inspected is None or inspected.topology != self._inspected.topology:
             return False
+        if not inspected.chain:  # which node would get which parameters is the driver's choice; node by node it is ours
+            return self.update_nodes(list(enumerate(inspected.parameters)), graph.attachment)
         raw = self._driver.types.CUgraph(graph.raw())
         with torch.cuda.device(self._device):
             error, _ = self._driver.function("cuGraphExecUpdate")(self._handle, raw)
@@ -193,7 +215,7 @@ class CudaExecutable:
             return
         with torch.cuda.device(self._device), self._driver.relaxed():
             self._driver.succeeds("cuGraphExecDestroy", self._handle)
-        self._executables.freed(self.nbytes)
+        self._executables.freed(self._nodes)
         self._current, self._attachment = [], None
         source.drop()
 
@@ -210,13 +232,12 @@ class TorchExecutable:
 
     def __init__(self, executables: Executables, source: GraphSource, nodes: int) -> None:
         self._executables = executables
-        with torch.cuda.device(executables.device):
-            if not source.torch_bytes:
-                _, source.torch_bytes = executables.measured(None, nodes, source.graph.instantiate)
-            else:
-                executables.live_bytes += source.torch_bytes
-        self.nbytes = source.torch_bytes
-        self._source: GraphSource | None = source.hold()
+        self._source: GraphSource | None = source
+        self._nodes = nodes
+
+    @property
+    def nbytes(self) -> int:
+        return self._executables.nbytes(self._nodes)
 
     def replay(self) -> None:
         if self._source is None:
@@ -232,7 +253,7 @@ class TorchExecutable:
     def release(self) -> None:
         source, self._source = self._source, None
         if source is not None:
-            self._executables.freed(self.nbytes)
+            self._executables.freed(self._nodes)
             source.drop()
 
 

@@ -58,12 +58,16 @@ _FUNCTION_ATTRIBUTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """A graph's nodes, in the driver's order. `topology` is equal wherever an update between two graphs can succeed."""
+    """A graph's nodes, in the driver's order. `topology` is equal wherever an update between two graphs can succeed.
+
+    `chain`: each node needs just the one before, so that nodes of two graphs can be paired in one way only.
+    """
 
     handles: tuple[Any, ...]
     kinds: tuple[int, ...]
     parameters: tuple[bytes, ...]
     topology: str
+    chain: bool
 
 
 def inspect(driver: Driver, graph: Any) -> Inspected | None:
@@ -83,13 +87,20 @@ def inspect(driver: Driver, graph: Any) -> Inspected | None:
         kinds.append(kind)
         described.append(read[0])
         parameters.append(read[1])
-    shape = (described, _edges(driver, graph, handles))
+    edges = _edges(driver, graph, handles)
+    shape = (described, edges)
     return Inspected(
         handles=tuple(handles),
         kinds=tuple(kinds),
         parameters=tuple(parameters),
         topology=hashlib.blake2b(repr(shape).encode(), digest_size=16).hexdigest(),
+        chain=_is_chain([edge[:2] for edge in edges], len(handles)),
     )
+
+
+def _is_chain(edges: Sequence[tuple[int, ...]], nodes: int) -> bool:
+    after = {source: target for source, target in edges}
+    return len(edges) == len(after) == len(set(after.values())) == max(nodes - 1, 0)
 
 
 def _edges(driver: Driver, graph: Any, handles: Sequence[Any]) -> list[tuple[int, ...]]:

@@ -72,7 +72,7 @@ class UpdatableCudaGraph:
     def instantiate(self) -> CudaExecutable | TorchExecutable:
         source = self._alive()
         if self._draws:
-            return TorchExecutable(self._executables, source, self.nodes)
+            return self._executables.make_of_torch(source, self.nodes)
         return self._executables.make(source, self.inspected(), self.nodes)
 
     def replay(self) -> None:
