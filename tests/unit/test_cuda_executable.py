@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from grape.runtime.backends.cuda_executable import CudaExecutable, Executables
 from grape.runtime.backends.cuda_nodes import Inspected
 from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
+from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits
 
 from .cuda_stand_in import RawGraph, StandIn, inspected, kernel, without_a_device
 
@@ -107,12 +109,16 @@ def test_an_executable_that_cannot_go_back_is_never_launched(stand_in: StandIn) 
     assert not stand_in.held
 
 
-def test_equal_nodes_are_not_written(stand_in: StandIn) -> None:
+def test_a_node_that_has_its_parameters_is_written_all_the_same(stand_in: StandIn) -> None:
+    """A store writes a shape node by node right after it was loaded whole, to see that way at work."""
     executables = Executables(stand_in.driver, DEVICE)
-    first = program(random.Random(1))
+    first, second = program(random.Random(1)), program(random.Random(2))
     executable = made(executables, stand_in, first)
-    stand_in.refuses = lambda node, parameters: True
-    assert executable.update_nodes(changes(first), "attached")
+    assert executable.update_from(graph(executables, stand_in, second))
+    written: list[int] = []
+    stand_in.refuses = lambda node, parameters: bool(written.append(node))
+    assert executable.update_nodes(changes(second), "attached")
+    assert written == list(range(8))  # the empty node has nothing
 
 
 def test_a_refused_update_from_a_graph_changes_nothing(stand_in: StandIn) -> None:
@@ -168,6 +174,41 @@ def test_random_updates_and_refusals_leave_one_of_the_programs(stand_in: StandIn
         refused += not done
         assert contents(stand_in, executable) == programs[now].parameters
     assert 50 < refused < 350
+
+
+def test_a_store_launches_what_a_shape_is_whatever_was_refused(stand_in: StandIn) -> None:
+    """The compression store over these executables: each launch finds the parameters of its shape."""
+    chances = random.Random(9)
+    executables = Executables(stand_in.driver, DEVICE)
+    store = ExecutableStore(limits=Limits(executables=3, nbytes=None), graph_budget_bytes=200_000)
+    programs = [program(chances, nodes=4 + number % 2) for number in range(10)]
+    topologies = [f"{len(one.parameters)}" for one in programs]
+    programs = [replace(one, topology=name) for one, name in zip(programs, topologies, strict=True)]
+
+    def is_right(number: int) -> bool:
+        handle = int(stand_in.log[-1].split()[1])
+        return tuple(stand_in.held[handle].values()) == programs[number].parameters
+
+    def verify(number: int, launch: Callable[[], None]) -> bool:
+        launch()
+        return is_right(number)
+
+    served = 0
+    for _ in range(600):
+        number = chances.randrange(10)
+        stand_in.update_error = 910 if chances.random() < 0.03 else 0
+        if number not in store:
+            source = graph(executables, stand_in, programs[number])
+            assert isinstance(store.admit(number, source, partial(verify, number)), Admitted)
+        if chances.random() < 0.03:
+            store.forget(number)
+        elif isinstance(store.replay(number), Launched):
+            assert is_right(number)
+            served += 1
+        assert len(stand_in.held) <= 3
+    assert served > 400 and store.account().switches > 50
+    store.release()
+    assert not stand_in.held and executables.live_bytes == 0
 
 
 def test_a_graph_is_destroyed_after_the_last_executable_made_from_it(stand_in: StandIn) -> None:

@@ -171,14 +171,14 @@ class CudaExecutable:
         return True
 
     def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
-        """Nodes that have the parameters already are left alone; what was written before a refusal is taken back.
+        """What was written before a refusal is taken back. Nodes that have their parameters already are written too: a
+        trial of this way, after an update from a whole graph, must be one.
 
         Raises RuntimeError where the device does not take back what it had accepted; the executable is released then.
         """
         self._require_alive()
         if self._inspected is None:
             return False
-        changes = [(number, parameters) for number, parameters in changes if self._current[number] != parameters]
         touched: list[int] = []
         done = False
         try:
