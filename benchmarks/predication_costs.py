@@ -1,6 +1,6 @@
 """What control flow costs on the device: predicted against measured, as conditional node and as select.
 
-    python benchmarks/predication_costs.py [--kernels 1 2 4 ...] [--out FILE]
+    python benchmarks/predication_costs.py [--kernels 1 2 4 ...] [--elements 1000 ...] [--out FILE]
 
 An `if` without `else` around 1 to 64 kernels that write a small tensor, and an `if` with `else`, each captured both
 ways and replayed with the condition true and false. The predictions come from costs that `grape doctor` measures and
@@ -30,8 +30,8 @@ from grape.runtime.predication.calibration import node_costs
 from grape.runtime.predication.costs import BodyWork, NodeCosts, choose, crossover, node_ns, select_ns
 
 KERNELS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
-SIZES = (1_000, 1_000_000, 16_000_000)
-"""Elements of the tensor that a body writes, in float32."""
+ELEMENTS = (1_000, 1_000_000)
+"""Of the tensor that a body writes, in float32."""
 CALLS = 32
 """Decisions in a row in one graph, so that what a launch costs is shared by many."""
 TOLERANCE = 0.10
@@ -129,6 +129,7 @@ def measure(backend: Backend, costs: NodeCosts, kind: str, kernels: int, element
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", type=int, nargs="+", default=KERNELS)
+    parser.add_argument("--elements", type=int, nargs="+", default=ELEMENTS)
     parser.add_argument("--out", type=Path, default=result_path("predication_costs"))
     arguments = parser.parse_args()
     gpu = torch.cuda.is_available()
@@ -145,7 +146,7 @@ def main() -> None:
     rows = []
     with torch.no_grad():
         for kind in ("if", "if/else"):
-            for elements in SIZES if gpu else SIZES[:1]:
+            for elements in arguments.elements:
                 for kernels in arguments.kernels:
                     row = measure(backend, costs, kind, kernels, elements)
                     rows.append(row)

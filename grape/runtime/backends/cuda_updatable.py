@@ -41,6 +41,8 @@ class UpdatableCudaGraph:
 
     @property
     def host_bytes(self) -> int:
+        if self._source is None:
+            return 0
         kept = sum(map(len, self._inspected.parameters)) if self._inspected is not None else 0
         return _GRAPH_BYTES_PER_NODE * self.nodes + kept
 

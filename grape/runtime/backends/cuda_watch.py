@@ -22,6 +22,8 @@ class CaptureWatch(TorchDispatchMode):
     `body_nodes` counts the nodes of bodies. Refusals count also where the person's code swallows them: `settle`.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.drew = False
@@ -101,4 +103,5 @@ class _Loop:
 
 
 def _storages(tree: Any) -> list[Any]:
-    return [leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+    return [tensor.untyped_storage() for tensor in tensors if tensor.layout == torch.strided]
