@@ -272,3 +272,18 @@ def test_memory_from_before_a_loop_that_it_reads_outlives_the_loop() -> None:
                 assert alive == {"early", "late"}
             assert not refs["early"].expired() and refs["late"].expired()
         assert refs["early"].expired()
+
+
+def test_a_condition_from_before_a_loop_outlives_the_loop(bodies: Bodies) -> None:
+    """The kernel that reads it is no operator."""
+    watch = CaptureWatch()
+    with watch, torch.no_grad():
+        way = torch.ones(1) > 0
+        pred = way[0]
+        ref = StorageWeakRef(way.untyped_storage())
+        with bodies.body("while", torch.tensor(True), watch):
+            with bodies.body("if", pred, watch):
+                pass
+            del way, pred
+            assert not ref.expired()
+        assert ref.expired()

@@ -77,6 +77,7 @@ class Bodies:
         if pred.dtype != torch.bool or pred.dim() != 0 or pred.device != self._device:
             why = f"the condition of a body must be a bool tensor without dimensions on {self._device}"
             raise watch.refuse(CaptureFailed("GR405", why))
+        watch.uses(pred)
         try:
             graph, handle = self._node(kind, pred)
             stream = _Streams.of(self._device).at(self._driver, watch.depth)

@@ -55,6 +55,11 @@ class CaptureWatch(TorchDispatchMode):
             loop.makes(made)
         return result
 
+    def uses(self, tensor: torch.Tensor) -> None:
+        """Something that is no operator reads it here, in each iteration of the loops around."""
+        for loop in self._loops:
+            loop.reads(_storages(tensor))
+
     def refuse(self, failure: CaptureFailed) -> CaptureFailed:
         """Note a refusal; the first one counts."""
         self._failure = self._failure or failure
