@@ -70,10 +70,10 @@ class Executables:
 
     @property
     def live_bytes(self) -> int:
-        return self.nbytes(self._live_nodes)
+        return sum(made.nbytes for made in self._made)
 
     def nbytes(self, nodes: int) -> int:
-        """What executables with so many nodes in all take; 0 until the driver had less."""
+        """What an executable with so many nodes takes; 0 until the driver had less."""
         return self._grown_bytes * nodes // self._most_nodes if self._most_nodes else 0
 
     def make(self, source: GraphSource, inspected: Inspected | None, nodes: int) -> CudaExecutable:
@@ -138,7 +138,8 @@ class CudaExecutable:
 
     @property
     def nbytes(self) -> int:
-        return self._executables.nbytes(self._nodes)
+        """0 once released."""
+        return self._executables.nbytes(self._nodes) if self._source is not None else 0
 
     def replay(self) -> None:
         if self._source is None:
@@ -237,7 +238,8 @@ class TorchExecutable:
 
     @property
     def nbytes(self) -> int:
-        return self._executables.nbytes(self._nodes)
+        """0 once released."""
+        return self._executables.nbytes(self._nodes) if self._source is not None else 0
 
     def replay(self) -> None:
         if self._source is None:
