@@ -82,10 +82,10 @@ class CudaBackend:
         self, device: torch.device, *, updatable: bool | None = None, conditional_bodies: bool | None = None
     ) -> None:
         self.device = torch.device("cuda", _get_device_index(device, optional=True))
-        driver = load()
         update = UPDATABLE_GRAPHS if updatable is None else updatable
-        self._executables = Executables(driver, self.device) if update and driver is not None else None
         decide = CONDITIONAL_BODIES if conditional_bodies is None else conditional_bodies
+        driver = load() if update or decide else None
+        self._executables = Executables(driver, self.device) if update and driver is not None else None
         decide = decide and driver is not None and Bodies.supported(driver)
         self._bodies = Bodies(driver, self.device) if decide and driver is not None else None
         self._watch: CaptureWatch | None = None
