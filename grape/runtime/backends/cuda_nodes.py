@@ -8,6 +8,7 @@ left out, and filled in when it is written to an executable.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import struct
 from collections.abc import Sequence
@@ -262,6 +263,12 @@ class NodeWriter:
         return not parameters
 
 
+@functools.cache
+def _tables(count: int) -> tuple[struct.Struct, struct.Struct]:
+    """Of so many offsets, and of so many addresses."""
+    return struct.Struct(f"<{count}I"), struct.Struct(f"<{count}Q")
+
+
 def _needs(parameters: bytes) -> int:
     """Bytes that `_lay_out` may take: an address is twice as long as the offset that it comes from."""
     return 3 * len(parameters) + 64
@@ -280,6 +287,7 @@ def _lay_out(memory: Any, parameters: bytes) -> None:
         _TWO.pack_into(memory, _ARGUMENTS.start, 0, base + table)
         return
     first = base + _KERNEL_BYTES + _LAYOUT.size + _offsets_bytes(count)
-    offsets = struct.unpack_from(f"<{count}I", parameters, _KERNEL_BYTES + _LAYOUT.size)
-    struct.pack_into(f"<{count}Q", memory, table, *[first + offset for offset in offsets])
+    offsets, addresses = _tables(count)
+    found = offsets.unpack_from(parameters, _KERNEL_BYTES + _LAYOUT.size)
+    addresses.pack_into(memory, table, *[first + offset for offset in found])
     _TWO.pack_into(memory, _ARGUMENTS.start, base + table if count else 0, 0)
