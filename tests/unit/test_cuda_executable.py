@@ -284,6 +284,25 @@ def test_an_exhausted_device_is_asked_once_more_and_then_raises(stand_in: StandI
     assert stand_in.log[-1] == "reset 2"
 
 
+@pytest.mark.parametrize(("code", "raised"), [(2, torch.OutOfMemoryError), (700, RuntimeError)])
+def test_an_exhausted_device_under_torch(stand_in: StandIn, code: int, raised: type[Exception]) -> None:
+    raw: Any = RawGraph(stand_in, inspected())
+    made = UpdatableCudaGraph(Executables(stand_in.driver, DEVICE), raw, nodes=9, draws=True, pool=None)
+
+    class AcceleratorError(RuntimeError):
+        error_code = code
+
+    def fails() -> None:
+        raise AcceleratorError
+
+    raw.instantiate = fails
+    with pytest.raises(RuntimeError) as caught:
+        made.instantiate()
+    assert (type(caught.value) is torch.OutOfMemoryError) == (raised is torch.OutOfMemoryError)
+    made.release()
+    assert stand_in.log == ["reset 1"]
+
+
 def test_closing_releases_what_nobody_released(stand_in: StandIn) -> None:
     executables = Executables(stand_in.driver, DEVICE)
     executable = made(executables, stand_in, program(random.Random(1)))

@@ -35,9 +35,14 @@ class GraphSource:
         self._owners = 1
 
     def instantiate_once(self) -> None:
-        """Make torch's own executable: another one would take the place of the first."""
+        """Make torch's own executable: another one would take the place of the first. Raises torch.OutOfMemoryError."""
         if not self._instantiated:
-            self.graph.instantiate()
+            try:
+                self.graph.instantiate()
+            except RuntimeError as error:
+                if getattr(error, "error_code", None) != OUT_OF_MEMORY:
+                    raise
+                raise torch.OutOfMemoryError("no device memory for a graph's executable") from error
             self._instantiated = True
 
     def hold(self) -> GraphSource:
@@ -87,7 +92,7 @@ class Executables:
         return made
 
     def make_of_torch(self, source: GraphSource, nodes: int) -> TorchExecutable:
-        """For a graph that draws random numbers. Raises RuntimeError."""
+        """For a graph that draws random numbers. Raises torch.OutOfMemoryError."""
         with torch.cuda.device(self.device):
             self._measured(nodes, source.instantiate_once)
         made = TorchExecutable(self, source.hold(), nodes)
