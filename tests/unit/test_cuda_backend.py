@@ -177,10 +177,28 @@ def test_an_invalidated_capture_is_a_refusal_and_opens_another_pool(raw: type[Ra
 
     handles = iter([(0, 2), (0, 3)])
     with pytest.MonkeyPatch.context() as patch:
+        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            patch.setattr(torch._C, name, lambda device, pool: None, raising=False)
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: raw.fails.clear() or next(handles))
         with pytest.raises(CaptureFailed, match=r"invalidated: CUDA error: end$"):
             made.capture(body)
     assert made._anchor is not first and made._pool == (0, 2)
+    made.close()
+
+
+def test_a_capture_that_cannot_begin_gives_the_allocator_back(raw: type[RawGraph]) -> None:
+    made = backend()
+    made.prepare()
+    given_back: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            patch.setattr(torch._C, name, lambda device, pool, name=name: given_back.append(name), raising=False)
+        patch.setattr(torch.cuda, "graph_pool_handle", lambda: raw.fails.clear() or (0, 2))
+        raw.fails.add("begin")
+        with pytest.raises(CaptureFailed, match=r"could not begin: CUDA error: begin$"):
+            made.capture(lambda: 1)
+    assert given_back == ["_cuda_endAllocateToPool", "_cuda_releasePool"]
+    assert made.capture(lambda: 3)[1] == 3
     made.close()
 
 

@@ -118,7 +118,11 @@ class CudaBackend:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream), _no_collection(), _not_capturing(), self._watching() as watch:
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            except RuntimeError as error:  # by then the allocator may be diverted to the pool
+                self._recover()
+                raise CaptureFailed("GR405", f"a capture could not begin: {_first_line(error)}") from error
             try:
                 with autocast_cache_off(), watch or nullcontext():
                     result = body()
