@@ -209,5 +209,6 @@ class Captures:
         if len(shape.entries) >= MAX_ENTRIES:
             shape.entries.pop(0).release()
         shape.entries.append(entry)
+        shape.traces.clear()  # they were compared; of many shapes they would hold more memory than the records
         exact = any(one.needs_aliasing for one in shape.entries)
         shape.probe = compile_probe(layout, aliasing=exact)
