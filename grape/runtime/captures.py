@@ -11,7 +11,7 @@ from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry
-from .memory import apply_budget, starve, why_no_room
+from .memory import apply_budget, enforce_budget, starve, why_no_room
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
 from .samples import CallTimes
@@ -56,7 +56,7 @@ class Captures:
             self._addresses[path] = (here, times + 1 if here == address and here else 1)
 
     def pays(self, shape: Shape) -> bool:
-        if shape.seen + len(shape.runs) < 3:
+        if shape.seen + len(shape.runs) < 3 or self._region.situation.exhausted:
             return False
         times = shape.before.ms(leave=2) or CallTimes.joined(
             s.before for s in self._region.shapes.values() if len(s.before)
@@ -145,7 +145,7 @@ class Captures:
                 self._region.observer.audit(shape, captured.trace)
             if self._region.refused is None:
                 self._adopt(shape, layout, outcome)
-                apply_budget(situation)  # the pool may have grown
+                enforce_budget(situation)  # the pool may have grown
             else:
                 outcome.release()
             return captured.result
@@ -184,12 +184,13 @@ class Captures:
             self._no_room(shape)
 
     def _no_room(self, shape: Shape) -> None:
-        """Nothing more is captured for this shape; a region none of whose shapes has room stays eager."""
+        """Nothing more is captured for this shape; a region for which no shape has room stays eager."""
         why = why_no_room(self._region.situation)
         shape.closed = True
         if shape.decision is not None:
             shape.decision = replace(shape.decision, action="wait", why=why)
-        if not self._region.entries:
+        store = self._region.situation.executables
+        if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
             starve(self._region, why)
 
     def _adopt(self, shape: Shape, layout: Layout, entry: Entry) -> None:
