@@ -10,13 +10,13 @@ from ..model import Decision, ScalarChange
 from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
-from .entry import Entry
+from .entry import Entry, identities
 from .memory import apply_budget, enforce_budget, starve, why_no_room
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
 from .samples import CallTimes
 from .shape import Shape
-from .structure import Layout
+from .structure import Layout, stateful
 
 if TYPE_CHECKING:
     from .region import Region
@@ -113,7 +113,9 @@ class Captures:
         if situation.backend.kind == "cuda" and situation.stream is None:
             situation.stream = shape.modes[-1]
         situation.progress(f"capturing {self._region.name}")
-        existing = next((e.guards for s in self._region.shapes.values() for e in s.entries if e.guards.holds()), None)
+        reached = identities(stateful(layout))
+        guarded = {id(entry.guards): entry.guards for entry in self._region.entries if entry.reached == reached}
+        existing = next((guards for guards in guarded.values() if guards.holds()), None)
         request = Request(
             function=self._region.function,
             root=self._region.root,

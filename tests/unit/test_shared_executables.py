@@ -144,6 +144,44 @@ def test_two_graphs_of_one_shape_are_two_members() -> None:
     graphed.release()
 
 
+class Frames:
+    """An argument that is an object: its class is guarded with the region's own state."""
+
+    scale = 2.0
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+class Halves(Frames):
+    scale = 0.5
+
+
+def scaled(frames: Frames) -> torch.Tensor:
+    return torch.tanh(frames.x * type(frames).scale) + 1
+
+
+def test_graphs_of_one_kind_of_argument_share_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thousand shapes would keep a thousand times on the host."""
+    graphed = GraphedFunction(scaled, backend=TapeBackend(poison=True), tolerance=0.0)
+
+    def call(kind: type[Frames], length: int) -> None:
+        x = torch.linspace(-1, 1, length)
+        assert torch.equal(graphed(kind(x)), scaled(kind(x)))
+
+    for length in (4, 5, 6) * 6:
+        call(Frames, length)
+        call(Halves, length)
+    region = graphed._region
+    assert region is not None and len(region.entries) == 6 and region.replays > 10
+    assert len({id(entry.guards) for entry in region.entries}) == 2
+    monkeypatch.setattr(Halves, "scale", 0.25)
+    for length in (4, 5, 6) * 4:
+        call(Frames, length)
+        call(Halves, length)
+    graphed.release()
+
+
 def test_a_budget_evicts_and_goes_on_replaying() -> None:
     """Room for one executable beside pool and slots: two topologies take turns."""
     world = Graphed()
