@@ -124,6 +124,7 @@ class Engine:
         self.situation.backend.close()
         self.situation.store.clear()
         self.situation.stream = None
+        self.situation.exhausted = False
         self.traced.clear()
         self.report = None
         return f"forgot {count} region{'s' if count != 1 else ''} and released their graphs"
@@ -209,7 +210,7 @@ class Session:
 
     def _install(self, owner: Engine) -> None:
         from .profiling import MemorySampler
-        from .runtime import apply_budget
+        from .runtime import enforce_budget
         from .tracing import Recorder
 
         cell, names = self.cell, self._file_names
@@ -225,11 +226,11 @@ class Session:
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
         situation.memory_budget = self.options.memory_budget
-        apply_budget(situation)
         situation.progress = self._on_progress
         situation.run += 1
         for region in owner.interceptor.regions:
             region.begin_run()
+        enforce_budget(situation)
         owner.interceptor.install()
         owner.interceptor.adopt(self.namespace)
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)

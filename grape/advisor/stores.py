@@ -13,7 +13,7 @@ def held_text(region: RegionEvidence, graph_bytes: int) -> str:
     memory = region.graph_memory
     if memory is None:
         return amount(graph_bytes) if graph_bytes else ""
-    alone = f"about {amount(memory.per_graph_bytes)}, an estimate, if they shared nothing"
+    alone = f"about {amount(memory.per_graph_bytes)}, an estimate, if they shared workspace only"
     return f"{amount(memory.device_bytes)} on the device and {amount(memory.host_bytes)} on the host ({alone})"
 
 

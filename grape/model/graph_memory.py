@@ -31,9 +31,9 @@ class GraphMemory:
     evictions: int
     refused_updates: int
     per_graph_bytes: int
-    """An estimate: what the graphs would need on the device with placeholders, results and an executable for each.
+    """An estimate: what the graphs would hold on the device with placeholders, results and an executable for each.
 
-    Executables are taken to be as large as the one of their class that was made; workspace is not counted.
+    Workspace is taken to be shared as it is, and an executable to be as large as the one of its class that was made.
     """
 
     @property

@@ -3,7 +3,7 @@
 from .alias import Predictor
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
-from .memory import account, apply_budget
+from .memory import account, enforce_budget
 from .region import Region, Situation
 from .slots import SlotStore
 
@@ -15,7 +15,7 @@ __all__ = [
     "Situation",
     "SlotStore",
     "account",
-    "apply_budget",
+    "enforce_budget",
     "graph",
     "make_backend",
 ]

@@ -24,7 +24,7 @@ from .backends.protocol import Backend, CaptureFailed, Graph, UpdatableGraph
 from .compare import first_mismatch, nondeterministic_in, within
 from .compression import ExecutableStore, StoredGraph
 from .effects import EffectBan, EffectWatch, effect_of
-from .entry import Entry
+from .entry import Entry, identities
 from .environment import foreign_modes
 from .guards import GuardSet, TooLarge
 from .lockstep import Diverged, HostConstants, Lockstep
@@ -66,6 +66,7 @@ class Request:
     """Names of arguments and outside tensors that earlier calls wrote in place; they are snapshotted."""
     tolerance: float
     guards: GuardSet | None
+    """Those of another graph, where they guard the same state and hold."""
     plain: Collection[Any]
     """Operators whose `out=` form did not give the bits of the other."""
     next: Sequence[Entry]
@@ -159,7 +160,7 @@ class _Capture:
         before: Refused | GuardSet
         try:
             reached = stateful(self.layout)
-            before = (None if reached else request.guards) or GuardSet(request.root, reached)
+            before = request.guards or GuardSet(request.root, reached)
         except TooLarge as error:
             before = Refused(code="GR405", why=str(error))
         self.random_before = backend.rng_state()
@@ -260,6 +261,7 @@ class _Capture:
             backend=self.backend,
             graph=graph,
             guards=self.guards,
+            reached=identities(stateful(self.layout)),
             prologue=prologue,
             placeholders=self.placeholders,
             hidden=[self.hidden[i] for i in prologue.inputs],

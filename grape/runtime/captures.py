@@ -10,13 +10,13 @@ from ..model import Decision, ScalarChange
 from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
-from .entry import Entry
-from .memory import apply_budget, starve, why_no_room
+from .entry import Entry, identities
+from .memory import apply_budget, enforce_budget, starve, why_no_room
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
 from .samples import CallTimes
 from .shape import Shape
-from .structure import Layout
+from .structure import Layout, stateful
 
 if TYPE_CHECKING:
     from .region import Region
@@ -56,7 +56,7 @@ class Captures:
             self._addresses[path] = (here, times + 1 if here == address and here else 1)
 
     def pays(self, shape: Shape) -> bool:
-        if shape.seen + len(shape.runs) < 3:
+        if shape.seen + len(shape.runs) < 3 or self._region.situation.exhausted:
             return False
         times = shape.before.ms(leave=2) or CallTimes.joined(
             s.before for s in self._region.shapes.values() if len(s.before)
@@ -113,7 +113,9 @@ class Captures:
         if situation.backend.kind == "cuda" and situation.stream is None:
             situation.stream = shape.modes[-1]
         situation.progress(f"capturing {self._region.name}")
-        existing = next((e.guards for s in self._region.shapes.values() for e in s.entries if e.guards.holds()), None)
+        reached = identities(stateful(layout))
+        guarded = {id(entry.guards): entry.guards for entry in self._region.entries if entry.reached == reached}
+        existing = next((guards for guards in guarded.values() if guards.holds()), None)
         request = Request(
             function=self._region.function,
             root=self._region.root,
@@ -145,7 +147,7 @@ class Captures:
                 self._region.observer.audit(shape, captured.trace)
             if self._region.refused is None:
                 self._adopt(shape, layout, outcome)
-                apply_budget(situation)  # the pool may have grown
+                enforce_budget(situation)  # the pool may have grown
             else:
                 outcome.release()
             return captured.result
@@ -184,12 +186,13 @@ class Captures:
             self._no_room(shape)
 
     def _no_room(self, shape: Shape) -> None:
-        """Nothing more is captured for this shape; a region none of whose shapes has room stays eager."""
+        """Nothing more is captured for this shape; a region for which no shape has room stays eager."""
         why = why_no_room(self._region.situation)
         shape.closed = True
         if shape.decision is not None:
             shape.decision = replace(shape.decision, action="wait", why=why)
-        if not self._region.entries:
+        store = self._region.situation.executables
+        if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
             starve(self._region, why)
 
     def _adopt(self, shape: Shape, layout: Layout, entry: Entry) -> None:
@@ -209,5 +212,6 @@ class Captures:
         if len(shape.entries) >= MAX_ENTRIES:
             shape.entries.pop(0).release()
         shape.entries.append(entry)
+        shape.traces.clear()  # they were compared; of many shapes they would hold more memory than the records
         exact = any(one.needs_aliasing for one in shape.entries)
         shape.probe = compile_probe(layout, aliasing=exact)

@@ -20,7 +20,7 @@ from .prologue import Prologue
 from .recipe import Recipe
 from .slots import Slot
 
-__all__ = ["BLOCKED", "MISMATCH", "NO_EXECUTABLE", "OTHER_MODES", "Entry"]
+__all__ = ["BLOCKED", "MISMATCH", "NO_EXECUTABLE", "OTHER_MODES", "Entry", "identities"]
 
 
 _use_count = torch._C._storage_Use_Count
@@ -69,6 +69,8 @@ class Entry:
     paths: tuple[str, ...]
     replays: int = 0
     ledger: Ledger = field(default_factory=Ledger)
+    reached: tuple[int, ...] = ()
+    """The arguments whose state and code are guarded with the region's own; see `identities`."""
     keep: tuple[Any, ...] = ()
     """What the graph reads and nothing else refers to: constants brought to the device at capture."""
 
@@ -243,6 +245,11 @@ class Entry:
         for slot in self._uses:
             slot.graphs -= 1
         self._uses = []
+
+
+def identities(things: Sequence[Any]) -> tuple[int, ...]:
+    """Tells whether two graphs guard the same objects: each set of guards keeps those that it found alive."""
+    return tuple(map(id, things))
 
 
 def _same(found: Sequence[Any], expected: Sequence[Any]) -> bool:

@@ -17,7 +17,7 @@ from ..model import GraphMemory, Refused
 if TYPE_CHECKING:
     from .region import Region, Situation
 
-__all__ = ["account", "apply_budget", "give_way", "run_eagerly", "starve", "why_no_room"]
+__all__ = ["account", "apply_budget", "enforce_budget", "give_way", "run_eagerly", "starve", "why_no_room"]
 
 
 def apply_budget(situation: Situation) -> None:
@@ -30,6 +30,15 @@ def apply_budget(situation: Situation) -> None:
     if budget is not None or store.limits.nbytes is not None:
         store.limits = replace(store.limits, nbytes=nbytes)
         store.apply_limits()
+
+
+def enforce_budget(situation: Situation) -> None:
+    """As `apply_budget`; regions for which not one executable fits any more give all that they hold."""
+    apply_budget(situation)
+    store = situation.executables
+    for region in list(situation.regions):
+        if store is not None and region.entries and not store.fits(region.owner):
+            starve(region, why_no_room(situation))
 
 
 def _beside(situation: Situation) -> int:
@@ -45,8 +54,9 @@ def account(situation: Situation, region: Region | None = None) -> GraphMemory |
     if store is None or not entries:
         return None
     found = store.account(region.owner if region is not None else None)
+    pool_bytes = situation.backend.memory().pool_bytes
     return GraphMemory(
-        pool_bytes=situation.backend.memory().pool_bytes,
+        pool_bytes=pool_bytes,
         placeholder_bytes=situation.store.nbytes_of(region.owner) if region is not None else situation.store.nbytes,
         executable_bytes=found.executable_bytes,
         record_bytes=found.record_bytes + found.base_bytes,
@@ -58,7 +68,7 @@ def account(situation: Situation, region: Region | None = None) -> GraphMemory |
         switches=found.switches,
         evictions=found.evictions,
         refused_updates=found.refused,
-        per_graph_bytes=found.all_resident.nbytes + sum(entry.private_bytes for entry in entries),
+        per_graph_bytes=pool_bytes + found.all_resident.nbytes + sum(entry.private_bytes for entry in entries),
     )
 
 
@@ -74,7 +84,7 @@ def why_no_room(situation: Situation) -> str:
 
 
 def starve(region: Region, why: str) -> None:
-    """Leave a region eager for want of memory. Callables inside it are no candidates: they would need as much."""
+    """Leave a region eager for want of memory. What it calls may need less, and is captured within the same budget."""
     situation = region.situation
     region.refused = Refused(code="GR405", why=why, at=region.at)
     region.starved_at = situation.memory_budget
@@ -84,7 +94,11 @@ def starve(region: Region, why: str) -> None:
 
 
 def give_way(situation: Situation) -> bool:
-    """Release the graphs of all regions, for the person's own code is out of memory. Were there any?"""
+    """Release the graphs of all regions, for the person's own code is out of memory. Were there any?
+
+    Nothing more is captured until a reset: graphs must not take the memory a second time.
+    """
+    situation.exhausted = True
     holding = [region for region in list(situation.regions) if region.entries]
     for region in holding:
         starve(region, "the device ran out of memory, so its graphs were released")

@@ -73,6 +73,8 @@ class Situation:
     """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
     open_floor: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda text: None
+    exhausted: bool = False
+    """The person's code ran out of memory: nothing is captured any more."""
     executables: ExecutableStore | None = None
     """Of all regions; None where each graph keeps an executable of its own."""
     regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)

@@ -16,6 +16,7 @@ import torch
 import torch._dynamo  # transformers imports it later, and it wraps functions of torch for good
 
 from grape.runtime.backends.tape import TapeBackend
+from grape.sessions import close_engine
 
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
@@ -103,3 +104,51 @@ def test_handwritten_baselines_give_the_bits_of_eager(monkeypatch: pytest.Monkey
             for _ in range(2):
                 assert measure.same(expected, loop()), (part.what, name)
                 assert len(part.clock.steps_ms()) == part.steps
+
+
+def test_shapes_share_executables_and_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    shapes = importlib.import_module("shapes")
+    torch.manual_seed(0)
+    try:
+        job = shapes.audio(4, "tiny", torch.device("cpu"))
+        found = json.loads(json.dumps(shapes.of_grape(job, 1, 5)))
+        close_engine()
+        longest = shapes.of_longest(job, 2)
+    finally:
+        close_engine()
+    account = found["account"]
+    assert found["identical"] is True and max(done["replays"] for done in found["sessions"]) == 4, found["sessions"]
+    assert account["graphs"] == 4 > account["classes"] >= 1 and account["alone"] == 0
+    assert found["capture_ms"]["whole"]["n"] >= 4 and found["switch_ms"]["switch"]["n"] > 0
+    assert found["timed"]["grape"]["identical"] and found["limited_again"]["identical"]
+    assert longest["account"]["graphs"] == 1
+
+
+def test_baselines_of_shapes_give_the_bits_of_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    handwritten, shapes, measure = (importlib.import_module(name) for name in ("_handwritten", "shapes", "_measure"))
+    for module in (handwritten, shapes):
+        monkeypatch.setattr(module, "Pool", TapePool)
+    monkeypatch.setattr(TapePool, "kept", [])
+    torch.manual_seed(0)
+    cpu = torch.device("cpu")
+    for job in (shapes.causal("gpt2", 9, "tiny", cpu), shapes.causal("gptj", 8, "tiny", cpu)):
+        replay = job.resident()
+        assert measure.same(job.run(), replay()) and measure.same(job.run(), replay()), job.what
+        own = job.own([0, 2])
+        graphs = [thing for thing in own if hasattr(thing, "replay")]
+        assert len(graphs) == 2 and len(own) == 10
+        graphs[0].replay()
+        longest = own[4]  # the results of the larger shape: logits, then keys and values in turn
+        wanted = shapes._step(_model_of(job), own[0], own[1])
+        assert measure.same(wanted, longest), job.what
+    job = shapes.audio(4, "tiny", cpu)
+    replay = job.resident()
+    assert measure.same(job.run(), replay()) and len(job.own([0, 3])) == 8
+
+
+def _model_of(job: Any) -> Any:
+    return job.run.args[0]

@@ -100,6 +100,14 @@ def test_graphs_that_draw_share_with_nobody(backend: TapeBackend) -> None:
     assert graph.topology is None
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_draws_where_it_drops(backend: TapeBackend, dropout: float) -> None:
+    q = torch.randn(1, 2, 4, 8)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    graph, _ = backend.capture(lambda: attend(q, q, q, dropout_p=dropout))
+    assert (graph.topology is None) is (dropout > 0)
+
+
 def test_classes_try_the_largest_first_and_few() -> None:
     classes, base = Classes(), Base([b"node"])
     tried: list[set[object]] = []

@@ -17,6 +17,7 @@ from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.backends.tape_executable import TapeExecutable
 from grape.runtime.compression import ExecutableStore, Launched, Limits, StoredGraph, Unavailable
 from grape.runtime.compression.members import PlainUser
+from grape.runtime.memory import apply_budget
 from tests.property.programs import eager_to_graph
 
 NODE_BYTES = 1000
@@ -143,6 +144,44 @@ def test_two_graphs_of_one_shape_are_two_members() -> None:
     graphed.release()
 
 
+class Frames:
+    """An argument that is an object: its class is guarded with the region's own state."""
+
+    scale = 2.0
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+class Halves(Frames):
+    scale = 0.5
+
+
+def scaled(frames: Frames) -> torch.Tensor:
+    return torch.tanh(frames.x * type(frames).scale) + 1
+
+
+def test_graphs_of_one_kind_of_argument_share_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thousand shapes would keep a thousand times on the host."""
+    graphed = GraphedFunction(scaled, backend=TapeBackend(poison=True), tolerance=0.0)
+
+    def call(kind: type[Frames], length: int) -> None:
+        x = torch.linspace(-1, 1, length)
+        assert torch.equal(graphed(kind(x)), scaled(kind(x)))
+
+    for length in (4, 5, 6) * 6:
+        call(Frames, length)
+        call(Halves, length)
+    region = graphed._region
+    assert region is not None and len(region.entries) == 6 and region.replays > 10
+    assert len({id(entry.guards) for entry in region.entries}) == 2
+    monkeypatch.setattr(Halves, "scale", 0.25)
+    for length in (4, 5, 6) * 4:
+        call(Frames, length)
+        call(Halves, length)
+    graphed.release()
+
+
 def test_a_budget_evicts_and_goes_on_replaying() -> None:
     """Room for one executable beside pool and slots: two topologies take turns."""
     world = Graphed()
@@ -169,6 +208,22 @@ def test_below_one_executable_the_region_stays_eager_and_says_so() -> None:
     world.region.begin_run()
     world.call(4, times=10)
     assert world.region.refused is None and world.region.replays > 0
+
+
+def test_a_budget_below_the_pool_lets_no_executable_stay() -> None:
+    """Also where executables need no memory, as on the tape that notebooks run on."""
+    backend = TapeBackend()
+    graphed = GraphedFunction(work, backend=backend, tolerance=0.0)
+    for turn in range(10):
+        graphed(torch.full((400,), float(turn)))
+    region = graphed._region
+    assert region is not None and region.replays and region.situation.executables is not None
+    region.situation.memory_budget = 1000
+    apply_budget(region.situation)
+    assert region.situation.executables.account().executables == 0
+    x = torch.linspace(-1, 1, 400)
+    assert torch.equal(graphed(x), work(x))
+    assert region.refused is not None and "the memory budget of 0.000954 MB" in region.refused.why
 
 
 def test_a_shape_without_room_stays_eager_and_others_replay() -> None:
@@ -270,7 +325,7 @@ def test_graphs_give_way_to_the_persons_own_memory(world: Graphed, monkeypatch: 
     x = torch.linspace(-1, 1, 6)
     assert torch.equal(world.graphed(x), work(x)) and torch.equal(world.graphed(x), work(x))
     assert world.region.refused is not None and "ran out of memory" in world.region.refused.why
-    assert world.backend.memory().pool_bytes == 0
+    assert world.backend.memory().pool_bytes == 0 and world.region.situation.exhausted
 
 
 def test_memory_that_is_short_without_graphs_is_the_persons_error(
@@ -281,7 +336,8 @@ def test_memory_that_is_short_without_graphs_is_the_persons_error(
     x = torch.zeros(7)
     with pytest.raises(torch.OutOfMemoryError):
         world.graphed(x)
-    assert not world.region.entries and torch.equal(world.graphed(x), work(x))
+    assert not world.region.entries and all(torch.equal(world.graphed(x), work(x)) for _ in range(12))
+    assert not world.region.entries  # nothing is captured again
 
 
 class Saver(PlainUser):

@@ -68,9 +68,18 @@ def fingerprint(structure: Structure) -> str:
 
 
 def draws_random_numbers(steps: Sequence[Step]) -> bool:
-    """Conservative: attention without dropout counts too."""
-    operations = (step for step in every_step(steps) if isinstance(step, Operation))
-    return any(torch.Tag.nondeterministic_seeded in operation.func.tags for operation in operations)
+    return any(_draws(step) for step in every_step(steps) if isinstance(step, Operation))
+
+
+def _draws(operation: Operation) -> bool:
+    """By the operator's tag; attention is told that it draws nothing by its dropout probability."""
+    if torch.Tag.nondeterministic_seeded not in operation.func.tags:
+        return False
+    for position, argument in enumerate(operation.func._schema.arguments):
+        if argument.name == "dropout_p":
+            given = operation.args[position : position + 1]
+            return bool(given[0] if given else operation.kwargs.get("dropout_p", argument.default_value))
+    return True
 
 
 def read(steps: Sequence[Step]) -> tuple[bytes, ...]:

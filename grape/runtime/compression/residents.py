@@ -98,7 +98,9 @@ class Residents:
     def apply_limits(self) -> None:
         """Evict until `limits` hold."""
         for owner in {loaded.kin.owner for loaded in self.all.values()}:
-            for number in evictions(self._residents(), self.limits, owner=owner) or ():
+            leaving = evictions(self._residents(), self.limits, owner=owner)
+            # None: what else counts is beyond the limit already, and no executable may stay.
+            for number in list(self.all) if leaving is None else leaving:
                 self.evict(self.all[number])
 
     def evict(self, loaded: Loaded) -> None:

@@ -188,6 +188,13 @@ class ExecutableStore:
             graph.release()
             member.graph = None
 
+    def fits(self, owner: Hashable) -> bool:
+        """Whether the limits leave room for an executable of some shape of this owner."""
+        limit = self.limits.nbytes
+        return limit is None or any(
+            one.kin.executable_bytes <= limit for one in self._members.values() if one.kin.owner is owner
+        )
+
     def executable_bytes(self, shape: Hashable) -> int:
         """Of the executable that has the shape loaded; 0 where none has."""
         member = self._members.get(shape)
