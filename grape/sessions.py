@@ -40,6 +40,7 @@ class Engine:
 
     def __init__(self) -> None:
         # Imported here: what loads torch is loaded when the first cell runs under Grape, not with the extension.
+        from .hoisting import Hoister
         from .runtime import Interceptor, Predictor, Situation, SlotStore, make_backend
         from .tracing import PositionFinder, Tracer
 
@@ -53,6 +54,7 @@ class Engine:
             tracer=tracer,
         )
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
+        self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
         self.session: Session | None = None
         self.traced: dict[str, Trace] = {}
         self.report: Report | None = None
@@ -121,6 +123,7 @@ class Engine:
         """Forget every region and release every graph."""
         count = len(self.interceptor.regions)
         self.interceptor.forget()
+        self.hoister.forget()
         self.situation.backend.close()
         self.situation.store.clear()
         self.situation.stream = None
@@ -165,7 +168,7 @@ def preload() -> None:
     import rich.console
     import rich.table  # noqa: F401
 
-    from . import profiling, runtime, tracing  # noqa: F401
+    from . import hoisting, profiling, runtime, tracing  # noqa: F401
 
 
 def last_report() -> Report | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
 from .display import CellDisplay, say
+from .loops import hoist_loops_of
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -38,6 +39,7 @@ class GrapeCell:
         self._session: Session | None = None
         self._started = False
         self._display = CellDisplay(shell)
+        self._restore_compiler = hoist_loops_of(shell)
 
     def before_statement(self, filename: str) -> None:
         """Called before each top-level statement; `filename` is the code filename of the cell."""
@@ -50,6 +52,7 @@ class GrapeCell:
     def finish(self, error: BaseException | None) -> None:
         """Close the session, bind and write what was asked for, show the report. Idempotent; raises nothing."""
         session, self._session = self._session, None
+        self._restore_compiler()
         try:
             if session is not None:
                 with _same_random_stream():

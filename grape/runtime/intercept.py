@@ -26,7 +26,7 @@ from .region import Region, Situation
 from .slots import watch_streams
 from .trampoline import Trampoline, prune_traceback
 
-__all__ = ["Interceptor"]
+__all__ = ["Interceptor", "last_line"]
 
 LOOPS = 24
 _REGION_CALL = Region.call.__code__
@@ -57,6 +57,8 @@ class Interceptor:
         self._finalizers = weakref.WeakKeyDictionary()
         self._dead: list[Region] = []
         self._late: list[Region] = []
+        self.hoisted: list[Region] = []
+        """Statements of loops of a cell; who makes these regions calls them through `enter`."""
         situation.open_floor = self._open
 
     @property
@@ -71,13 +73,20 @@ class Interceptor:
     @property
     def regions(self) -> list[Region]:
         """All regions found so far, modules first; those of deleted modules until the next cell."""
-        return [*self._modules.values(), *self._late, *(region for region, _ in self._functions.values())]
+        functions = (region for region, _ in self._functions.values())
+        return [*self._modules.values(), *self._late, *functions, *self.hoisted]
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread that meets Grape."""
+        return get_ident() == self._thread
 
     def install(self) -> None:
         """Stand between from now on, in the calling thread."""
         self._thread = get_ident()
         self._floor = True
         self._late.clear()
+        self.hoisted = [region for region in self.hoisted if region.refused is None]
         if self._original is not None:
             return
         original = self._original = torch.nn.Module.__call__
@@ -142,6 +151,7 @@ class Interceptor:
         self._modules.clear()
         self._late.clear()
         self._functions.clear()
+        self.hoisted.clear()
 
     def _unpatch(self) -> None:
         if self._original is not None:
@@ -172,10 +182,14 @@ class Interceptor:
         at = Position(
             file=self._name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname, instruction=-1
         )
-        region = Region(
-            self.situation, trampoline.original, trampoline.original, code.co_qualname, at, _last_line(code)
-        )
+        region = Region(self.situation, trampoline.original, trampoline.original, code.co_qualname, at, last_line(code))
         self._functions[code] = (region, trampoline)
+
+    def enter(self, region: Region, arguments: tuple[Any, ...]) -> Any:
+        """Call one of the `hoisted` regions, which is a candidate as any other."""
+        if not self.is_here or (not self._floor and not self._repeats(region, None)):
+            return region.function(*arguments)
+        return self._enter(region, arguments, {})
 
     def _give_back(self, trampoline: Trampoline) -> None:
         trampoline.undo()
@@ -328,9 +342,10 @@ def _is_compiled(module: torch.nn.Module) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
-def _last_line(code: types.CodeType) -> int:
+def last_line(code: types.CodeType) -> int:
+    """The last line of the source of `code`."""
     lines = [line for _, _, line in code.co_lines() if line is not None]
-    nested = [_last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    nested = [last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return max([code.co_firstlineno, *lines, *nested])
 
 

@@ -1,0 +1,7 @@
+"""Loops of a cell whose bodies become regions: compiled code with objects for its loops and runs, and their regions."""
+
+from __future__ import annotations
+
+from .hoister import Hoister
+
+__all__ = ["Hoister"]

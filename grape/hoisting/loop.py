@@ -1,0 +1,147 @@
+"""The object behind a loop: how long its head goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.trampoline import prune_traceback
+
+if TYPE_CHECKING:
+    from .run import Run
+
+__all__ = ["Loop"]
+
+_OBSERVED = 2
+"""So many iterations run as written before the values of the names are looked at."""
+
+
+class Loop:
+    """What compiled code calls at a loop; see `grape.rewrite.hoisting.loops`. `may_start` says if Grape is there."""
+
+    def __init__(self, may_start: Callable[[], bool]) -> None:
+        self.runs: list[Run] = []
+        self._may_start = may_start
+        self._iterations = 0
+        self._left: dict[int, Any] = {}
+        self._cell = ""
+
+    def __reduce__(self) -> Any:
+        return _Inert, ()
+
+    def begin(self, cell: str) -> None:
+        """The cell, with this source, runs once more: what was hopeless may not be."""
+        if cell != self._cell:
+            self._cell = cell
+            for run in self.runs:
+                run.forget_refusals()
+        self._iterations = min(self._iterations, _OBSERVED - 1)
+
+    @property
+    def _hopeless(self) -> bool:
+        return self._iterations > _OBSERVED and all(run.given_up for run in self.runs)
+
+    def _enters(self) -> bool:
+        return not self._hopeless and self._may_start()
+
+    def _turn(self) -> bool:
+        """Before each iteration: whether the head goes on."""
+        if self._iterations <= _OBSERVED:
+            self._iterations += 1
+            if self._iterations == _OBSERVED + 1:
+                for run in self.runs:
+                    run.arm()
+            elif self._iterations == _OBSERVED:
+                for run in self.runs:
+                    run.look()
+        return not self._hopeless
+
+    # -- for ---------------------------------------------------------------------------------------------------------
+
+    def head(self, iterable: Any) -> Any:
+        """The items of `iterable` for as long as the head goes on."""
+        try:
+            iterator = iter(iterable)
+        except BaseException as error:
+            prune_traceback(error)
+            raise
+        if self._enters():
+            return _Items(self, iterator)
+        self._left[get_ident()] = iterator
+        return ()
+
+    def rest(self) -> Any:
+        """What the head of this thread has left over."""
+        iterator = self._left.pop(get_ident(), ())
+        return iterator if hasattr(iterator, "__iter__") else _Iterable(iterator)
+
+    # -- while -------------------------------------------------------------------------------------------------------
+
+    def stays(self) -> bool:
+        if self._enters() and self._turn():
+            return True
+        self._left[get_ident()] = True
+        return False
+
+    def ends(self) -> bool:
+        """The person's condition was false."""
+        return False
+
+    def left(self) -> bool:
+        """Whether the head ended without the person's condition being false."""
+        return bool(self._left.pop(get_ident(), False))
+
+
+class _Items:
+    """Iterates until the head ends. It holds no item, and an exception shows no frame of it."""
+
+    __slots__ = ("_iterator", "_loop")
+
+    def __init__(self, loop: Loop, iterator: Any) -> None:
+        self._loop = loop
+        self._iterator = iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            if self._loop._turn():
+                return next(self._iterator)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            prune_traceback(error)
+            raise
+        self._loop._left[get_ident()] = self._iterator
+        raise StopIteration
+
+
+class _Iterable:
+    """An iterator that is not iterable itself, which a ``for`` accepts as the result of ``iter``."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    def __iter__(self) -> Any:
+        return self._iterator
+
+
+class _Inert:
+    """What a loop is in another process, where code was sent: the plain loop."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, Any] = {}
+
+    def head(self, iterable: Any) -> Any:
+        self._left[get_ident()] = iter(iterable)
+        return ()
+
+    rest = Loop.rest
+    left = Loop.left
+    ends = Loop.ends
+
+    def stays(self) -> bool:
+        self._left[get_ident()] = True
+        return False

@@ -1,0 +1,189 @@
+"""What the statements of a run work on, seen from the values that their names have: which may be part of a region.
+
+Nothing runs here but look-ups in modules, classes and the attributes of `nn.Module`s. A statement that is left out runs
+as written, in its place; one that is let in by mistake is refused by the region, as any code with effects is.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..tracing import is_own_code
+
+__all__ = ["Segment", "Surveyed", "called_functions", "divide"]
+
+_MISSING = object()
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_PURE = frozenset(
+    getattr(builtins, name)
+    for name in (
+        *("abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "getattr", "hasattr", "int"),
+        *("isinstance", "issubclass", "len", "list", "max", "min", "pow", "range", "round", "slice", "sorted", "str"),
+        *("sum", "tuple", "type", "zip"),
+    )
+)
+_LEFT_OUT = frozenset({"save", "load", "manual_seed", "seed", "set_default_dtype", "set_num_threads", "synchronize"})
+_WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Compare)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Consecutive statements of a run. `region`: they may become one."""
+
+    statements: tuple[ast.stmt, ...]
+    region: bool
+
+
+class Surveyed:
+    """Looks names up in a namespace as code in it would."""
+
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self._namespace = namespace
+
+    def value(self, node: ast.expr) -> Any:
+        """What a name or a chain of attributes stands for; `_MISSING` where that cannot be told without running."""
+        if isinstance(node, ast.Name):
+            value = self._namespace.get(node.id, _MISSING)
+            return vars(builtins).get(node.id, _MISSING) if value is _MISSING else value
+        if not isinstance(node, ast.Attribute):
+            return _MISSING
+        base = self.value(node.value)
+        if isinstance(base, torch.Tensor):
+            return getattr(torch.Tensor, node.attr, _MISSING)
+        if isinstance(base, torch.nn.Module):
+            for kind in ("_modules", "_parameters", "_buffers"):
+                if node.attr in base.__dict__.get(kind, ()):
+                    return base.__dict__[kind][node.attr]
+            return base.__dict__.get(node.attr, getattr(type(base), node.attr, _MISSING))
+        if isinstance(base, (types.ModuleType, type)):
+            return getattr(base, node.attr, _MISSING)
+        return _MISSING
+
+    def may_join(self, statement: ast.stmt) -> bool:
+        """Whether the statement may be part of a region, as far as its values tell."""
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and not self._is_known(node):
+                return False
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                written: Any = self.value(node.value)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                written = self.value(node.target)
+            else:
+                continue
+            if not isinstance(written, (torch.Tensor, *_PLAIN)):
+                return False
+        return True
+
+    def touches_tensors(self, statement: ast.stmt) -> bool:
+        """Whether the statement reads or makes a tensor, or calls what may."""
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name):
+                if _is_tensorial(self.value(node)):
+                    return True
+            elif isinstance(node, ast.Call) and _is_tensorial(self.value(node.func)):
+                return True
+        return False
+
+    def _is_known(self, call: ast.Call) -> bool:
+        """Whether what is called works on tensors or plain values and has no effect that is known of."""
+        callee = self.value(call.func)
+        if callee is _MISSING:
+            method = call.func.attr if isinstance(call.func, ast.Attribute) else None
+            base = self.value(call.func.value) if isinstance(call.func, ast.Attribute) else _MISSING
+            return base is _MISSING and method is not None and hasattr(torch.Tensor, method)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _LEFT_OUT:
+            return False
+        if isinstance(callee, type):
+            return callee in _PURE or (callee.__module__.startswith("torch") and hasattr(callee, "__enter__"))
+        if isinstance(callee, torch.nn.Module):
+            return True
+        if isinstance(callee, types.FunctionType) and is_own_code(callee.__code__.co_filename):
+            return True
+        if callee in _PURE if isinstance(callee, types.BuiltinFunctionType) else False:
+            return True
+        return _is_of_torch(callee) or getattr(callee, "__module__", None) == math.__name__
+
+
+def _is_of_torch(value: Any) -> bool:
+    module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
+    if not callable(value):
+        return False
+    return (isinstance(module, str) and module.split(".")[0] == "torch") or _belongs_to_tensor(value)
+
+
+def _belongs_to_tensor(value: Any) -> bool:
+    owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
+    return isinstance(owner, type) and issubclass(torch.Tensor, owner)
+
+
+def _is_tensorial(value: Any) -> bool:
+    """A tensor, a module, a few of them in a container, a function of torch's or of the person's."""
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return True
+    if isinstance(value, types.FunctionType) and is_own_code(value.__code__.co_filename):
+        return True
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(item, (torch.Tensor, torch.nn.Module)) for item in value[:8])
+    return not isinstance(value, (types.ModuleType, type)) and value is not _MISSING and _is_of_torch(value)
+
+
+def is_work(statements: Sequence[ast.stmt]) -> bool:
+    """Whether this is more than one call or operation."""
+    return sum(isinstance(node, _WORK) for item in statements for node in ast.walk(item)) >= 2
+
+
+def divide(statements: Sequence[ast.stmt], surveyed: Surveyed, apart: Callable[[ast.stmt], bool]) -> list[Segment]:
+    """The statements in order, in segments; those that `apart` names are in no region."""
+    joins = [surveyed.may_join(item) and not apart(item) for item in statements]
+    touches = [surveyed.touches_tensors(item) for item in statements]
+    segments: list[Segment] = []
+    pending: list[int] = []
+
+    def add(indices: Sequence[int], region: bool) -> None:
+        if not indices:
+            return
+        items = tuple(statements[i] for i in indices)
+        if not region and segments and not segments[-1].region:
+            items = (*segments.pop().statements, *items)
+        segments.append(Segment(statements=items, region=region))
+
+    def close() -> None:
+        inner = [i for i in pending if touches[i]]
+        if not inner:
+            add(pending, False)
+        else:
+            first, last = pending.index(inner[0]), pending.index(inner[-1]) + 1
+            add(pending[:first], False)
+            add(pending[first:last], is_work([statements[i] for i in pending[first:last]]))
+            add(pending[last:], False)
+        pending.clear()
+
+    for index in range(len(statements)):
+        if joins[index]:
+            pending.append(index)
+        else:
+            close()
+            add([index], False)
+    close()
+    return segments
+
+
+def called_functions(statement: ast.stmt, surveyed: Surveyed) -> list[types.CodeType]:
+    """The code of the person's functions that the statement calls by name."""
+    found = []
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call):
+            value = surveyed.value(node.func)
+            if isinstance(value, torch.nn.Module):
+                value = type(value).forward
+            if isinstance(value, types.FunctionType):
+                found.append(value.__code__)
+    return found

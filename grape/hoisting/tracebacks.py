@@ -1,0 +1,43 @@
+"""A traceback through a run, as the plain loop would have left it."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Collection
+
+from ..runtime.trampoline import prune_traceback
+
+__all__ = ["mend_traceback"]
+
+_offsets: dict[types.CodeType, dict[tuple[int | None, ...], list[int]]] = {}
+
+
+def mend_traceback(error: BaseException, frame: types.FrameType, codes: Collection[types.CodeType]) -> None:
+    """Make one entry of the entries of `frame` and of the run's own frame, whose code is one of `codes`.
+
+    The person's code holds every statement of a run also as written: the entry points there.
+    """
+    prune_traceback(error)
+    outer = error.__traceback__
+    if outer is None or outer.tb_frame is not frame or outer.tb_next is None:
+        return
+    inner = outer.tb_next
+    if inner.tb_frame.f_code not in codes:
+        return
+    offset = _same_place(frame.f_code, inner.tb_frame.f_code, inner.tb_lasti)
+    error.__traceback__ = types.TracebackType(
+        inner.tb_next, frame, outer.tb_lasti if offset is None else offset, inner.tb_lineno
+    )
+
+
+def _same_place(code: types.CodeType, run: types.CodeType, offset: int) -> int | None:
+    """Where `code` has the instruction that `run` has at `offset`, by its place in the source."""
+    place = list(run.co_positions())[offset // 2]
+    known = _offsets.get(code)
+    if known is None:
+        known = _offsets[code] = {}
+        for index, position in enumerate(code.co_positions()):
+            known.setdefault(position, []).append(2 * index)
+    found = known.get(place, [])
+    same = [one for one in found if code.co_code[one] == run.co_code[offset]]
+    return (same or found)[-1] if found else None

@@ -1,0 +1,54 @@
+"""For the time of a cell under ``%%grape``, the shell compiles loops so that their bodies can become regions.
+
+The compiler is the one place through which the code of a cell goes however it is run (as a cell, or by a magic below
+the first line), and where code can get objects that no syntax tree holds: nothing is added to a namespace.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["hoist_loops_of"]
+
+
+def hoist_loops_of(shell: Any) -> Callable[[], None]:
+    """Compile the cells of `shell` with their loops hoisted, until the call that is returned."""
+    compiler = shell.compile
+    original = type(compiler)
+
+    class HoistingCompiler(original):  # type: ignore[misc, valid-type]
+        """The shell's compiler. Warnings and errors of a cell are those of its plain code, which is compiled first."""
+
+        def __call__(self, source: Any, filename: str, symbol: str, **options: Any) -> Any:
+            code = super().__call__(source, filename, symbol, **options)
+            if not isinstance(source, (ast.Module, ast.Interactive)):
+                return code
+            return _hoisted(shell, source, filename, symbol, self.flags) or code
+
+    HoistingCompiler.__name__, HoistingCompiler.__qualname__ = original.__name__, original.__qualname__
+    compiler.__class__ = HoistingCompiler
+
+    def restore() -> None:
+        if type(compiler) is HoistingCompiler:
+            compiler.__class__ = original
+
+    return restore
+
+
+def _hoisted(shell: Any, tree: ast.Module | ast.Interactive, filename: str, symbol: str, flags: int) -> Any:
+    """The code with loops hoisted; None where there are none, before torch is imported, or where that fails."""
+    loops = any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(tree))
+    if not loops or "torch" not in sys.modules or shell.user_global_ns is not shell.user_ns:
+        return None
+    try:
+        from ..sessions import engine
+        from ..tracing import is_own_code
+
+        if not is_own_code(filename):
+            return None
+        return engine().hoister.compile(tree, filename, symbol, flags, shell.user_ns)
+    except Exception:  # the cell runs as written
+        return None
