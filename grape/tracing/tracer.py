@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -151,8 +151,12 @@ class Tracer(TorchDispatchMode):
         recorder = self.recorder
         if recorder is None or recorder.overflowed:
             return func(*args, **(kwargs or {}))
-        with torch._C.DisableTorchFunction():
-            return self._trace(recorder, func, args, kwargs or {})
+        try:
+            with torch._C.DisableTorchFunction():
+                return self._trace(recorder, func, args, kwargs or {})
+        except BaseException as error:
+            error.__traceback__ = _below_dispatch(error.__traceback__)
+            raise
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = recorder.before(func, args, kwargs)
@@ -169,6 +173,13 @@ class Tracer(TorchDispatchMode):
         if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
             self.on_wait(recorder, record)
         return result
+
+
+def _below_dispatch(entry: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames that a plain call of an operator does not have: the tracer's, and torch's one."""
+    while entry is not None and entry.tb_frame.f_code.co_filename.endswith((__file__, "torch/_ops.py")):
+        entry = entry.tb_next
+    return entry
 
 
 def _include(included: bool) -> None:

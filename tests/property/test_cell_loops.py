@@ -1,0 +1,42 @@
+"""Cells with random loops leave what the plain cell leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch._dynamo  # imported by the first dispatch mode in some versions; it wraps functions of torch for good
+
+from grape.sessions import close_engine, engine
+
+from .cell_loops import random_cell, run_cell
+
+PARTS = 10
+EACH = 32
+
+
+@pytest.fixture(autouse=True)
+def a_clean_engine() -> Iterator[None]:
+    yield
+    close_engine()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_hoisted_cell_leaves_what_the_plain_one_leaves(part: int) -> None:
+    replayed = 0
+    for seed in range(part * EACH, (part + 1) * EACH):
+        source = random_cell(seed)
+        plain, _ = run_cell(source, hoist=False, times=2)
+        hoisted, replays = run_cell(source, hoist=True, times=2)
+        engine().reset()
+        where = f"seed {seed}:\n{source}"
+        assert hoisted.error == plain.error, where
+        assert hoisted.printed == plain.printed, where
+        assert hoisted.names == plain.names, where
+        assert hoisted.values == plain.values, where
+        assert hoisted.shared == plain.shared, where
+        assert hoisted.random == plain.random, where
+        replayed += replays > 0
+    assert torch.is_grad_enabled()
+    assert replayed >= EACH // 5
