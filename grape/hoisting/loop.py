@@ -18,10 +18,14 @@ _OBSERVED = 2
 
 
 class Loop:
-    """What compiled code calls at a loop; see `grape.rewrite.hoisting.loops`. `may_start` says if Grape is there."""
+    """What compiled code calls at a loop; see `grape.rewrite.hoisting.loops`. `may_start` says if Grape is there.
+
+    `live`: whether the head may be worth its while.
+    """
 
     def __init__(self, may_start: Callable[[], bool]) -> None:
         self.runs: list[Run] = []
+        self.live = True
         self._may_start = may_start
         self._iterations = 0
         self._left: dict[int, Any] = {}
@@ -36,14 +40,11 @@ class Loop:
             self._cell = cell
             for run in self.runs:
                 run.forget_refusals()
-        self._iterations = min(self._iterations, _OBSERVED - 1)
-
-    @property
-    def _hopeless(self) -> bool:
-        return self._iterations > _OBSERVED and all(run.given_up for run in self.runs)
+        self._iterations = 0
+        self.live = True
 
     def _enters(self) -> bool:
-        return not self._hopeless and self._may_start()
+        return self.live and self._may_start()
 
     def _turn(self) -> bool:
         """Before each iteration: whether the head goes on."""
@@ -55,7 +56,9 @@ class Loop:
             elif self._iterations == _OBSERVED:
                 for run in self.runs:
                     run.look()
-        return not self._hopeless
+        if self._iterations > _OBSERVED and all([run.given_up for run in self.runs]):
+            self.live = False
+        return self.live
 
     # -- for ---------------------------------------------------------------------------------------------------------
 
@@ -130,6 +133,8 @@ class _Iterable:
 
 class _Inert:
     """What a loop is in another process, where code was sent: the plain loop."""
+
+    live = False
 
     def __init__(self) -> None:
         self._left: dict[int, Any] = {}

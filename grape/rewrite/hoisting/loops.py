@@ -16,7 +16,8 @@
             body
 
 The head may end at any iteration, so that a loop without tensors runs as written, at its own speed. A `break` of the
-person's leaves both and skips the ``else`` of both.
+person's leaves both and skips the ``else`` of both. A loop inside a loop stands once more as written, under
+``if <loop>.live``, because it is entered often.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from .statements import is_left_alone, may_run
 
 __all__ = ["Hoisted", "LoopSource", "RunSource", "hoist_loops"]
 
-_DEPTH = 3
-"""Each level of a nest stands twice in the compiled code; what lies deeper is hoisted, what lies around it is not."""
+_DEPTH = 2
+"""Each level of a nest multiplies the compiled code: the loops deepest inside are hoisted, and those around them."""
 _WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Compare)
 
 
@@ -117,16 +118,15 @@ class _Hoister:
     def loop(self, node: ast.For | ast.While) -> ast.stmt:
         if is_left_alone(node):
             return node
-        outermost = self._changing is None
-        if outermost:
-            self._changing = frozenset(names_of([node]).stores)
+        if self._changing is not None:
+            return self._loop(node, inner=True)
+        self._changing = frozenset(names_of([node]).stores)
         try:
-            return self._loop(node)
+            return self._loop(node, inner=False)
         finally:
-            if outermost:
-                self._changing = None
+            self._changing = None
 
-    def _loop(self, node: ast.For | ast.While) -> ast.stmt:
+    def _loop(self, node: ast.For | ast.While, *, inner: bool) -> ast.stmt:
         plain = copy.copy(node)
         plain.body = self.block(node.body)
         plain.orelse = self.block(node.orelse)
@@ -142,9 +142,10 @@ class _Hoister:
             del self.loops[number:], self.runs[first:]
             return plain
         self.loops[number] = LoopSource(key=key, line=node.lineno, runs=runs)
-        if isinstance(plain, ast.For):
-            return _for(plain, head, number)
-        return _while(plain, head, number)
+        made = _for(plain, head, number) if isinstance(plain, ast.For) else _while(plain, head, number)
+        if not inner:
+            return made
+        return ast.copy_location(ast.If(attribute_of(LOOP, number, "live", node), [made], [plain]), node)
 
     def _parts(self, statements: Sequence[ast.stmt], loop: int, line: int) -> list[ast.stmt]:
         """A block of the head: its runs handed over, everything else in its place."""
