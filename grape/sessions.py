@@ -114,10 +114,20 @@ class Engine:
         for region in chosen:
             region.release()
         if self.session is None:
-            self.interceptor.settle()
+            self.settle()
         if not chosen:
             return "nothing to undo: no graph is applied"
         return "undone: " + ", ".join(f"{region.name} at {region.at}" for region in chosen) + " runs eagerly again"
+
+    def adopt(self, namespace: Mapping[str, Any]) -> None:
+        """Make candidates of the functions in `namespace`, and of the bodies of their loops."""
+        self.hoister.adopt(namespace)
+        self.interceptor.adopt(namespace)
+
+    def settle(self) -> None:
+        """No cell runs: give everything back that replays nothing."""
+        self.interceptor.settle()
+        self.hoister.settle()
 
     def reset(self) -> str:
         """Forget every region and release every graph."""
@@ -235,7 +245,7 @@ class Session:
             region.begin_run()
         enforce_budget(situation)
         owner.interceptor.install()
-        owner.interceptor.adopt(self.namespace)
+        owner.adopt(self.namespace)
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.outside = self._outside
         if owner.traced.get(cell.source) is None:
@@ -250,7 +260,7 @@ class Session:
     def statement_boundary(self) -> None:
         """A top-level statement ended: functions that it defined become candidates."""
         if self._engine is not None:
-            self._engine.interceptor.adopt(self.namespace)
+            self._engine.adopt(self.namespace)
             if self._outside.overflowed:
                 self._engine.situation.tracer.leave()
 
@@ -264,7 +274,7 @@ class Session:
         owner.situation.progress = lambda text: None
         owner.situation.tracer.leave()
         owner.interceptor.outside = None
-        owner.interceptor.settle()
+        owner.settle()
         owner.session = None
         return owner
 

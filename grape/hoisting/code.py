@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import types
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..rewrite.hoisting import mark_of
 
-__all__ = ["compile_quietly", "eager_code", "pure_function", "with_objects"]
-
-_NAME = "<module>"
+__all__ = ["compile_quietly", "eager_code", "pure_code", "with_objects"]
 
 
 def compile_quietly(tree: ast.AST, filename: str, mode: str, flags: int) -> types.CodeType:
@@ -46,30 +44,43 @@ def eager_code(statements: Sequence[ast.stmt], stores: Sequence[str], filename: 
     return _function_code([], body, filename, flags)
 
 
-def pure_function(
+def pure_code(
     statements: Sequence[ast.stmt],
     inputs: Sequence[str],
+    constants: Sequence[str],
     outputs: Sequence[str],
     filename: str,
     flags: int,
-    namespace: Mapping[str, Any],
-) -> types.FunctionType:
-    """The statements as a function of `inputs` that returns the tuple of `outputs`; other names are globals."""
+    name: str,
+) -> types.CodeType:
+    """The statements as a function of `inputs`, in a closure over `constants`, that returns the tuple of `outputs`."""
     last = statements[-1]
-    values: list[ast.expr] = [ast.Name(name, ast.Load()) for name in outputs]
+    values: list[ast.expr] = [ast.Name(output, ast.Load()) for output in outputs]
     returned = ast.copy_location(ast.Return(ast.Tuple(values, ast.Load())), last)
-    code = _function_code(inputs, [*statements, ast.fix_missing_locations(returned)], filename, flags)
-    assert isinstance(namespace, dict)
-    return types.FunctionType(code, namespace, _NAME)
+    return _function_code(inputs, [*statements, returned], filename, flags, name, constants)
 
 
-def _function_code(arguments: Sequence[str], body: Sequence[ast.stmt], filename: str, flags: int) -> types.CodeType:
-    first = body[0]
+def _function_code(
+    arguments: Sequence[str],
+    body: Sequence[ast.stmt],
+    filename: str,
+    flags: int,
+    name: str = "<module>",
+    around: Sequence[str] = (),
+) -> types.CodeType:
+    inner = _definition(arguments, body, body[0])
+    outer = ast.fix_missing_locations(ast.Module([_definition(around, [inner], body[0])], []))
+    code = _nested(_nested(compile_quietly(outer, filename, "exec", flags)))
+    return code.replace(co_name=name.rpartition(".")[2], co_qualname=name)
+
+
+def _definition(arguments: Sequence[str], body: Sequence[ast.stmt], at: ast.stmt) -> ast.stmt:
     parameters = ast.arguments([], [ast.arg(name) for name in arguments], None, [], [], None, [])
-    function = ast.copy_location(ast.FunctionDef("run", parameters, list(body), []), first)
+    function = ast.FunctionDef("run", parameters, list(body), [])
     if hasattr(function, "type_params"):
         function.type_params = []
-    module = ast.fix_missing_locations(ast.Module([function], []))
-    outer = compile_quietly(module, filename, "exec", flags)
-    code = next(constant for constant in outer.co_consts if isinstance(constant, types.CodeType))
-    return code.replace(co_name=_NAME, co_qualname=_NAME)
+    return ast.copy_location(function, at)
+
+
+def _nested(code: types.CodeType) -> types.CodeType:
+    return next(constant for constant in code.co_consts if isinstance(constant, types.CodeType))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import linecache
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..model import Position
-from ..rewrite.hoisting import LOOP, LoopSource, RunSource, hoist_loops
+from ..rewrite.hoisting import LOOP, Hoisted, hoist_loops
 from ..runtime import Interceptor, Situation
-from ..runtime.intercept import last_line
+from ..runtime.intercept import candidates, compiles, last_line
 from ..runtime.trampoline import written_code
 from .code import compile_quietly, with_objects
+from .functions import hoisted_function, loops_in
 from .loop import Loop
 from .run import Run
 
@@ -27,8 +28,9 @@ class Hoister:
         self.situation = situation
         self.interceptor = interceptor
         self.name_of = name_of
-        self.namespace: dict[str, Any] = {}
-        self._loops: dict[str, Loop] = {}
+        self._loops: dict[tuple[str, str], Loop] = {}
+        self._codes: dict[tuple[types.CodeType, str], types.CodeType | None] = {}
+        self._functions: dict[int, tuple[types.FunctionType, types.CodeType, types.CodeType]] = {}
 
     def compile(
         self, tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, Any]
@@ -45,31 +47,72 @@ class Hoister:
             ast.Module(list(hoisted.body), []) if isinstance(tree, ast.Module) else ast.Interactive(list(hoisted.body))
         )
         code = compile_quietly(ast.fix_missing_locations(new), filename, mode, flags)
-        self.namespace = namespace
-        cell = "".join(linecache.getlines(filename))
-        loops = [self._loop(source, hoisted.runs) for source in hoisted.loops]
-        runs: dict[int, Run] = {}
-        for source, loop in zip(hoisted.loops, loops, strict=True):
-            loop.begin(cell)
-            for number, run in zip(source.runs, loop.runs, strict=True):
-                run.begin(filename, flags)
-                runs[number] = run
-        return with_objects(code, lambda kind, number: loops[number] if kind == LOOP else runs[number])
+        find = self._objects(hoisted, namespace, filename, flags, "".join(linecache.getlines(filename)))
+        return with_objects(code, find)
 
-    def _loop(self, source: LoopSource, runs: Sequence[RunSource]) -> Loop:
-        loop = self._loops.get(source.key)
-        if loop is None:
-            loop = self._loops[source.key] = Loop(self._may_start)
-            loop.runs = [Run(self, runs[number]) for number in source.runs]
-        return loop
+    def adopt(self, namespace: Mapping[str, Any]) -> None:
+        """Give the person's functions in `namespace` code whose loops are hoisted, where their source is at hand."""
+        if compiles(namespace):
+            return
+        for function in candidates(namespace):
+            code = function.__code__
+            if id(function) in self._functions or written_code(function) is not code or code.co_freevars:
+                continue
+            hoisted = self._hoisted(function)
+            if hoisted is not None:
+                self._functions[id(function)] = (function, code, hoisted)
+                function.__code__ = hoisted
+
+    def settle(self) -> None:
+        """The cell is over: functions whose loops replay nothing get their own code back."""
+        for function, code, hoisted in list(self._functions.values()):
+            if not any(loop.replays for loop in loops_in(hoisted)):
+                self._give_back(function, code, hoisted)
 
     def forget(self) -> None:
-        """Forget every loop: the next cell starts anew."""
+        """Give every function its own code back and forget every loop."""
+        for held in list(self._functions.values()):
+            self._give_back(*held)
         for loop in self._loops.values():
             for run in loop.runs:
-                run.live, run.given_up, run.parts = False, True, []
+                run.forget()
         self._loops.clear()
-        self.namespace = {}
+        self._codes.clear()
+
+    def _give_back(self, function: types.FunctionType, code: types.CodeType, hoisted: types.CodeType) -> None:
+        if function.__code__ is hoisted:  # else somebody has given it other code, or a trampoline holds it
+            function.__code__ = code
+            self._functions.pop(id(function), None)
+
+    def _hoisted(self, function: types.FunctionType) -> types.CodeType | None:
+        code = function.__code__
+        key = (code, code.co_filename)
+        if key not in self._codes:
+            made = hoisted_function(code)
+            if made is not None:
+                hoisted, new, flags, cell = made
+                new = with_objects(new, self._objects(hoisted, function.__globals__, code.co_filename, flags, cell))
+                self._codes[key] = new
+            else:
+                self._codes[key] = None
+        return self._codes[key]
+
+    def _objects(
+        self, hoisted: Hoisted, namespace: dict[str, Any], filename: str, flags: int, cell: str
+    ) -> Callable[[str, int], object]:
+        """Finds the loops and runs of `hoisted`, known from before or new, by their numbers."""
+        loops: list[Loop] = []
+        runs: dict[int, Run] = {}
+        for source in hoisted.loops:
+            loop = self._loops.get((filename if source.local else "", source.key))
+            if loop is None:
+                loop = Loop(self._may_start)
+                loop.runs = [Run(self, hoisted.runs[number]) for number in source.runs]
+                self._loops[filename if source.local else "", source.key] = loop
+            loop.begin(namespace, filename, flags, cell)
+            loops.append(loop)
+            runs.update(zip(source.runs, loop.runs, strict=True))
+        return lambda kind, number: loops[number] if kind == LOOP else runs[number]
 
     def runs_of(self, run: Run) -> list[Run]:
         """The runs of the loop that `run` belongs to."""
@@ -80,8 +123,8 @@ class Hoister:
         """Whether this thread is the one that meets Grape."""
         return self.interceptor.is_here
 
-    def _may_start(self) -> bool:
-        return self.situation.observing and self.interceptor.is_here
+    def _may_start(self, loop: Loop) -> bool:
+        return self.interceptor.is_here and (self.situation.observing or loop.replays)
 
     def replays(self, callables: Sequence[Any]) -> bool:
         """Whether one of these modules or functions is a region that replays graphs."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.trampoline import prune_traceback
@@ -23,7 +25,7 @@ class Loop:
     `live`: whether the head may be worth its while.
     """
 
-    def __init__(self, may_start: Callable[[], bool]) -> None:
+    def __init__(self, may_start: Callable[[Loop], bool]) -> None:
         self.runs: list[Run] = []
         self.live = True
         self._may_start = may_start
@@ -34,31 +36,44 @@ class Loop:
     def __reduce__(self) -> Any:
         return _Inert, ()
 
-    def begin(self, cell: str) -> None:
-        """The cell, with this source, runs once more: what was hopeless may not be."""
-        if cell != self._cell:
-            self._cell = cell
-            for run in self.runs:
+    def begin(self, namespace: dict[str, Any], filename: str, flags: int, cell: str) -> None:
+        """The code was compiled once more, in a cell with the source `cell`: what was hopeless may not be."""
+        changed, self._cell = cell != self._cell, cell
+        for run in self.runs:
+            if changed:
                 run.forget_refusals()
-        self._iterations = 0
+            run.begin(namespace, filename, flags)
         self.live = True
+        self._iterations = _OBSERVED + 1 if any(run.live for run in self.runs) else 0
 
     def _enters(self) -> bool:
-        return self.live and self._may_start()
+        return self.live and self._may_start(self)
+
+    @property
+    def replays(self) -> bool:
+        """Whether a region of its body has graphs."""
+        return any(part.region is not None and part.region.entries for run in self.runs for part in run.regions)
 
     def _turn(self) -> bool:
-        """Before each iteration: whether the head goes on."""
+        """Before each iteration, called from a function that the person's code called: whether the head goes on."""
         if self._iterations <= _OBSERVED:
             self._iterations += 1
-            if self._iterations == _OBSERVED + 1:
-                for run in self.runs:
-                    run.arm()
-            elif self._iterations == _OBSERVED:
-                for run in self.runs:
-                    run.look()
+            if self._iterations >= _OBSERVED:
+                self._show(sys._getframe(2))
         if self._iterations > _OBSERVED and all([run.given_up for run in self.runs]):
             self.live = False
         return self.live
+
+    def _show(self, frame: FrameType) -> None:
+        """Show the runs what the names of the person's code hold."""
+        for run in self.runs:
+            values: Mapping[str, Any] = run.namespace
+            if run.source.local is not None:
+                local = frame.f_locals
+                values = run.seen(local)
+                if type(local) is dict:
+                    local.clear()  # until 3.13 a copy, which would keep what it holds alive
+            (run.look if self._iterations == _OBSERVED else run.arm)(values)
 
     # -- for ---------------------------------------------------------------------------------------------------------
 

@@ -1,22 +1,19 @@
-"""A run of statements of a loop body while the cell runs: its segments, and the regions that some of them are."""
+"""A run of statements of a loop body while the cell runs: divided into regions and statements that stay eager."""
 
 from __future__ import annotations
 
 import ast
 import sys
 import types
+from collections import ChainMap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ..model import Position, Refused
-from ..rewrite.hoisting import RunSource
-from ..rewrite.hoisting.names import names_of
-from ..runtime import Region
-from ..runtime.observer import NO_WORK
-from .code import eager_code, pure_function
-from .survey import Segment, Surveyed, called_functions, divide
-from .tracebacks import mend_traceback
+from ..model import Refused
+from ..rewrite.hoisting import RunSource, names_of
+from .parts import Part, RegionPart
+from .survey import Surveyed, divide
+from .tracebacks import frame_of_run, mend_traceback
 
 if TYPE_CHECKING:
     from .hoister import Hoister
@@ -36,6 +33,7 @@ class Run:
         self.given_up = False
         self.source = source
         self.hoister = hoister
+        self.namespace: dict[str, Any] = {}
         self.filename = ""
         self.flags = 0
         self.codes: set[types.CodeType] = set()
@@ -44,56 +42,63 @@ class Run:
         self._splits = 0
         self._plain: dict[str, Any] = {}
         self._names = names_of(source.statements)
+        self._values: dict[str, Any] = {}
+        self._partial: dict[str, Any] = {}
 
     def __reduce__(self) -> Any:
         return _Inert, ()
 
     @property
-    def namespace(self) -> dict[str, Any]:
-        """The globals of the cell."""
-        return self.hoister.namespace
+    def name(self) -> str:
+        """The name of the code that holds the loop."""
+        return self.source.local.function if self.source.local is not None else "<module>"
 
-    def begin(self, filename: str, flags: int) -> None:
-        """The cell is compiled, maybe once more, under this file name."""
-        self.filename, self.flags = filename, flags
-        self.codes.clear()
-        self.given_up = False
+    @property
+    def regions(self) -> list[RegionPart]:
+        """The parts that are regions still, as far as the run has noticed."""
+        return [part for part in self.parts if isinstance(part, RegionPart) and not part.ended]
+
+    def begin(self, namespace: dict[str, Any], filename: str, flags: int) -> None:
+        """The code is compiled, maybe once more, under this file name, to run with these globals."""
+        self.namespace, self.filename, self.flags = namespace, filename, flags
         for part in self.parts:
             part.begin()
-        self.live = False
+        self.live = bool(self.regions)
+        self.given_up = False
 
     def forget_refusals(self) -> None:
         """The cell around the loop was changed: what was refused may not be now."""
-        if any(isinstance(part, RegionPart) and part.ended for part in self.parts):
-            self.parts, self._splits = [], 0
+        if len(self.regions) < sum(isinstance(part, RegionPart) for part in self.parts):
+            self.parts, self._splits, self.live = [], 0, False
             self._apart.clear()
+
+    def forget(self) -> None:
+        """Run as written from now on."""
+        self.live, self.given_up, self.parts = False, True, []
 
     # -- before it is handed over ------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def look(self, values: Mapping[str, Any]) -> None:
         """An iteration has run as written: note the numbers and strings that its names hold."""
-        self._plain = self._numbers()
+        self._plain = self._numbers(values)
 
-    def arm(self) -> None:
+    def arm(self, values: Mapping[str, Any]) -> None:
         """One more has run: decide what may become a region."""
-        now = self._numbers()
+        now = self._numbers(values)
         changing = {name for name in self.source.changing if name in now and now[name] != self._plain.get(name)}
         self._plain = {}
-        surveyed = Surveyed(self.namespace)
+        surveyed = Surveyed(values)
         for statement in self.source.statements:
             names = names_of([statement])
             if changing.intersection((*names.reads, *names.stores)) and not surveyed.touches_tensors(statement):
                 self._apart.add(statement)
-        if not self.parts:
-            self._divide(surveyed)
-        elif any(isinstance(part, RegionPart) and part.usable for part in self.parts):
-            self.live = True
+        self._divide(surveyed)
         self.given_up = not self.live
 
-    def _numbers(self) -> dict[str, Any]:
+    def _numbers(self, values: Mapping[str, Any]) -> dict[str, Any]:
         found = {}
         for name in (*self._names.reads, *self._names.stores):
-            value = self.namespace.get(name)
+            value = values.get(name)
             if isinstance(value, _PLAIN):
                 found[name] = (type(value), repr(value) if isinstance(value, (float, complex)) else value)
         return found
@@ -102,214 +107,95 @@ class Run:
         segments = divide(self.source.statements, surveyed, self._apart.__contains__)
         several = sum(segment.region for segment in segments) > 1 or len(self.hoister.runs_of(self)) > 1
         parts: list[Part] = []
-        kept = {part.segment.statements: part for part in self.parts}
+        known = {part.segment.statements: part for part in self.parts}
         for segment in segments:
-            part = kept.get(segment.statements)
+            part = known.get(segment.statements)
             if part is None:
                 part = RegionPart(self, segment, several) if segment.region else Part(self, segment)
             if isinstance(part, RegionPart) and part.serves_elsewhere(surveyed):
                 part = Part(self, segment)
             parts.append(part)
-        self.parts = parts
-        self.live = any(isinstance(part, RegionPart) and part.usable for part in parts)
+        self.parts = parts if self._fits(parts) else []
+        self.live = bool(self.regions)
+
+    def _fits(self, parts: list[Part]) -> bool:
+        """Whether each part of a function's run is given all that it takes."""
+        if self.source.local is None:
+            return True
+        bound = set(self.source.local.inputs)
+        for part in parts:
+            if not bound.issuperset(part.first):
+                return False
+            bound.update(part.outputs)
+        return bound.issuperset(self.source.local.outputs)
 
     # -- called by the person's code ---------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Run the statements once."""
+    def run(self, *arguments: Any) -> tuple[Any, ...]:
+        """Run the statements once. A function's run takes and returns the values of its names."""
+        local = self.source.local
+        values = self.namespace
+        if local is not None:
+            values = dict(zip(local.inputs, arguments, strict=True))
         here = self.hoister.in_charge
         self.live = False  # code that comes here again while this runs takes the statements as written
         try:
             for part in self.parts:
                 if here:
-                    part.run()
+                    part.run(values)
                 else:
-                    part.run_eagerly()
+                    part.run_eagerly(values)
+        except BaseException:
+            self._values = values
+            raise
         finally:
             self.live = True
         if here:
-            self._learn()
+            self._learn(values)
+        return tuple([values[name] for name in local.outputs]) if local is not None else ()
 
     def mend(self) -> None:
         """Called where the run raised: the traceback becomes that of the plain statements."""
         error = sys.exception()
-        if error is not None:
-            mend_traceback(error, sys._getframe(1), self.codes)
+        values, self._values = self._values, {}
+        if error is None:
+            return
+        frame = sys._getframe(1)
+        if self.source.local is not None:
+            inner = frame_of_run(error, self.codes)
+            self._partial = {**values, **(inner.f_locals if inner is not None else {})}
+        mend_traceback(error, frame, self.codes)
 
-    def _learn(self) -> None:
-        for part in self.parts:
-            if isinstance(part, RegionPart) and not part.ended and part.refusal is not None:
-                self._after_refusal(part, part.refusal)
+    def has(self, name: str) -> bool:
+        """After `mend`: whether a function's name was bound when the run raised."""
+        return name in self._partial
+
+    def take(self, name: str) -> Any:
+        """After `mend`: the value of a function's name when the run raised."""
+        return self._partial.pop(name)
+
+    def _learn(self, values: Mapping[str, Any]) -> None:
+        for part in self.regions:
+            if part.refusal is not None:
+                self._after_refusal(part, part.refusal, values)
                 return
 
-    def _after_refusal(self, part: RegionPart, refused: Refused) -> None:
+    def _after_refusal(self, part: RegionPart, refused: Refused, values: Mapping[str, Any]) -> None:
         """Split the run at the statement that the region was refused for; without one the part runs as written."""
         part.ended = True
-        culprits = part.culprits(refused)
+        surveyed = Surveyed(self.seen(values))
+        culprits = part.culprits(refused, surveyed)
         if culprits and len(culprits) < len(part.segment.statements) and self._splits < MAX_SPLITS:
             self._splits += 1
             self._apart.update(culprits)
-            self._divide(Surveyed(self.namespace))
+            self._divide(surveyed)
         else:
-            self.live = any(isinstance(p, RegionPart) and p.usable for p in self.parts)
-        if not self.live:
-            self.given_up = True
+            self.live = bool(self.regions)
+        self.given_up = not self.live
 
-
-class Part:
-    """Statements that run as written."""
-
-    def __init__(self, run: Run, segment: Segment) -> None:
-        self.owner = run
-        self.segment = segment
-        self.names = names_of(segment.statements)
-        self._code: types.CodeType | None = None
-
-    def begin(self) -> None:
-        """The cell was compiled anew: so is this, for its file name."""
-        self._code = None
-
-    def run(self) -> None:
-        self.run_eagerly()
-
-    def run_eagerly(self) -> None:
-        """Run the statements as the cell would: with its names."""
-        run = self.owner
-        if self._code is None:
-            self._code = eager_code(self.segment.statements, tuple(self.names.stores), run.filename, run.flags)
-            run.codes.add(self._code)
-        types.FunctionType(self._code, run.namespace)()
-
-
-class RegionPart(Part):
-    """Statements that are a region: a function of the names that change, whose result is what they bind."""
-
-    def __init__(self, run: Run, segment: Segment, several: bool) -> None:
-        super().__init__(run, segment)
-        self.ended = False
-        self.region: Region | None = None
-        self._several = several
-        self._inputs: tuple[str, ...] = ()
-        self._outputs = tuple(self.names.stores)
-        self._pure: types.FunctionType | None = None
-        self._fresh: tuple[Any, ...] | None = None
-
-    @property
-    def usable(self) -> bool:
-        """Whether it is a region still, as far as its run has noticed."""
-        return not self.ended
-
-    @property
-    def refusal(self) -> Refused | None:
-        """Why its region was refused."""
-        return self.region.refused if self.region is not None else None
-
-    def begin(self) -> None:
-        super().begin()
-        if self.region is not None and self.region.refused is None:
-            self.region.at = self._position()
-
-    def serves_elsewhere(self, surveyed: Surveyed) -> bool:
-        """Whether a module or function that this calls replays graphs already, and this does not."""
-        if self.region is not None and self.region.entries:
-            return False
-        called = [
-            surveyed.value(node.func)
-            for item in self.segment.statements
-            for node in ast.walk(item)
-            if isinstance(node, ast.Call)
-        ]
-        return self.owner.hoister.replays(called)
-
-    def run(self) -> None:
-        region = self.region
-        if region is None:
-            region = self._make()
-        names = self.owner.namespace
-        try:
-            arguments = tuple([names[name] for name in self._inputs])
-        except KeyError:
-            self.run_eagerly()
-            return
-        self._fresh = arguments
-        try:
-            results = self.owner.hoister.interceptor.enter(region, arguments)
-        finally:
-            self._fresh = None
-        for name, value in zip(self._outputs, results, strict=True):
-            if names.get(name) is not value:
-                names[name] = value
-
-    def call(self, *arguments: Any) -> tuple[Any, ...]:
-        """The region's function. For the cell's own values it runs in the cell's names, else it touches none."""
-        fresh, self._fresh = self._fresh, None
-        if fresh is None or len(fresh) != len(arguments) or any(map(_is_other, fresh, arguments)):
-            assert self._pure is not None
-            return self._pure(*arguments)  # type: ignore[no-any-return]
-        self.run_eagerly()
-        names = self.owner.namespace
-        return tuple([names.get(name) for name in self._outputs])
-
-    def _make(self) -> Region:
-        run, names = self.owner, self.names
-        first = dict(names.first)
-        for name in self._outputs:
-            if name not in names.sure:
-                first.setdefault(name)
-        changing = run.source.changing
-        self._inputs = tuple(name for name in first if name in changing or _varies(run.namespace.get(name)))
-        self._pure = pure_function(
-            self.segment.statements, self._inputs, self._outputs, run.filename, run.flags, run.namespace
-        )
-        last = self.segment.statements[-1]
-        title = f"loop at line {run.source.loop_line}"
-        at = self._position()
-        if self._several:
-            title += f", line {at.line}"
-        self.region = Region(run.hoister.situation, self.call, self._pure, title, at, last.end_lineno)
-        run.hoister.interceptor.hoisted.append(self.region)
-        return self.region
-
-    def _position(self) -> Position:
-        line = self.segment.statements[0].lineno
-        file = self.owner.hoister.name_of(self.owner.filename)
-        return Position(file=file, line=line, function="<module>")
-
-    def culprits(self, refused: Refused) -> list[ast.stmt]:
-        """The statements that the refusal is about, where it tells."""
-        if refused.why == NO_WORK:
-            return []
-        statements, at = self.segment.statements, refused.at
-        if refused.code == "GR403" and self.region is not None and at == self.region.at:
-            index = _argument(refused.why)
-            name = self._inputs[index] if index is not None and index < len(self._inputs) else None
-            return [item for item in statements if name in names_of([item]).reads]
-        if at is None or (self.region is not None and at is self.region.at):
-            return []
-        hoister = self.owner.hoister
-        if at.file == hoister.name_of(self.owner.filename):
-            found = [item for item in statements if item.lineno <= at.line <= (item.end_lineno or item.lineno)]
-            if found:
-                return found
-        surveyed = Surveyed(self.owner.namespace)
-        return [
-            item for item in statements if any(hoister.holds(code, at) for code in called_functions(item, surveyed))
-        ]
-
-
-def _is_other(one: object, other: object) -> bool:
-    return one is not other
-
-
-def _varies(value: Any) -> bool:
-    """A tensor that the loop does not bind may still be another one when the cell runs again."""
-    return type(value) is torch.Tensor
-
-
-def _argument(why: str) -> int | None:
-    """The number of the argument that `Region` names in a refusal for a changing value."""
-    inside = why.partition("`args[0][")[2].partition("]")[0]
-    return int(inside) if inside.isdigit() else None
+    def seen(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the statements can name where `values` are the names of their own scope."""
+        return values if values is self.namespace else ChainMap(dict(values), self.namespace)
 
 
 class _Inert:

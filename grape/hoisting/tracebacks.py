@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from ..runtime.trampoline import prune_traceback
 
-__all__ = ["mend_traceback"]
+__all__ = ["frame_of_run", "mend_traceback"]
 
 _offsets: dict[types.CodeType, dict[tuple[int | None, ...], list[int]]] = {}
 
@@ -28,6 +28,14 @@ def mend_traceback(error: BaseException, frame: types.FrameType, codes: Collecti
     error.__traceback__ = types.TracebackType(
         inner.tb_next, frame, outer.tb_lasti if offset is None else offset, inner.tb_lineno
     )
+
+
+def frame_of_run(error: BaseException, codes: Collection[types.CodeType]) -> types.FrameType | None:
+    """The frame of the run, whose code is one of `codes`, that the exception came through."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code not in codes:
+        entry = entry.tb_next
+    return entry.tb_frame if entry is not None else None
 
 
 def _same_place(code: types.CodeType, run: types.CodeType, offset: int) -> int | None:

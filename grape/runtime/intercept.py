@@ -26,7 +26,7 @@ from .region import Region, Situation
 from .slots import watch_streams
 from .trampoline import Trampoline, prune_traceback
 
-__all__ = ["Interceptor", "last_line"]
+__all__ = ["Interceptor", "candidates", "compiles", "last_line"]
 
 LOOPS = 24
 _REGION_CALL = Region.call.__code__
@@ -114,13 +114,13 @@ class Interceptor:
         read the code of a trampoline. Modules stay candidates.
         """
         self._namespace = namespace
-        self.situation.predictor.allowed = not _compiles(namespace)
+        self.situation.predictor.allowed = not compiles(namespace)
         if not self.situation.predictor.allowed:
             self.situation.predictor.forget()
             for trampoline in list(self._trampolines.values()):
                 self._give_back(trampoline)
             return
-        for function in _candidates(namespace):
+        for function in candidates(namespace):
             if id(function) not in self._trampolines:
                 self._take_over(function)
 
@@ -326,7 +326,7 @@ def _same_binding(one: Trampoline, other: Trampoline) -> bool:
     return simple and a.__globals__ is b.__globals__
 
 
-def _compiles(namespace: Mapping[str, Any]) -> bool:
+def compiles(namespace: Mapping[str, Any]) -> bool:
     """True where a function, a method or a module in `namespace` goes through `torch.compile`."""
     for value in list(namespace.values()):
         members = list(vars(value).values()) if isinstance(value, type) and value.__module__ == "__main__" else [value]
@@ -349,7 +349,8 @@ def last_line(code: types.CodeType) -> int:
     return max([code.co_firstlineno, *lines, *nested])
 
 
-def _candidates(namespace: Mapping[str, Any]) -> Iterator[types.FunctionType]:
+def candidates(namespace: Mapping[str, Any]) -> Iterator[types.FunctionType]:
+    """The functions in `namespace` that the person wrote, and methods of their classes."""
     for value in list(namespace.values()):
         if isinstance(value, types.FunctionType):
             if _is_candidate(value):

@@ -144,15 +144,40 @@ def random_cell(seed: int) -> str:
     return "\n".join([*lines, "print('done')"]) + "\n"
 
 
+def random_function_cell(seed: int) -> str:
+    """A cell with a function that holds one loop, and calls of it. What it raises, its own code catches."""
+    choice = random.Random(seed)
+    body = _loop(choice)
+    names = sorted(
+        {*"abcnkemghsuvrfiqzjx", "others", "first", "parts", "shape", "pair", "view", "total", "name", "root"}
+    )
+    unbound = [name for name in names if name not in "abcnk"]
+    lines = [
+        "import contextlib, math",
+        "def work(a, b, c, n, k):",
+        f"    {' = '.join(unbound)} = None",
+        "    low = high = same = temporary = scale = j = rest = None",
+        "    for _ in range(1):",
+        "        try:",
+        *["            " + line for line in body if "import" not in line and "del " not in line],
+        "        except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError) as error:",
+        "            log.append((type(error).__name__, str(error)))",
+        f"    return [{', '.join([*names, 'low', 'high', 'same', 'scale', 'j', 'rest'])}]",
+        "results = []",
+        "for call in range(4):",
+        "    results.append(work(a.clone(), b.clone(), c.clone(), n, k))",
+        "print('done')",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _loop(choice: random.Random) -> list[str]:
     head = choice.choice(HEADS)
     body = _block(choice, choice.randint(2, 6), 0)
-    if head == "while n < 20:":
-        body = [*body, "n += 1"] if "continue" not in "".join(body) else ["n += 1", *body]
-    elif choice.random() < 0.5 and "n" not in head.split():
-        body = ["n += 1", *body]
+    if head == "while n < 20:" or (choice.random() < 0.5 and "n" not in head.split()):
+        body = ["n += 1", *body]  # first, so that no `continue` keeps the loop running
     if choice.random() < 0.25:
-        body.insert(choice.randint(0, len(body)), choice.choice(ENDS))
+        body.insert(choice.randint(1, len(body)), choice.choice(ENDS))
     tail = ["else:", "    print('else', n)"] if choice.random() < 0.3 else []
     return [head, *["    " + line for line in body], *tail]
 
@@ -234,6 +259,7 @@ def run_cell(source: str, *, hoist: bool, times: int) -> tuple[Outcome, int]:
                     tree = ast.Module([statement], [])
                     code = compile(tree, filename, "exec")
                     if hoist:
+                        session.statement_boundary()
                         code = engine().hoister.compile(tree, filename, "exec", 0, namespace) or code
                     exec(code, namespace)
                 error = None

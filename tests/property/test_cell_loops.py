@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch._dynamo  # imported by the first dispatch mode in some versions; it
 
 from grape.sessions import close_engine, engine
 
-from .cell_loops import random_cell, run_cell
+from .cell_loops import random_cell, random_function_cell, run_cell
 
 PARTS = 10
 EACH = 32
@@ -23,10 +23,11 @@ def a_clean_engine() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_hoisted_cell_leaves_what_the_plain_one_leaves(part: int) -> None:
+@pytest.mark.parametrize("make", [random_cell, random_function_cell])
+def test_a_hoisted_cell_leaves_what_the_plain_one_leaves(make: Callable[[int], str], part: int) -> None:
     replayed = 0
     for seed in range(part * EACH, (part + 1) * EACH):
-        source = random_cell(seed)
+        source = make(seed)
         plain, _ = run_cell(source, hoist=False, times=2)
         hoisted, replays = run_cell(source, hoist=True, times=2)
         engine().reset()

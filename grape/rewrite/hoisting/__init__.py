@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from .loops import Hoisted, LoopSource, RunSource, hoist_loops
+from .loops import Hoisted, LoopSource, RunSource, hoist_function, hoist_loops
 from .marks import LOOP, RUN, mark_of
+from .names import names_of
+from .scopes import LocalNames
 
-__all__ = ["LOOP", "RUN", "Hoisted", "LoopSource", "RunSource", "hoist_loops", "mark_of"]
+__all__ = [
+    "LOOP",
+    "RUN",
+    "Hoisted",
+    "LocalNames",
+    "LoopSource",
+    "RunSource",
+    "hoist_function",
+    "hoist_loops",
+    "mark_of",
+    "names_of",
+]

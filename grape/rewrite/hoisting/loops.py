@@ -29,9 +29,10 @@ from dataclasses import dataclass
 
 from .marks import LOOP, RUN, attribute_of, call_of
 from .names import names_of
+from .scopes import FunctionScope, LocalNames
 from .statements import is_left_alone, may_run
 
-__all__ = ["Hoisted", "LoopSource", "RunSource", "hoist_loops"]
+__all__ = ["Hoisted", "LoopSource", "RunSource", "hoist_function", "hoist_loops"]
 
 _DEPTH = 2
 """Each level of a nest multiplies the compiled code: the loops deepest inside are hoisted, and those around them."""
@@ -40,30 +41,54 @@ _WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Compare)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSource:
-    """Consecutive statements of a loop body. `changing`: names that the outermost loop around them binds."""
+    """Consecutive statements of a loop body. `changing`: names that the outermost loop around them binds.
+
+    In a function `local` is what they read and what is read of them; the rest of the function's names are its own.
+    """
 
     statements: tuple[ast.stmt, ...]
     changing: frozenset[str]
     loop: int
     loop_line: int
+    local: LocalNames | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSource:
-    """One loop. `key` is equal for loops of equal source at equal positions; `runs` are numbers of runs."""
+    """One loop. `key` is equal for loops of equal source at equal positions; `runs` are numbers of runs.
+
+    `local`: in a function.
+    """
 
     key: str
     line: int
     runs: tuple[int, ...]
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hoisted:
-    """Statements with marks for their loops and runs, numbered as in `loops` and `runs`."""
+    """Statements (of a function: the function) with marks for loops and runs, numbered as in `loops` and `runs`."""
 
     body: tuple[ast.stmt, ...]
     loops: tuple[LoopSource, ...]
     runs: tuple[RunSource, ...]
+
+
+def hoist_function(function: ast.FunctionDef) -> Hoisted | None:
+    """A function with its loops hoisted; None where there is nothing to hoist, or where its names are not its own.
+
+    Its runs take and return values, for no code but the function's own can see its names.
+    """
+    scope = FunctionScope.of(function)
+    if scope is None:
+        return None
+    hoister = _Hoister(scope)
+    new = copy.copy(function)
+    new.body = hoister.block(function.body)
+    if not hoister.loops:
+        return None
+    return Hoisted(body=(new,), loops=tuple(hoister.loops), runs=tuple(hoister.runs))
 
 
 def hoist_loops(statements: Sequence[ast.stmt]) -> Hoisted | None:
@@ -79,14 +104,26 @@ def hoist_loops(statements: Sequence[ast.stmt]) -> Hoisted | None:
 
 
 class _Hoister:
-    def __init__(self) -> None:
+    def __init__(self, scope: FunctionScope | None = None) -> None:
         self.loops: list[LoopSource] = []
         self.runs: list[RunSource] = []
         self._changing: frozenset[str] | None = None
+        self._scope = scope
+        self._bound = frozenset(scope.parameters) if scope is not None else frozenset()
 
     def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Statements that run as written, but for the loops in them."""
-        return [self.statement(statement) for statement in statements]
+        before, made = self._bound, []
+        for statement in statements:
+            made.append(self.statement(statement))
+            self._passed(statement)
+        self._bound = before
+        return made
+
+    def _passed(self, *statements: ast.AST) -> None:
+        """These have run: what they bind for certain is bound."""
+        if self._scope is not None:
+            self._bound = frozenset(names_of(statements, self._bound).sure)
 
     def statement(self, node: ast.stmt) -> ast.stmt:
         if isinstance(node, (ast.For, ast.While)):
@@ -99,7 +136,11 @@ class _Hoister:
         if not isinstance(node, (ast.If, ast.With, ast.Try, ast.TryStar)):
             return node
         new = copy.copy(node)
+        before = self._bound
+        if isinstance(node, ast.With):
+            self._passed(*node.items)
         new.body = make(node.body)
+        self._bound = before
         if not isinstance(new, ast.With):
             new.orelse = make(new.orelse)
         if isinstance(new, (ast.Try, ast.TryStar)):
@@ -128,20 +169,28 @@ class _Hoister:
 
     def _loop(self, node: ast.For | ast.While, *, inner: bool) -> ast.stmt:
         plain = copy.copy(node)
+        before = self._bound
+        self._passed(*([node.iter, node.target] if isinstance(node, ast.For) else [node.test]))
+        inside = self._bound
         plain.body = self.block(node.body)
+        self._bound = before
         plain.orelse = self.block(node.orelse)
         if _depth(node) > _DEPTH:
             return plain
         number = len(self.loops)
         first = len(self.runs)
         key = ast.dump(node, include_attributes=True)
+        if self._scope is not None:
+            key = f"{self._scope.name}: {key}"
         self.loops.append(LoopSource(key=key, line=node.lineno, runs=()))
+        self._bound = inside
         head = self._parts(node.body, number, node.lineno)
+        self._bound = before
         runs = tuple(n for n in range(first, len(self.runs)) if self.runs[n].loop == number)
         if not runs:
             del self.loops[number:], self.runs[first:]
             return plain
-        self.loops[number] = LoopSource(key=key, line=node.lineno, runs=runs)
+        self.loops[number] = LoopSource(key=key, line=node.lineno, runs=runs, local=self._scope is not None)
         made = _for(plain, head, number) if isinstance(plain, ast.For) else _while(plain, head, number)
         if not inner:
             return made
@@ -151,16 +200,15 @@ class _Hoister:
         """A block of the head: its runs handed over, everything else in its place."""
         made: list[ast.stmt] = []
         pending: list[ast.stmt] = []
+        before = self._bound
 
         def close() -> None:
-            if _is_work(pending):
-                made.append(self._run(tuple(pending), loop, line))
-            else:
-                made.extend(pending)
+            made.extend(self._run(tuple(pending), loop, line) if _is_work(pending) else self.block(pending))
+            self._passed(*pending)
             pending.clear()
 
         for statement in statements:
-            if may_run(statement):
+            if may_run(statement) and (self._scope is None or self._scope.allows(statement)):
                 pending.append(statement)
                 continue
             close()
@@ -168,22 +216,49 @@ class _Hoister:
                 made.append(self.loop(statement))
             else:
                 made.append(self._with_blocks(statement, lambda block: self._parts(block, loop, line)))
+            self._passed(statement)
         close()
+        self._bound = before
         return made
 
-    def _run(self, statements: tuple[ast.stmt, ...], loop: int, line: int) -> ast.stmt:
-        number = len(self.runs)
+    def _run(self, statements: tuple[ast.stmt, ...], loop: int, line: int) -> list[ast.stmt]:
         assert self._changing is not None
-        self.runs.append(RunSource(statements=statements, changing=self._changing, loop=loop, loop_line=line))
-        at = statements[0]
+        local = None
+        if self._scope is not None:
+            local = self._scope.names_of_run(statements, self._bound)
+            if local is None:
+                return self.block(statements)
+        number, at = len(self.runs), statements[0]
+        source = RunSource(statements=statements, changing=self._changing, loop=loop, loop_line=line, local=local)
+        self.runs.append(source)
+        plain = self.block(statements)
 
-        call = ast.copy_location(ast.Expr(call_of(RUN, number, "run", at)), at)
+        inputs, outputs = (local.inputs, local.outputs) if local is not None else ((), ())
+        call = ast.copy_location(_assigned(outputs, call_of(RUN, number, "run", at, *map(_read, inputs))), at)
         mend = ast.copy_location(ast.Expr(call_of(RUN, number, "mend", at)), at)
         again = ast.copy_location(ast.Raise(None, None), at)
-        handler = ast.copy_location(ast.ExceptHandler(None, None, [mend, again]), at)
+        back = [_taken_back(number, name, at) for name in outputs]
+        handler = ast.copy_location(ast.ExceptHandler(None, None, [mend, *back, again]), at)
         handed = ast.copy_location(ast.Try([call], [handler], [], []), at)
         live = attribute_of(RUN, number, "live", at)
-        return ast.copy_location(ast.If(live, [handed], self.block(statements)), at)
+        return [ast.copy_location(ast.If(live, [handed], plain), at)]
+
+
+def _read(name: str) -> ast.expr:
+    return ast.Name(name, ast.Load())
+
+
+def _assigned(names: Sequence[str], value: ast.expr) -> ast.stmt:
+    if not names:
+        return ast.Expr(value)
+    return ast.Assign([ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())], value)
+
+
+def _taken_back(number: int, name: str, at: ast.AST) -> ast.stmt:
+    """``if <run>.has(name): name = <run>.take(name)``: what was bound before an exception is bound."""
+    quoted = ast.Constant(name)
+    taken = ast.Assign([ast.Name(name, ast.Store())], call_of(RUN, number, "take", at, quoted))
+    return ast.copy_location(ast.If(call_of(RUN, number, "has", at, quoted), [taken], []), at)
 
 
 def _for(plain: ast.For, head: list[ast.stmt], number: int) -> ast.stmt:

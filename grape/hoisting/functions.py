@@ -1,0 +1,75 @@
+"""A function's code with its loops hoisted, made from its source where that is certainly its source."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import linecache
+import types
+from collections.abc import Iterator
+
+from ..rewrite.hoisting import Hoisted, hoist_function
+from .code import compile_quietly
+from .loop import Loop
+
+__all__ = ["hoisted_function", "loops_in"]
+
+_FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+
+
+def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int, str] | None:
+    """What was hoisted in the function that `code` belongs to, its code with marks, compiler flags and the file's text.
+
+    None where there is nothing to hoist, or the file at hand is not what the code was compiled from.
+    """
+    cell = "".join(linecache.getlines(code.co_filename))
+    flags = code.co_flags & _FUTURES
+    try:
+        tree = ast.parse(cell, code.co_filename)
+    except (SyntaxError, ValueError):
+        return None
+    definitions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == code.co_name]
+    found = next((node for node in definitions if _first_line(node) == code.co_firstlineno), None)
+    hoisted = hoist_function(found) if found is not None else None
+    if hoisted is None or found is None:
+        return None
+    plain = _code_in(compile_quietly(tree, code.co_filename, "exec", flags), code)
+    if plain is None or plain != code:
+        return None
+    new = _Replaced(found, hoisted.body[0]).visit(tree)
+    made = _code_in(compile_quietly(ast.fix_missing_locations(new), code.co_filename, "exec", flags), code)
+    if made is None or made.co_freevars != code.co_freevars:
+        return None
+    return hoisted, made, flags, cell
+
+
+def loops_in(code: types.CodeType) -> Iterator[Loop]:
+    """The loops among the constants of a function's code."""
+    return (constant for constant in code.co_consts if isinstance(constant, Loop))
+
+
+def _first_line(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _code_in(module: types.CodeType, like: types.CodeType) -> types.CodeType | None:
+    """The code inside of `module` of the same name at the same line as `like`."""
+    for constant in module.co_consts:
+        if isinstance(constant, types.CodeType):
+            if (constant.co_qualname, constant.co_firstlineno) == (like.co_qualname, like.co_firstlineno):
+                return constant
+            inner = _code_in(constant, like)
+            if inner is not None:
+                return inner
+    return None
+
+
+class _Replaced(ast.NodeTransformer):
+    """One statement in the place of another."""
+
+    def __init__(self, old: ast.stmt, new: ast.stmt) -> None:
+        self._old = old
+        self._new = new
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        return self._new if node is self._old else super().generic_visit(node)

@@ -1,0 +1,207 @@
+"""Segments of a run while the cell runs: statements that run as written, and statements that are a region."""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..model import Position, Refused
+from ..rewrite.hoisting import names_of
+from ..runtime import Region
+from ..runtime.observer import NO_WORK
+from .code import eager_code, pure_code
+from .survey import Segment, Surveyed, called_functions
+
+if TYPE_CHECKING:
+    from .run import Run
+
+__all__ = ["Part", "RegionPart"]
+
+Values = MutableMapping[str, Any]
+
+
+class Part:
+    """Statements that run as written, on `values`: the globals of the cell, or a copy of a function's own names."""
+
+    def __init__(self, run: Run, segment: Segment) -> None:
+        self.owner = run
+        self.segment = segment
+        self.names = names_of(segment.statements)
+        self._eager: types.CodeType | Callable[..., Any] | None = None
+        local = run.source.local
+        stores = self.names.stores
+        if local is None:
+            self.outputs = tuple(stores)
+        else:
+            others = names_of([item for item in run.source.statements if item not in segment.statements])
+            needed = {*local.outputs, *others.reads, *self.names.first}
+            self.outputs = tuple(name for name in stores if name in needed)
+        first = dict(self.names.first) | {name: None for name in self.outputs if name not in self.names.sure}
+        self.first = tuple(name for name in first if local is None or name in local.own)
+        """What is read, or given back as it was, before it is bound here for certain."""
+
+    def begin(self) -> None:
+        """The cell was compiled anew: so is this, for its file name."""
+        self._eager = None
+
+    def run(self, values: Values) -> None:
+        self.run_eagerly(values)
+
+    def run_eagerly(self, values: Values) -> None:
+        """Run the statements as they would have run."""
+        run, statements = self.owner, self.segment.statements
+        if run.source.local is not None:
+            if self._eager is None:
+                self._eager, _ = self.function_of(self.first, ())
+            assert callable(self._eager)
+            values.update(zip(self.outputs, self._eager(*[values[name] for name in self.first]), strict=True))
+            return
+        if self._eager is None:
+            self._eager = eager_code(statements, tuple(self.names.stores), run.filename, run.flags)
+            run.codes.add(self._eager)
+        assert isinstance(self._eager, types.CodeType)
+        types.FunctionType(self._eager, run.namespace)()
+
+    def function_of(
+        self, inputs: Collection[str], constants: Collection[str]
+    ) -> tuple[types.FunctionType, dict[str, types.CellType]]:
+        """The statements as a function of `inputs` that returns `outputs`, and the cells of `constants` in it."""
+        run = self.owner
+        code = pure_code(
+            self.segment.statements, tuple(inputs), tuple(constants), self.outputs, run.filename, run.flags, run.name
+        )
+        run.codes.add(code)
+        cells = {name: types.CellType() for name in code.co_freevars}
+        function = types.FunctionType(code, run.namespace, code.co_name, None, tuple(cells.values()))
+        return function, cells
+
+
+class RegionPart(Part):
+    """Statements that are a region: a function of the names that change, whose result is what they bind."""
+
+    def __init__(self, run: Run, segment: Segment, several: bool) -> None:
+        super().__init__(run, segment)
+        self.ended = False
+        self.region: Region | None = None
+        self._several = several
+        self._inputs: tuple[str, ...] = ()
+        self._cells: dict[str, types.CellType] = {}
+        self._pure: Callable[..., Any] | None = None
+        self._fresh: tuple[Any, ...] | None = None
+
+    @property
+    def refusal(self) -> Refused | None:
+        """Why its region was refused."""
+        return self.region.refused if self.region is not None else None
+
+    def begin(self) -> None:
+        super().begin()
+        if self.region is not None and self.region.refused is None:
+            self.region.at = self._position()
+
+    def serves_elsewhere(self, surveyed: Surveyed) -> bool:
+        """Whether a module or function that this calls replays graphs already, and this does not."""
+        if self.region is not None and self.region.entries:
+            return False
+        calls = [n for item in self.segment.statements for n in ast.walk(item) if isinstance(n, ast.Call)]
+        return self.owner.hoister.replays([surveyed.value(node.func) for node in calls])
+
+    def run(self, values: Values) -> None:
+        region = self.region or self._make(values)
+        try:
+            arguments = tuple([values[name] for name in self._inputs])
+        except KeyError:
+            self.run_eagerly(values)
+            return
+        for name, cell in self._cells.items():
+            cell.cell_contents = values[name]
+        self._fresh = arguments
+        try:
+            results = self.owner.hoister.interceptor.enter(region, arguments)
+        finally:
+            self._fresh = None
+        for name, value in zip(self.outputs, results, strict=True):
+            if values.get(name) is not value:
+                values[name] = value
+
+    def call(self, *arguments: Any) -> tuple[Any, ...]:
+        """The region's function. For the cell's own values it runs in the cell's names, else it touches none."""
+        fresh, self._fresh = self._fresh, None
+        assert self._pure is not None
+        if (
+            self.owner.source.local is not None
+            or fresh is None
+            or len(fresh) != len(arguments)
+            or any(map(_is_other, fresh, arguments))
+        ):
+            return self._pure(*arguments)  # type: ignore[no-any-return]
+        self.run_eagerly(self.owner.namespace)
+        names = self.owner.namespace
+        return tuple([names.get(name) for name in self.outputs])
+
+    def _make(self, values: Mapping[str, Any]) -> Region:
+        run = self.owner
+        changing = run.source.changing
+        constants: tuple[str, ...] = ()
+        if run.source.local is None:
+            self._inputs = tuple(name for name in self.first if name in changing or _varies(values.get(name)))
+        else:
+            constants = tuple(name for name in self.first if name not in changing and not _is_data(values[name]))
+            self._inputs = tuple(name for name in self.first if name not in constants)
+        pure, self._cells = self.function_of(self._inputs, constants)
+        self._pure = pure
+        title = f"loop at line {run.source.loop_line}"
+        at = self._position()
+        if self._several:
+            title += f", line {at.line}"
+        last = self.segment.statements[-1]
+        self.region = Region(run.hoister.situation, self.call, pure, title, at, last.end_lineno)
+        run.hoister.interceptor.hoisted.append(self.region)
+        return self.region
+
+    def _position(self) -> Position:
+        run, line = self.owner, self.segment.statements[0].lineno
+        return Position(file=run.hoister.name_of(run.filename), line=line, function=run.name)
+
+    def culprits(self, refused: Refused, surveyed: Surveyed) -> list[ast.stmt]:
+        """The statements that the refusal is about, where it tells."""
+        if refused.why == NO_WORK or self.region is None:
+            return []
+        statements, at, hoister = self.segment.statements, refused.at, self.owner.hoister
+        if refused.code == "GR403" and at == self.region.at:
+            index = _argument(refused.why)
+            name = self._inputs[index] if index is not None and index < len(self._inputs) else None
+            return [item for item in statements if name in names_of([item]).reads]
+        if at is None or at is self.region.at:
+            return []
+        if at.file == hoister.name_of(self.owner.filename):
+            found = [item for item in statements if item.lineno <= at.line <= (item.end_lineno or item.lineno)]
+            if found:
+                return found
+        return [
+            item for item in statements if any(hoister.holds(code, at) for code in called_functions(item, surveyed))
+        ]
+
+
+def _is_other(one: object, other: object) -> bool:
+    return one is not other
+
+
+def _varies(value: Any) -> bool:
+    """A tensor that the loop does not bind may still be another one when the cell runs again."""
+    return type(value) is torch.Tensor
+
+
+def _is_data(value: Any) -> bool:
+    """What a function is given anew at each call; anything else is guarded as what a closure holds."""
+    return isinstance(value, (bool, int, float, complex, str, bytes, type(None), list, tuple, dict)) or _varies(value)
+
+
+def _argument(why: str) -> int | None:
+    """The number of the argument that `Region` names in a refusal for a changing value."""
+    inside = why.partition("`args[0][")[2].partition("]")[0]
+    return int(inside) if inside.isdigit() else None
