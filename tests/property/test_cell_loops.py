@@ -13,7 +13,6 @@ from grape.sessions import close_engine, engine
 from .cell_loops import random_cell, random_function_cell, run_cell
 
 PARTS = 10
-EACH = 32
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +22,10 @@ def a_clean_engine() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("make", [random_cell, random_function_cell])
-def test_a_hoisted_cell_leaves_what_the_plain_one_leaves(make: Callable[[int], str], part: int) -> None:
+@pytest.mark.parametrize(("make", "each"), [(random_cell, 32), (random_function_cell, 16)])
+def test_a_hoisted_cell_leaves_what_the_plain_one_leaves(make: Callable[[int], str], each: int, part: int) -> None:
     replayed = 0
-    for seed in range(part * EACH, (part + 1) * EACH):
+    for seed in range(part * each, (part + 1) * each):
         source = make(seed)
         plain, _ = run_cell(source, hoist=False, times=2)
         hoisted, replays = run_cell(source, hoist=True, times=2)
@@ -40,4 +39,4 @@ def test_a_hoisted_cell_leaves_what_the_plain_one_leaves(make: Callable[[int], s
         assert hoisted.random == plain.random, where
         replayed += replays > 0
     assert torch.is_grad_enabled()
-    assert replayed >= EACH // 5
+    assert replayed >= each // 8
