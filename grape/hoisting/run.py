@@ -44,6 +44,7 @@ class Run:
         self._names = names_of(source.statements)
         self._values: dict[str, Any] = {}
         self._partial: dict[str, Any] = {}
+        self._line: int | None = None
 
     def __reduce__(self) -> Any:
         return _Inert, ()
@@ -160,11 +161,14 @@ class Run:
         values, self._values = self._values, {}
         if error is None:
             return
-        frame = sys._getframe(1)
         if self.source.local is not None:
             inner = frame_of_run(error, self.codes)
             self._partial = {**values, **(inner.f_locals if inner is not None else {})}
-        mend_traceback(error, frame, self.codes)
+        self._line = mend_traceback(error, sys._getframe(1), self.codes)
+
+    def raised_at(self, line: int) -> bool:
+        """After `mend`: whether a statement on this line raised."""
+        return self._line == line
 
     def has(self, name: str) -> bool:
         """After `mend`: whether a function's name was bound when the run raised."""

@@ -12,22 +12,24 @@ __all__ = ["frame_of_run", "mend_traceback"]
 _offsets: dict[types.CodeType, dict[tuple[int | None, ...], list[int]]] = {}
 
 
-def mend_traceback(error: BaseException, frame: types.FrameType, codes: Collection[types.CodeType]) -> None:
-    """Make one entry of the entries of `frame` and of the run's own frame, whose code is one of `codes`.
+def mend_traceback(error: BaseException, frame: types.FrameType, codes: Collection[types.CodeType]) -> int | None:
+    """Make one entry of the entries of `frame` and of the run's own frame, whose code is one of `codes`; its line.
 
-    The person's code holds every statement of a run also as written: the entry points there.
+    The person's code holds every statement of a run also as written: the entry points there. None where the exception
+    did not come through the run's statements.
     """
     prune_traceback(error)
     outer = error.__traceback__
     if outer is None or outer.tb_frame is not frame or outer.tb_next is None:
-        return
+        return None
     inner = outer.tb_next
     if inner.tb_frame.f_code not in codes:
-        return
+        return None
     offset = _same_place(frame.f_code, inner.tb_frame.f_code, inner.tb_lasti)
     error.__traceback__ = types.TracebackType(
         inner.tb_next, frame, outer.tb_lasti if offset is None else offset, inner.tb_lineno
     )
+    return inner.tb_lineno
 
 
 def frame_of_run(error: BaseException, codes: Collection[types.CodeType]) -> types.FrameType | None:

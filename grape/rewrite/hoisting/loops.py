@@ -36,6 +36,7 @@ __all__ = ["Hoisted", "LoopSource", "RunSource", "hoist_function", "hoist_loops"
 
 _DEPTH = 2
 """Each level of a nest multiplies the compiled code: the loops deepest inside are hoisted, and those around them."""
+_PLACED = (ast.stmt, ast.expr)
 _WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Compare)
 
 
@@ -238,7 +239,8 @@ class _Hoister:
         mend = ast.copy_location(ast.Expr(call_of(RUN, number, "mend", at)), at)
         again = ast.copy_location(ast.Raise(None, None), at)
         back = [_taken_back(number, name, at) for name in outputs]
-        handler = ast.copy_location(ast.ExceptHandler(None, None, [mend, *back, again]), at)
+        raised = [_raised_at(number, line, at) for line in _lines(statements)]
+        handler = ast.copy_location(ast.ExceptHandler(None, None, [mend, *back, *raised, again]), at)
         handed = ast.copy_location(ast.Try([call], [handler], [], []), at)
         live = attribute_of(RUN, number, "live", at)
         return [ast.copy_location(ast.If(live, [handed], plain), at)]
@@ -259,6 +261,23 @@ def _taken_back(number: int, name: str, at: ast.AST) -> ast.stmt:
     quoted = ast.Constant(name)
     taken = ast.Assign([ast.Name(name, ast.Store())], call_of(RUN, number, "take", at, quoted))
     return ast.copy_location(ast.If(call_of(RUN, number, "has", at, quoted), [taken], []), at)
+
+
+def _lines(statements: Sequence[ast.stmt]) -> list[int]:
+    """The lines on which an instruction of these statements may stand."""
+    return sorted({node.lineno for item in statements for node in ast.walk(item) if isinstance(node, _PLACED)})
+
+
+def _raised_at(number: int, line: int, at: ast.stmt) -> ast.stmt:
+    """``if <run>.raised_at(line): raise``, on that line: IPython shows where a frame stands, not what its entry says."""
+    test = call_of(RUN, number, "raised_at", at, ast.Constant(line))
+    made = ast.If(test, [ast.Raise(None, None)], [])
+    for node in ast.walk(made):
+        ast.copy_location(node, at)
+        if isinstance(node, _PLACED):
+            node.lineno = node.end_lineno = line
+            node.col_offset = node.end_col_offset = 0
+    return made
 
 
 def _for(plain: ast.For, head: list[ast.stmt], number: int) -> ast.stmt:
