@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Callable, Collection, Mapping, MutableMapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -167,14 +168,30 @@ class RegionPart(Part):
         run, line = self.owner, self.segment.statements[0].lineno
         return Position(file=run.hoister.name_of(run.filename), line=line, function=run.name)
 
+    def explain(self) -> None:
+        """Say what the region was refused for in the words of the cell: by name, not by the number of an argument."""
+        refused, name = self.refusal, self._changing_input()
+        if self.region is not None and refused is not None and name is not None:
+            line = next((item.lineno for item in self.segment.statements if name in names_of([item]).reads), 0)
+            at = replace(self.region.at, line=line) if line else refused.at
+            why = f"`{name}` is no tensor and another one at each iteration"
+            self.region.refused = replace(refused, why=why, at=at)
+
+    def _changing_input(self) -> str | None:
+        """The name whose plain value is another one at each call, where the region was refused for that."""
+        refused = self.refusal
+        if refused is None or self.region is None or refused.code != "GR403" or refused.at != self.region.at:
+            return None
+        index = _argument(refused.why)
+        return self._inputs[index] if index is not None and index < len(self._inputs) else None
+
     def culprits(self, refused: Refused, surveyed: Surveyed) -> list[ast.stmt]:
         """The statements that the refusal is about, where it tells."""
         if refused.why == NO_WORK or self.region is None:
             return []
         statements, at, hoister = self.segment.statements, refused.at, self.owner.hoister
-        if refused.code == "GR403" and at == self.region.at:
-            index = _argument(refused.why)
-            name = self._inputs[index] if index is not None and index < len(self._inputs) else None
+        name = self._changing_input()
+        if name is not None:
             return [item for item in statements if name in names_of([item]).reads]
         if at is None or at is self.region.at:
             return []

@@ -189,6 +189,7 @@ class Run:
         part.ended = True
         surveyed = Surveyed(self.seen(values))
         culprits = part.culprits(refused, surveyed)
+        part.explain()
         if culprits and len(culprits) < len(part.segment.statements) and self._splits < MAX_SPLITS:
             self._splits += 1
             self._apart.update(culprits)

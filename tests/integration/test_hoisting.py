@@ -58,42 +58,54 @@ STEP = """\
 """
 CELLS = {
     "plain loop": f"for i in range(30):\n{STEP}",
-    "effects in between": f"for i in range(30):\n{STEP}    log.append(float(x.sum()))\n    print(i)\n    z = h * 2 + y\n",
+    "effects in between": f"for i in range(30):\n{STEP}    log.append(float(x.sum()))\n    print(i)\n"
+    "    z = h * 2 + y\n",
     "break and else": f"for i in range(30):\n{STEP}    if i == 20:\n        break\nelse:\n    print('no')\n",
-    "continue and else": f"for i in range(30):\n    if i % 3 == 1:\n        continue\n{STEP}else:\n    print('yes', i)\n",
+    "continue and else": f"for i in range(30):\n    if i % 3 == 1:\n        continue\n{STEP}else:\n"
+    "    print('yes', i)\n",
     "while": f"n = 0\nwhile n < 30:\n    n += 1\n{STEP}else:\n    print('over')\n",
     "while with a walrus": f"n = 0\nwhile (n := n + 1) < 30:\n{STEP}",
     "while true": f"n = 0\nwhile True:\n    n += 1\n{STEP}    if n > 25: break\n",
-    "nested": f"for i in range(4):\n    q = h * 2 + 1\n    for j in range(10):\n    {STEP.replace(chr(10), chr(10) + '    ')}\n"
+    "nested": "for i in range(4):\n    q = h * 2 + 1\n    for j in range(10):\n"
+    f"    {STEP.replace(chr(10), chr(10) + '    ')}\n"
     "    print(i, float(q.sum()))\n",
-    "an inner loop of constant length": "for i in range(30):\n    for j in range(3):\n        h = torch.tanh(x @ w + h)\n"
+    "an inner loop of constant length": "for i in range(30):\n    for j in range(3):\n"
+    "        h = torch.tanh(x @ w + h)\n"
     "    x = x + h * 0.1\n",
     "enumerate and stars": f"for i, (a, *rest) in enumerate([(1, 2, 3)] * 30):\n{STEP}    b, *c = h\n",
     "zip of iterators": f"source = iter(range(40))\nfor i, j in zip(source, range(30)):\n{STEP}print(list(source))\n",
-    "a generator that is closed": "def numbers():\n    try:\n        yield from range(40)\n    finally:\n        print('closed')\n"
+    "a generator that is closed": "def numbers():\n    try:\n        yield from range(40)\n    finally:\n"
+    "        print('closed')\n"
     f"for i in numbers():\n{STEP}    if i == 25: break\nprint('after')\n",
-    "no grad inside": "for i in range(30):\n    with torch.no_grad():\n        h = torch.tanh(x @ w + h)\n        y = net(h) * 0.5\n"
+    "no grad inside": "for i in range(30):\n    with torch.no_grad():\n        h = torch.tanh(x @ w + h)\n"
+    "        y = net(h) * 0.5\n"
     "        log.append(i)\n        x = x + y\n",
-    "no grad and autocast around": f"with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):\n    for i in range(30):\n"
+    "no grad and autocast around": "with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):\n"
+    "    for i in range(30):\n"
     f"    {STEP.replace(chr(10), chr(10) + '    ')}\n",
     "del": f"for i in range(30):\n{STEP}    t = y * 2 + 1\n    del t\n",
     "closures see the name": f"def now():\n    return h * 2\nfor i in range(30):\n{STEP}    later = now() + h\n",
-    "lambdas keep the name": f"kept = []\nfor i in range(30):\n{STEP}    kept.append(lambda: h)\nprint(kept[0]() is h); del kept\n",
-    "comprehensions": f"for i in range(30):\n{STEP}    parts = [t * 2 for t in (x, h)]\n    total = sum([p.sum() for p in parts])\n",
+    "lambdas keep the name": f"kept = []\nfor i in range(30):\n{STEP}    kept.append(lambda: h)\n"
+    "print(kept[0]() is h); del kept\n",
+    "comprehensions": f"for i in range(30):\n{STEP}    parts = [t * 2 for t in (x, h)]\n"
+    "    total = sum([p.sum() for p in parts])\n",
     "a counter in the arithmetic": f"for i in range(30):\n{STEP}    x = x * (i + 1) / (i + 2)\n",
     "random numbers": f"for i in range(30):\n{STEP}    x = x + torch.rand(2, 4) * 0.1\n",
-    "views and aliases": f"for i in range(30):\n{STEP}    same = x; row = x[0]\n    x[1] = row * 0.5\nprint(same is x)\n",
+    "views and aliases": f"for i in range(30):\n{STEP}    same = x; row = x[0]\n    x[1] = row * 0.5\n"
+    "print(same is x)\n",
     "line numbers": f"for i in range(30):\n{STEP}    here = line() + 0\n    z = torch.tanh(x) + here\n",
     "await": f"import asyncio\nfor i in range(30):\n{STEP}    await asyncio.sleep(0)\n",
     "training": "p = torch.nn.Parameter(torch.ones(4, 4)); o = torch.optim.Adam([p], lr=0.1)\nfor i in range(12):\n"
-    "    o.zero_grad()\n    loss = (x @ p).tanh().square().mean()\n    loss.backward()\n    o.step()\n    log.append(loss.item())\n",
+    "    o.zero_grad()\n    loss = (x @ p).tanh().square().mean()\n    loss.backward()\n    o.step()\n"
+    "    log.append(loss.item())\n",
     "a method with a loop": "r = half.decode(x, 50) + 1\nr2 = half.decode(x, 40)",
     "a function that catches": "for k in range(3): r = train(x, 80)\nr = None",
     "globals()": f"for i in range(30):\n{STEP}    names = len(globals())\n",
 }
 RAISES = {
     "unbound": f"for i in range(30):\n{STEP}    v = torch.tanh(x) * missing\n",
-    "in the middle of a run": f"for i in range(30):\n{STEP}    first = x * 2\n    u = x @ w[: 4 if i < 20 else 3]\n    last = x + 1\n",
+    "in the middle of a run": f"for i in range(30):\n{STEP}    first = x * 2\n"
+    "    u = x @ w[: 4 if i < 20 else 3]\n    last = x + 1\n",
     "in a function": "def f(x, i):\n    if i > 20:\n        raise ValueError(i)\n    return x * 2\n"
     f"for i in range(30):\n{STEP}    u = f(x, i) + h\n",
     "an interrupt": "def f(x, i):\n    if i > 20:\n        raise KeyboardInterrupt\n    return x * 2\n"
@@ -109,8 +121,7 @@ EVERY = CELLS | RAISES
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], list[Any]]:
     def cells(first: str) -> list[str]:
-        rows = [cell for body in EVERY.values() for cell in ["start()", first + body, "show()"] * 2]
-        return rows
+        return [cell for body in EVERY.values() for cell in ["start()", first + body, "show()"] * 2]
 
     folder = tmp_path_factory.mktemp("hoisting")
     plain = run_all(["pass", SETUP, *cells("# plain\n")], folder, allow_errors=True)

@@ -269,7 +269,7 @@ def _lines(statements: Sequence[ast.stmt]) -> list[int]:
 
 
 def _raised_at(number: int, line: int, at: ast.stmt) -> ast.stmt:
-    """``if <run>.raised_at(line): raise``, on that line: IPython shows where a frame stands, not what its entry says."""
+    """``if <run>.raised_at(line): raise``, on that line: IPython shows where a frame stands, not what entries say."""
     test = call_of(RUN, number, "raised_at", at, ast.Constant(line))
     made = ast.If(test, [ast.Raise(None, None)], [])
     for node in ast.walk(made):

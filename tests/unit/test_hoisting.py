@@ -1,0 +1,279 @@
+"""Loops whose bodies are regions, without a shell: what is chosen, split, given back and left alone."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import pickle
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # imported by the first dispatch mode in some versions; it wraps functions of torch for good
+
+from grape.hoisting.loop import Loop
+from grape.hoisting.run import Run
+from grape.options import Options
+from grape.runtime import Region
+from grape.sessions import Cell, Session, close_engine, engine
+
+SETUP = """
+import torch
+torch.manual_seed(0)
+w = torch.randn(4, 4) * 0.5
+x, h, log = torch.randn(2, 4), torch.zeros(2, 4), []
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).requires_grad_(False)
+"""
+
+
+def place(cell: str, text: str) -> str:
+    """The file name of a cell's code, which depends on the cell; `text` is found there."""
+    name = f"<ipython-input-7-{zlib.crc32(cell.encode())}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    return name
+
+
+class Shell:
+    """Runs cells as a shell would, under Grape or not."""
+
+    def __init__(self) -> None:
+        self.space: dict[str, Any] = {"__name__": "__main__"}
+        exec(SETUP, self.space)
+
+    def run(self, source: str, *, grape: bool = True) -> None:
+        file = place(source, source)
+        cell = Cell(name="In[7]", source=source, filename=file)
+        session = Session(options=Options(), cell=cell, namespace=self.space)
+        if grape:
+            session.open()
+        try:
+            for statement in ast.parse(source, file).body:
+                tree = ast.Module([statement], [])
+                code = compile(tree, file, "exec")
+                if grape:
+                    session.statement_boundary()
+                    code = engine().hoister.compile(tree, file, "exec", 0, self.space) or code
+                exec(code, self.space)
+        finally:
+            if grape:
+                session.abandon()
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    yield Shell()
+    close_engine()
+
+
+def regions() -> list[Region]:
+    return engine().interceptor.hoisted
+
+
+def told() -> list[tuple[str, int, int | None, str | None, bool]]:
+    """Name, first and last line, refusal and whether it replays, of each region of a loop."""
+    return [(r.name, r.at.line, r.end_line, r.refused and r.refused.code, bool(r.replays)) for r in regions()]
+
+
+def loops() -> list[Loop]:
+    return list(engine().hoister._loops.values())
+
+
+BODY = "    h = torch.tanh(x @ w + h)\n    x = net(h) * 0.5 + x\n"
+
+
+def test_a_body_is_one_region_that_replays(shell: Shell) -> None:
+    shell.run(f"for i in range(30):\n{BODY}")
+    assert told() == [("loop at line 1", 2, 3, None, True)]
+    assert regions()[0].replays > 10
+
+
+def test_graphs_serve_the_next_run_of_the_cell(shell: Shell) -> None:
+    for _ in range(3):
+        shell.run(f"x, h = torch.randn(2, 4), torch.zeros(2, 4)\nfor i in range(30):\n{BODY}")
+    (region,) = regions()
+    assert region.captures.durations_ms
+    assert region.replays_in_run > 20
+    assert len(region.captures.durations_ms) <= 4
+
+
+def test_a_host_read_inside_a_function_splits_the_run_at_its_call(shell: Shell) -> None:
+    read = "def norm(x):\n    sizes = x.norm(dim=1)\n    return x / sum(sizes.tolist())\n"
+    shell.run(f"{read}for i in range(30):\n{BODY}    x = norm(x)\n    y = torch.relu(x) @ w\n    z = y * 2 + x\n")
+    assert told() == [
+        ("loop at line 4", 5, 9, "GR101", False),
+        ("loop at line 4, line 5", 5, 6, None, True),
+        ("loop at line 4, line 8", 8, 9, None, True),
+    ]
+
+
+def test_an_effect_inside_a_function_splits_the_run_at_its_call(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loud = "def loud(x):\n    print('.', end='')\n    return x * 2\n"
+    shell.run(f"{loud}for i in range(30):\n{BODY}    x = loud(x) * 0.25\n")
+    assert capsys.readouterr().out == "." * 30
+    assert told()[0][3:] == ("GR404", False)
+    assert told()[1] == ("loop at line 4", 5, 6, None, True)
+
+
+def test_a_counter_splits_the_run_and_is_named(shell: Shell) -> None:
+    shell.run(f"for i in range(40):\n{BODY}    y = x * (i + 1) + 0.5\n    z = torch.tanh(h) + x * 2\n")
+    refused = regions()[0].refused
+    assert refused is not None
+    assert (refused.code, refused.why) == ("GR403", "`i` is no tensor and another one at each iteration")
+    assert refused.at is not None
+    assert refused.at.line == 4
+    assert [(line, last, replays) for _, line, last, _, replays in told()[1:]] == [(2, 3, True), (5, 5, True)]
+
+
+def test_plain_counting_stays_out_without_a_refusal(shell: Shell) -> None:
+    shell.run(f"n = 0\nfor i in range(30):\n    n += 1\n    k = n * 2\n{BODY}    k = k + 1 - n\n")
+    assert told() == [("loop at line 2", 5, 6, None, True)]
+    assert (shell.space["n"], shell.space["k"]) == (30, 31)
+
+
+def test_a_split_run_gives_up_where_nothing_is_left(shell: Shell) -> None:
+    shell.run("p = torch.nn.Parameter(w)\nfor i in range(30):\n    y = x @ p\n    z = (y * 2 + 1).sum()\n")
+    assert told() == [("loop at line 2", 3, 4, "GR405", False)]
+    assert [loop.live for loop in loops()] == [False]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for i in range(100_000):\n    t = t + i * 2\n    k = t % 7 + 1\n",
+        "while t < 200_000:\n    t = t + 1 * 2\n    k = t % 7 + 1\n",
+        "for i in range(1000):\n    for j in (1, 2, 3):\n        t = t + i * 2\n        k = t % 7 + 1\n",
+    ],
+)
+def test_a_loop_without_tensors_leaves_its_head(shell: Shell, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = []
+    turn = Loop._turn
+    monkeypatch.setattr(Loop, "_turn", lambda self: turns.append(self) or turn(self))
+    shell.run(f"t = 0\n{loop}")
+    assert len(turns) <= 8
+    assert not regions()
+    assert not any(one.live for one in loops() if one in turns)
+
+
+def test_a_module_that_replays_keeps_its_calls(shell: Shell) -> None:
+    shell.run("deep = torch.nn.Sequential(net, net, net)\nfor i in range(30):\n    y = deep(x)\n")
+    module = next(region for region in engine().interceptor.regions if region.name == "Sequential (deep)")
+    assert module.replays
+    shell.run("for i in range(30):\n    y = deep(x) * 2\n    z = y + 1 - x\n")
+    assert not regions()
+    assert module.replays_in_run > 20
+
+
+FUNCTION = """\
+def decode(x, steps):
+    h = torch.zeros_like(x)
+    for i in range(steps):
+        h = torch.tanh(x @ w + h)
+        x = net(h) * 0.5 + x
+        log.append(i)
+    return x
+"""
+
+
+def test_a_function_has_its_own_code_unless_its_loops_replay(shell: Shell) -> None:
+    shell.run(FUNCTION, grape=False)
+    decode = shell.space["decode"]
+    expected, code = decode(shell.space["x"], 50), decode.__code__
+    shell.run("y = decode(x, 2)")
+    assert decode.__code__ is code
+    session = Session(options=Options(), cell=Cell(name="In[8]", source="", filename="x"), namespace=shell.space)
+    session.open()
+    results = [decode(shell.space["x"], 50) for _ in range(3)]
+    assert inspect.getsource(decode) == FUNCTION
+    session.abandon()
+    assert all(result.equal(expected) for result in results)
+    assert told() == [("loop at line 3", 4, 5, None, True)]
+    assert decode.__code__ is not code
+    before = regions()[0].replays
+    assert decode(shell.space["x"], 50).equal(expected)
+    assert regions()[0].replays == before + 50
+    engine().undo()
+    assert decode.__code__ is code
+    assert decode(shell.space["x"], 50).equal(expected)
+
+
+def test_a_function_of_other_source_is_left_alone(shell: Shell) -> None:
+    shell.run(FUNCTION, grape=False)
+    decode = shell.space["decode"]
+    code = decode.__code__
+    place(FUNCTION, FUNCTION.replace("0.5", "0.7"))
+    session = Session(options=Options(), cell=Cell(name="In[8]", source="", filename="x"), namespace=shell.space)
+    session.open()
+    for _ in range(3):
+        decode(shell.space["x"], 50)
+    assert not regions()
+    session.abandon()
+    assert decode.__code__ is code
+
+
+def test_recursion_and_other_threads_run_as_written(shell: Shell) -> None:
+    source = """\
+def walk(x, deep):
+    for i in range(40):
+        h = torch.tanh(x @ w)
+        x = h * 0.5 + (walk(h, deep - 1) if deep and i % 13 == 5 else h) * 0.1
+    return x
+plain = walk(x, 2)
+"""
+    shell.run(source, grape=False)
+    expected = shell.space["plain"]
+    others: list[torch.Tensor] = []
+    shell.space["others"] = others
+    shell.space["thread"] = lambda: threading.Thread(
+        target=lambda: others.append(shell.space["walk"](shell.space["x"], 2))
+    )
+    shell.run(f"{source}for _ in range(3):\n    t = thread(); t.start()\n    y = walk(x, 2)\n    t.join()\n")
+    assert shell.space["y"].equal(expected)
+    assert len(others) == 3
+    assert all(one.equal(expected) for one in others)
+
+
+def test_an_iterator_that_is_not_iterable(shell: Shell) -> None:
+    source = """\
+class Bare:
+    n = 0
+    def __next__(self):
+        self.n += 1
+        if self.n > 9:
+            raise StopIteration
+        return self.n
+class Source:
+    def __iter__(self):
+        return Bare()
+seen = []
+for n in Source():
+    seen.append(n)
+    t = n * 2 + 1
+"""
+    shell.run(source)
+    assert shell.space["seen"] == [*range(1, 10)]
+
+
+def test_code_that_is_sent_away_runs_as_written(shell: Shell) -> None:
+    loop: Any = pickle.loads(pickle.dumps(Loop(lambda loop: True)))
+    assert list(loop.head([1, 2])) == []
+    assert list(loop.rest()) == [1, 2]
+    assert (loop.stays(), loop.left(), loop.live) == (False, True, False)
+    shell.run(f"for i in range(30):\n{BODY}")
+    run: Any = pickle.loads(pickle.dumps(loops()[0].runs[0]))
+    assert not isinstance(run, Run)
+    assert run.live is False
+
+
+def test_reset_forgets_loops(shell: Shell) -> None:
+    shell.run(f"for i in range(30):\n{BODY}")
+    engine().reset()
+    assert not loops()
+    assert not engine().interceptor.regions
+    shell.run(f"for i in range(30):\n{BODY}")
+    assert told() == [("loop at line 1", 2, 3, None, True)]
