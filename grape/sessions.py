@@ -311,7 +311,7 @@ class Session:
         elif error is None:
             owner.traced[self.cell.source] = outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]
-        kept = [region.evidence() for region in _told(regions)]
+        kept = [region.evidence() for region in _told(regions) if not owner.hoister.covers(region)]
         return CellEvidence(
             file=self.cell.name,
             source=self.cell.source,

@@ -10,12 +10,12 @@ from typing import Any
 
 from ..model import Position
 from ..rewrite.hoisting import LOOP, Hoisted, hoist_loops
-from ..runtime import Interceptor, Situation
+from ..runtime import Interceptor, Region, Situation
 from ..runtime.intercept import candidates, compiles, last_line
 from ..runtime.trampoline import written_code
 from .code import compile_quietly, with_objects
 from .functions import hoisted_function, loops_in
-from .loop import Loop
+from .loop import OBSERVED, Loop
 from .run import Run
 
 __all__ = ["Hoister"]
@@ -133,6 +133,18 @@ class Hoister:
             any(region.root is value for value in callables) or getattr(region.root, "__code__", None) in codes
             for region in self.interceptor.regions
             if region.entries and region not in self.interceptor.hoisted
+        )
+
+    def covers(self, region: Region) -> bool:
+        """Whether a region was only called while a loop around it was looked at, and is part of the loop's region."""
+        return (
+            region.calls_in_run <= OBSERVED
+            and not region.replays
+            and any(
+                loop.at.file == region.at.file and loop.at.line <= region.at.line <= (loop.end_line or loop.at.line)
+                for loop in self.interceptor.hoisted
+                if loop.calls_in_run > OBSERVED and loop.refused is None and loop is not region
+            )
         )
 
     def holds(self, code: types.CodeType, at: Position) -> bool:

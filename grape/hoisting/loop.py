@@ -13,9 +13,9 @@ from ..runtime.trampoline import prune_traceback
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["Loop"]
+__all__ = ["OBSERVED", "Loop"]
 
-_OBSERVED = 2
+OBSERVED = 2
 """So many iterations run as written before the values of the names are looked at."""
 
 
@@ -44,7 +44,7 @@ class Loop:
                 run.forget_refusals()
             run.begin(namespace, filename, flags)
         self.live = True
-        self._iterations = _OBSERVED + 1 if any(run.live for run in self.runs) else 0
+        self._iterations = OBSERVED + 1 if any(run.live for run in self.runs) else 0
 
     def _enters(self) -> bool:
         return self.live and self._may_start(self)
@@ -56,11 +56,15 @@ class Loop:
 
     def _turn(self) -> bool:
         """Before each iteration, called from a function that the person's code called: whether the head goes on."""
-        if self._iterations <= _OBSERVED:
+        if self._iterations <= OBSERVED:
             self._iterations += 1
-            if self._iterations >= _OBSERVED:
-                self._show(sys._getframe(2))
-        if self._iterations > _OBSERVED and all([run.given_up for run in self.runs]):
+            if self._iterations >= OBSERVED:
+                try:
+                    self._show(sys._getframe(2))
+                except Exception:  # a fault of Grape's: the loop goes on without it
+                    for run in self.runs:
+                        run.forget()
+        if self._iterations > OBSERVED and all([run.given_up for run in self.runs]):
             self.live = False
         return self.live
 
@@ -73,7 +77,7 @@ class Loop:
                 values = run.seen(local)
                 if type(local) is dict:
                     local.clear()  # until 3.13 a copy, which would keep what it holds alive
-            (run.look if self._iterations == _OBSERVED else run.arm)(values)
+            (run.look if self._iterations == OBSERVED else run.arm)(values)
 
     # -- for ---------------------------------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ class RegionPart(Part):
         self._inputs: tuple[str, ...] = ()
         self._cells: dict[str, types.CellType] = {}
         self._pure: Callable[..., Any] | None = None
-        self._fresh: tuple[Any, ...] | None = None
+        self._fresh: dict[str, Any] | None = None
 
     @property
     def refusal(self) -> Refused | None:
@@ -112,9 +112,16 @@ class RegionPart(Part):
         return self.owner.hoister.replays([surveyed.value(node.func) for node in calls])
 
     def run(self, values: Values) -> None:
-        region = self.region or self._make(values)
+        region = self.region
+        if region is None:
+            try:
+                region = self._make(values)
+            except Exception:  # a fault of Grape's: the statements run as written
+                self.ended = True
+                self.run_eagerly(values)
+                return
         try:
-            arguments = tuple([values[name] for name in self._inputs])
+            arguments = {name: values[name] for name in self._inputs}
         except KeyError:
             self.run_eagerly(values)
             return
@@ -129,17 +136,16 @@ class RegionPart(Part):
             if values.get(name) is not value:
                 values[name] = value
 
-    def call(self, *arguments: Any) -> tuple[Any, ...]:
+    def call(self, **arguments: Any) -> tuple[Any, ...]:
         """The region's function. For the cell's own values it runs in the cell's names, else it touches none."""
         fresh, self._fresh = self._fresh, None
         assert self._pure is not None
         if (
             self.owner.source.local is not None
             or fresh is None
-            or len(fresh) != len(arguments)
-            or any(map(_is_other, fresh, arguments))
+            or any(fresh[name] is not value for name, value in arguments.items())
         ):
-            return self._pure(*arguments)  # type: ignore[no-any-return]
+            return self._pure(**arguments)  # type: ignore[no-any-return]
         self.run_eagerly(self.owner.namespace)
         names = self.owner.namespace
         return tuple([names.get(name) for name in self.outputs])
@@ -182,8 +188,7 @@ class RegionPart(Part):
         refused = self.refusal
         if refused is None or self.region is None or refused.code != "GR403" or refused.at != self.region.at:
             return None
-        index = _argument(refused.why)
-        return self._inputs[index] if index is not None and index < len(self._inputs) else None
+        return next((name for name in self._inputs if f"`args[1][{name!r}]" in refused.why), None)
 
     def culprits(self, refused: Refused, surveyed: Surveyed) -> list[ast.stmt]:
         """The statements that the refusal is about, where it tells."""
@@ -204,10 +209,6 @@ class RegionPart(Part):
         ]
 
 
-def _is_other(one: object, other: object) -> bool:
-    return one is not other
-
-
 def _varies(value: Any) -> bool:
     """A tensor that the loop does not bind may still be another one when the cell runs again."""
     return type(value) is torch.Tensor
@@ -216,9 +217,3 @@ def _varies(value: Any) -> bool:
 def _is_data(value: Any) -> bool:
     """What a function is given anew at each call; anything else is guarded as what a closure holds."""
     return isinstance(value, (bool, int, float, complex, str, bytes, type(None), list, tuple, dict)) or _varies(value)
-
-
-def _argument(why: str) -> int | None:
-    """The number of the argument that `Region` names in a refusal for a changing value."""
-    inside = why.partition("`args[0][")[2].partition("]")[0]
-    return int(inside) if inside.isdigit() else None

@@ -152,7 +152,10 @@ class Run:
         finally:
             self.live = True
         if here:
-            self._learn(values)
+            try:
+                self._learn(values)
+            except Exception:  # a fault of Grape's: the loop goes on without it
+                self.forget()
         return tuple([values[name] for name in local.outputs]) if local is not None else ()
 
     def mend(self) -> None:
@@ -163,7 +166,8 @@ class Run:
             return
         if self.source.local is not None:
             inner = frame_of_run(error, self.codes)
-            self._partial = {**values, **(inner.f_locals if inner is not None else {})}
+            reached = {**values, **(inner.f_locals if inner is not None else {})}
+            self._partial = {name: reached[name] for name in self.source.local.outputs if name in reached}
         self._line = mend_traceback(error, sys._getframe(1), self.codes)
 
     def raised_at(self, line: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Collection
 
@@ -9,7 +10,14 @@ from ..runtime.trampoline import prune_traceback
 
 __all__ = ["frame_of_run", "mend_traceback"]
 
-_offsets: dict[types.CodeType, dict[tuple[int | None, ...], list[int]]] = {}
+
+@functools.lru_cache(maxsize=64)
+def _offsets(code: types.CodeType) -> dict[tuple[int | None, ...], list[int]]:
+    """The offsets of instructions, by their place in the source."""
+    found: dict[tuple[int | None, ...], list[int]] = {}
+    for index, position in enumerate(code.co_positions()):
+        found.setdefault(position, []).append(2 * index)
+    return found
 
 
 def mend_traceback(error: BaseException, frame: types.FrameType, codes: Collection[types.CodeType]) -> int | None:
@@ -43,11 +51,6 @@ def frame_of_run(error: BaseException, codes: Collection[types.CodeType]) -> typ
 def _same_place(code: types.CodeType, run: types.CodeType, offset: int) -> int | None:
     """Where `code` has the instruction that `run` has at `offset`, by its place in the source."""
     place = list(run.co_positions())[offset // 2]
-    known = _offsets.get(code)
-    if known is None:
-        known = _offsets[code] = {}
-        for index, position in enumerate(code.co_positions()):
-            known.setdefault(position, []).append(2 * index)
-    found = known.get(place, [])
+    found = _offsets(code).get(place, [])
     same = [one for one in found if code.co_code[one] == run.co_code[offset]]
     return (same or found)[-1] if found else None

@@ -185,11 +185,11 @@ class Interceptor:
         region = Region(self.situation, trampoline.original, trampoline.original, code.co_qualname, at, last_line(code))
         self._functions[code] = (region, trampoline)
 
-    def enter(self, region: Region, arguments: tuple[Any, ...]) -> Any:
-        """Call one of the `hoisted` regions, which is a candidate as any other."""
+    def enter(self, region: Region, arguments: dict[str, Any]) -> Any:
+        """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
         if not self.is_here or (not self._floor and not self._repeats(region, None)):
-            return region.function(*arguments)
-        return self._enter(region, arguments, {})
+            return region.function(**arguments)
+        return self._enter(region, (), arguments)
 
     def _give_back(self, trampoline: Trampoline) -> None:
         trampoline.undo()

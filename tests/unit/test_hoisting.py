@@ -277,3 +277,19 @@ def test_reset_forgets_loops(shell: Shell) -> None:
     assert not engine().interceptor.regions
     shell.run(f"for i in range(30):\n{BODY}")
     assert told() == [("loop at line 1", 2, 3, None, True)]
+
+
+@pytest.mark.parametrize(
+    "broken", ["grape.hoisting.run.divide", "grape.hoisting.run.Run._learn", "grape.hoisting.parts.pure_code"]
+)
+def test_own_failure_never_breaks_the_loop(shell: Shell, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Shell()
+    source = f"for i in range(30):\n{BODY}    log.append(x)\n"
+    plain.run(source, grape=False)
+
+    def fail(*args: Any) -> Any:
+        raise LookupError("sabotage")
+
+    monkeypatch.setattr(broken, fail)
+    shell.run(source)
+    assert all(one.equal(other) for one, other in zip(shell.space["log"], plain.space["log"], strict=True))
