@@ -30,7 +30,7 @@ class Loop:
         self.live = True
         self._may_start = may_start
         self._iterations = 0
-        self._left: dict[int, Any] = {}
+        self._left = _Left()
         self._cell = ""
 
     def __reduce__(self) -> Any:
@@ -90,12 +90,12 @@ class Loop:
             raise
         if self._enters():
             return _Items(self, iterator)
-        self._left[get_ident()] = iterator
+        self._left.put(iterator)
         return ()
 
     def rest(self) -> Any:
         """What the head of this thread has left over."""
-        iterator = self._left.pop(get_ident(), ())
+        iterator = self._left.take()
         return iterator if hasattr(iterator, "__iter__") else _Iterable(iterator)
 
     # -- while -------------------------------------------------------------------------------------------------------
@@ -103,16 +103,35 @@ class Loop:
     def stays(self) -> bool:
         if self._enters() and self._turn():
             return True
-        self._left[get_ident()] = True
+        self._left.put(True)
         return False
 
     def ends(self) -> bool:
         """The person's condition was false."""
+        self._left.put(False)
         return False
 
     def left(self) -> bool:
         """Whether the head ended without the person's condition being false."""
-        return bool(self._left.pop(get_ident(), False))
+        return bool(self._left.take())
+
+
+class _Left:
+    """What heads have left for what follows them: an entry for each head of a thread that has ended, last in first out.
+
+    A finalizer may run the same loop between the end of a head and its rest.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, list[Any]] = {}
+
+    def put(self, entry: Any) -> None:
+        self._entries.setdefault(get_ident(), []).append(entry)
+
+    def take(self) -> Any:
+        return self._entries[get_ident()].pop()
 
 
 class _Items:
@@ -132,11 +151,12 @@ class _Items:
             if self._loop._turn():
                 return next(self._iterator)
         except StopIteration:
+            self._loop._left.put(())
             raise
         except BaseException as error:
             prune_traceback(error)
             raise
-        self._loop._left[get_ident()] = self._iterator
+        self._loop._left.put(self._iterator)
         raise StopIteration
 
 
@@ -156,10 +176,10 @@ class _Inert:
     live = False
 
     def __init__(self) -> None:
-        self._left: dict[int, Any] = {}
+        self._left = _Left()
 
     def head(self, iterable: Any) -> Any:
-        self._left[get_ident()] = iter(iterable)
+        self._left.put(iter(iterable))
         return ()
 
     rest = Loop.rest
@@ -167,5 +187,5 @@ class _Inert:
     ends = Loop.ends
 
     def stays(self) -> bool:
-        self._left[get_ident()] = True
+        self._left.put(True)
         return False
