@@ -31,6 +31,24 @@ _PURE = frozenset(
     )
 )
 _LEFT_OUT = frozenset({"save", "load", "manual_seed", "seed", "set_default_dtype", "set_num_threads", "synchronize"})
+_SETTINGS = frozenset(
+    {
+        "train",
+        "eval",
+        "requires_grad_",
+        "to",
+        "cuda",
+        "cpu",
+        "half",
+        "float",
+        "double",
+        "bfloat16",
+        "zero_grad",
+        "apply",
+    }
+    | {"load_state_dict", "state_dict", "register_buffer", "register_forward_hook", "register_forward_pre_hook"}
+)
+"""Methods of modules that change how they compute."""
 _WORK = (ast.Call, ast.BinOp, ast.AugAssign, ast.Compare)
 
 
@@ -99,8 +117,10 @@ class Surveyed:
             method = call.func.attr if isinstance(call.func, ast.Attribute) else None
             base = self.value(call.func.value) if isinstance(call.func, ast.Attribute) else _MISSING
             return base is _MISSING and method is not None and hasattr(torch.Tensor, method)
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _LEFT_OUT:
-            return False
+        if isinstance(call.func, ast.Attribute):
+            of_module = isinstance(self.value(call.func.value), torch.nn.Module)
+            if call.func.attr in (_SETTINGS if of_module else _LEFT_OUT):
+                return False
         if isinstance(callee, type):
             return callee in _PURE or (callee.__module__.startswith("torch") and hasattr(callee, "__enter__"))
         if isinstance(callee, torch.nn.Module):

@@ -63,7 +63,7 @@ class Scenario:
     codes: set[str] = field(default_factory=set)
 
 
-F, NET = {"f"}, {"Net (net)"}
+F, NET, BODY = {"f"}, {"Net (net)"}, {"loop at line 4"}
 
 SCENARIOS = {
     "function of the same cell": Scenario("", STEP + LOOP + "x.sum().item()", F),
@@ -94,9 +94,7 @@ SCENARIOS = {
     "train and eval in turn": Scenario(
         "", LOOP.replace("x = f(x)", "net.train(i % 3 == 0); x = net(x)").replace("20", "40"), NET
     ),
-    "two models": Scenario(
-        "other = Net().eval()\n", LOOP.replace("f(x)", "other(net(x) + 1)"), {"Net (net)", "Net (other)"}
-    ),
+    "two models": Scenario("other = Net().eval()\n", LOOP.replace("f(x)", "other(net(x) + 1)"), BODY),
     "model made and deleted": Scenario(
         "", "m = Net().eval()\n" + LOOP.replace("f(x)", "m(x)") + "del m\n", {"Net (m)"}
     ),
@@ -132,8 +130,7 @@ SCENARIOS = {
     "result is a generator": Scenario(
         "def f(x):\n    y = net(x) * 0.5 + x\n    return (row for row in y)\n",
         LOOP.replace("f(x)", "torch.stack(list(f(x)))"),
-        NET,
-        {"GR405"},
+        BODY,
     ),
     "keyword-only and default arguments": Scenario(
         "def f(x, *, k=2.0, m=None, **more):\n    return net(x) * k + x + (0 if m is None else m)\n",
@@ -165,7 +162,7 @@ SCENARIOS = {
         LOOP.replace("20", "40").replace("x = f(x)", "k = 1.0 if i < 30 else 2.0; x = f(x)"),
         F,
     ),
-    "weights that change": Scenario(STEP, LOOP.replace("x = f(x)", "net.a.weight.mul_(1.01); x = f(x)"), F),
+    "weights that change": Scenario(STEP, LOOP.replace("x = f(x)", "net.a.weight.mul_(1.01); x = f(x)"), BODY),
     "a layer that is replaced": Scenario(STEP, LOOP + "net.a = torch.nn.Linear(8, 16)\n" + LOOP, F),
     "a hook that comes and goes": Scenario(
         STEP + "seen = []\n",
