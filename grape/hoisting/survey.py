@@ -30,6 +30,8 @@ _PURE = frozenset(
         *("sum", "tuple", "type", "zip"),
     )
 )
+OWNERS: tuple[type, ...] = ()
+"""Classes besides tensors and modules whose methods may be part of a region. Empty while no region trains."""
 _LEFT_OUT = frozenset({"save", "load", "manual_seed", "seed", "set_default_dtype", "set_num_threads", "synchronize"})
 _SETTINGS = frozenset(
     {
@@ -83,6 +85,8 @@ class Surveyed:
             return base.__dict__.get(node.attr, getattr(type(base), node.attr, _MISSING))
         if isinstance(base, (types.ModuleType, type)):
             return getattr(base, node.attr, _MISSING)
+        if isinstance(base, OWNERS):
+            return getattr(type(base), node.attr, _MISSING)
         return _MISSING
 
     def may_join(self, statement: ast.stmt) -> bool:
