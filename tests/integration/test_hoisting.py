@@ -168,6 +168,8 @@ def test_regions_of_loops_are_reported_and_undone(tmp_path: Path) -> None:
         "sorted(name for name in globals() if 'loop' in name or 'run' in name or 'grape' in name)",
         f"%%grape -o four\n%%time\n{loop}",
         "len(log), four.regions",
+        "%%grape -o five --no-widget\nstart()\nfor i in range(3): print(type(get_ipython().compile).__module__)",
+        "type(get_ipython().compile).__module__",
         "%unload_ext grape",
     ]
     outputs = [cell.outputs for cell in run_all(cells, tmp_path).cells]
@@ -177,3 +179,5 @@ def test_regions_of_loops_are_reported_and_undone(tmp_path: Path) -> None:
     assert merged(outputs[8])[0][2]["text/plain"] == "[('loop at line 3, line 4', 'observed')]"
     assert merged(outputs[9])[0][2]["text/plain"] == "[]"
     assert merged(outputs[11])[0][2]["text/plain"].startswith("(60, ")
+    assert merged(outputs[12])[0] == ("stdout", "grape.magics.loops\n" * 3)
+    assert "grape" not in merged(outputs[13])[0][2]["text/plain"]
