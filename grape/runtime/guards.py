@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as _modules
+from torch.optim import optimizer as _optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ..tracing import is_own_code
@@ -56,6 +57,10 @@ _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
     _modules._global_forward_pre_hooks,
     _modules._global_forward_hooks_always_called,
     _modules._global_forward_hooks_with_kwargs,
+)
+_OPTIMIZER_HOOKS: tuple[dict[Any, Any], ...] = (
+    _optimizer._global_optimizer_pre_hooks,
+    _optimizer._global_optimizer_post_hooks,
 )
 _CLASS_NOTES = frozenset(
     [
@@ -110,10 +115,13 @@ class GuardSet:
         self._states: list[tuple[Callable[[], Any], Any]] = []
         self._objects: list[Any] = []
         self._tensors: list[torch.Tensor] = []
+        self._names: list[str] = []
         self._seen: dict[int, Any] = {}
         self._roots: tuple[Any, ...] = (root, *more)
         self._pending: list[tuple[Any, str]] = [(one, "") for one in reversed(self._roots)]
         self._pending += [(hooks, "hooks of all modules") for hooks in _GLOBAL_HOOKS if hooks]
+        for hooks in _OPTIMIZER_HOOKS:
+            self._dict(hooks, "hooks of all optimizers")
         while self._pending:
             self._visit(*self._pending.pop())
         self._let_go(root)
@@ -132,6 +140,11 @@ class GuardSet:
     def owns(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that was found itself, not through another view of its memory."""
         return self._seen.get(id(tensor)) is tensor
+
+    def leaves(self) -> list[tuple[str, torch.Tensor]]:
+        """Name and tensor of everything found that can have a gradient."""
+        named = zip(self._names, self._tensors, strict=True)
+        return [(name, tensor) for name, tensor in named if tensor.is_leaf and _differentiable(tensor)]
 
     def _snapshot(self) -> None:
         self._filled = [d for d in self._dicts if d]  # an empty one is guarded by its length
@@ -179,6 +192,10 @@ class GuardSet:
             and (self._in_place() or self._locate() == self._places)
         )
 
+    def _hooked(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has hooks that were not there when it was found."""
+        return any(id(hooks) not in self._seen for hooks in _hooks_of(tensor))
+
     def in_memory(self) -> bool:
         """Whether every tensor lies where it did: what a graph reads must exist before it is launched."""
         return bool([*map(torch.Tensor.data_ptr, self._tensors)] == self._places[0])
@@ -206,6 +223,8 @@ class GuardSet:
             for owner in (*self._seen.values(), self._root and self._root()):
                 if isinstance(owner, torch.nn.Module) and any(getattr(owner, name, None) for name in _HOOKS):
                     return f"a hook on {type(owner).__name__}"
+            if any(self._hooked(tensor) for tensor in self._tensors):
+                return "a hook on a tensor"
             if any(_GLOBAL_HOOKS):
                 return "a hook on all modules"
             self._handles = RemovableHandle.next_id
@@ -287,7 +306,10 @@ class GuardSet:
     def _tensor(self, tensor: torch.Tensor, where: str) -> None:
         if tensor.layout is torch.strided:
             self._tensors.append(tensor)
+            self._names.append(where)
             self._dict(tensor.__dict__, where)
+            for hooks in _hooks_of(tensor):
+                self._pending.append((hooks, f"{where} hooks"))
             self.sources.setdefault(tensor.untyped_storage()._cdata, (where, tensor))
 
     def _function(self, function: types.FunctionType, where: str) -> None:
@@ -350,10 +372,12 @@ class GuardSet:
         self._dicts.append(value)
         if type(value) is not dict and isinstance(getattr(value, "__dict__", None), dict):
             self._object(value, where)
-        for name, item in value.items():
+        for number, (name, item) in enumerate(value.items()):
             if name in _HOOKS and not item:
                 self._seen.setdefault(id(item), item)
                 continue
+            if isinstance(name, torch.Tensor):  # an optimizer keeps its state by parameter
+                name = number
             self._pending.append((item, f"{where}.{name}" if where else str(name)))
 
     def _sequence(self, value: Any, where: str) -> None:
@@ -400,6 +424,18 @@ class GuardSet:
 
 
 _dtype = attrgetter("dtype")
+
+
+def _hooks_of(tensor: torch.Tensor) -> list[dict[Any, Any]]:
+    """What autograd calls with a tensor's gradient."""
+    found = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
+    return [hooks for hooks in found if hooks]
+
+
+def _differentiable(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
 _needs_grad = attrgetter("requires_grad")
 
 

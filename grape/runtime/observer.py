@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from ..model import OpRecord, Refused, ScalarChange, Timeline, Trace
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, record
@@ -15,7 +18,7 @@ from .effects import EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
 from .prologue import refuse_read, slice_of
 from .shape import Shape
-from .structure import Layout
+from .structure import Layout, Unsupported, flatten
 
 if TYPE_CHECKING:
     from .region import Region
@@ -24,11 +27,21 @@ __all__ = ["NO_WORK", "Observer"]
 
 TRACED = 2
 PROFILED = 1
+UNSTEADY = 2
+"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step."""
 AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms, and CUPTI slows the launches after it: nothing for a cell that is soon over."""
 MIN_OPERATORS = 3
 NO_WORK = "it issues next to no device work"
+
+
+def _tensors_in(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that leave a call; what cannot be opened is refused by the capture."""
+    try:
+        return flatten((result, args, kwargs), "result").leaves
+    except Unsupported:
+        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 class Observer:
@@ -41,6 +54,8 @@ class Observer:
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
+        self._unsteady = 0
+        self._again = False
         self._profiled = 0
         self._profiled_after = 0
         self._before = TimelineRecorder(region.situation.backend.device)
@@ -69,7 +84,13 @@ class Observer:
         )
         if self.gave_up and not self.traces and self._region.calls == 1:
             return result  # a callable inside took over; this trace tells nothing
+        if self._again:
+            self.traces.pop()
         self.traces.append(call.trace)
+        self._again = self._unsteady < UNSTEADY and call.trace.needs_grad and not (guards is None or guards.holds())
+        if self._again:
+            self._unsteady += 1
+            return result
         if len(call.trace.ops) >= LIMIT:
             why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"
             self._region.refuse(Refused(code="GR405", why=why, at=self._region.at))
@@ -77,7 +98,7 @@ class Observer:
         if self._region.refused is None and work < MIN_OPERATORS:
             self._region.refuse(self._no_work(call.trace))
         if self._region.refused is None:
-            prologue = judge(call, layout.leaves, escapes, backend)
+            prologue = judge(call, layout.leaves, _tensors_in(result, args, kwargs), escapes, backend)
             if isinstance(prologue, Refused):
                 self._region.refuse(prologue)
         if self._region.refused is None:
@@ -140,7 +161,7 @@ class Observer:
         """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""
         if self._region.root_is_module and self._region.calls == 1:
             return False
-        if not self.traces:
+        if not self.traces or self._again:
             return True
         if len(self.traces) >= TRACED or (may_capture and shape.run > 1 and self._region.captures.pays(shape)):
             return False  # a capture traces its eager run itself

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .structure import Again, Layout, Node, Static, new_container, new_tuple
+from .training.consumed import seal
 
 __all__ = ["ArgumentView", "Change", "Outside", "Recipe", "write_recipe"]
 
@@ -58,12 +59,14 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`origin[i]` says what the i-th leaf of the result is: an int (argument), an `ArgumentView`, an `Outside`, or
-    None (the next output of the graph). `root` is the result's node."""
+    None (the next output of the graph). `root` is the result's node. `consumed` are the leaves that eager gives back
+    with an autograd graph that a `backward` inside the region has consumed."""
 
     root: Any
     origin: tuple[Any, ...]
     changes: tuple[Change, ...]
     existing: Mapping[int, int]
+    consumed: frozenset[int] = frozenset()
 
     def serve(
         self, arguments: Sequence[torch.Tensor], containers: Sequence[Any], outputs: Sequence[torch.Tensor]
@@ -80,6 +83,8 @@ class Recipe:
                 leaves.append(origin.of(arguments[origin.index]))
             else:
                 leaves.append(origin.give())
+        for index in self.consumed:
+            seal(leaves[index])
         builder = _Builder(self, leaves, containers)
         for change in self.changes:
             builder.change(change)
@@ -145,6 +150,7 @@ def write_recipe(
     before: Layout,
     containers: Mapping[int, Any],
     classify: Callable[[torch.Tensor], Any],
+    consumed: frozenset[int] = frozenset(),
 ) -> Recipe:
     """The recipe of a capture.
 
@@ -171,6 +177,7 @@ def write_recipe(
         origin=tuple(classify(leaf) for leaf in after.leaves),
         changes=tuple(changes),
         existing=existing,
+        consumed=consumed,
     )
 
 

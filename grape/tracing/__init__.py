@@ -2,9 +2,10 @@
 
 from .positions import PositionFinder, is_own_code
 from .recorder import HOST_READS, LIMIT, RecordedCall, Recorder, contents_of, tensors_in
-from .tracer import EscapeWatch, Tracer, record
+from .tracer import ANNOTATIONS, EscapeWatch, Tracer, record
 
 __all__ = [
+    "ANNOTATIONS",
     "HOST_READS",
     "LIMIT",
     "EscapeWatch",

@@ -23,7 +23,7 @@ from .constructs import construct_of
 from .positions import PositionFinder
 from .recorder import RecordedCall, Recorder
 
-__all__ = ["EscapeWatch", "Tracer", "record"]
+__all__ = ["ANNOTATIONS", "EscapeWatch", "Tracer", "record"]
 
 _ESCAPES = frozenset(
     {
@@ -41,6 +41,8 @@ _ESCAPES = frozenset(
     }
 )
 """What takes a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace shows."""
+ANNOTATIONS = "profiler"
+"""Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
@@ -149,7 +151,7 @@ class Tracer(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recorder = self.recorder
-        if recorder is None or recorder.overflowed:
+        if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS:
             return func(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():
             return self._trace(recorder, func, args, kwargs or {})
