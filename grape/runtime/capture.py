@@ -81,6 +81,8 @@ class Captured:
     result: Any
     outcome: Entry | Refused
     trace: Trace
+    graded: tuple[bool, ...] = ()
+    """Which leaf tensors that the region reaches had gradients when the call began."""
     plain: frozenset[Any] = frozenset()
     """See `Request.plain`: to be tried without, where the outcome is "retry"."""
 
@@ -104,6 +106,8 @@ def judge(
     """Can a call with this trace and these tensors in its result be captured? Its prologue, or why not."""
     trace = call.trace
     if trace.needs_grad:
+        if not backend.autograd:
+            return Refused(code="GR405", why="its results need gradients")
         kept = graph_that_leaves(results, leaves)
         if kept is not None:
             return kept
@@ -190,7 +194,7 @@ class _Capture:
         self.call = call
         self.gradients.note()
         if isinstance(before, Refused):
-            return Captured(result=result, outcome=before, trace=call.trace)
+            return Captured(result=result, outcome=before, trace=call.trace, graded=self.gradients.present)
         self.guards = before
         try:
             outcome: Entry | Refused = self.attempt(result, escapes, args, kwargs, started)
@@ -211,7 +215,13 @@ class _Capture:
             # The same bits from the slots: so the next call finds its arguments where a graph can read them.
             with contextlib.suppress(torch.OutOfMemoryError):
                 result = outcome.results(self.layout.leaves, self.layout.containers)
-        return Captured(result=result, outcome=outcome, trace=call.trace, plain=self.unfaithful)
+        return Captured(
+            result=result,
+            outcome=outcome,
+            trace=call.trace,
+            graded=self.gradients.present,
+            plain=self.unfaithful,
+        )
 
     def snapshot_inputs(self, guards: GuardSet | None) -> None:
         """Copies of everything that exists before the call and that it may write (known from earlier traces)."""
@@ -505,7 +515,7 @@ class _Capture:
             self.compare_structure(leaving)
             self.end_graphs(leaving)
             recipe = write_recipe(
-                leaving, entering, dict(enumerate(entering.containers)), self.classifier(), frozenset(self.consumed)
+                leaving, entering, dict(enumerate(entering.containers)), self.classifier(), self.consumed
             )
         except Diverged as diverged:
             graph.release()
@@ -520,10 +530,10 @@ class _Capture:
     def end_graphs(self, leaving: Layout) -> None:
         """Let go of all that autograd has made in the captured run; its results are tensors from here on."""
         given = {id(tensor) for tensor in self.placeholders.tensors}
-        self.consumed: set[int] = set()
+        self.consumed: dict[int, str] = {}
         for index, leaf in enumerate(leaving.leaves):
             if leaf.grad_fn is not None and id(leaf) not in given:
-                self.consumed.add(index)
+                self.consumed[index] = type(leaf.grad_fn).__name__
                 leaving.leaves[index] = leaf.detach()
         born = {self.recorder.storage(number) for number in self.recorder.born}
         refused = self.gradients.compare(born, leaving.leaves)

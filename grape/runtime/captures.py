@@ -6,7 +6,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..model import Decision, ScalarChange
+from ..model import Decision, Refused, ScalarChange
 from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
@@ -26,6 +26,9 @@ __all__ = ["MAX_ENTRIES", "Captures"]
 MAX_ENTRIES = 4
 MAX_CAPTURES = 8
 """So often a shape is captured; a value that the host reads and that is another one at each call ends there."""
+WORTH = 16
+"""After so many replays of its last graph a shape may be captured as often again: a learning rate changes now and then.
+"""
 UNSETTLED = 4
 """So often a shape is captured whose kernels do not repeat themselves, until a replay gives what an eager run gave."""
 TAPE_LIMIT_MS = 3000.0
@@ -144,7 +147,7 @@ class Captures:
         outcome = captured.outcome
         if isinstance(outcome, Entry):
             if not shape.entries:  # else what the guards found changed explains another trace
-                self._region.observer.audit(shape, captured.trace)
+                self._region.observer.audit(shape, captured.trace, captured.graded)
             if self._region.refused is None:
                 self._adopt(shape, layout, outcome)
                 enforce_budget(situation)  # the pool may have grown
@@ -163,12 +166,12 @@ class Captures:
             if shape.unsettled < UNSETTLED:
                 return captured.result
             outcome = replace(outcome, code="GR405")
-        self._region.observer.audit(shape, captured.trace)
+        self._region.observer.audit(shape, captured.trace, captured.graded)
         self._failures += 1
         shape.closed = True
         if self._region.refused is None and (self._failures >= 2 or not self._region.replays):
-            if outcome.code == "GR403":
-                evidence = dict(outcome.evidence)
+            evidence = dict(outcome.evidence) if outcome.code == "GR403" else {}
+            if "operator" in evidence:
                 self._region.observer.scalar_changes.append(
                     ScalarChange(operator=evidence["operator"], values=(evidence["values"],), at=outcome.at)
                 )
@@ -195,14 +198,30 @@ class Captures:
         if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
             starve(self._region, why)
 
+    def _never_the_same(self, shape: Shape, entry: Entry) -> Refused:
+        """Why no graph of a shape served a call: what it depends on is another one each time."""
+        changed = next((c for e in shape.entries if (c := e.guards.difference()) is not None), None)
+        read = next((step.op for step in entry.prologue.steps if step.op.ordinal in entry.prologue.reads), None)
+        if changed is None and read is not None:
+            at = read.user or read.inner
+            return Refused(code="GR403", why="a number that the host reads from a tensor changes at every call", at=at)
+        what = changed or "what the region reads"
+        return Refused(code="GR403", why=f"{what} changes at every call", at=self._region.at)
+
     def _adopt(self, shape: Shape, layout: Layout, entry: Entry) -> None:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
         self.durations_ms.append(entry.capture_ms)
         if self.busy_ms is None and self._region.situation.backend.kind == "cuda":
             self.busy_ms = entry.replay_ms
+        if shape.entries and shape.entries[-1].replays >= WORTH:
+            shape.captures = 0
         shape.captures += 1
         shape.closed = shape.captures >= MAX_CAPTURES
+        if shape.closed and not self._region.replays:
+            entry.release()
+            self._region.refuse(self._never_the_same(shape, entry))
+            return
         self.verified.add(entry.verified)
         entry.ledger = self._region.ledger
         if isinstance(entry.graph, StoredGraph):

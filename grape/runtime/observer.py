@@ -62,6 +62,11 @@ class Observer:
         self._after = TimelineRecorder(region.situation.backend.device)
 
     @property
+    def trains(self) -> bool:
+        """Whether a traced call recorded gradients."""
+        return any(trace.needs_grad for trace in self.traces)
+
+    @property
     def profiled(self) -> bool:
         """Whether an eager call was profiled."""
         return self._profiled > 0
@@ -79,6 +84,7 @@ class Observer:
             guards = GuardSet(self._region.root)
         except TooLarge as error:
             self._region.refuse(Refused(code="GR405", why=str(error), at=self._region.at))
+        graded = tuple(leaf.grad is not None for _, leaf in guards.leaves()) if guards is not None else ()
         result, call, escapes = record(
             self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait
         )
@@ -111,7 +117,7 @@ class Observer:
                 Refused(code="GR404", why=f"the call changes {changed}, which a replay would not", at=self._region.at)
             )
         if self._region.refused is None:
-            self.audit(shape, call.trace)
+            self.audit(shape, call.trace, graded)
         return result
 
     def _no_work(self, trace: Trace) -> Refused:
@@ -131,19 +137,19 @@ class Observer:
             why = f"the shape of {op.name}'s result depends on data"
             self._region.refuse(Refused(code="GR103", why=why, at=op.user or op.inner))
         elif op.kind == "transfer-out" or slice_of(recorder.ops, op.ordinal, recorder.born) is None:
-            self._region.refuse(refuse_read(recorder.last_read, op))
+            self._region.refuse(refuse_read(recorder.last_read, op, recorder.ops, recorder.born))
 
-    def audit(self, shape: Shape, trace: Trace) -> None:
-        """Two calls under one key must issue the same operators with the same scalars."""
-        for earlier in shape.traces:
-            if [r.value for r in earlier.host_reads] != [r.value for r in trace.host_reads]:
+    def audit(self, shape: Shape, trace: Trace, graded: tuple[bool, ...]) -> None:
+        """Two calls under one key, with the same gradients present, must issue equal operators with equal scalars."""
+        for present, earlier in shape.traces:
+            if present != graded or [r.value for r in earlier.host_reads] != [r.value for r in trace.host_reads]:
                 continue
             difference = earlier.first_difference(trace)
             if difference is not None:
                 self._region.refuse(self._explain(*difference))
                 return
         if len(shape.traces) < 2:
-            shape.traces.append(trace)
+            shape.traces.append((graded, trace))
 
     def _explain(self, one: OpRecord | None, other: OpRecord | None) -> Refused:
         here = other or one

@@ -10,7 +10,8 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -60,13 +61,13 @@ class Change:
 class Recipe:
     """`origin[i]` says what the i-th leaf of the result is: an int (argument), an `ArgumentView`, an `Outside`, or
     None (the next output of the graph). `root` is the result's node. `consumed` are the leaves that eager gives back
-    with an autograd graph that a `backward` inside the region has consumed."""
+    with an autograd graph that a `backward` inside the region has consumed, with the name of its last node."""
 
     root: Any
     origin: tuple[Any, ...]
     changes: tuple[Change, ...]
     existing: Mapping[int, int]
-    consumed: frozenset[int] = frozenset()
+    consumed: Mapping[int, str] = field(default_factory=dict)
 
     def serve(
         self, arguments: Sequence[torch.Tensor], containers: Sequence[Any], outputs: Sequence[torch.Tensor]
@@ -83,8 +84,8 @@ class Recipe:
                 leaves.append(origin.of(arguments[origin.index]))
             else:
                 leaves.append(origin.give())
-        for index in self.consumed:
-            seal(leaves[index])
+        for index, name in self.consumed.items():
+            seal(leaves[index], name)
         builder = _Builder(self, leaves, containers)
         for change in self.changes:
             builder.change(change)
@@ -150,7 +151,7 @@ def write_recipe(
     before: Layout,
     containers: Mapping[int, Any],
     classify: Callable[[torch.Tensor], Any],
-    consumed: frozenset[int] = frozenset(),
+    consumed: Mapping[int, str] = MappingProxyType({}),
 ) -> Recipe:
     """The recipe of a capture.
 

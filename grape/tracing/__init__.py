@@ -2,7 +2,7 @@
 
 from .positions import PositionFinder, is_own_code
 from .recorder import HOST_READS, LIMIT, RecordedCall, Recorder, contents_of, tensors_in
-from .tracer import ANNOTATIONS, EscapeWatch, Tracer, record
+from .tracer import ANNOTATIONS, EscapeWatch, Tracer, record, without_outer_casts
 
 __all__ = [
     "ANNOTATIONS",
@@ -17,4 +17,5 @@ __all__ = [
     "is_own_code",
     "record",
     "tensors_in",
+    "without_outer_casts",
 ]

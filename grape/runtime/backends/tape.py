@@ -178,6 +178,10 @@ class TapeBackend:
         return True
 
     @property
+    def autograd(self) -> bool:
+        return True
+
+    @property
     def conditional_bodies(self) -> bool:
         return True
 

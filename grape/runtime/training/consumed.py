@@ -11,8 +11,9 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-__all__ = ["is_consumed", "seal"]
+__all__ = ["is_consumed", "seal", "seal_all"]
 
 
 def is_consumed(tensor: torch.Tensor) -> bool:
@@ -27,7 +28,8 @@ def is_consumed(tensor: torch.Tensor) -> bool:
         if node is None or node in seen:
             continue
         seen.add(node)
-        for name in _saved_by(type(node)):
+        kind: Any = type(node)
+        for name in _saved_by(kind):
             try:
                 getattr(node, name)
             except RuntimeError as error:
@@ -75,14 +77,32 @@ class _Consumed(torch.autograd.Function):
         raise RuntimeError(_refusal())
 
 
-def seal(tensor: torch.Tensor) -> None:
+@functools.cache
+def _named(name: str) -> Any:
+    """A consumed graph whose last node has this name, which torch prints with a tensor."""
+    kind: Any = type(_Consumed)
+    made = kind(name, (_Consumed,), {})
+    made._backward_cls.__name__ = name
+    return made
+
+
+def seal(tensor: torch.Tensor, name: str | None = None) -> None:
     """Give `tensor` a consumed graph in the place of its own, whose nodes nothing keeps alive then.
 
-    A view keeps its graph: torch cannot take it away.
+    `name` is that of the graph's last node, by default of the tensor's own. A view keeps its graph: torch cannot take
+    it away.
     """
     if tensor.grad_fn is not None:
         if tensor._is_view():
             return
+        name = name or type(tensor.grad_fn).__name__
         tensor.detach_()
     with torch.enable_grad():
-        _Consumed.apply(tensor, _anchor())  # type: ignore[no-untyped-call]
+        _named(name or "").apply(tensor, _anchor())
+
+
+def seal_all(result: Any) -> None:
+    """Seal the tensors in `result` whose graphs are consumed: nodes of the leaves' gradients end with their graphs."""
+    for tensor in tree_leaves(result):
+        if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None and is_consumed(tensor):
+            seal(tensor)

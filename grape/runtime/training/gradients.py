@@ -30,7 +30,7 @@ class GradientPlan:
     a gradient; of the others each is a leaf with its home."""
 
     leaves: Sequence[torch.Tensor]
-    present: Sequence[bool]
+    present: tuple[bool, ...]
     read: Sequence[tuple[torch.Tensor, Home]]
     made: Sequence[tuple[torch.Tensor, Home]]
     dropped: Sequence[torch.Tensor]
@@ -42,7 +42,7 @@ class GradientPlan:
 
     def holds(self) -> bool:
         """Whether the same leaves have gradients as at capture."""
-        return [gradient is not None for gradient in map(_gradient, self.leaves)] == self.present
+        return tuple([gradient is not None for gradient in map(_gradient, self.leaves)]) == self.present
 
     def fits(self) -> bool:
         """Whether the gradients that a replay reads have the layout of the capture."""
@@ -95,7 +95,8 @@ class GradientCapture:
         self._leaves = [tensor for _, tensor in leaves]
         self._names = [f"{where}.grad" for where, _ in leaves]
         self._before: list[torch.Tensor | None] = [*map(_gradient, self._leaves)]
-        self._present = [gradient is not None for gradient in self._before]
+        self.present = tuple(gradient is not None for gradient in self._before)
+        """Of each leaf, whether it had a gradient before the call."""
         self._homes: dict[int, Home] = {}
         self._after: list[torch.Tensor | None] = []
         self._kinds: list[After] = []
@@ -136,7 +137,7 @@ class GradientCapture:
             self._kinds.append("none" if after is None else "same" if after is before else "new")
 
     def _states(self) -> list[tuple[torch.Tensor | None, bool, After]]:
-        return list(zip(self._after, self._present, self._kinds, strict=True))
+        return list(zip(self._after, self.present, self._kinds, strict=True))
 
     def find_read(self, storages: Collection[int]) -> set[str]:
         """Take note of which gradients the call read or wrote, by the identities of the storages; their names."""
@@ -172,7 +173,7 @@ class GradientCapture:
         self._entered: list[torch.Tensor | None] = []
         for index, leaf in enumerate(self._leaves):
             before = self._before[index]
-            if not self._present[index]:
+            if not self.present[index]:
                 before = None
             elif index in self.read:
                 before = self._homes[index].tensor
@@ -206,7 +207,7 @@ class GradientCapture:
         returned. The gradients of the captured run are let go."""
         differs = Refused(code="GR404", why="what it leaves in `.grad` differs between two runs of the same call")
         returned = {tensor.untyped_storage()._cdata for tensor in results}
-        spans: dict[int, list[tuple[int, int]]] = {}
+        shared: set[int] = set()
         for index, (after, _, kind) in enumerate(self._states()):
             left, entered = self._left[index], self._entered[index]
             if (left is None) != (kind == "none") or (left is entered) != (kind == "same" or entered is left is None):
@@ -220,12 +221,9 @@ class GradientCapture:
                 return Refused(code="GR405", why="it sets `.grad` to a tensor that it did not make")
             if storage in returned:
                 return Refused(code="GR405", why="it returns the memory of a gradient")
-            first = int(left.storage_offset())
-            reach = sum((size - 1) * stride for size, stride in zip(left.shape, left.stride(), strict=True))
-            span = (first, first + reach + 1 if left.numel() else first)
-            if any(span[0] < end and begin < span[1] for begin, end in spans.setdefault(storage, [])):
+            if storage in shared:
                 return Refused(code="GR405", why="two gradients share memory")
-            spans[storage].append(span)
+            shared.add(storage)
         self._left, self._made, self._entered = [], {}, []
         return None
 
@@ -246,10 +244,10 @@ class GradientCapture:
         kinds = list(enumerate(self._kinds))
         return GradientPlan(
             leaves=tuple(self._leaves),
-            present=self._present,
+            present=self.present,
             read=[(self._leaves[i], self._homes[i]) for i in sorted(self.read)],
             made=[(self._leaves[i], self._homes[i]) for i, kind in kinds if kind == "new"],
-            dropped=[self._leaves[i] for i, kind in kinds if kind == "none" and self._present[i]],
+            dropped=[self._leaves[i] for i, kind in kinds if kind == "none" and self.present[i]],
         )
 
     def forget(self) -> None:

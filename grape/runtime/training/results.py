@@ -20,6 +20,8 @@ def graph_that_leaves(results: Sequence[torch.Tensor], arguments: Sequence[torch
     given = {id(tensor) for tensor in arguments}
     if any(tensor.grad_fn is not None and id(tensor) not in given and not is_consumed(tensor) for tensor in results):
         return Refused(code="GR405", why="its results need gradients")
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return Refused(code="GR405", why="autocast is entered outside of what calls backward; enter it inside")
     if any(tensor.requires_grad for tensor in arguments):
         return Refused(code="GR405", why="an argument requires a gradient")
     return None
