@@ -19,7 +19,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..model import OpRecord, Position, Refused, Trace
-from ..tracing import RecordedCall, Recorder, Tracer, record
+from ..tracing import SPARSE, RecordedCall, Recorder, Tracer, record
 from .backends.protocol import Backend, CaptureFailed, Graph, UpdatableGraph
 from .compare import first_mismatch, nondeterministic_in, within
 from .compression import ExecutableStore, StoredGraph
@@ -114,6 +114,8 @@ def judge(
         escapes = [escape for escape in escapes if escape[0] not in _AUTOGRAD]
     if escapes:
         name, at = escapes[0]
+        if name == SPARSE:
+            return Refused(code="GR405", why=f"it works on {name}, such as a sparse one", at=at)
         if name in _PLACES:
             return Refused(code="GR405", why=f".{name} tells where a tensor lies, which differs in a replay", at=at)
         return Refused(code="GR101", why=f".{name}() takes a tensor's contents to the host", at=at)
@@ -245,7 +247,9 @@ class _Capture:
         started: float,
     ) -> Entry | Refused:
         if not self.guards.holds():
-            raise _Stop(Refused(code="GR404", why=f"the call changes {self.guards.difference()}"))
+            # An optimizer makes the state of a parameter that it has not seen before; the next call will not.
+            code = "unsteady" if self.call.trace.needs_grad else "GR404"
+            raise _Stop(Refused(code=code, why=f"the call changes {self.guards.difference()}"))
         self.check_effects()
         self.eager_after = flatten((result, args, kwargs), "result")
         prologue = judge(self.call, self.layout.leaves, self.eager_after.leaves, escapes, self.backend)

@@ -31,6 +31,8 @@ WORTH = 16
 """
 UNSETTLED = 4
 """So often a shape is captured whose kernels do not repeat themselves, until a replay gives what an eager run gave."""
+_LATER = {"unsettled": "GR405", "unsteady": "GR404"}
+"""Outcomes after which a later call may be captured, and what they are called when none could be."""
 TAPE_LIMIT_MS = 3000.0
 """The tape shows what a GPU would do; so much time for captures is enough for that."""
 
@@ -161,11 +163,11 @@ class Captures:
             self._writes.update(outcome.evidence)
             self._plain.update(captured.plain)
             return captured.result
-        if outcome.code == "unsettled":
+        if outcome.code in _LATER:
             shape.unsettled += 1
             if shape.unsettled < UNSETTLED:
                 return captured.result
-            outcome = replace(outcome, code="GR405")
+            outcome = replace(outcome, code=_LATER[outcome.code])
         self._region.observer.audit(shape, captured.trace, captured.graded)
         self._failures += 1
         shape.closed = True

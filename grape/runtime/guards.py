@@ -19,7 +19,7 @@ import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import Any
@@ -85,6 +85,7 @@ _CONTENTS: dict[type, Callable[[Any], Any]] = {
     array.array: bytes,
 }
 """Containers that are neither lists nor dicts, and what their contents are."""
+_CONTAINERS = frozenset({dict, list, set, collections.defaultdict, collections.OrderedDict, collections.deque})
 _GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _LIMIT = 60_000
 _LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
@@ -192,10 +193,6 @@ class GuardSet:
             and (self._in_place() or self._locate() == self._places)
         )
 
-    def _hooked(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has hooks that were not there when it was found."""
-        return any(id(hooks) not in self._seen for hooks in _hooks_of(tensor))
-
     def in_memory(self) -> bool:
         """Whether every tensor lies where it did: what a graph reads must exist before it is launched."""
         return bool([*map(torch.Tensor.data_ptr, self._tensors)] == self._places[0])
@@ -220,12 +217,13 @@ class GuardSet:
 
     def _difference(self) -> str | None:
         if RemovableHandle.next_id != self._handles:
+            known = {id(hooks) for hooks in self._dicts}  # a change of these is found below
             for owner in (*self._seen.values(), self._root and self._root()):
-                if isinstance(owner, torch.nn.Module) and any(getattr(owner, name, None) for name in _HOOKS):
+                if isinstance(owner, torch.nn.Module) and _new_hooks(map(vars(owner).get, _HOOKS), known):
                     return f"a hook on {type(owner).__name__}"
-            if any(self._hooked(tensor) for tensor in self._tensors):
+            if any(_new_hooks(_hooks_of(tensor), known) for tensor in self._tensors):
                 return "a hook on a tensor"
-            if any(_GLOBAL_HOOKS):
+            if _new_hooks(_GLOBAL_HOOKS, known):
                 return "a hook on all modules"
             self._handles = RemovableHandle.next_id
         root_changed = self._root is not None and type(self._root()) is not self._root_class
@@ -409,7 +407,20 @@ class GuardSet:
             if item is not self:
                 self._pending.append((item, f"{where}.{name}"))
         if isinstance(attributes, dict):
+            self._attributes_of(attributes, where)
+
+    def _attributes_of(self, attributes: dict[str, Any], where: str) -> None:
+        """Attributes of an object. One that is an empty container may become another one (`self.pending = []`)."""
+        empty = [name for name, item in attributes.items() if type(item) in _CONTAINERS and not item]
+        if not empty:
             self._dict(attributes, where)
+            return
+        read = [name for name in attributes if name not in empty]
+        self._modules.append((attributes, _getter(read)))
+        for name in empty:
+            self._watch(functools.partial(_emptiness, attributes, name))
+        for name in read:
+            self._pending.append((attributes[name], f"{where}.{name}" if where else name))
 
     def _memory(self, value: Any, where: str) -> None:
         """What gives other code access to bytes (`ctypes.c_float`, a memoryview, a file mapped into memory)."""
@@ -430,6 +441,10 @@ def _hooks_of(tensor: torch.Tensor) -> list[dict[Any, Any]]:
     """What autograd calls with a tensor's gradient."""
     found = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
     return [hooks for hooks in found if hooks]
+
+
+def _new_hooks(found: Iterable[Any], known: Collection[int]) -> bool:
+    return any(hooks and id(hooks) not in known for hooks in found)
 
 
 def _differentiable(tensor: torch.Tensor) -> bool:
@@ -469,6 +484,12 @@ def _slots(cls: type) -> tuple[str, ...]:
 def _bytes_of(value: Any) -> bytes:
     with memoryview(value) as view:
         return view.tobytes()
+
+
+def _emptiness(attributes: dict[str, Any], name: str) -> Any:
+    """What is to be known of a container: its type, and that it is empty, or else which one it is."""
+    item = attributes.get(name)
+    return (type(item), getattr(item, "default_factory", None), None if not item else id(item))
 
 
 def _contents_of_set(value: Any) -> frozenset[Any]:

@@ -18,7 +18,7 @@ from .effects import EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
 from .prologue import refuse_read, slice_of
 from .shape import Shape
-from .structure import Layout, Unsupported, flatten
+from .structure import Layout, Unsupported, flatten, stateful
 
 if TYPE_CHECKING:
     from .region import Region
@@ -81,7 +81,7 @@ class Observer:
 
         guards: GuardSet | None = None
         try:
-            guards = GuardSet(self._region.root)
+            guards = GuardSet(self._region.root, stateful(layout))
         except TooLarge as error:
             self._region.refuse(Refused(code="GR405", why=str(error), at=self._region.at))
         graded = tuple(leaf.grad is not None for _, leaf in guards.leaves()) if guards is not None else ()
@@ -93,7 +93,8 @@ class Observer:
         if self._again:
             self.traces.pop()
         self.traces.append(call.trace)
-        self._again = self._unsteady < UNSTEADY and call.trace.needs_grad and not (guards is None or guards.holds())
+        training = call.trace.needs_grad or any(graded)
+        self._again = self._unsteady < UNSTEADY and training and not (guards is None or guards.holds())
         if self._again:
             self._unsteady += 1
             return result

@@ -2,12 +2,13 @@
 
 from .positions import PositionFinder, is_own_code
 from .recorder import HOST_READS, LIMIT, RecordedCall, Recorder, contents_of, tensors_in
-from .tracer import ANNOTATIONS, EscapeWatch, Tracer, record, without_outer_casts
+from .tracer import ANNOTATIONS, SPARSE, EscapeWatch, Tracer, record, without_outer_casts
 
 __all__ = [
     "ANNOTATIONS",
     "HOST_READS",
     "LIMIT",
+    "SPARSE",
     "EscapeWatch",
     "PositionFinder",
     "RecordedCall",

@@ -24,7 +24,7 @@ from .constructs import construct_of
 from .positions import PositionFinder
 from .recorder import RecordedCall, Recorder
 
-__all__ = ["ANNOTATIONS", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
+__all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
 
 _ESCAPES = frozenset(
     {
@@ -44,6 +44,8 @@ _ESCAPES = frozenset(
 """What takes a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace shows."""
 ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
+SPARSE = "a tensor without a storage"
+"""Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
@@ -160,7 +162,10 @@ class Tracer(TorchDispatchMode):
             return self._trace(recorder, func, args, kwargs or {})
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before = recorder.before(func, args, kwargs)
+        try:
+            before = recorder.before(func, args, kwargs)
+        except NotImplementedError:
+            before = None
         start = time.perf_counter_ns()
         result = func(*args, **kwargs)
         elapsed = time.perf_counter_ns() - start
@@ -170,7 +175,13 @@ class Tracer(TorchDispatchMode):
             user = self.positions.first_own(waiting)
             inner = inner or user
         at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
-        record = recorder.after(before, func, args, kwargs, result, at, elapsed)
+        try:
+            record = recorder.after(before, func, args, kwargs, result, at, elapsed) if before is not None else None
+        except NotImplementedError:
+            record = None
+        if record is None:
+            recorder.escapes.append((SPARSE, at[0] or at[1]))
+            return result
         if recorder.overflowed and user is not None and user is inner:
             self._mute_at_next_line(user)
         if record.kind in _WAITS:
