@@ -6,14 +6,16 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..model import Decision, Refused, ScalarChange
+from ..model import Decision, Refused, ScalarChange, Trace
 from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry, identities
 from .memory import apply_budget, enforce_budget, starve, why_no_room
+from .mentions import line_that_mentions
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
+from .prologue import refuse_read
 from .samples import CallTimes
 from .shape import Shape
 from .structure import Layout, stateful
@@ -151,7 +153,7 @@ class Captures:
             if not shape.entries:  # else what the guards found changed explains another trace
                 self._region.observer.audit(shape, captured.trace, captured.graded)
             if self._region.refused is None:
-                self._adopt(shape, layout, outcome)
+                self._adopt(shape, layout, outcome, captured.trace)
                 enforce_budget(situation)  # the pool may have grown
             else:
                 outcome.release()
@@ -200,17 +202,20 @@ class Captures:
         if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
             starve(self._region, why)
 
-    def _never_the_same(self, shape: Shape, entry: Entry) -> Refused:
+    def _never_the_same(self, shape: Shape, trace: Trace) -> Refused:
         """Why no graph of a shape served a call: what it depends on is another one each time."""
-        changed = next((c for e in shape.entries if (c := e.guards.difference()) is not None), None)
-        read = next((step.op for step in entry.prologue.steps if step.op.ordinal in entry.prologue.reads), None)
-        if changed is None and read is not None:
-            at = read.user or read.inner
-            return Refused(code="GR403", why="a number that the host reads from a tensor changes at every call", at=at)
-        what = changed or "what the region reads"
-        return Refused(code="GR403", why=f"{what} changes at every call", at=self._region.at)
+        region = self._region
+        guards = next((entry.guards for entry in shape.entries if entry.guards.difference() is not None), None)
+        read = next((read for read in trace.host_reads if read.ordinal >= 0), None)
+        if guards is None and read is not None:
+            return refuse_read(read, trace.ops[read.ordinal])
+        what = (guards.difference() if guards is not None else None) or "what the region reads"
+        culprit = guards.culprit if guards is not None else None
+        by = f" (`{culprit}`)" if culprit else ""
+        at = line_that_mentions(region.root, culprit, region.at)
+        return Refused(code="GR403", why=f"{what}{by} changes at every call", at=at)
 
-    def _adopt(self, shape: Shape, layout: Layout, entry: Entry) -> None:
+    def _adopt(self, shape: Shape, layout: Layout, entry: Entry, trace: Trace) -> None:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
         self.durations_ms.append(entry.capture_ms)
@@ -222,7 +227,7 @@ class Captures:
         shape.closed = shape.captures >= MAX_CAPTURES
         if shape.closed and not self._region.replays:
             entry.release()
-            self._region.refuse(self._never_the_same(shape, entry))
+            self._region.refuse(self._never_the_same(shape, trace))
             return
         self.verified.add(entry.verified)
         entry.ledger = self._region.ledger

@@ -110,6 +110,9 @@ class GuardSet:
         self._dicts: list[dict[Any, Any]] = []
         self._lists: list[list[Any]] = []
         self._modules: list[tuple[dict[str, Any], Any]] = []
+        self._places_of: dict[int, str] = {}
+        self.culprit: str | None = None
+        """By which name the code reaches what `difference` last found to be changed."""
         self._items: list[tuple[dict[str, Any], str, Any]] = []
         self._attributes: list[tuple[Any, str, Any]] = []
         self._codes: list[tuple[types.FunctionType, types.CodeType]] = []
@@ -210,10 +213,25 @@ class GuardSet:
 
     def difference(self) -> str | None:
         """What has changed, in words; None where nothing has."""
+        self.culprit = None
         try:
             return self._difference()
         except KeyError as name:
             return f"the attribute {name} of a module"
+
+    def _blame(self, holder: Any) -> None:
+        self.culprit = self._places_of.get(id(holder)) or None
+
+    def _holder_of(self, number: int) -> Any:
+        """The container of the value that stands there among `_values`."""
+        holders = [attributes for attributes, _ in self._modules] + self._filled + self._filled + self._lists
+        lengths = [len(read(attributes)) for attributes, read in self._modules]
+        lengths += [*map(len, self._filled), *map(len, self._filled), *map(len, self._lists)]
+        for holder, length in zip(holders, lengths, strict=True):
+            if number < length:
+                return holder
+            number -= length
+        return None
 
     def _difference(self) -> str | None:
         if RemovableHandle.next_id != self._handles:
@@ -229,13 +247,18 @@ class GuardSet:
         root_changed = self._root is not None and type(self._root()) is not self._root_class
         if root_changed or [*map(type, self._objects)] != self._classes:
             return "the class of an object that the region reads"
-        if self._measure() != self._sizes:
-            return "the number of attributes or items of an object that the region reads"
-        for now, then in zip(self._values(), self._saved, strict=True):
+        holders = [*self._dicts, *self._lists, *[attributes for attributes, _ in self._modules]]
+        for holder, now_has, had in zip(holders, self._measure(), self._sizes, strict=True):
+            if now_has != had:
+                self._blame(holder)
+                return "the number of attributes or items of an object that the region reads"
+        for number, (now, then) in enumerate(zip(self._values(), self._saved, strict=True)):
             if now is not then and not _equal(now, then):
+                self._blame(self._holder_of(number))
                 return f"a value that the region reads ({type(then).__name__} {_short(then)} -> {_short(now)})"
         for names, name, value in self._items:
             if names.get(name, self) is not value and not _equal(names.get(name, self), value):
+                self.culprit = name
                 return f"the global '{name}'"
         for owner, name, value in self._attributes:
             if _read(owner, name, self) is not value and not _equal(_read(owner, name, self), value):
@@ -368,6 +391,7 @@ class GuardSet:
 
     def _dict(self, value: dict[Any, Any], where: str) -> None:
         self._dicts.append(value)
+        self._places_of[id(value)] = where
         if type(value) is not dict and isinstance(getattr(value, "__dict__", None), dict):
             self._object(value, where)
         for number, (name, item) in enumerate(value.items()):
@@ -381,6 +405,7 @@ class GuardSet:
     def _sequence(self, value: Any, where: str) -> None:
         if isinstance(value, list):
             self._lists.append(value)
+            self._places_of[id(value)] = where
         self._pending += [(item, f"{where}[{i}]") for i, item in enumerate(value)]
 
     def _module(self, module: torch.nn.Module, where: str) -> None:
@@ -389,6 +414,7 @@ class GuardSet:
         read = [name for name in attributes if name not in _UNREAD or (name in _HOOKS and attributes[name])]
         self._objects.append(module)
         self._modules.append((attributes, _getter(read)))
+        self._places_of[id(attributes)] = where
         self._pending.append((type(module), where))
         for name in read:
             self._pending.append((attributes[name], f"{where}.{name}" if where else name))
@@ -417,6 +443,7 @@ class GuardSet:
             return
         read = [name for name in attributes if name not in empty]
         self._modules.append((attributes, _getter(read)))
+        self._places_of[id(attributes)] = where
         for name in empty:
             self._watch(functools.partial(_emptiness, attributes, name))
         for name in read:

@@ -397,6 +397,25 @@ def test_an_increment_is_never_lost() -> None:
     assert twins.world.optimizer.taken == twins.eager.optimizer.taken == 12
 
 
+def test_state_that_changes_is_refused_at_the_line_that_mentions_it() -> None:
+    def build(w: World) -> Callable[..., Any]:
+        step, scheduler = whole_step(w), torch.optim.lr_scheduler.ExponentialLR(w.optimizer, 0.9)
+
+        def both(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = step(x, y)
+            scheduler.step()
+            return loss
+
+        w.inner = both
+        return both
+
+    twins = training(build)
+    refused = refusal(twins)
+    assert refused.code == "GR404"
+    assert "`scheduler" in refused.why
+    assert refused.at.line == line_of(twins.world.inner, "scheduler.step()")
+
+
 def test_scalars_that_change_at_every_step_are_refused_at_the_line_of_the_step() -> None:
     twins = training(optimizer=lambda params: torch.optim.Adam(params, lr=0.1))
     refused = refusal(twins)
@@ -432,7 +451,8 @@ def test_an_optimizer_that_reads_another_number_each_time_is_given_up() -> None:
     for _ in range(20):
         twins.call(batch)
         twins.both(lambda w: w.scheduler.step())
-    assert twins.refused.code == "GR403"
+    assert twins.refused.code == "GR101"
+    assert twins.refused.at.line == line_of(whole_step, "optimizer.step()")
 
 
 def halve(p: torch.Tensor) -> None:
