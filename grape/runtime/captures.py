@@ -12,7 +12,7 @@ from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry, identities
 from .memory import apply_budget, enforce_budget, starve, why_no_room
-from .mentions import line_that_mentions
+from .mentions import blamed
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
 from .prologue import refuse_read
@@ -210,9 +210,7 @@ class Captures:
         if guards is None and read is not None:
             return refuse_read(read, trace.ops[read.ordinal])
         what = (guards.difference() if guards is not None else None) or "what the region reads"
-        culprit = guards.culprit if guards is not None else None
-        by = f" (`{culprit}`)" if culprit else ""
-        at = line_that_mentions(region.root, culprit, region.at)
+        by, at = blamed(region.root, guards.culprits if guards is not None else (), region.at)
         return Refused(code="GR403", why=f"{what}{by} changes at every call", at=at)
 
     def _adopt(self, shape: Shape, layout: Layout, entry: Entry, trace: Trace) -> None:

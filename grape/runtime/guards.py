@@ -111,8 +111,8 @@ class GuardSet:
         self._lists: list[list[Any]] = []
         self._modules: list[tuple[dict[str, Any], Any]] = []
         self._places_of: dict[int, str] = {}
-        self.culprit: str | None = None
-        """By which name the code reaches what `difference` last found to be changed."""
+        self.culprits: list[str] = []
+        """By which names the code reaches what `difference` last found to be changed."""
         self._items: list[tuple[dict[str, Any], str, Any]] = []
         self._attributes: list[tuple[Any, str, Any]] = []
         self._codes: list[tuple[types.FunctionType, types.CodeType]] = []
@@ -213,14 +213,16 @@ class GuardSet:
 
     def difference(self) -> str | None:
         """What has changed, in words; None where nothing has."""
-        self.culprit = None
+        self.culprits = []
         try:
             return self._difference()
         except KeyError as name:
             return f"the attribute {name} of a module"
 
     def _blame(self, holder: Any) -> None:
-        self.culprit = self._places_of.get(id(holder)) or None
+        where = self._places_of.get(id(holder))
+        if where and where not in self.culprits:
+            self.culprits.append(where)
 
     def _holder_of(self, number: int) -> Any:
         """The container of the value that stands there among `_values`."""
@@ -252,13 +254,17 @@ class GuardSet:
             if now_has != had:
                 self._blame(holder)
                 return "the number of attributes or items of an object that the region reads"
+        what = None
         for number, (now, then) in enumerate(zip(self._values(), self._saved, strict=True)):
             if now is not then and not _equal(now, then):
                 self._blame(self._holder_of(number))
-                return f"a value that the region reads ({type(then).__name__} {_short(then)} -> {_short(now)})"
+                changed = f"({type(then).__name__} {_short(then)} -> {_short(now)})"
+                what = what or f"a value that the region reads {changed}"
+        if what is not None:
+            return what
         for names, name, value in self._items:
             if names.get(name, self) is not value and not _equal(names.get(name, self), value):
-                self.culprit = name
+                self.culprits = [name]
                 return f"the global '{name}'"
         for owner, name, value in self._attributes:
             if _read(owner, name, self) is not value and not _equal(_read(owner, name, self), value):

@@ -5,26 +5,26 @@ from __future__ import annotations
 import dis
 import re
 import types
+from collections.abc import Sequence
 from typing import Any
 
 from ..model import Position
 
-__all__ = ["line_that_mentions"]
+__all__ = ["blamed"]
 
 
-def line_that_mentions(function: Any, path: str | None, at: Position) -> Position:
-    """The one line of `function` that mentions what `path` begins with (`scheduler` of `scheduler.last_epoch`).
+def blamed(function: Any, paths: Sequence[str], at: Position) -> tuple[str, Position]:
+    """What has changed, in parentheses, and the one line of `function` that mentions it.
 
-    `at`, the function's own position, where there is no such line, or several.
+    Of `paths`, such as ``scheduler.last_epoch``, the first counts whose beginning stands on one line only. Where there
+    is none: the first path, if any, and `at`, the function's own position.
     """
     code = getattr(function, "__code__", None)
-    if path is None or not isinstance(code, types.CodeType):
-        return at
-    root = re.split(r"[.\[ ]", path, maxsplit=1)[0]
-    lines = {
-        position.lineno
-        for instruction in dis.get_instructions(code)
-        if instruction.argval == root and (position := instruction.positions) is not None
-    }
-    line = lines.pop() if len(lines) == 1 else None
-    return at if line is None else Position(file=at.file, line=line, function=at.function)
+    instructions = list(dis.get_instructions(code)) if isinstance(code, types.CodeType) else []
+    for path in paths:
+        root = re.split(r"[.\[ ]", path, maxsplit=1)[0]
+        mentions = [instruction.positions for instruction in instructions if instruction.argval == root]
+        lines = {position.lineno for position in mentions if position is not None and position.lineno is not None}
+        if len(lines) == 1:
+            return f" (`{path}`)", Position(file=at.file, line=lines.pop(), function=at.function)
+    return (f" (`{paths[0]}`)" if paths else ""), at

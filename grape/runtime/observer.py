@@ -16,7 +16,7 @@ from . import policy
 from .capture import judge
 from .effects import EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
-from .mentions import line_that_mentions
+from .mentions import blamed
 from .prologue import refuse_read, slice_of
 from .shape import Shape
 from .structure import Layout, Unsupported, flatten, stateful
@@ -115,8 +115,7 @@ class Observer:
                 self._region.refuse(effect)
         if self._region.refused is None and guards is not None and not guards.holds():
             changed = guards.difference()
-            at = line_that_mentions(self._region.root, guards.culprit, self._region.at)
-            by = f" (`{guards.culprit}`)" if guards.culprit else ""
+            by, at = blamed(self._region.root, guards.culprits, self._region.at)
             self._region.refuse(
                 Refused(code="GR404", why=f"the call changes {changed}{by}, which a replay would not", at=at)
             )
