@@ -425,7 +425,8 @@ class _Capture:
         outside = set(trace.argument_storages) | set(trace.external_storages)
         self.written = {number for op in trace.ops for number in op.written if number in outside}
         used = {self.call.storages[number].cdata for number in trace.external_storages}
-        names = tuple(sorted(self.written_names() | self.gradients.find_read(used)))
+        written = {self.call.storages[number].cdata for number in self.written}
+        names = tuple(sorted(self.written_names() | self.gradients.find_read(used, written)))
         if not set(names) <= set(self.request.writes):
             raise _Stop(Refused(code="retry", why="it writes its inputs; the next call is snapshotted", evidence=names))
 
@@ -626,7 +627,8 @@ class _Capture:
         where nothing but results is written and nothing random is drawn. Raises where eager differs from itself, and
         no replay gave the bits of any run: a later call may try again.
         """
-        if self.written or any(op.kind == "random" for op in self.call.trace.ops):
+        trace = self.call.trace
+        if self.written or trace.needs_grad or any(op.kind == "random" for op in trace.ops):
             return False
         seen = [self.eager_after.leaves]
         for _ in range(EAGER_RUNS):

@@ -146,9 +146,9 @@ class GuardSet:
         return self._seen.get(id(tensor)) is tensor
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
-        """Name and tensor of everything found that can have a gradient."""
+        """Name and tensor of all that were found and may have a gradient."""
         named = zip(self._names, self._tensors, strict=True)
-        return [(name, tensor) for name, tensor in named if tensor.is_leaf and _differentiable(tensor)]
+        return [(name, tensor) for name, tensor in named if tensor.is_leaf and _may_have_gradient(tensor)]
 
     def _snapshot(self) -> None:
         self._filled = [d for d in self._dicts if d]  # an empty one is guarded by its length
@@ -480,8 +480,9 @@ def _new_hooks(found: Iterable[Any], known: Collection[int]) -> bool:
     return any(hooks and id(hooks) not in known for hooks in found)
 
 
-def _differentiable(tensor: torch.Tensor) -> bool:
-    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+def _may_have_gradient(tensor: torch.Tensor) -> bool:
+    """A frozen parameter may be thawed under `no_grad`, where no guard looks at `requires_grad`."""
+    return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or tensor.grad is not None
 
 
 _needs_grad = attrgetter("requires_grad")

@@ -166,6 +166,7 @@ class TrainingProgram:
     frozen: bool
     schedule: int
     events: tuple[tuple[int, str], ...]
+    in_place: bool = False
 
     @staticmethod
     def strategy() -> st.SearchStrategy[TrainingProgram]:
@@ -184,6 +185,7 @@ class TrainingProgram:
             frozen=st.booleans(),
             schedule=st.sampled_from((0, 0, 11, 1)),
             events=st.lists(st.tuples(st.integers(6, 18), st.sampled_from(sorted(EVENTS))), max_size=2).map(tuple),
+            in_place=st.booleans(),
         )
 
     def build(self, device: torch.device) -> World:
@@ -301,7 +303,7 @@ def run_training(program: TrainingProgram, backend: Backend, calls: int = 20) ->
         for rows in (*program.rows, *program.rows)
     ]
     batches = [(x.to(device), y.to(device)) for x, y in batches]
-    twins = Twins(lambda: program.build(device), backend)
+    twins = Twins(lambda: program.build(device), backend, in_place=program.in_place)
     events = dict(program.events)
     try:
         for index in range(calls):

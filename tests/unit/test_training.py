@@ -209,6 +209,46 @@ def test_an_optimizer_step_alone_replays_on_the_gradients_that_it_finds() -> Non
     assert twins.replays >= 4
 
 
+def test_a_parameter_that_is_thawed_is_seen_by_a_step_under_no_grad() -> None:
+    def build(w: World) -> Callable[..., Any]:
+        w.net[2].requires_grad_(False)
+        optimizer = w.optimizer
+
+        def apply(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.step()
+            return x + y.sum()
+
+        return apply
+
+    def train(w: World) -> None:
+        with torch.enable_grad():
+            F.mse_loss(w.net(X), Y).backward()
+
+    twins = training(build, lambda params: torch.optim.SGD(params, lr=0.1))
+    with torch.no_grad():
+        for index in range(20):
+            if index == 14:
+                twins.both(lambda w: w.net[2].requires_grad_(True))
+            twins.both(train)
+            twins.call(batch)
+    assert twins.replays > 3
+
+
+def test_reading_gradients_is_no_write() -> None:
+    """Autograd would take a write for a reason to refuse what it saved."""
+
+    def build(w: World) -> Callable[..., Any]:
+        net = w.net
+        return lambda x, y: torch.stack([p.grad.norm() for p in net.parameters()]).square().sum().sqrt() + y.sum()
+
+    twins = training(build)
+    twins.both(lambda w: F.mse_loss(w.net(X), Y).backward())
+    twins.calls_of(batch, 10)
+    product = (torch.ones(5, 4, requires_grad=True) * twins.world.net[0].weight.grad).sum()
+    assert replays_of(twins, 3) == 3
+    product.backward()
+
+
 def test_a_gradient_of_a_frozen_or_unused_parameter_stays() -> None:
     def step(w: World) -> Callable[..., Any]:
         w.net[0].bias.requires_grad_(False)

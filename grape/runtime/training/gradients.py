@@ -26,12 +26,16 @@ After = Literal["none", "same", "new"]
 
 @dataclass(frozen=True, slots=True)
 class GradientPlan:
-    """What replays of one graph do with gradients. `leaves` are all that the region reaches, `present` whether each had
-    a gradient; of the others each is a leaf with its home."""
+    """What replays of one graph do with gradients.
+
+    `leaves` are all leaf tensors that the region reaches, `present` whether each had a gradient. Gradients that are `read`,
+    some of them `written`, lie at home; those that are `made` are put there; those that are `dropped` become None.
+    """
 
     leaves: Sequence[torch.Tensor]
     present: tuple[bool, ...]
     read: Sequence[tuple[torch.Tensor, Home]]
+    written: Sequence[Home]
     made: Sequence[tuple[torch.Tensor, Home]]
     dropped: Sequence[torch.Tensor]
 
@@ -42,7 +46,10 @@ class GradientPlan:
 
     def holds(self) -> bool:
         """Whether the same leaves have gradients as at capture."""
-        return tuple([gradient is not None for gradient in map(_gradient, self.leaves)]) == self.present
+        gradients = [*map(_gradient, self.leaves)]
+        if not any(self.present):  # every replay asks, and most regions know no gradients
+            return gradients.count(None) == len(gradients)
+        return tuple([gradient is not None for gradient in gradients]) == self.present
 
     def fits(self) -> bool:
         """Whether the gradients that a replay reads have the layout of the capture."""
@@ -71,8 +78,9 @@ class GradientPlan:
             tensor = home.renew()
             if leaf.grad is not tensor:
                 leaf.grad = tensor
-        changed = [home.tensor for _, home in (*self.read, *self.made)]
-        torch.autograd.graph.increment_version(changed)
+        changed = [home.tensor for home in (*self.written, *(home for _, home in self.made))]
+        if changed:
+            torch.autograd.graph.increment_version(changed)
 
 
 def _of(leaf: torch.Tensor) -> torch.Tensor:
@@ -102,6 +110,7 @@ class GradientCapture:
         self._kinds: list[After] = []
         self._made: dict[int, torch.Tensor] = {}
         self.read: set[int] = set()
+        self._written: set[int] = set()
 
     def adopt(self, wanted: Collection[str]) -> Refused | None:
         """Move gradients with these names to their homes: earlier calls read them. Why that is not possible, or None.
@@ -139,15 +148,15 @@ class GradientCapture:
     def _states(self) -> list[tuple[torch.Tensor | None, bool, After]]:
         return list(zip(self._after, self.present, self._kinds, strict=True))
 
-    def find_read(self, storages: Collection[int]) -> set[str]:
-        """Take note of which gradients the call read or wrote, by the identities of the storages; their names."""
-        self.read = {
-            index
+    def find_read(self, used: Collection[int], written: Collection[int]) -> set[str]:
+        """Take note of which gradients the call used and wrote, by the identities of the storages; their names."""
+        storages = {
+            index: gradient.untyped_storage()._cdata
             for index, gradient in enumerate(self._before)
-            if gradient is not None
-            and gradient.layout is torch.strided
-            and gradient.untyped_storage()._cdata in storages
+            if gradient is not None and gradient.layout is torch.strided
         }
+        self.read = {index for index, storage in storages.items() if storage in used}
+        self._written = {index for index in self.read if storages[index] in written}
         return {self._names[index] for index in self.read}
 
     def prepare(self) -> Refused | None:
@@ -246,6 +255,7 @@ class GradientCapture:
             leaves=tuple(self._leaves),
             present=self.present,
             read=[(self._leaves[i], self._homes[i]) for i in sorted(self.read)],
+            written=[self._homes[i] for i in sorted(self._written)],
             made=[(self._leaves[i], self._homes[i]) for i, kind in kinds if kind == "new"],
             dropped=[self._leaves[i] for i, kind in kinds if kind == "none" and self.present[i]],
         )
