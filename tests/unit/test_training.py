@@ -1,4 +1,4 @@
-"""Regions that contain autograd: gradients are state (R16), and no autograd graph outlives the region (R17)."""
+"""Regions that contain autograd: gradients are state (R20), and no autograd graph outlives the region (R21)."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ HOLDERS: dict[str, Callable[[World], Any]] = {
 
 
 @pytest.mark.parametrize("name", HOLDERS)
-def test_r16_a_gradient_that_somebody_holds_is_never_overwritten(name: str) -> None:
+def test_r20_a_gradient_that_somebody_holds_is_never_overwritten(name: str) -> None:
     twins = replaying()
     before = [p.grad.clone() for p in twins.world.net.parameters()]
     held = HOLDERS[name](twins.world)
@@ -137,7 +137,7 @@ def test_r16_a_gradient_that_somebody_holds_is_never_overwritten(name: str) -> N
     assert replays_of(twins, 8) >= 4
 
 
-def test_r16_a_step_that_accumulates_does_so_in_the_same_object() -> None:
+def test_r20_a_step_that_accumulates_does_so_in_the_same_object() -> None:
     twins = training(accumulating)
     twins.calls_of(batch, 4)
     held = {id(w): _hold(w) for w in (twins.eager, twins.world)}
@@ -146,7 +146,7 @@ def test_r16_a_step_that_accumulates_does_so_in_the_same_object() -> None:
         assert all(one is other for one, other in zip(held[id(w)], _hold(w), strict=True))
 
 
-def test_r16_a_gradient_that_was_replaced_is_brought_home() -> None:
+def test_r20_a_gradient_that_was_replaced_is_brought_home() -> None:
     twins = training(accumulating)
     twins.calls_of(batch, 12)
     for _ in range(3):
@@ -154,7 +154,7 @@ def test_r16_a_gradient_that_was_replaced_is_brought_home() -> None:
         assert replays_of(twins, 1) == 1
 
 
-def test_r16_a_replaced_gradient_that_is_in_use_is_not_moved() -> None:
+def test_r20_a_replaced_gradient_that_is_in_use_is_not_moved() -> None:
     twins = training(accumulating)
     twins.calls_of(batch, 12)
 
@@ -285,7 +285,7 @@ def test_a_failed_capture_leaves_gradients_as_the_eager_run_left_them() -> None:
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
-def test_r17_a_consumed_loss_behaves_as_eager_does() -> None:
+def test_r21_a_consumed_loss_behaves_as_eager_does() -> None:
     twins = replaying()
     losses = [twins.last[0], twins.last[1]]
     assert str(losses[0]) == str(losses[1])
@@ -344,7 +344,7 @@ KEPT = {"results": _unconsumed, "retain_graph": _retained, "nothing saved": _not
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", KEPT)
-def test_r17_a_graph_that_is_not_consumed_inside_is_refused(name: str) -> None:
+def test_r21_a_graph_that_is_not_consumed_inside_is_refused(name: str) -> None:
     assert refusal(training(KEPT[name])).code == "GR405"
 
 
@@ -367,7 +367,7 @@ def test_a_gradient_penalty_with_double_backward_replays() -> None:
     assert replays_of(replaying(build), 3) == 3
 
 
-def test_r17_nothing_of_the_captured_autograd_graph_stays() -> None:
+def test_r21_nothing_of_the_captured_autograd_graph_stays() -> None:
     twins = replaying()
     twins.results.clear()
     twins.last = (None, None)

@@ -7,7 +7,7 @@ import torch
 __all__ = ["warm_products"]
 
 
-def warm_products(device: torch.device, stream: torch.cuda.Stream, *, autograd: bool) -> None:
+def warm_products(device: torch.device, stream: torch.cuda.Stream, *, autograd: bool = False) -> None:
     """Have cuBLAS do each kind of product on `stream`, and wait for it. Not inside a capture.
 
     With `autograd` also in the thread that runs `backward`, which has a cuBLAS handle of its own.

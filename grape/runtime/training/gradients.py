@@ -28,8 +28,8 @@ After = Literal["none", "same", "new"]
 class GradientPlan:
     """What replays of one graph do with gradients.
 
-    `leaves` are all leaf tensors that the region reaches, `present` whether each had a gradient. Gradients that are `read`,
-    some of them `written`, lie at home; those that are `made` are put there; those that are `dropped` become None.
+    `leaves` are all leaf tensors that the region reaches, `present` whether each had a gradient. Gradients that are
+    `read`, some of them `written`, lie at home; those that are `made` are put there; `dropped` ones become None.
     """
 
     leaves: Sequence[torch.Tensor]
