@@ -282,6 +282,11 @@ def test_a_failed_capture_leaves_gradients_as_the_eager_run_left_them() -> None:
     assert "no graph" in refused.why
 
 
+def test_without_counts_of_references_no_gradient_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grape.runtime.training.gradients.SUPPORTED", False)
+    assert refusal(training()).code == "GR405"
+
+
 # -- results ---------------------------------------------------------------------------------------------------------
 
 

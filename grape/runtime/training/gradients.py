@@ -16,7 +16,7 @@ import torch
 
 from ...model import Refused
 from ..backends.protocol import Backend
-from .homes import Home, alone, home_of, vacant_home
+from .homes import SUPPORTED, Home, alone, home_of, vacant_home
 
 __all__ = ["GradientCapture", "GradientPlan"]
 
@@ -161,6 +161,8 @@ class GradientCapture:
 
     def prepare(self) -> Refused | None:
         """Choose the homes of what the graph will make, after the eager run. Raises torch.OutOfMemoryError."""
+        if not SUPPORTED and (self.read or "new" in self._kinds):
+            return Refused(code="GR405", why="this version of torch does not tell who holds a gradient")
         for index, (gradient, _, kind) in enumerate(self._states()):
             if kind != "same":
                 self._before[index] = None  # only the person may still hold it

@@ -15,9 +15,12 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["Home", "alone", "home_of", "vacant_home"]
+__all__ = ["SUPPORTED", "Home", "alone", "home_of", "vacant_home"]
 
 _use_count = torch._C._storage_Use_Count
+_tensor_use_count: Any = getattr(torch.Tensor, "_use_count", None)
+SUPPORTED = _tensor_use_count is not None
+"""False in a version of torch that does not tell how often a tensor is referred to."""
 
 
 class Home:
@@ -53,7 +56,7 @@ class Home:
             _use_count(self.cdata) > uses
             or getrefcount(self._object) > objects
             or getrefcount(self.tensor) > references
-            or self.tensor._use_count() > 1 + by_its_leaf  # type: ignore[attr-defined]
+            or _tensor_use_count(self.tensor) > 1 + by_its_leaf
         )
 
     def renew(self) -> torch.Tensor:
