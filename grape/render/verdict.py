@@ -187,12 +187,18 @@ def _why_no_change(evidence: CellEvidence, main: RegionReport, findings: Sequenc
     return ""
 
 
+_NEEDS_GRADIENTS = "its results need gradients"
+"""The one reason of GR405 that is no fault of the code's, and the usual one of a cell that trains."""
+
+
 def _because(evidence: CellEvidence, main: RegionReport) -> str:
     if main.reason is None:
         return ""
     known = evidence_of(evidence, main)
     at = known.refused.at if known and known.refused else None
     place = f", {one_line(str(at), 60)}" if at else ""
+    if known and known.refused and known.refused.why == _NEEDS_GRADIENTS:
+        return f" ({_NEEDS_GRADIENTS}{place})"
     return f" ({main.reason} {CODES.get(main.reason, '')}".rstrip() + f"{place})"
 
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..model import OpRecord, Position, Refused, Trace
-from ..tracing import RecordedCall, Recorder, Tracer, record
+from ..tracing import SPARSE, RecordedCall, Recorder, Tracer, record
 from .backends.protocol import Backend, CaptureFailed, Graph, UpdatableGraph
 from .compare import first_mismatch, nondeterministic_in, within
 from .compression import ExecutableStore, StoredGraph
@@ -36,6 +36,7 @@ from .recipe import ArgumentView, Outside, Recipe, write_recipe
 from .redirect import out_form, redirect
 from .slots import SlotStore
 from .structure import Layout, Unsupported, flatten, leaf_meta, rebuild, stateful
+from .training import GradientCapture, graph_that_leaves, seal
 
 __all__ = ["Captured", "Observation", "Request", "capture_call", "judge"]
 
@@ -80,6 +81,8 @@ class Captured:
     result: Any
     outcome: Entry | Refused
     trace: Trace
+    graded: tuple[bool, ...] = ()
+    """Which leaf tensors that the region reaches had gradients when the call began."""
     plain: frozenset[Any] = frozenset()
     """See `Request.plain`: to be tried without, where the outcome is "retry"."""
 
@@ -96,15 +99,23 @@ class Observation:
 def judge(
     call: RecordedCall,
     leaves: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
     escapes: Sequence[tuple[str, Position | None]],
     backend: Backend,
 ) -> Prologue | Refused:
-    """Can a call with this trace be captured? Its prologue, or the first reason why not."""
+    """Can a call with this trace and these tensors in its result be captured? Its prologue, or why not."""
     trace = call.trace
     if trace.needs_grad:
-        return Refused(code="GR405", why="its results need gradients")
+        if not backend.autograd:
+            return Refused(code="GR405", why="its results need gradients")
+        kept = graph_that_leaves(results, leaves)
+        if kept is not None:
+            return kept
+        escapes = [escape for escape in escapes if escape[0] not in _AUTOGRAD]
     if escapes:
         name, at = escapes[0]
+        if name == SPARSE:
+            return Refused(code="GR405", why=f"it works on {name}, such as a sparse one", at=at)
         if name in _PLACES:
             return Refused(code="GR405", why=f".{name} tells where a tensor lies, which differs in a replay", at=at)
         return Refused(code="GR101", why=f".{name}() takes a tensor's contents to the host", at=at)
@@ -124,6 +135,8 @@ def judge(
     return build_prologue(call, leaves)
 
 
+_AUTOGRAD = ("backward", "register_hook")
+"""Of these the trace shows all that they do, where the graph of autograd ends inside the region."""
 _PLACES = ("storage_offset", "is_shared", "_base", "_version")
 
 
@@ -164,7 +177,10 @@ class _Capture:
         except TooLarge as error:
             before = Refused(code="GR405", why=str(error))
         self.random_before = backend.rng_state()
+        found = before.leaves() if isinstance(before, GuardSet) else ()
+        self.gradients = GradientCapture(found, backend)
         try:
+            before = self.gradients.adopt(request.writes) or before
             self.snapshot_inputs(before if isinstance(before, GuardSet) else None)
         except torch.OutOfMemoryError:
             before = Refused(code="GR405", why="no memory for a snapshot of what the region writes")
@@ -178,8 +194,9 @@ class _Capture:
         result, call, escapes = record(request.tracer, backend.device, self.layout.leaves, body, keep=True)
         self.random_after = backend.rng_state()
         self.call = call
+        self.gradients.note()
         if isinstance(before, Refused):
-            return Captured(result=result, outcome=before, trace=call.trace)
+            return Captured(result=result, outcome=before, trace=call.trace, graded=self.gradients.present)
         self.guards = before
         try:
             outcome: Entry | Refused = self.attempt(result, escapes, args, kwargs, started)
@@ -195,11 +212,18 @@ class _Capture:
             outcome = Refused(code="GR405", why=f"the capture failed: {type(error).__name__}: {str(error)[:200]}")
         finally:
             backend.set_rng_state(self.random_after)
+            self.gradients.forget()
         if isinstance(outcome, Entry) and outcome.outputs.slots and outcome.verified == "identical":
             # The same bits from the slots: so the next call finds its arguments where a graph can read them.
             with contextlib.suppress(torch.OutOfMemoryError):
                 result = outcome.results(self.layout.leaves, self.layout.containers)
-        return Captured(result=result, outcome=outcome, trace=call.trace, plain=self.unfaithful)
+        return Captured(
+            result=result,
+            outcome=outcome,
+            trace=call.trace,
+            graded=self.gradients.present,
+            plain=self.unfaithful,
+        )
 
     def snapshot_inputs(self, guards: GuardSet | None) -> None:
         """Copies of everything that exists before the call and that it may write (known from earlier traces)."""
@@ -209,10 +233,9 @@ class _Capture:
             i: leaf.detach().clone() for i, leaf in enumerate(self.layout.leaves) if paths[i] in wanted
         }
         self.bound_before = {i: whole(self.layout.leaves[i]).clone() for i in self.inputs_before}
+        self.sources = {**guards.sources, **self.gradients.sources()} if guards is not None else {}
         self.sources_before = {
-            key: whole(tensor).clone()
-            for key, (where, tensor) in (guards.sources.items() if guards is not None else ())
-            if where in wanted
+            key: whole(tensor).clone() for key, (where, tensor) in self.sources.items() if where in wanted
         }
 
     def attempt(
@@ -224,9 +247,12 @@ class _Capture:
         started: float,
     ) -> Entry | Refused:
         if not self.guards.holds():
-            raise _Stop(Refused(code="GR404", why=f"the call changes {self.guards.difference()}"))
+            # An optimizer makes the state of a parameter that it has not seen before; the next call will not.
+            code = "unsteady" if self.call.trace.needs_grad else "GR404"
+            raise _Stop(Refused(code=code, why=f"the call changes {self.guards.difference()}"))
         self.check_effects()
-        prologue = judge(self.call, self.layout.leaves, escapes, self.backend)
+        self.eager_after = flatten((result, args, kwargs), "result")
+        prologue = judge(self.call, self.layout.leaves, self.eager_after.leaves, escapes, self.backend)
         if isinstance(prologue, Refused):
             return prologue
         request = self.request
@@ -234,12 +260,14 @@ class _Capture:
             request.store, request.owner, self.backend.device, self.layout.leaves, self.layout.paths, request.bound
         )
         if any(read.construct == DECISION for read in self.call.trace.host_reads):
+            if self.call.trace.needs_grad:
+                return Refused(code="GR102", why="control flow that is left to the device records gradients")
             prologue = self.survey(prologue)
             if isinstance(prologue, Refused):
                 return prologue
         self.externals = self.find_externals()
         self.check_writes()
-        self.eager_after = flatten((result, args, kwargs), "result")
+        self.prepare_gradients()
         if any(vars(leaf) for leaf in self.eager_after.leaves):
             raise _Stop(Refused(code="GR405", why="an argument or a result is a tensor with Python attributes"))
         self.keep_eager_state()
@@ -254,6 +282,7 @@ class _Capture:
             graph, verified = self.admit(graph)
             self.learn_arms()
             outputs.lend()
+            plan = self.gradients.plan()
         except BaseException:
             graph.release()
             raise
@@ -270,7 +299,8 @@ class _Capture:
             externals=self.externals,
             written=self.written_leaves(),
             changed=[self.externals[number] for number in self.written & set(self.externals)],
-            effectful=bool(self.written) or any(op.kind == "random" for op in self.call.trace.ops),
+            effectful=bool(self.written) or plan.active or any(op.kind == "random" for op in self.call.trace.ops),
+            gradients=plan,
             verified=verified,
             arms=self.arms,
             replay_ms=self.replay_ms,
@@ -281,7 +311,7 @@ class _Capture:
                 self.arms,
                 self.call.arrivals,
                 self.call.constants,
-                [t.untyped_storage() for t in self.externals.values()],
+                [s for t in self.externals.values() if (s := t.untyped_storage())._cdata not in self.gradients.homes],
                 [target for target, _ in self.redirected.values()],
             ),
         )
@@ -338,7 +368,7 @@ class _Capture:
         if not self.guards.holds():
             return Refused(code="GR404", why=f"a branch that was not taken changes {self.guards.difference()}")
         self.call = self.surveyed.call
-        return judge(self.call, self.layout.leaves, (), self.backend)
+        return judge(self.call, self.layout.leaves, self.eager_after.leaves, (), self.backend)
 
     def learn_arms(self) -> None:
         """The verifying replay ran these branches; so did those of other graphs of the same program."""
@@ -370,7 +400,7 @@ class _Capture:
         """The tensors behind the storages that the trace reads from outside, by storage number."""
         found: dict[int, torch.Tensor] = {}
         for number in self.call.trace.external_storages:
-            source = self.guards.sources.get(self.call.storages[number].cdata)
+            source = self.sources.get(self.call.storages[number].cdata)
             if source is None or source[1].untyped_storage()._cdata != self.call.storages[number].cdata:
                 op = next(op for op in self.call.trace.ops if any(v.storage == number for v in op.tensors()))
                 why = f"{op.name} reads a tensor that is neither an argument nor found through the code's own names"
@@ -394,14 +424,16 @@ class _Capture:
         trace = self.call.trace
         outside = set(trace.argument_storages) | set(trace.external_storages)
         self.written = {number for op in trace.ops for number in op.written if number in outside}
-        names = tuple(sorted(self.written_names()))
+        used = {self.call.storages[number].cdata for number in trace.external_storages}
+        written = {self.call.storages[number].cdata for number in self.written}
+        names = tuple(sorted(self.written_names() | self.gradients.find_read(used, written)))
         if not set(names) <= set(self.request.writes):
             raise _Stop(Refused(code="retry", why="it writes its inputs; the next call is snapshotted", evidence=names))
 
     def written_names(self) -> set[str]:
         names = {self.layout.paths[i] for i in self.written_leaves()}
         for number in self.written & set(self.externals):
-            names.add(self.guards.sources[self.call.storages[number].cdata][0])
+            names.add(self.sources[self.call.storages[number].cdata][0])
         return names
 
     def written_leaves(self) -> tuple[int, ...]:
@@ -412,11 +444,24 @@ class _Capture:
             if numbers.setdefault(leaf.untyped_storage()._cdata, len(numbers)) in self.written
         )
 
+    def prepare_gradients(self) -> None:
+        """Nothing may refer to the autograd graph of the eager run any more, nor to gradients that it dropped."""
+        given = {id(leaf) for leaf in self.layout.leaves}
+        self.sealed = [leaf for leaf in self.eager_after.leaves if leaf.grad_fn is not None and id(leaf) not in given]
+        for leaf in self.sealed:
+            seal(leaf)
+        refused = self.gradients.prepare()
+        if refused is not None:
+            raise _Stop(refused)
+
     def keep_eager_state(self) -> None:
         """Where the replay will write into the person's own memory, keep what the eager call left there."""
         self.in_place: list[torch.Tensor] = []
         self.in_place_before: list[torch.Tensor] = []
+        self.replaced = self.gradients.replaced()
         for number in self.written & set(self.externals):
+            if self.call.storages[number].cdata in self.replaced:
+                continue
             self.in_place.append(_typed(self.externals[number]))
             self.in_place_before.append(self.sources_before[self.call.storages[number].cdata])
         for index in set(self.written_leaves()).intersection(self.placeholders.in_place):
@@ -446,9 +491,12 @@ class _Capture:
                 if lowering is not None:
                     stack.enter_context(EffectBan(self.request.tracer.positions))
                     stack.enter_context(lowering.active())
-                return self.request.function(*cap_args, **cap_kwargs)
+                result = self.request.function(*cap_args, **cap_kwargs)
+            self.gradients.finish()
+            return result
 
         try:
+            self.gradients.enter()
             graph, result = self.backend.capture(body)
         except Diverged as diverged:
             raise _Stop(_divergence(diverged)) from None
@@ -457,6 +505,8 @@ class _Capture:
         except Exception as error:
             why = f"the code raised {type(error).__name__} while it was captured: {str(error).splitlines()[:1]}"
             raise _Stop(Refused(code="GR405", why=why)) from error
+        finally:
+            self.gradients.restore()
         try:
             lockstep.finish()
             if not self.guards.holds():
@@ -468,7 +518,10 @@ class _Capture:
                 self.check_lowering(lowering, leaving)
                 self.arms = lowering.arms
             self.compare_structure(leaving)
-            recipe = write_recipe(leaving, entering, dict(enumerate(entering.containers)), self.classifier())
+            self.end_graphs(leaving)
+            recipe = write_recipe(
+                leaving, entering, dict(enumerate(entering.containers)), self.classifier(), self.consumed
+            )
         except Diverged as diverged:
             graph.release()
             raise _Stop(_divergence(diverged)) from None
@@ -478,6 +531,19 @@ class _Capture:
         made = [leaf for leaf, origin in zip(leaving.leaves, recipe.origin, strict=True) if origin is None]
         self.left = leaving.leaves
         return graph, recipe, made
+
+    def end_graphs(self, leaving: Layout) -> None:
+        """Let go of all that autograd has made in the captured run; its results are tensors from here on."""
+        given = {id(tensor) for tensor in self.placeholders.tensors}
+        self.consumed: dict[int, str] = {}
+        for index, leaf in enumerate(leaving.leaves):
+            if leaf.grad_fn is not None and id(leaf) not in given:
+                self.consumed[index] = type(leaf.grad_fn).__name__
+                leaving.leaves[index] = leaf.detach()
+        born = {self.recorder.storage(number) for number in self.recorder.born}
+        refused = self.gradients.compare(born, leaving.leaves)
+        if refused is not None:
+            raise _Stop(refused)
 
     def compare_structure(self, leaving: Layout) -> None:
         if leaving.key != self.eager_after.key:
@@ -522,6 +588,8 @@ class _Capture:
         try:
             for tensor, before in zip(self.in_place, self.in_place_before, strict=True):
                 tensor.copy_(before.view(tensor.dtype))
+            for cdata, tensor in self.replaced.items():
+                whole(tensor).copy_(self.sources_before[cdata])
             self.backend.set_rng_state(self.random_before)
             timer = self.backend.timer()
             timer.start()
@@ -531,6 +599,7 @@ class _Capture:
                 raise _Stop(Refused(code="GR405", why="the replay consumed another random stream than the eager call"))
             pairs = list(zip(self.eager_after.leaves, self.left, strict=True))
             pairs += list(zip(self.in_place_after, self.in_place, strict=True))
+            pairs += self.gradients.pairs()
             pairs = [(one.detach(), other.detach()) for one, other in pairs]
             mismatch = first_mismatch(pairs)
             self.replay_ms = timer.elapsed_ms()
@@ -558,7 +627,8 @@ class _Capture:
         where nothing but results is written and nothing random is drawn. Raises where eager differs from itself, and
         no replay gave the bits of any run: a later call may try again.
         """
-        if self.written or any(op.kind == "random" for op in self.call.trace.ops):
+        trace = self.call.trace
+        if self.written or trace.needs_grad or any(op.kind == "random" for op in trace.ops):
             return False
         seen = [self.eager_after.leaves]
         for _ in range(EAGER_RUNS):

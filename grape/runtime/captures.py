@@ -6,14 +6,16 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..model import Decision, ScalarChange
+from ..model import Decision, Refused, ScalarChange, Trace
 from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry, identities
 from .memory import apply_budget, enforce_budget, starve, why_no_room
+from .mentions import blamed
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
+from .prologue import refuse_read
 from .samples import CallTimes
 from .shape import Shape
 from .structure import Layout, stateful
@@ -26,8 +28,13 @@ __all__ = ["MAX_ENTRIES", "Captures"]
 MAX_ENTRIES = 4
 MAX_CAPTURES = 8
 """So often a shape is captured; a value that the host reads and that is another one at each call ends there."""
+WORTH = 16
+"""After so many replays of its last graph a shape may be captured as often again: a learning rate changes now and then.
+"""
 UNSETTLED = 4
 """So often a shape is captured whose kernels do not repeat themselves, until a replay gives what an eager run gave."""
+_LATER = {"unsettled": "GR405", "unsteady": "GR404"}
+"""Outcomes after which a later call may be captured, and what they are called when none could be."""
 TAPE_LIMIT_MS = 3000.0
 """The tape shows what a GPU would do; so much time for captures is enough for that."""
 
@@ -144,9 +151,9 @@ class Captures:
         outcome = captured.outcome
         if isinstance(outcome, Entry):
             if not shape.entries:  # else what the guards found changed explains another trace
-                self._region.observer.audit(shape, captured.trace)
+                self._region.observer.audit(shape, captured.trace, captured.graded)
             if self._region.refused is None:
-                self._adopt(shape, layout, outcome)
+                self._adopt(shape, layout, outcome, captured.trace)
                 enforce_budget(situation)  # the pool may have grown
             else:
                 outcome.release()
@@ -158,17 +165,17 @@ class Captures:
             self._writes.update(outcome.evidence)
             self._plain.update(captured.plain)
             return captured.result
-        if outcome.code == "unsettled":
+        if outcome.code in _LATER:
             shape.unsettled += 1
             if shape.unsettled < UNSETTLED:
                 return captured.result
-            outcome = replace(outcome, code="GR405")
-        self._region.observer.audit(shape, captured.trace)
+            outcome = replace(outcome, code=_LATER[outcome.code])
+        self._region.observer.audit(shape, captured.trace, captured.graded)
         self._failures += 1
         shape.closed = True
         if self._region.refused is None and (self._failures >= 2 or not self._region.replays):
-            if outcome.code == "GR403":
-                evidence = dict(outcome.evidence)
+            evidence = dict(outcome.evidence) if outcome.code == "GR403" else {}
+            if "operator" in evidence:
                 self._region.observer.scalar_changes.append(
                     ScalarChange(operator=evidence["operator"], values=(evidence["values"],), at=outcome.at)
                 )
@@ -195,14 +202,31 @@ class Captures:
         if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
             starve(self._region, why)
 
-    def _adopt(self, shape: Shape, layout: Layout, entry: Entry) -> None:
+    def _never_the_same(self, shape: Shape, trace: Trace) -> Refused:
+        """Why no graph of a shape served a call: what it depends on is another one each time."""
+        region = self._region
+        guards = next((entry.guards for entry in shape.entries if entry.guards.difference() is not None), None)
+        read = next((read for read in trace.host_reads if read.ordinal >= 0), None)
+        if guards is None and read is not None:
+            return refuse_read(read, trace.ops[read.ordinal])
+        what = (guards.difference() if guards is not None else None) or "what the region reads"
+        by, at = blamed(region.root, guards.culprits if guards is not None else (), region.at)
+        return Refused(code="GR403", why=f"{what}{by} changes at every call", at=at)
+
+    def _adopt(self, shape: Shape, layout: Layout, entry: Entry, trace: Trace) -> None:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
         self.durations_ms.append(entry.capture_ms)
         if self.busy_ms is None and self._region.situation.backend.kind == "cuda":
             self.busy_ms = entry.replay_ms
+        if shape.entries and shape.entries[-1].replays >= WORTH:
+            shape.captures = 0
         shape.captures += 1
         shape.closed = shape.captures >= MAX_CAPTURES
+        if shape.closed and not self._region.replays:
+            entry.release()
+            self._region.refuse(self._never_the_same(shape, trace))
+            return
         self.verified.add(entry.verified)
         entry.ledger = self._region.ledger
         if isinstance(entry.graph, StoredGraph):

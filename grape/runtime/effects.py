@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from threading import get_ident
 from typing import Any, ClassVar
 
+import torch
+
 from ..model import Position, Refused
 from ..tracing import PositionFinder
 from .backends.protocol import CaptureFailed
@@ -97,8 +99,12 @@ class EffectWatch:
 
         return noted
 
+    def _is_mine(self) -> bool:
+        """Whether this thread runs the watched call, or a hook for it in a thread of autograd's."""
+        return get_ident() == self._thread or torch._C._current_graph_task_id() != -1
+
     def _note(self, name: str) -> None:
-        if EffectWatch._current is self and get_ident() == self._thread:
+        if EffectWatch._current is self and self._is_mine():
             user, _ = self._positions.find(1)
             self.found.append((name, self._positions.at(user) if user is not None else None))
 
@@ -126,7 +132,7 @@ class EffectBan(EffectWatch):
 
     def _note(self, name: str) -> None:
         super()._note(name)
-        if EffectWatch._current is self and get_ident() == self._thread:
+        if EffectWatch._current is self and self._is_mine():
             raise self._refusal(name)
 
     def _refusal(self, name: str) -> CaptureFailed:

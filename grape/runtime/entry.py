@@ -19,6 +19,7 @@ from .predication.arms import Arms
 from .prologue import Prologue
 from .recipe import Recipe
 from .slots import Slot
+from .training import GradientPlan
 
 __all__ = ["BLOCKED", "MISMATCH", "NO_EXECUTABLE", "OTHER_MODES", "Entry", "identities"]
 
@@ -61,6 +62,7 @@ class Entry:
     written: tuple[int, ...]
     changed: Sequence[torch.Tensor]
     effectful: bool
+    gradients: GradientPlan
     verified: str
     replay_ms: float
     """What the verifying replay took on the device, in milliseconds."""
@@ -149,6 +151,11 @@ class Entry:
                 return OTHER_MODES
             if self._overlaps(leaves) or self._unwritable(leaves) or not self.guards.holds():
                 return MISMATCH
+            if not self.gradients.holds() or not self.gradients.fits():
+                return MISMATCH
+            if self.gradients.blocked():
+                self.blocker = None
+                return BLOCKED
         elif not self.guards.in_memory():
             return MISMATCH
         arrived: Sequence[torch.Tensor] = ()
@@ -157,6 +164,7 @@ class Entry:
             if not _same(outcome.values, self.prologue.expected):
                 return MISMATCH
             arrived = outcome.tensors
+        self.gradients.bring_home(self.backend)
         if astray or arrived:
             self._copy_in(leaves, astray, arrived)
         undo = None if self.arms is None or self.arms.complete else self._undo()
@@ -174,8 +182,9 @@ class Entry:
         if not self.effectful:
             if self.modes_now() != self.modes:
                 return OTHER_MODES
-            if not self.guards.holds():
+            if not self.guards.holds() or not self.gradients.holds():
                 return MISMATCH
+        self.gradients.leave()
         self.replays += 1
         if self.written:
             self._copy_back(leaves)

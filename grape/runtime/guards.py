@@ -19,13 +19,14 @@ import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import torch
 from torch.nn.modules import module as _modules
+from torch.optim import optimizer as _optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ..tracing import is_own_code
@@ -57,6 +58,10 @@ _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
     _modules._global_forward_hooks_always_called,
     _modules._global_forward_hooks_with_kwargs,
 )
+_OPTIMIZER_HOOKS: tuple[dict[Any, Any], ...] = (
+    _optimizer._global_optimizer_pre_hooks,
+    _optimizer._global_optimizer_post_hooks,
+)
 _CLASS_NOTES = frozenset(
     [
         "__dict__",
@@ -80,6 +85,7 @@ _CONTENTS: dict[type, Callable[[Any], Any]] = {
     array.array: bytes,
 }
 """Containers that are neither lists nor dicts, and what their contents are."""
+_CONTAINERS = frozenset({dict, list, set, collections.defaultdict, collections.OrderedDict, collections.deque})
 _GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _LIMIT = 60_000
 _LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
@@ -104,16 +110,22 @@ class GuardSet:
         self._dicts: list[dict[Any, Any]] = []
         self._lists: list[list[Any]] = []
         self._modules: list[tuple[dict[str, Any], Any]] = []
+        self._places_of: dict[int, str] = {}
+        self.culprits: list[str] = []
+        """By which names the code reaches what `difference` last found to be changed."""
         self._items: list[tuple[dict[str, Any], str, Any]] = []
         self._attributes: list[tuple[Any, str, Any]] = []
         self._codes: list[tuple[types.FunctionType, types.CodeType]] = []
         self._states: list[tuple[Callable[[], Any], Any]] = []
         self._objects: list[Any] = []
         self._tensors: list[torch.Tensor] = []
+        self._names: list[str] = []
         self._seen: dict[int, Any] = {}
         self._roots: tuple[Any, ...] = (root, *more)
         self._pending: list[tuple[Any, str]] = [(one, "") for one in reversed(self._roots)]
         self._pending += [(hooks, "hooks of all modules") for hooks in _GLOBAL_HOOKS if hooks]
+        for hooks in _OPTIMIZER_HOOKS:
+            self._dict(hooks, "hooks of all optimizers")
         while self._pending:
             self._visit(*self._pending.pop())
         self._let_go(root)
@@ -132,6 +144,11 @@ class GuardSet:
     def owns(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that was found itself, not through another view of its memory."""
         return self._seen.get(id(tensor)) is tensor
+
+    def leaves(self) -> list[tuple[str, torch.Tensor]]:
+        """Name and tensor of all that were found and may have a gradient."""
+        named = zip(self._names, self._tensors, strict=True)
+        return [(name, tensor) for name, tensor in named if tensor.is_leaf and _may_have_gradient(tensor)]
 
     def _snapshot(self) -> None:
         self._filled = [d for d in self._dicts if d]  # an empty one is guarded by its length
@@ -196,29 +213,58 @@ class GuardSet:
 
     def difference(self) -> str | None:
         """What has changed, in words; None where nothing has."""
+        self.culprits = []
         try:
             return self._difference()
         except KeyError as name:
             return f"the attribute {name} of a module"
 
+    def _blame(self, holder: Any) -> None:
+        where = self._places_of.get(id(holder))
+        if where and where not in self.culprits:
+            self.culprits.append(where)
+
+    def _holder_of(self, number: int) -> Any:
+        """The container of the value that stands there among `_values`."""
+        holders = [attributes for attributes, _ in self._modules] + self._filled + self._filled + self._lists
+        lengths = [len(read(attributes)) for attributes, read in self._modules]
+        lengths += [*map(len, self._filled), *map(len, self._filled), *map(len, self._lists)]
+        for holder, length in zip(holders, lengths, strict=True):
+            if number < length:
+                return holder
+            number -= length
+        return None
+
     def _difference(self) -> str | None:
         if RemovableHandle.next_id != self._handles:
+            known = {id(hooks) for hooks in self._dicts}  # a change of these is found below
             for owner in (*self._seen.values(), self._root and self._root()):
-                if isinstance(owner, torch.nn.Module) and any(getattr(owner, name, None) for name in _HOOKS):
+                if isinstance(owner, torch.nn.Module) and _new_hooks(map(vars(owner).get, _HOOKS), known):
                     return f"a hook on {type(owner).__name__}"
-            if any(_GLOBAL_HOOKS):
+            if any(_new_hooks(_hooks_of(tensor), known) for tensor in self._tensors):
+                return "a hook on a tensor"
+            if _new_hooks(_GLOBAL_HOOKS, known):
                 return "a hook on all modules"
             self._handles = RemovableHandle.next_id
         root_changed = self._root is not None and type(self._root()) is not self._root_class
         if root_changed or [*map(type, self._objects)] != self._classes:
             return "the class of an object that the region reads"
-        if self._measure() != self._sizes:
-            return "the number of attributes or items of an object that the region reads"
-        for now, then in zip(self._values(), self._saved, strict=True):
+        holders = [*self._dicts, *self._lists, *[attributes for attributes, _ in self._modules]]
+        for holder, now_has, had in zip(holders, self._measure(), self._sizes, strict=True):
+            if now_has != had:
+                self._blame(holder)
+                return "the number of attributes or items of an object that the region reads"
+        what = None
+        for number, (now, then) in enumerate(zip(self._values(), self._saved, strict=True)):
             if now is not then and not _equal(now, then):
-                return f"a value that the region reads ({type(then).__name__} {_short(then)} -> {_short(now)})"
+                self._blame(self._holder_of(number))
+                changed = f"({type(then).__name__} {_short(then)} -> {_short(now)})"
+                what = what or f"a value that the region reads {changed}"
+        if what is not None:
+            return what
         for names, name, value in self._items:
             if names.get(name, self) is not value and not _equal(names.get(name, self), value):
+                self.culprits = [name]
                 return f"the global '{name}'"
         for owner, name, value in self._attributes:
             if _read(owner, name, self) is not value and not _equal(_read(owner, name, self), value):
@@ -287,7 +333,10 @@ class GuardSet:
     def _tensor(self, tensor: torch.Tensor, where: str) -> None:
         if tensor.layout is torch.strided:
             self._tensors.append(tensor)
+            self._names.append(where)
             self._dict(tensor.__dict__, where)
+            for hooks in _hooks_of(tensor):
+                self._pending.append((hooks, f"{where} hooks"))
             self.sources.setdefault(tensor.untyped_storage()._cdata, (where, tensor))
 
     def _function(self, function: types.FunctionType, where: str) -> None:
@@ -348,17 +397,21 @@ class GuardSet:
 
     def _dict(self, value: dict[Any, Any], where: str) -> None:
         self._dicts.append(value)
+        self._places_of[id(value)] = where
         if type(value) is not dict and isinstance(getattr(value, "__dict__", None), dict):
             self._object(value, where)
-        for name, item in value.items():
+        for number, (name, item) in enumerate(value.items()):
             if name in _HOOKS and not item:
                 self._seen.setdefault(id(item), item)
                 continue
+            if isinstance(name, torch.Tensor):  # an optimizer keeps its state by parameter
+                name = number
             self._pending.append((item, f"{where}.{name}" if where else str(name)))
 
     def _sequence(self, value: Any, where: str) -> None:
         if isinstance(value, list):
             self._lists.append(value)
+            self._places_of[id(value)] = where
         self._pending += [(item, f"{where}[{i}]") for i, item in enumerate(value)]
 
     def _module(self, module: torch.nn.Module, where: str) -> None:
@@ -367,6 +420,7 @@ class GuardSet:
         read = [name for name in attributes if name not in _UNREAD or (name in _HOOKS and attributes[name])]
         self._objects.append(module)
         self._modules.append((attributes, _getter(read)))
+        self._places_of[id(attributes)] = where
         self._pending.append((type(module), where))
         for name in read:
             self._pending.append((attributes[name], f"{where}.{name}" if where else name))
@@ -385,7 +439,21 @@ class GuardSet:
             if item is not self:
                 self._pending.append((item, f"{where}.{name}"))
         if isinstance(attributes, dict):
+            self._attributes_of(attributes, where)
+
+    def _attributes_of(self, attributes: dict[str, Any], where: str) -> None:
+        """Attributes of an object. One that is an empty container may become another one (`self.pending = []`)."""
+        empty = [name for name, item in attributes.items() if type(item) in _CONTAINERS and not item]
+        if not empty:
             self._dict(attributes, where)
+            return
+        read = [name for name in attributes if name not in empty]
+        self._modules.append((attributes, _getter(read)))
+        self._places_of[id(attributes)] = where
+        for name in empty:
+            self._watch(functools.partial(_emptiness, attributes, name))
+        for name in read:
+            self._pending.append((attributes[name], f"{where}.{name}" if where else name))
 
     def _memory(self, value: Any, where: str) -> None:
         """What gives other code access to bytes (`ctypes.c_float`, a memoryview, a file mapped into memory)."""
@@ -400,6 +468,23 @@ class GuardSet:
 
 
 _dtype = attrgetter("dtype")
+
+
+def _hooks_of(tensor: torch.Tensor) -> list[dict[Any, Any]]:
+    """What autograd calls with a tensor's gradient."""
+    found = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
+    return [hooks for hooks in found if hooks]
+
+
+def _new_hooks(found: Iterable[Any], known: Collection[int]) -> bool:
+    return any(hooks and id(hooks) not in known for hooks in found)
+
+
+def _may_have_gradient(tensor: torch.Tensor) -> bool:
+    """A frozen parameter may be thawed under `no_grad`, where no guard looks at `requires_grad`."""
+    return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or tensor.grad is not None
+
+
 _needs_grad = attrgetter("requires_grad")
 
 
@@ -433,6 +518,12 @@ def _slots(cls: type) -> tuple[str, ...]:
 def _bytes_of(value: Any) -> bytes:
     with memoryview(value) as view:
         return view.tobytes()
+
+
+def _emptiness(attributes: dict[str, Any], name: str) -> Any:
+    """What is to be known of a container: its type, and that it is empty, or else which one it is."""
+    item = attributes.get(name)
+    return (type(item), getattr(item, "default_factory", None), None if not item else id(item))
 
 
 def _contents_of_set(value: Any) -> frozenset[Any]:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..model import OpRecord
-from ..tracing import HOST_READS, PositionFinder, RecordedCall, Recorder, contents_of
+from ..tracing import ANNOTATIONS, HOST_READS, PositionFinder, RecordedCall, Recorder, contents_of
 
 __all__ = ["Diverged", "HostConstants", "Lockstep"]
 
@@ -73,7 +73,7 @@ class Lockstep(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._suspended:
+        if self._suspended or func.namespace == ANNOTATIONS:
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             return self._step(func, args, kwargs)

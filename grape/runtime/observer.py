@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from ..model import OpRecord, Refused, ScalarChange, Timeline, Trace
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, record
@@ -13,9 +16,10 @@ from . import policy
 from .capture import judge
 from .effects import EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
+from .mentions import blamed
 from .prologue import refuse_read, slice_of
 from .shape import Shape
-from .structure import Layout
+from .structure import Layout, Unsupported, flatten, stateful
 
 if TYPE_CHECKING:
     from .region import Region
@@ -24,11 +28,21 @@ __all__ = ["NO_WORK", "Observer"]
 
 TRACED = 2
 PROFILED = 1
+UNSTEADY = 2
+"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step."""
 AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms, and CUPTI slows the launches after it: nothing for a cell that is soon over."""
 MIN_OPERATORS = 3
 NO_WORK = "it issues next to no device work"
+
+
+def _tensors_in(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that leave a call; what cannot be opened is refused by the capture."""
+    try:
+        return flatten((result, args, kwargs), "result").leaves
+    except Unsupported:
+        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 class Observer:
@@ -41,10 +55,17 @@ class Observer:
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
+        self._unsteady = 0
+        self._again = False
         self._profiled = 0
         self._profiled_after = 0
         self._before = TimelineRecorder(region.situation.backend.device)
         self._after = TimelineRecorder(region.situation.backend.device)
+
+    @property
+    def trains(self) -> bool:
+        """Whether a traced call recorded gradients."""
+        return any(trace.needs_grad for trace in self.traces)
 
     @property
     def profiled(self) -> bool:
@@ -61,15 +82,23 @@ class Observer:
 
         guards: GuardSet | None = None
         try:
-            guards = GuardSet(self._region.root)
+            guards = GuardSet(self._region.root, stateful(layout))
         except TooLarge as error:
             self._region.refuse(Refused(code="GR405", why=str(error), at=self._region.at))
+        graded = tuple(leaf.grad is not None for _, leaf in guards.leaves()) if guards is not None else ()
         result, call, escapes = record(
             self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait
         )
         if self.gave_up and not self.traces and self._region.calls == 1:
             return result  # a callable inside took over; this trace tells nothing
+        if self._again:
+            self.traces.pop()
         self.traces.append(call.trace)
+        training = call.trace.needs_grad or any(graded)
+        self._again = self._unsteady < UNSTEADY and training and not (guards is None or guards.holds())
+        if self._again:
+            self._unsteady += 1
+            return result
         if len(call.trace.ops) >= LIMIT:
             why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"
             self._region.refuse(Refused(code="GR405", why=why, at=self._region.at))
@@ -77,7 +106,7 @@ class Observer:
         if self._region.refused is None and work < MIN_OPERATORS:
             self._region.refuse(self._no_work(call.trace))
         if self._region.refused is None:
-            prologue = judge(call, layout.leaves, escapes, backend)
+            prologue = judge(call, layout.leaves, _tensors_in(result, args, kwargs), escapes, backend)
             if isinstance(prologue, Refused):
                 self._region.refuse(prologue)
         if self._region.refused is None:
@@ -86,11 +115,12 @@ class Observer:
                 self._region.refuse(effect)
         if self._region.refused is None and guards is not None and not guards.holds():
             changed = guards.difference()
+            by, at = blamed(self._region.root, guards.culprits, self._region.at)
             self._region.refuse(
-                Refused(code="GR404", why=f"the call changes {changed}, which a replay would not", at=self._region.at)
+                Refused(code="GR404", why=f"the call changes {changed}{by}, which a replay would not", at=at)
             )
         if self._region.refused is None:
-            self.audit(shape, call.trace)
+            self.audit(shape, call.trace, graded)
         return result
 
     def _no_work(self, trace: Trace) -> Refused:
@@ -110,19 +140,19 @@ class Observer:
             why = f"the shape of {op.name}'s result depends on data"
             self._region.refuse(Refused(code="GR103", why=why, at=op.user or op.inner))
         elif op.kind == "transfer-out" or slice_of(recorder.ops, op.ordinal, recorder.born) is None:
-            self._region.refuse(refuse_read(recorder.last_read, op))
+            self._region.refuse(refuse_read(recorder.last_read, op, recorder.ops, recorder.born))
 
-    def audit(self, shape: Shape, trace: Trace) -> None:
-        """Two calls under one key must issue the same operators with the same scalars."""
-        for earlier in shape.traces:
-            if [r.value for r in earlier.host_reads] != [r.value for r in trace.host_reads]:
+    def audit(self, shape: Shape, trace: Trace, graded: tuple[bool, ...]) -> None:
+        """Two calls under one key, with the same gradients present, must issue equal operators with equal scalars."""
+        for present, earlier in shape.traces:
+            if present != graded or [r.value for r in earlier.host_reads] != [r.value for r in trace.host_reads]:
                 continue
             difference = earlier.first_difference(trace)
             if difference is not None:
                 self._region.refuse(self._explain(*difference))
                 return
         if len(shape.traces) < 2:
-            shape.traces.append(trace)
+            shape.traces.append((graded, trace))
 
     def _explain(self, one: OpRecord | None, other: OpRecord | None) -> Refused:
         here = other or one
@@ -140,7 +170,7 @@ class Observer:
         """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""
         if self._region.root_is_module and self._region.calls == 1:
             return False
-        if not self.traces:
+        if not self.traces or self._again:
             return True
         if len(self.traces) >= TRACED or (may_capture and shape.run > 1 and self._region.captures.pays(shape)):
             return False  # a capture traces its eager run itself

@@ -43,6 +43,17 @@ def slice_of(ops: Sequence[OpRecord], ordinal: int, born: Collection[int]) -> tu
     return tuple(sorted(needed))
 
 
+def changed_before(ops: Sequence[OpRecord], ordinal: int, born: Collection[int]) -> bool:
+    """Whether what operator `ordinal` reads comes from memory that lives on, and that the call has written before."""
+    storages = {view.storage for view in ops[ordinal].tensors()}
+    for op in reversed(ops[:ordinal]):
+        if any(number not in born for number in storages.intersection(op.written)):
+            return True
+        if storages.intersection(op.born) and op.kind == "view":
+            storages.update(view.storage for view in op.tensors())
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One operator of a prologue. Arguments are `TensorView`s by storage number, or plain values."""
@@ -152,13 +163,13 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
             return Refused(code="GR103", why=f"the shape of {op.name}'s result depends on data", at=op.user or op.inner)
         part = slice_of(trace.ops, op.ordinal, call.born)
         if part is None or (not is_read and op.kind in ("host-read", "transfer-out")):
-            return _refuse_read(trace, op)
+            return _refuse_read(trace, op, call.born)
         if not is_read and not _depends_on(trace, part, given):
             continue  # a host constant: its contents are frozen into the graph (GR401)
         if not all(_same_dtype(trace, i) for i in part):
-            return _refuse_read(trace, op)
+            return _refuse_read(trace, op, call.born)
         if any(number in call.constants for i in part for number in trace.ops[i].written):
-            return _refuse_read(trace, op)
+            return _refuse_read(trace, op, call.born)
         needed.update(part)
         (reads if is_read else inputs).append(op.ordinal)
     steps = tuple(
@@ -224,12 +235,18 @@ def _same_dtype(trace: Trace, ordinal: int) -> bool:
     return op.kind != "view" or all(view.dtype == out.dtype for view in op.tensors() for out in op.outputs)
 
 
-def _refuse_read(trace: Trace, op: OpRecord) -> Refused:
-    return refuse_read(next((read for read in trace.host_reads if read.ordinal == op.ordinal), None), op)
+def _refuse_read(trace: Trace, op: OpRecord, born: Collection[int]) -> Refused:
+    read = next((read for read in trace.host_reads if read.ordinal == op.ordinal), None)
+    return refuse_read(read, op, trace.ops, born)
 
 
-def refuse_read(read: HostRead | None, op: OpRecord) -> Refused:
-    """Why a region that waits at `op` stays eager."""
+def refuse_read(
+    read: HostRead | None, op: OpRecord, ops: Sequence[OpRecord] = (), born: Collection[int] = ()
+) -> Refused:
+    """Why a region that waits at `op`, after the operators `ops`, stays eager."""
+    if ops and op.kind == "host-read" and changed_before(ops, op.ordinal, born):
+        why = f"{op.name} reads a number from a tensor that each call changes"
+        return Refused(code="GR403", why=why, at=op.user or op.inner)
     branch = read is not None and read.construct in ("if", "while", "assert", "ternary", "bool-op")
     if op.kind == "transfer-in":
         return Refused(code="GR302", why=f"{op.name} brings data to the device that Grape cannot foresee", at=op.user)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from .structure import Again, Layout, Node, Static, new_container, new_tuple
+from .training.consumed import seal
 
 __all__ = ["ArgumentView", "Change", "Outside", "Recipe", "write_recipe"]
 
@@ -58,12 +60,14 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`origin[i]` says what the i-th leaf of the result is: an int (argument), an `ArgumentView`, an `Outside`, or
-    None (the next output of the graph). `root` is the result's node."""
+    None (the next output of the graph). `root` is the result's node. `consumed` are the leaves that eager gives back
+    with an autograd graph that a `backward` inside the region has consumed, with the name of its last node."""
 
     root: Any
     origin: tuple[Any, ...]
     changes: tuple[Change, ...]
     existing: Mapping[int, int]
+    consumed: Mapping[int, str] = field(default_factory=dict)
 
     def serve(
         self, arguments: Sequence[torch.Tensor], containers: Sequence[Any], outputs: Sequence[torch.Tensor]
@@ -80,6 +84,8 @@ class Recipe:
                 leaves.append(origin.of(arguments[origin.index]))
             else:
                 leaves.append(origin.give())
+        for index, name in self.consumed.items():
+            seal(leaves[index], name)
         builder = _Builder(self, leaves, containers)
         for change in self.changes:
             builder.change(change)
@@ -145,6 +151,7 @@ def write_recipe(
     before: Layout,
     containers: Mapping[int, Any],
     classify: Callable[[torch.Tensor], Any],
+    consumed: Mapping[int, str] = MappingProxyType({}),
 ) -> Recipe:
     """The recipe of a capture.
 
@@ -171,6 +178,7 @@ def write_recipe(
         origin=tuple(classify(leaf) for leaf in after.leaves),
         changes=tuple(changes),
         existing=existing,
+        consumed=consumed,
     )
 
 

@@ -39,6 +39,7 @@ from .samples import CallTimes
 from .shape import Shape
 from .slots import SlotStore
 from .structure import Layout, Unsupported, first_difference, flatten
+from .training import seal_all
 
 __all__ = ["Region", "Situation"]
 
@@ -492,6 +493,8 @@ class Region:
             timer.stop()
             if not shape.before.full:
                 shape.before.add(timer)
+        if self.refused is None and self.observer.trains:
+            seal_all(result)
         return result
 
     def _or_give_way(self, call: Callable[[], Any]) -> Any:
@@ -506,7 +509,7 @@ class Region:
         """Leave the region eager from now on, and let callables inside it become regions."""
         self.refused = refused
         self.release()
-        if refused.code in ("GR101", "GR102", "GR103", "GR302", "GR404", "GR405"):
+        if refused.code in ("GR101", "GR102", "GR103", "GR302", "GR403", "GR404", "GR405"):
             self.situation.open_floor()
 
     def release(self) -> None:

@@ -34,7 +34,8 @@ class Shape:
     after: CallTimes = field(default_factory=CallTimes)
     entries: list[Entry] = field(default_factory=list)
     decision: Decision | None = None
-    traces: list[Trace] = field(default_factory=list)
+    traces: list[tuple[tuple[bool, ...], Trace]] = field(default_factory=list)
+    """With each, which leaf tensors had gradients when the call began."""
     captures: int = 0
     strays: int = 0
     unsettled: int = 0

@@ -50,6 +50,7 @@ _STATELESS = (
     type(Ellipsis),
     type(NotImplemented),
     torch.nn.Module,
+    torch.optim.Optimizer,
 )
 _MAX_NODES = 20_000
 _BUILTIN = (list, tuple, dict, collections.OrderedDict, torch.Size)
@@ -334,7 +335,7 @@ def stateful(layout: Layout) -> tuple[Any, ...]:
     while pending:
         node = pending.pop()
         if isinstance(node, Static):
-            if isinstance(node.value, (torch.nn.Module, types.FunctionType, type)):
+            if isinstance(node.value, (torch.nn.Module, torch.optim.Optimizer, types.FunctionType, type)):
                 found.append(node.value)
         elif isinstance(node, Node):
             pending.extend(node.children)

@@ -2,11 +2,13 @@
 
 from .positions import PositionFinder, is_own_code
 from .recorder import HOST_READS, LIMIT, RecordedCall, Recorder, contents_of, tensors_in
-from .tracer import EscapeWatch, Tracer, record
+from .tracer import ANNOTATIONS, SPARSE, EscapeWatch, Tracer, record, without_outer_casts
 
 __all__ = [
+    "ANNOTATIONS",
     "HOST_READS",
     "LIMIT",
+    "SPARSE",
     "EscapeWatch",
     "PositionFinder",
     "RecordedCall",
@@ -16,4 +18,5 @@ __all__ = [
     "is_own_code",
     "record",
     "tensors_in",
+    "without_outer_casts",
 ]

@@ -105,3 +105,9 @@ class PositionFinder:
                 inner = frame
             frame = frame.f_back
         return None, inner
+
+    def first_own(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of the person's own code from `frame` on."""
+        while frame is not None and not is_own_code(frame.f_code.co_filename):
+            frame = frame.f_back
+        return frame

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -23,7 +24,7 @@ from .constructs import construct_of
 from .positions import PositionFinder
 from .recorder import RecordedCall, Recorder
 
-__all__ = ["EscapeWatch", "Tracer", "record"]
+__all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
 
 _ESCAPES = frozenset(
     {
@@ -41,6 +42,10 @@ _ESCAPES = frozenset(
     }
 )
 """What takes a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace shows."""
+ANNOTATIONS = "profiler"
+"""Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
+SPARSE = "a tensor without a storage"
+"""Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
@@ -79,6 +84,7 @@ class Tracer(TorchDispatchMode):
         self.recorder: Recorder | None = None
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
         self.on_stack = False
+        self._thread = get_ident()
         self._watch: EscapeWatch | None = None
 
     @classmethod
@@ -143,13 +149,14 @@ class Tracer(TorchDispatchMode):
     def listen(self, recorder: Recorder) -> None:
         """Record into `recorder` from now on. The tracer is on the stack."""
         self.recorder = recorder
+        self._thread = get_ident()
         _include(True)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recorder = self.recorder
-        if recorder is None or recorder.overflowed:
+        if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS:
             return func(*args, **(kwargs or {}))
         try:
             with torch._C.DisableTorchFunction():
@@ -159,13 +166,26 @@ class Tracer(TorchDispatchMode):
             raise
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before = recorder.before(func, args, kwargs)
+        try:
+            before = recorder.before(func, args, kwargs)
+        except NotImplementedError:
+            before = None
         start = time.perf_counter_ns()
         result = func(*args, **kwargs)
         elapsed = time.perf_counter_ns() - start
         user, inner = self.positions.find(2)
+        if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it
+            waiting = sys._current_frames().get(self._thread)
+            user = self.positions.first_own(waiting)
+            inner = inner or user
         at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
-        record = recorder.after(before, func, args, kwargs, result, at, elapsed)
+        try:
+            record = recorder.after(before, func, args, kwargs, result, at, elapsed) if before is not None else None
+        except NotImplementedError:
+            record = None
+        if record is None:
+            recorder.escapes.append((SPARSE, at[0] or at[1]))
+            return result
         if recorder.overflowed and user is not None and user is inner:
             self._mute_at_next_line(user)
         if record.kind in _WAITS:
@@ -188,9 +208,17 @@ def _include(included: bool) -> None:
 
 
 @contextmanager
-def _autocast_cache_off() -> Iterator[None]:
-    """A cast that autocast has cached is an operator that the trace would not show, and a capture would not repeat."""
+def without_outer_casts() -> Iterator[None]:
+    """Have autocast cache no casts, where it was entered before: one cached there is an operator that a trace would not
+    show, and a capture would not repeat.
+
+    Where gradients are recorded the cache decides in which dtype those of a weight that is used twice are added up, so
+    it is left alone; so are casts of a block inside, which begins and ends with an empty cache.
+    """
     enabled = torch.is_autocast_cache_enabled()
+    if torch.is_grad_enabled() or not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+        yield
+        return
     torch.set_autocast_cache_enabled(False)
     try:
         yield
@@ -218,7 +246,7 @@ def record(
         tracer.listen(recorder)
         tracer.on_wait = on_wait
         tracer.watch()
-        with _autocast_cache_off():
+        with without_outer_casts():
             result = body()
     finally:
         tracer.unwatch()

@@ -58,6 +58,10 @@ class _Comparison:
             return
         assert mine.stride() == theirs.stride(), f"{path}.stride() is {theirs.stride()}, eager has {mine.stride()}"
         assert torch.equal(_bits(mine), _bits(theirs)), f"{path} is {theirs}, eager has {mine}"
+        one, other = type(mine.grad_fn).__name__, type(theirs.grad_fn).__name__
+        assert one == other, f"{path} has an autograd graph that ends with {other}, eager with {one}"
+        if mine.is_leaf:
+            self.value(mine.grad, theirs.grad, f"{path}.grad")
         for table, one, other in (
             (self.identities, id(mine), id(theirs)),
             (self.storages, mine.untyped_storage()._cdata, theirs.untyped_storage()._cdata),
@@ -88,9 +92,12 @@ class _Comparison:
         if isinstance(mine, (set, frozenset)):
             assert sorted(map(repr, mine)) == sorted(map(repr, theirs)), f"{path} is {theirs!r}, eager has {mine!r}"
         if isinstance(mine, dict):
-            assert list(map(repr, mine)) == list(map(repr, theirs)), f"{path} has keys {list(theirs)}, not {list(mine)}"
-            for a, b in zip(mine.items(), theirs.items(), strict=True):
-                self.value(a[1], b[1], f"{path}[{a[0]!r}]")
+            keys = [*map(_key, mine)]
+            assert keys == [*map(_key, theirs)], f"{path} has keys {list(theirs)}, not {list(mine)}"
+            for key, a, b in zip(keys, mine.items(), theirs.items(), strict=True):
+                if isinstance(a[0], torch.Tensor):
+                    self.value(a[0], b[0], f"{path} key")
+                self.value(a[1], b[1], f"{path}[{key}]")
         if isinstance(mine, (list, tuple, collections.deque)):
             assert len(mine) == len(theirs), f"{path} has {len(theirs)} items, eager has {len(mine)}"
             for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
@@ -106,6 +113,10 @@ class _Comparison:
 
 def _name_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _key(name: Any) -> str:
+    return "a tensor" if isinstance(name, torch.Tensor) else repr(name)
 
 
 def _attributes(value: Any) -> dict[str, Any]:

@@ -37,3 +37,13 @@ def test_a_refusal_elsewhere_is_a_finding_of_its_own() -> None:
 
 def test_constant_scalars_are_no_finding() -> None:
     assert not list(gr403.check(cell(region())))
+
+
+def test_the_step_of_an_optimizer_has_advice_of_its_own() -> None:
+    source = "def step(x):\n    loss.backward()\n    optimizer.step()\n"
+    (finding,) = gr403.check(cell(region(scalar_changes=(CHANGE,)), source=source))
+    assert finding.advice is not None
+    assert finding.advice.startswith("the optimizer keeps these numbers in Python: give it `capturable=True`")
+    (other,) = gr403.check(cell(region(scalar_changes=(CHANGE,)), source="def step(x):\n    pass\n    x.mul_(k)\n"))
+    assert other.advice is not None
+    assert other.advice.startswith("keep the number in a tensor on the device")

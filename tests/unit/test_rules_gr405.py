@@ -14,7 +14,8 @@ NO_GRAD = "if the gradients are not used, call `step` under `torch.inference_mod
 
 
 def test_a_region_that_needs_gradients() -> None:
-    (finding,) = gr405.check(cell(region(traces=(trace(needs_grad=True),))))
+    refused = Refused(code="GR405", why="its results need gradients")
+    (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(needs_grad=True),))))
     assert finding.message == "`step` stays eager: its results need gradients"
     assert (finding.severity, finding.advice) == ("blocker", NO_GRAD)
 
@@ -37,6 +38,16 @@ def test_gradients_do_not_matter_where_another_code_refused() -> None:
     refused = Refused(code="GR404", why="the call changes self.steps")
     region_ = region(outcome="refused", refused=refused, traces=(trace(needs_grad=True),))
     assert not list(gr405.check(cell(region_)))
+
+
+def test_a_step_that_trains_is_no_finding_by_itself() -> None:
+    assert not list(gr405.check(cell(region(outcome="observed", traces=(trace(needs_grad=True),)))))
+
+
+def test_a_step_that_trains_and_draws_other_numbers_gets_the_advice_for_that() -> None:
+    refused = Refused(code="GR405", why="the replay consumed another random stream than the eager call")
+    (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(needs_grad=True),))))
+    assert finding.advice == "move what is named out of the region, or leave the region eager"
 
 
 def test_a_replayed_region_and_one_without_gradients_are_fine() -> None:
@@ -62,8 +73,8 @@ def test_the_advice_is_that_for_the_reason(why: str, advice: str) -> None:
 @pytest.mark.parametrize(
     ("body", "advice"),
     [
-        ("    loss = net(x)\n    loss.backward()\n", "its gradients are used, so it stays eager"),
-        ("    return torch.autograd.grad(net(x), x)\n", "its gradients are used, so it stays eager"),
+        ("    loss = net(x)\n    loss.backward()\n", "its gradients are used outside of it"),
+        ("    return torch.autograd.grad(net(x), x)\n", "its gradients are used outside of it"),
         ("    return net(x)\n", "if the gradients are not used, call `step` under"),
     ],
 )

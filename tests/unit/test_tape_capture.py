@@ -97,14 +97,14 @@ def test_what_the_tape_cannot_record_is_refused(backend: TapeBackend, x: torch.T
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_gradients_are_refused(backend: TapeBackend, x: torch.Tensor) -> None:
+def test_a_backward_is_recorded(backend: TapeBackend, x: torch.Tensor) -> None:
     with torch.inference_mode(False), torch.enable_grad():
         weight = torch.ones(6, requires_grad=True)
         base = x.clone()
-        with pytest.raises(CaptureFailed, match="would need a gradient") as caught:
-            backend.capture(lambda: base * weight)
-        assert caught.value.code == "GR405"
-        backend.capture(lambda: base * 2)  # grad mode alone is no reason
+        graph, (gradient,) = backend.capture(lambda: torch.autograd.grad((base * weight).tanh().sum(), weight))
+        base.mul_(2)
+        graph.replay()
+        assert torch.equal(gradient, torch.autograd.grad((base * weight).tanh().sum(), weight)[0])
 
 
 def test_a_refusal_counts_although_the_body_swallows_it(backend: TapeBackend, x: torch.Tensor) -> None:

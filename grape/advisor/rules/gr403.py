@@ -9,10 +9,12 @@ its own graph.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, ScalarChange
 from ..cost import H200, MachineCosts
 from ..refusals import severity_in, with_refusals
+from ..source import cell_source
 from ..words import operator_name
 
 CODE = "GR403"
@@ -21,12 +23,19 @@ _ADVICE = (
     "keep the number in a tensor on the device, made once, and update it in place (`step.add_(1)`), "
     "or pass it as an argument if it takes few values"
 )
+_OPTIMIZER = (
+    "the optimizer keeps these numbers in Python: give it `capturable=True` and a tensor as learning rate "
+    "(`lr=torch.tensor(...)`), or leave its step out of the graph: forward and backward replay without it"
+)
 _SHOWN = 4
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     found = [_finding(region, change) for region in evidence.regions for change in region.scalar_changes]
-    return with_refusals(CODE, evidence, found, _ADVICE)
+    source = cell_source(evidence)
+    for finding in with_refusals(CODE, evidence, found, _ADVICE):
+        stepping = source.call(finding.at, ("step",)) is not None
+        yield replace(finding, advice=_OPTIMIZER) if stepping and finding.advice == _ADVICE else finding
 
 
 def _finding(region: RegionEvidence, change: ScalarChange) -> Finding:

@@ -32,16 +32,16 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 
 
 def _named(evidence: CellEvidence, finding: Finding) -> Finding:
-    """The finding at the statement that writes, where the refusal names no line and the source shows one."""
+    """The finding at the statement that writes, where the source shows one and the refusal names no other line."""
     region = next(region for region in refused(evidence, CODE) if region.name == finding.region)
     refusal = region.refused
     assert refusal is not None
     if refusal.why.startswith("it calls "):
         return replace(finding, advice=_RANDOM if "random" in refusal.why else _EFFECT)
-    if refusal.at is not None and refusal.at != region.at:
-        return finding
     writes = tuple(dict.fromkeys(_writes(cell_source(evidence), region)))
-    likely = [write for write in writes if f"'{write[1].rpartition('.')[2]}'" in refusal.why] or list(writes)
+    likely = [write for write in writes if _is_named(write[1], refusal.why)]
+    if refusal.at is None or refusal.at == region.at:
+        likely = likely or list(writes)
     if not likely:
         return finding
     at, name = likely[0]
@@ -54,6 +54,10 @@ def _named(evidence: CellEvidence, finding: Finding) -> Finding:
         evidence=(*finding.evidence, ("state", name), ("why", refusal.why)),
         advice=_NAMED.format(name),
     )
+
+
+def _is_named(written: str, why: str) -> bool:
+    return f"'{written.rpartition('.')[2]}'" in why or f"(`{written}`)" in why
 
 
 def _writes(source: CellSource, region: RegionEvidence) -> Iterator[tuple[Position, str]]:

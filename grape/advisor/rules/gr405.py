@@ -20,7 +20,8 @@ CODE = "GR405"
 
 _NO_GRAD = "if the gradients are not used, call `{0}` under `torch.inference_mode()` or `torch.no_grad()`"
 _USED = (
-    "its gradients are used, so it stays eager: `torch.compile`, or a fused optimizer (`fused=True`), cuts its launches"
+    "its gradients are used outside of it: put forward, `backward` and the optimizer's step into one function, "
+    "which can replay as a whole"
 )
 _BY_REASON = (
     (
@@ -57,29 +58,29 @@ def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
     for region in evidence.regions:
         if not _records(region):
             continue
-        if region.refused is not None and (id(region) not in named or not _for_grad(region)):
-            continue
         refusal = region.refused
+        if refusal is None or id(region) not in named or not _for_grad(region):
+            continue
         yield Finding(
             code=CODE,
             severity="blocker",
-            message=f"`{region.name}` stays eager: " + (refusal.why if refusal else "its results need gradients"),
-            at=(refusal.at if refusal else None) or region.at,
+            message=f"`{region.name}` stays eager: {refusal.why}",
+            at=refusal.at or region.at,
             end_line=region.end_line,
             region=region.name,
-            evidence=(("needs_grad", True), ("calls", region.calls), *(refusal.evidence if refusal else ())),
+            evidence=(("needs_grad", True), ("calls", region.calls), *refusal.evidence),
             advice=_USED if _uses_gradients(evidence, region) else _NO_GRAD.format(region.name),
         )
 
 
 def _uses_gradients(evidence: CellEvidence, region: RegionEvidence) -> bool:
-    """True where the region's own source computes gradients: ``loss.backward()``, ``torch.autograd.grad(...)``."""
-    calls = (
-        node
-        for _, function in cell_source(evidence).functions(callable_name(region))
-        for node in ast.walk(function)
-        if isinstance(node, ast.Call)
-    )
+    """True where the region or the cell computes gradients: ``loss.backward()``, ``torch.autograd.grad(...)``."""
+    source = cell_source(evidence)
+    trees: list[ast.AST] = [function for _, function in source.functions(callable_name(region))]
+    cell = source.parsed(source.file)
+    if cell is not None and cell.tree is not None:
+        trees.append(cell.tree)
+    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
     return any(last_name(call.func) == "backward" or ast.unparse(call.func).endswith("autograd.grad") for call in calls)
 
 
@@ -88,6 +89,8 @@ def _records(region: RegionEvidence) -> bool:
 
 
 def _for_grad(region: RegionEvidence) -> bool:
-    """A refusal that names no line of its own inside the region is about the region as a whole: its gradients."""
+    """A refusal that names no line of its own inside the region, and says that gradients stand in the way."""
     refusal = region.refused
-    return refusal is not None and (refusal.at is None or refusal.at == region.at)
+    if refusal is None or not any(word in refusal.why for word in ("gradient", "autograd")):
+        return False
+    return refusal.at is None or refusal.at == region.at

@@ -106,7 +106,7 @@ class CudaBackend:
     def prepare(self) -> None:
         if self._anchor is None:
             if not self._warm:
-                warm_products(self.device, self._stream)
+                warm_products(self.device, self._stream, autograd=self.autograd)
                 self._warm = True
             _count_nodes(self._open_pool())
 
@@ -211,6 +211,9 @@ class CudaBackend:
     @property
     def conditional_bodies(self) -> bool:
         return self._bodies is not None
+
+    autograd = False
+    """Off until the training tests have run on a GPU (tests/gpu/test_training_gpu.py sets it)."""
 
     def prepare_bodies(self) -> None:
         """Where the kernel of conditional nodes cannot be had, `conditional_bodies` is False from then on."""

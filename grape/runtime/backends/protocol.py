@@ -219,6 +219,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def autograd(self) -> bool:
+        """Whether a capture can record regions that call `backward`."""
+        ...
+
+    @property
     def conditional_bodies(self) -> bool:
         """Whether a capture can record bodies that each replay decides on: `if_body`, `while_body`."""
         ...

@@ -115,7 +115,7 @@ class TapeBackend:
         """Nothing to prepare."""
 
     def capture(self, body: Callable[[], T]) -> tuple[UpdatableTapeGraph, T]:
-        """See `Backend.capture`. Call it under `torch.no_grad()` or `torch.inference_mode()`.
+        """See `Backend.capture`. Graphs of autograd that `body` leaves behind are the caller's to let go.
 
         A refusal counts even where `body` caught it. `CaptureFailed.code` is GR101 for host reads, GR103 for shapes
         that depend on data, GR405 for what the tape cannot record.
@@ -175,6 +175,10 @@ class TapeBackend:
 
     @property
     def updatable(self) -> bool:
+        return True
+
+    @property
+    def autograd(self) -> bool:
         return True
 
     @property

@@ -103,6 +103,8 @@ class CaptureMode(TorchDispatchMode):
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, torch._ops.OpOverload):
             raise CaptureFailed("GR405", f"{func} cannot be captured on the CPU")
+        if func.namespace == "profiler":  # marks in a profile (`record_function`)
+            return func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         for tensor in tensors:
@@ -117,9 +119,6 @@ class CaptureMode(TorchDispatchMode):
         if func.is_view or _is_metadata_only(func):
             with bare():
                 return func(*args, **kwargs)
-        # Autocast casts weights with gradients on, whatever the caller's mode: a cast alone needs no gradient.
-        if func is not _aten._to_copy.default:
-            _refuse_gradients(func, tensors)
         if self._depth and draws(func, args, kwargs):
             raise CaptureFailed("GR405", f"{func} draws random numbers in a conditional body")
         return self._record(func, args, kwargs)
@@ -235,11 +234,6 @@ def _refuse_host_reads(func: Any, args: tuple[Any, ...]) -> None:
 
 def _has_mask(indices: Any) -> bool:
     return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
-
-
-def _refuse_gradients(func: Any, tensors: list[torch.Tensor]) -> None:
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        raise CaptureFailed("GR405", f"{func} would need a gradient; capture under torch.no_grad()")
 
 
 def _is_composite(func: Any) -> bool:

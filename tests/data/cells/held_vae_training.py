@@ -8,14 +8,14 @@ encoder, decoder = nn.Linear(32, 8), nn.Linear(4, 32)
 optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
 history = {"rec": [], "kl": []}
 
-def step(x):  # GR405
+def step(x):
     mean, logvar = encoder(x).chunk(2, -1)
     z = mean + torch.randn_like(mean) * (logvar / 2).exp()
     rec = F.mse_loss(decoder(z), x)
     kl = -0.5 * (1 + logvar - mean.pow(2) - logvar.exp()).mean()
     optimizer.zero_grad()
     (rec + kl).backward()
-    optimizer.step()
+    optimizer.step()  # GR403
     return rec.detach(), kl.detach()
 # %% cell
 for epoch in range(2):

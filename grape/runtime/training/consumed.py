@@ -1,0 +1,108 @@
+"""Results whose autograd graph was consumed by a `backward` inside the region.
+
+Eager gives back such a result with `requires_grad` set and a graph that a second `backward` refuses to go through. A
+replay makes no autograd graph at all, so its result gets one that refuses in the same words.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+__all__ = ["is_consumed", "seal", "seal_all"]
+
+
+def is_consumed(tensor: torch.Tensor) -> bool:
+    """Whether another `backward` from this result would raise, because what its graph had saved is freed.
+
+    A graph in which nothing was saved (a sum of parameters) can be gone through twice, and is not consumed.
+    """
+    pending: list[Any] = [tensor.grad_fn]
+    seen: set[Any] = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        kind: Any = type(node)
+        for name in _saved_by(kind):
+            try:
+                getattr(node, name)
+            except RuntimeError as error:
+                if str(error) == _refusal():
+                    return True
+        pending += [following for following, _ in node.next_functions]
+    return False
+
+
+@functools.cache
+def _saved_by(kind: Hashable) -> tuple[str, ...]:
+    """Attributes of this kind of node that give a saved tensor, or raise where it is freed."""
+    found = [name for name in dir(kind) if name.startswith("_saved_")]
+    return (*found, "saved_tensors") if hasattr(kind, "saved_tensors") else tuple(found)
+
+
+@functools.cache
+def _refusal() -> str:
+    """What torch says to a second `backward`, in this version's words."""
+    with torch.inference_mode(False), torch.enable_grad():
+        one = torch.ones((), device="cpu", requires_grad=True)
+        twice = one * one
+    twice.backward()
+    try:
+        twice.backward()
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("a second backward did not raise")
+
+
+@functools.cache
+def _anchor() -> torch.Tensor:
+    with torch.inference_mode(False):
+        return torch.zeros((), device="cpu", requires_grad=True)
+
+
+class _Consumed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, data: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(data)  # the tensor itself is the result, not a view of it: it may be written in place
+        return data
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(_refusal())
+
+
+@functools.cache
+def _named(name: str) -> Any:
+    """A consumed graph whose last node has this name, which torch prints with a tensor."""
+    kind: Any = type(_Consumed)
+    made = kind(name, (_Consumed,), {})
+    made._backward_cls.__name__ = name
+    return made
+
+
+def seal(tensor: torch.Tensor, name: str | None = None) -> None:
+    """Give `tensor` a consumed graph in the place of its own, whose nodes nothing keeps alive then.
+
+    `name` is that of the graph's last node, by default of the tensor's own. A view keeps its graph: torch cannot take
+    it away.
+    """
+    if tensor.grad_fn is not None:
+        if tensor._is_view():
+            return
+        name = name or type(tensor.grad_fn).__name__
+        tensor.detach_()
+    with torch.enable_grad():
+        _named(name or "").apply(tensor, _anchor())
+
+
+def seal_all(result: Any) -> None:
+    """Seal the tensors in `result` whose graphs are consumed: nodes of the leaves' gradients end with their graphs."""
+    for tensor in tree_leaves(result):
+        if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None and is_consumed(tensor):
+            seal(tensor)

@@ -1,0 +1,273 @@
+"""Gradients as state: what a region finds in `.grad` of the leaf tensors that it reaches, and what it leaves there.
+
+A gradient that an eager call would have made anew is copied to the leaf's home (`homes.py`) at the end of the graph;
+one that is accumulated, scaled or zeroed in place is read and written at home, where it is taken before the capture
+or, if the person has put another one there, before a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Literal
+
+import torch
+
+from ...model import Refused
+from ..backends.protocol import Backend
+from .homes import SUPPORTED, Home, alone, home_of, vacant_home
+
+__all__ = ["GradientCapture", "GradientPlan"]
+
+_gradient = attrgetter("grad")
+After = Literal["none", "same", "new"]
+
+
+@dataclass(frozen=True, slots=True)
+class GradientPlan:
+    """What replays of one graph do with gradients.
+
+    `leaves` are all leaf tensors that the region reaches, `present` whether each had a gradient. Gradients that are
+    `read`, some of them `written`, lie at home; those that are `made` are put there; `dropped` ones become None.
+    """
+
+    leaves: Sequence[torch.Tensor]
+    present: tuple[bool, ...]
+    read: Sequence[tuple[torch.Tensor, Home]]
+    written: Sequence[Home]
+    made: Sequence[tuple[torch.Tensor, Home]]
+    dropped: Sequence[torch.Tensor]
+
+    @property
+    def active(self) -> bool:
+        """Whether a replay changes any gradient."""
+        return bool(self.read or self.made or self.dropped)
+
+    def holds(self) -> bool:
+        """Whether the same leaves have gradients as at capture."""
+        gradients = [*map(_gradient, self.leaves)]
+        if not any(self.present):  # every replay asks, and most regions know no gradients
+            return gradients.count(None) == len(gradients)
+        return tuple([gradient is not None for gradient in gradients]) == self.present
+
+    def fits(self) -> bool:
+        """Whether the gradients that a replay reads have the layout of the capture."""
+        return all(home.fits(leaf.grad) for leaf, home in self.read if leaf.grad is not None)
+
+    def blocked(self) -> bool:
+        """Whether a replay would overwrite a gradient that the person still holds."""
+        for leaf, home in self.read:
+            if not _at_home(leaf, home) and (not alone(_of(leaf)) or home.occupied(by_its_leaf=False)):
+                return True
+        return any(home.occupied(by_its_leaf=leaf.grad is home.tensor) for leaf, home in self.made)
+
+    def bring_home(self, backend: Backend) -> None:
+        """Copy the gradients that a replay reads to where it reads them, in one launch."""
+        astray = [(_of(leaf), home) for leaf, home in self.read if not _at_home(leaf, home)]
+        if astray:
+            backend.copy([home.base for _, home in astray], [gradient.detach() for gradient, _ in astray])
+            for gradient, home in astray:
+                home.take_in(gradient)
+
+    def leave(self) -> None:
+        """Set every `.grad` to what the call would have left there. The replay is enqueued."""
+        for leaf in self.dropped:
+            leaf.grad = None
+        for leaf, home in self.made:
+            tensor = home.renew()
+            if leaf.grad is not tensor:
+                leaf.grad = tensor
+        changed = [home.tensor for home in (*self.written, *(home for _, home in self.made))]
+        if changed:
+            torch.autograd.graph.increment_version(changed)
+
+
+def _of(leaf: torch.Tensor) -> torch.Tensor:
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def _at_home(leaf: torch.Tensor, home: Home) -> bool:
+    return leaf.grad is home.tensor and home.tensor.data_ptr() == home.address
+
+
+class GradientCapture:
+    """The gradients of one captured call: before it, after its eager run, and in its captured run.
+
+    `leaves` are (name, tensor) of the leaf tensors that the region reaches.
+    """
+
+    def __init__(self, leaves: Sequence[tuple[str, torch.Tensor]], backend: Backend) -> None:
+        self._backend = backend
+        self._leaves = [tensor for _, tensor in leaves]
+        self._names = [f"{where}.grad" for where, _ in leaves]
+        self._before: list[torch.Tensor | None] = [*map(_gradient, self._leaves)]
+        self.present = tuple(gradient is not None for gradient in self._before)
+        """Of each leaf, whether it had a gradient before the call."""
+        self._homes: dict[int, Home] = {}
+        self._after: list[torch.Tensor | None] = []
+        self._kinds: list[After] = []
+        self._made: dict[int, torch.Tensor] = {}
+        self.read: set[int] = set()
+        self._written: set[int] = set()
+
+    def adopt(self, wanted: Collection[str]) -> Refused | None:
+        """Move gradients with these names to their homes: earlier calls read them. Why that is not possible, or None.
+
+        Raises torch.OutOfMemoryError.
+        """
+        for index, (leaf, name) in enumerate(zip(self._leaves, self._names, strict=True)):
+            gradient = self._before[index]
+            if gradient is None or name not in wanted:
+                continue
+            home = home_of(leaf)
+            if home is None or not _at_home(leaf, home):
+                if gradient.layout is not torch.strided or not alone(gradient):
+                    return Refused(code="GR405", why="it accumulates into a gradient that is in use elsewhere")
+                home = vacant_home(leaf, gradient)
+                self._backend.copy([home.base], [gradient.detach()])
+                home.take_in(gradient)
+            self._homes[index] = home
+        return None
+
+    def sources(self) -> Mapping[int, tuple[str, torch.Tensor]]:
+        """Name and tensor of each gradient that exists before the call, by the identity of its storage."""
+        return {
+            gradient.untyped_storage()._cdata: (name, self._homes[index].base if index in self._homes else gradient)
+            for index, (name, gradient) in enumerate(zip(self._names, self._before, strict=True))
+            if gradient is not None and gradient.layout is torch.strided
+        }
+
+    def note(self) -> None:
+        """The eager run is over."""
+        self._after = [*map(_gradient, self._leaves)]
+        for before, after in zip(self._before, self._after, strict=True):
+            self._kinds.append("none" if after is None else "same" if after is before else "new")
+
+    def _states(self) -> list[tuple[torch.Tensor | None, bool, After]]:
+        return list(zip(self._after, self.present, self._kinds, strict=True))
+
+    def find_read(self, used: Collection[int], written: Collection[int]) -> set[str]:
+        """Take note of which gradients the call used and wrote, by the identities of the storages; their names."""
+        storages = {
+            index: gradient.untyped_storage()._cdata
+            for index, gradient in enumerate(self._before)
+            if gradient is not None and gradient.layout is torch.strided
+        }
+        self.read = {index for index, storage in storages.items() if storage in used}
+        self._written = {index for index in self.read if storages[index] in written}
+        return {self._names[index] for index in self.read}
+
+    def prepare(self) -> Refused | None:
+        """Choose the homes of what the graph will make, after the eager run. Raises torch.OutOfMemoryError."""
+        if not SUPPORTED and (self.read or "new" in self._kinds):
+            return Refused(code="GR405", why="this version of torch does not tell who holds a gradient")
+        for index, (gradient, _, kind) in enumerate(self._states()):
+            if kind != "same":
+                self._before[index] = None  # only the person may still hold it
+            if kind != "new" or gradient is None:
+                continue
+            if gradient.layout is not torch.strided:
+                return Refused(code="GR405", why="it makes a gradient that is not dense")
+            if gradient.requires_grad:
+                return Refused(code="GR405", why="it makes a gradient that can be differentiated again")
+            home = self._homes.get(index)
+            if home is None:
+                home = self._homes[index] = vacant_home(self._leaves[index], gradient)
+            elif home.occupied(by_its_leaf=False) or not home.fits(gradient):
+                return Refused(code="GR405", why="it replaces a gradient that is in use elsewhere")
+        return None
+
+    def enter(self) -> None:
+        """Set every `.grad` as it was before the call, for the captured run."""
+        self._entered: list[torch.Tensor | None] = []
+        for index, leaf in enumerate(self._leaves):
+            before = self._before[index]
+            if not self.present[index]:
+                before = None
+            elif index in self.read:
+                before = self._homes[index].tensor
+            elif before is None:  # nobody reads it: something of its shape will do
+                before = torch.empty((), dtype=leaf.dtype, device=leaf.device).expand(leaf.shape)
+            self._entered.append(before)
+            leaf.grad = before
+
+    def finish(self) -> None:
+        """The last part of the captured run: copy what it made to the homes. Called while the capture goes on."""
+        self._left = [*map(_gradient, self._leaves)]
+        for index, (left, entered) in enumerate(zip(self._left, self._entered, strict=True)):
+            if left is not None and left is not entered and self._kinds[index] == "new":
+                self._made[index] = left
+        groups: dict[torch.dtype, list[int]] = {}
+        for index, gradient in self._made.items():
+            if gradient.shape == self._leaves[index].shape and gradient.layout is torch.strided:
+                groups.setdefault(gradient.dtype, []).append(index)
+        with torch.no_grad():
+            for members in groups.values():
+                targets = [self._homes[index].base for index in members]
+                torch._foreach_copy_(targets, [self._made[index].detach() for index in members])
+
+    def restore(self) -> None:
+        """Set every `.grad` as the eager run left it."""
+        for leaf, after in zip(self._leaves, self._after, strict=True):
+            leaf.grad = after
+
+    def compare(self, born: Collection[int], results: Sequence[torch.Tensor]) -> Refused | None:
+        """Did the captured run leave `.grad` as the eager one? `born` are storages that it made, `results` what it
+        returned. The gradients of the captured run are let go."""
+        differs = Refused(code="GR404", why="what it leaves in `.grad` differs between two runs of the same call")
+        returned = {tensor.untyped_storage()._cdata for tensor in results}
+        shared: set[int] = set()
+        for index, (after, _, kind) in enumerate(self._states()):
+            left, entered = self._left[index], self._entered[index]
+            if (left is None) != (kind == "none") or (left is entered) != (kind == "same" or entered is left is None):
+                return differs
+            if kind != "new" or left is None or after is None:
+                continue
+            if left.requires_grad or not self._homes[index].fits(left) or not self._homes[index].fits(after):
+                return differs
+            storage = left.untyped_storage()._cdata
+            if storage not in born:
+                return Refused(code="GR405", why="it sets `.grad` to a tensor that it did not make")
+            if storage in returned:
+                return Refused(code="GR405", why="it returns the memory of a gradient")
+            if storage in shared:
+                return Refused(code="GR405", why="two gradients share memory")
+            shared.add(storage)
+        self._left, self._made, self._entered = [], {}, []
+        return None
+
+    def pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each gradient that the graph makes, what the eager run made and what a replay has."""
+        return [
+            (gradient.detach(), self._homes[index].base)
+            for index, (gradient, _, kind) in enumerate(self._states())
+            if kind == "new" and gradient is not None
+        ]
+
+    def replaced(self) -> dict[int, torch.Tensor]:
+        """Homes of gradients that the call reads, and replaces or drops, by the identity of their storage."""
+        homes = [self._homes[index] for index in self.read if self._kinds[index] != "same"]
+        return {home.cdata: home.base for home in homes}
+
+    def plan(self) -> GradientPlan:
+        kinds = list(enumerate(self._kinds))
+        return GradientPlan(
+            leaves=tuple(self._leaves),
+            present=self.present,
+            read=[(self._leaves[i], self._homes[i]) for i in sorted(self.read)],
+            written=[self._homes[i] for i in sorted(self._written)],
+            made=[(self._leaves[i], self._homes[i]) for i, kind in kinds if kind == "new"],
+            dropped=[self._leaves[i] for i, kind in kinds if kind == "none" and self.present[i]],
+        )
+
+    def forget(self) -> None:
+        """Let go of every gradient: they are the person's."""
+        self._before = self._after = self._left = self._entered = []
+        self._made = {}
+
+    @property
+    def homes(self) -> Collection[int]:
+        """The identities of the storages of all homes. Nobody but they may hold them, or they seem occupied."""
+        return {home.cdata for home in self._homes.values()}
