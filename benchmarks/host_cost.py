@@ -172,8 +172,15 @@ def stamped(stamps: Stamps, backend: type[Any]) -> Iterator[None]:
 
     def capture(self: Any, *args: Any, **kwargs: Any) -> Any:
         graph, result = original(self, *args, **kwargs)
-        graph.replay = stamps.wrap(graph.replay)
+        instantiate = getattr(graph, "instantiate", None)
+        if instantiate is None:  # it has an executable of its own
+            return told(graph), result
+        graph.instantiate = lambda: told(instantiate())
         return graph, result
+
+    def told(launched: Any) -> Any:
+        launched.replay = stamps.wrap(launched.replay)
+        return launched
 
     with patch.object(backend, "capture", capture):
         yield

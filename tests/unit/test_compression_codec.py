@@ -115,3 +115,17 @@ def test_misuse() -> None:
         Record(base, base.encode([b"a", b"c"])).node(2)
     with pytest.raises(IndexError):
         Record(base, base.encode([b"a", b"c"])).node(-1)
+
+
+def test_a_difference_behind_the_end_of_its_node_is_damage() -> None:
+    """With a true checksum; taken at its word it would change the node after."""
+    base = Base([b"12345678", b"abcdefgh"])
+    data = bytearray(base.encode([b"12345679", b"abcdefgh"]))
+    place = 20 + 32 + 4 + 2 + 4
+    assert data[place : place + 4] == bytes(4)
+    data[place] = 1
+    data[16:20] = zlib.crc32(bytes(data[8:16]) + data[6:7] + bytes(data[20:])).to_bytes(4, "little")
+    record = Record(base, bytes(data))
+    for read in (record.changes, record.nodes, lambda: record.node(0)):
+        with pytest.raises(RecordError, match="damaged"):
+            read()

@@ -287,6 +287,26 @@ def test_a_refused_update_without_the_graph_is_captured_again(monkeypatch: pytes
     assert world.graph(5).nbytes > 0
 
 
+def test_an_update_that_raises_costs_the_graph_and_not_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Graphed().warm()
+    world.call(4, 5, times=8)
+    world.store.limits = Limits(executables=1, nbytes=None)
+    world.store.apply_limits()
+    world.call(4)
+
+    def broken(*_: Any) -> bool:
+        raise RuntimeError("the device does not accept again the parameters that an executable had")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TapeExecutable, "update_nodes", broken)
+        patch.setattr(TapeExecutable, "update_from", broken)
+        world.call(5)
+    assert world.store.account().shapes == 1 and world.region.refused is None
+    replays = world.region.replays
+    world.call(4, 5, times=6)
+    assert world.region.replays > replays + 6
+
+
 _needed = 0
 _worlds: list[Graphed] = []
 

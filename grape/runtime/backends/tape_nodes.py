@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
+from .random_draws import draws
 from .tape_graph import Constant, IfStep, Operation, Step, WhileStep, every_step
 from .tape_memory import bare
 
@@ -68,18 +69,8 @@ def fingerprint(structure: Structure) -> str:
 
 
 def draws_random_numbers(steps: Sequence[Step]) -> bool:
-    return any(_draws(step) for step in every_step(steps) if isinstance(step, Operation))
-
-
-def _draws(operation: Operation) -> bool:
-    """By the operator's tag; attention is told that it draws nothing by its dropout probability."""
-    if torch.Tag.nondeterministic_seeded not in operation.func.tags:
-        return False
-    for position, argument in enumerate(operation.func._schema.arguments):
-        if argument.name == "dropout_p":
-            given = operation.args[position : position + 1]
-            return bool(given[0] if given else operation.kwargs.get("dropout_p", argument.default_value))
-    return True
+    operations = (step for step in every_step(steps) if isinstance(step, Operation))
+    return any(draws(step.func, step.args, step.kwargs) for step in operations)
 
 
 def read(steps: Sequence[Step]) -> tuple[bytes, ...]:

@@ -56,11 +56,12 @@ class Base:
     def __init__(self, nodes: Sequence[bytes]) -> None:
         self.nodes = tuple(nodes)
         lengths = np.array([len(node) for node in self.nodes], dtype=np.int64)
-        ends = np.cumsum((lengths + 7) // 8)
-        self._starts: NDArray[np.int64] = np.concatenate([np.zeros(1, dtype=np.int64), ends])
-        self._words = _words(self.nodes)
+        self.lengths: NDArray[np.int64] = (lengths + 7) // 8
+        """Of each node, in words."""
+        self.starts: NDArray[np.int64] = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.lengths)])
+        self.words = _words(self.nodes)
         digest = hashlib.blake2b(lengths.tobytes(), digest_size=8)
-        digest.update(self._words.tobytes())
+        digest.update(self.words.tobytes())
         self.digest = digest.digest()
 
     @property
@@ -70,7 +71,7 @@ class Base:
 
     def words_of(self, node: int) -> _Words:
         """The node's words, the last one filled up with zeros."""
-        return self._words[self._starts[node] : self._starts[node + 1]]
+        return self.words[self.starts[node] : self.starts[node + 1]]
 
     def encode(self, nodes: Sequence[bytes]) -> bytes:
         """The record of a shape with these parameters. Raises ValueError if it has another number of nodes."""
@@ -78,9 +79,9 @@ class Base:
             raise ValueError(f"{len(nodes)} nodes cannot be stored as differences from {len(self.nodes)}")
         pairs = list(zip(self.nodes, nodes, strict=True))
         whole = {i for i, (old, new) in enumerate(pairs) if len(old) != len(new)}
-        differences = _words([new if len(old) == len(new) else old for old, new in pairs]) - self._words
+        differences = _words([new if len(old) == len(new) else old for old, new in pairs]) - self.words
         places = np.flatnonzero(differences)
-        owners = np.searchsorted(self._starts, places, side="right") - 1
+        owners = np.searchsorted(self.starts, places, side="right") - 1
         lonely = _lonely(owners, differences[places])
         if lonely.size:
             whole.update(lonely.tolist())
@@ -98,7 +99,7 @@ class Base:
     ) -> bytes:
         values, indices = np.unique(differences, return_inverse=True)
         changed, first = np.unique(owners, return_index=True)
-        within = (places - self._starts[owners]).astype(_NUMBER)
+        within = (places - self.starts[owners]).astype(_NUMBER)
         patterns: dict[bytes, int] = {}
         chosen = [
             patterns.setdefault(within[start:stop].tobytes(), len(patterns))
@@ -139,6 +140,7 @@ class _Whole:
 class Record:
     """An encoded shape, opened for reading. `changed` are the numbers of the nodes that differ from the base.
 
+    `node` looks at one node only; `changes` gives all that differ at once, in a fraction of the time of one by one.
     Raises `RecordError` on opening or on reading where the bytes are no record of `base`.
     """
 
@@ -148,10 +150,6 @@ class Record:
             self._open(data)
         except (struct.error, ValueError, IndexError, OverflowError, zlib.error) as error:
             raise RecordError(f"the record of a shape is damaged: {error}") from error
-
-    @property
-    def changed(self) -> frozenset[int]:
-        return frozenset(self._patterns) | frozenset(self._whole)
 
     def node(self, number: int) -> bytes:
         """The parameters of one node. Raises IndexError where the graph has no such node."""
@@ -170,9 +168,10 @@ class Record:
             if len(body) != stored.length or not inflater.eof:
                 raise ValueError(f"{len(body)} bytes where {stored.length} were stored")
             return body
-        if (found := self._patterns.get(number)) is None:
+        if number not in self.changed:
             return old
-        pattern, start = found
+        at = int(np.flatnonzero(self._numbers == number)[0])
+        pattern, start = int(self._chosen[at]), int(self._starts[at])
         places = self._places[self._pattern_ends[pattern] : self._pattern_ends[pattern + 1]]
         words = self._base.words_of(number).copy()
         words[places] += self._values[self._indices[start : start + len(places)]]
@@ -180,8 +179,28 @@ class Record:
 
     def nodes(self) -> tuple[bytes, ...]:
         """All parameters, in node order."""
-        changed = self.changed
-        return tuple(self.node(i) if i in changed else old for i, old in enumerate(self._base.nodes))
+        changes = self.changes()
+        return tuple(changes.get(number, old) for number, old in enumerate(self._base.nodes))
+
+    def changes(self) -> dict[int, bytes]:
+        """The parameters of the nodes that differ from the base, by number."""
+        base = self._base
+        try:
+            sizes = np.diff(self._pattern_ends)[self._chosen]
+            first = np.repeat(self._pattern_ends[self._chosen] - self._starts, sizes)
+            places = self._places[first + np.arange(len(first))].astype(np.int64)
+            if (places >= np.repeat(base.lengths[self._numbers], sizes)).any():
+                raise IndexError("a difference lies behind the end of its node")
+            words = base.words.copy()
+            words[places + np.repeat(base.starts[self._numbers], sizes)] += self._values[self._indices]
+        except (ValueError, IndexError) as error:
+            raise RecordError(f"the record of a shape is damaged: {error}") from error
+        everything, starts = words.tobytes(), (base.starts * 8).tolist()
+        found = {
+            number: everything[starts[number] : starts[number] + len(base.nodes[number])]
+            for number in self._numbers.tolist()
+        }
+        return found | {number: self.node(number) for number in self._whole}
 
     def _open(self, data: bytes) -> None:
         magic, version, width, zero, digest, sealed = _HEAD.unpack_from(data)
@@ -197,18 +216,17 @@ class Record:
         nodes, changed, whole, patterns, values, places, indices, deflated = _COUNTS.unpack_from(data, _CHECKED_FROM)
         if nodes != len(self._base.nodes):
             raise ValueError(f"{nodes} nodes, and its base has {len(self._base.nodes)}")
-        numbers = reader.numbers(changed, _NUMBER).tolist()
-        chosen = reader.numbers(changed, _pattern_type(patterns))
+        self._numbers = reader.numbers(changed, _NUMBER)
+        self._chosen = reader.numbers(changed, _pattern_type(patterns))
         ends: NDArray[np.int64] = np.concatenate([[0], reader.numbers(patterns, _NUMBER)]).astype(np.int64)
-        self._pattern_ends = ends.tolist()
+        self._pattern_ends = ends
         self._places = reader.numbers(places, _NUMBER)
         self._indices = reader.numbers(indices, np.dtype(f"<u{width}"))
         self._values = _unplane(reader.take(deflated), values)
-        sizes = np.diff(ends)[chosen]
+        sizes = np.diff(ends)[self._chosen]
         if (np.diff(ends) < 0).any() or int(ends[-1]) != places or int(sizes.sum()) != indices:
             raise ValueError("its patterns do not add up")
-        starts = (np.cumsum(sizes) - sizes).tolist()
-        self._patterns = dict(zip(numbers, zip(chosen.tolist(), starts, strict=True), strict=True))
+        self._starts = np.cumsum(sizes) - sizes
         whole_numbers = reader.numbers(whole, _NUMBER).tolist()
         lengths = reader.numbers(whole, _NUMBER).tolist()
         cuts = [0, *reader.numbers(whole, _NUMBER).tolist()]
@@ -217,8 +235,9 @@ class Record:
             raise ValueError("its nodes do not add up")
         parts = (_Whole(bodies[a:b], length) for (a, b), length in zip(pairwise(cuts), lengths, strict=True))
         self._whole = dict(zip(whole_numbers, parts, strict=True))
-        touched = [*numbers, *whole_numbers]
-        if len(set(touched)) != len(touched) or any(number >= nodes for number in touched):
+        touched = [*self._numbers.tolist(), *whole_numbers]
+        self.changed = frozenset(touched)
+        if len(self.changed) != len(touched) or max(touched, default=-1) >= nodes:
             raise ValueError("it names a node twice, or one that is not there")
 
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+import torch
+
 from ..backends.protocol import UpdatableGraph
 from .account import Estimate, StoreAccount
 from .admission import Verify, admit
@@ -142,7 +144,9 @@ class ExecutableStore:
     def _bring(self, member: Member) -> Loaded | Unavailable:
         try:
             brought = bring(self._residents, member)
-        except RecordError as error:
+        except torch.OutOfMemoryError:
+            raise
+        except (RecordError, RuntimeError) as error:  # damaged, or a driver that is out of order: not the person's
             self.forget(member.shape)
             self._residents.counts[member.kin.owner].refused += 1
             return Unavailable(why=str(error), gone=True)

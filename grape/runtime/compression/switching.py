@@ -100,10 +100,8 @@ def update_nodes(residents: Residents, loaded: Loaded, member: Member, record: R
     assert member.kin.topology is not None
     base = member.kin.topology.base
     start = residents.clock_ns()
-    changes = [
-        (number, record.node(number) if number in record.changed else base.nodes[number])
-        for number in sorted(record.changed | loaded.touched)
-    ]
+    written = record.changes()
+    changes = [(number, written.get(number, base.nodes[number])) for number in sorted(record.changed | loaded.touched)]
     done = loaded.executable.update_nodes(changes, member.attachment)
     if done and changes:
         member.kin.nodes_ns = average(member.kin.nodes_ns, (residents.clock_ns() - start) / len(changes))
