@@ -30,8 +30,8 @@ _PURE = frozenset(
         *("sum", "tuple", "type", "zip"),
     )
 )
-OWNERS: tuple[type, ...] = ()
-"""Classes besides tensors and modules whose methods may be part of a region. Empty while no region trains."""
+OWNERS: tuple[type, ...] = (torch.optim.Optimizer, torch.amp.GradScaler)
+"""Classes besides tensors and modules whose methods may be part of a region."""
 _LEFT_OUT = frozenset({"save", "load", "manual_seed", "seed", "set_default_dtype", "set_num_threads", "synchronize"})
 _SETTINGS = frozenset(
     {

@@ -88,7 +88,7 @@ SCENARIOS = {
         "    loss.backward()\n    opt.step()\n"
         "    return loss.detach()\n",
         "net.train()\nfor i in range(15):\n    loss = step(torch.randn(4, 8))\nnet.eval()\nloss.item()",
-        {"step"},
+        {"loop at line 3"},
     ),
     "train and eval in turn": Scenario(
         "", LOOP.replace("x = f(x)", "net.train(i % 3 == 0); x = net(x)").replace("20", "40"), NET
