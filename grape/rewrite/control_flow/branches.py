@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from .build import assign, block_of, call, expression, function, lambda_of, statement, tuple_of
+from .guards import is_guard
 from .jumps import Jump
 from .lines import lines_of, marker
 from .names import Exits, exposed, uses_of
@@ -16,7 +17,8 @@ from .safety import Leave, places_of, refuse_unsafe, with_memory
 from .tree import contains
 
 if TYPE_CHECKING:
-    from .lower import Context, Lowerer
+    from .context import Context
+    from .lower import Lowerer
 
 __all__ = ["as_block", "global_names", "lower_block_statement", "places_argument", "unbound_checks"]
 
@@ -113,8 +115,6 @@ def _plain_if(lowerer: Lowerer, node: cst.If, context: Context) -> cst.If:
 
 
 def _selected_if(lowerer: Lowerer, node: cst.If, context: Context, needs: frozenset[Jump]) -> Statements:
-    from .lower import is_guard
-
     lines = lines_of(node) or (1, 1)
     synthetic = is_guard(node)
     if contains(node.test, cst.Await, cst.Yield):
@@ -155,7 +155,7 @@ class _Branch:
         names = [*uses.stores]
         line = lines[0]
         for arm in arms:
-            refuse_unsafe(arm, line, line)
+            refuse_unsafe(arm, line, line, context.scope.own)
         shared = sorted(set(names) & context.scope.shared)
         if shared and not self._module:
             raise Leave(line, line, f"{shared[0]} is shared with a nested function or declared global")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import libcst as cst
 
 from .branches import as_block, global_names, places_argument, unbound_checks
 from .build import assign, block_of, call, function, lambda_of, statement, tuple_of
+from .guards import guard
 from .jumps import jumps
 from .lines import lines_of
 from .names import Exits, exposed, uses_of
@@ -16,20 +18,19 @@ from .safety import Leave, places_of, refuse_unsafe, with_memory
 from .tree import contains
 
 if TYPE_CHECKING:
-    from .lower import Context, Lowerer
+    from .context import Context
+    from .lower import Lowerer
 
 __all__ = ["lower_loop"]
 
 Statements = list[Any]
-_SEQUENCE_WRAPPERS = ("enumerate", "reversed")
+_SEQUENCE_WRAPPERS = ("enumerate", "reversed", "zip")
 
 
 def lower_loop(
     lowerer: Lowerer, node: Any, rest: Statements, context: Context
 ) -> tuple[Statements, Statements, frozenset[str]]:
     """The lowered loop, what is still to do after it (its `else`, guarded), and the names bound by then."""
-    from .lower import guard
-
     lines = lines_of(node) or (1, 1)
     body = as_block(node.body, lines)
     kinds = jumps(*body)
@@ -63,29 +64,37 @@ def lower_loop(
         skip=None,
     )
     if isinstance(node, cst.For):
-        made = _for(lowerer, node, body, inner, live)
+        made = _for(lowerer, node, body, inner, live, around)
     else:
         made = _while(lowerer, node, body, inner, live, around)
     first, *others = [*before, *made]
     return [first.with_changes(leading_lines=node.leading_lines), *others], rest, context.bound
 
 
-def _for(lowerer: Lowerer, node: cst.For, body: Statements, inner: Context, live: frozenset[str]) -> Statements:
-    from .lower import guard
-
+def _for(
+    lowerer: Lowerer, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
+) -> Statements:
     lines = lines_of(node) or (1, 1)
     if node.asynchronous is not None:
         raise Leave(lines[0], lines[0], "the loop is suspended by an await")
-    lowerer.found.append(("for", lines[0]))
     targets = list(uses_of(cst.AssignTarget(node.target)).stores)
+    if inner.stop is not None and _only_counts(node, body, targets, live) and not inner.scope.module:
+        return _repeat(lowerer, node, body, inner, live, around)
+    lowerer.found.append(("for", lines[0]))
     inner = replace(inner, bound=inner.bound | set(targets))
     if inner.stop is None:
         made = lowerer.block(body, inner)
         return [node.with_changes(body=block_of(node.body, made), orelse=None)]
-    items = lowerer.name("_items", lines[0])
+    names: list[str] = []
+
+    def fresh() -> str:
+        names.append(lowerer.name("_items", lines[0]))
+        return names[-1]
+
+    iterated = _named_items(node.iter, fresh)
     step = lowerer.block([guard([inner.stop], body, [], lines)], inner)
-    ended = statement(f"if _flow.ended({inner.stop}, {items}):\n    break", lines)
-    loop = node.with_changes(iter=_named_items(node.iter, items), body=block_of(None, [*step, ended]), orelse=None)
+    ended = statement(f"if _flow.ended({', '.join([inner.stop, *names])}):\n    break", lines)
+    loop = node.with_changes(iter=iterated, body=block_of(None, [*step, ended]), orelse=None)
     made = [loop]
     lost = [name for name in targets if inner.scope.module or name in live]
     if lost:
@@ -93,68 +102,120 @@ def _for(lowerer: Lowerer, node: cst.For, body: Statements, inner: Context, live
     return made
 
 
-def _named_items(iterated: Any, name: str) -> Any:
-    """`(name := iterable)`, inside of `enumerate` and `reversed`, whose own items cannot be looked at."""
+def _only_counts(node: cst.For, body: Statements, targets: Sequence[str], live: frozenset[str]) -> bool:
+    """Whether the iterations of `for _ in range(...)` differ in nothing but what they find: nobody uses the counter."""
+    iterated = node.iter
+    if not (isinstance(iterated, cst.Call) and isinstance(iterated.func, cst.Name) and iterated.func.value == "range"):
+        return False
+    uses = uses_of(*body)
+    return not set(targets) & (uses.reads | uses.stores.keys() | live)
+
+
+def _named_items(iterated: Any, fresh: Callable[[], str]) -> Any:
+    """`(name := iterable)`, inside of `enumerate`, `reversed` and `zip`, whose own items cannot be looked at."""
     if (
         isinstance(iterated, cst.Call)
         and isinstance(iterated.func, cst.Name)
         and iterated.func.value in _SEQUENCE_WRAPPERS
         and iterated.args
-        and not iterated.args[0].star
+        and not any(item.star for item in iterated.args)
     ):
-        first = iterated.args[0]
-        named = first.with_changes(value=_named_items(first.value, name))
-        return iterated.with_changes(args=[named, *iterated.args[1:]])
-    return cst.NamedExpr(cst.Name(name), iterated, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        every = iterated.func.value == "zip"
+        arguments = [
+            item.with_changes(value=_named_items(item.value, fresh))
+            if item.keyword is None and (every or not i)
+            else item
+            for i, item in enumerate(iterated.args)
+        ]
+        return iterated.with_changes(args=arguments)
+    return cst.NamedExpr(cst.Name(fresh()), iterated, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 def _while(
     lowerer: Lowerer, node: cst.While, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
 ) -> Statements:
-    lines = lines_of(node) or (1, 1)
-    line = lines[0]
+    line = (lines_of(node) or (1, 1))[0]
     if contains(node.test, cst.NamedExpr, cst.Await, cst.Yield):
         raise Leave(line, line, "the condition of the loop binds a name or is suspended")
-    refuse_unsafe(body, line, line)
-    lowerer.found.append(("while", line))
-    module = inner.scope.module
-    flags = inner.flags(jumps(*body))
-    stored = list(uses_of(*body).stores)
-    shared = sorted(set(stored) & inner.scope.shared)
-    if shared and not module:
-        raise Leave(line, line, f"{shared[0]} is shared with a nested function or declared global")
-    assigned = [*stored, *(flag for flag in flags if flag not in stored)]
-    names = frozenset() if module else frozenset(assigned)
-    places = places_of(body, names, line, line)
-    wanted_names = around | set(flags) | exposed(body, frozenset(), Exits(through=True))
-    carried = [] if module else [name for name in assigned if name in wanted_names]
-    known = inner.bound | set(flags)
-    doubtful = [name for name in carried if name not in known]
-    if set(doubtful) & uses_of(node.test).reads:
+    loop = _Carried(lowerer, node, body, inner, live, around)
+    if set(loop.doubtful) & uses_of(node.test).reads:
         raise Leave(line, line, "the condition of the loop reads a name that may be unbound")
-    prelude = unbound_checks(doubtful, lines)
-    entry = replace(inner, bound=((inner.bound - set(assigned)) | set(carried)) - set(doubtful))
-    body = list(with_memory(body, names))
-    end = lowerer.bound_at_end(body, entry) | set(flags)
-    made_body = lowerer.block(body, entry)
-    if module:
-        prelude = global_names(made_body, lines)
-    if carried:
-        values = [item if item in end else f"_flow.maybe(lambda: {item})" for item in carried]
-        made_body.append(statement(f"return {values[0] if len(values) == 1 else tuple_of(values)}", lines))
-    name = lowerer.name("_body", line)
+    lowerer.found.append(("while", line))
     test = _test(lowerer.head(node.test, node, inner), inner.stop)
-    given = [item if item in known else f"_flow.maybe(lambda: {item})" for item in carried]
-    wanted = ["True" if item in live or item in flags else "False" for item in carried]
-    arguments: list[Any] = [lambda_of(test, carried), cst.Name(name), tuple_of(given), tuple_of(wanted)]
-    listed = places_argument(assigned if module else [], places.arguments())
-    if listed:
-        arguments.append(listed)
-    statements = [
-        function(name, carried, block_of(node.body, [*prelude, *made_body]), lines),
-        assign(carried, call("loop", *arguments), lines),
-    ]
-    return statements + unbound_checks([item for item in carried if item not in known], lines)
+    return loop.emit(lambda name: ("loop", [lambda_of(test, loop.carried), cst.Name(name)], []))
+
+
+def _repeat(
+    lowerer: Lowerer, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
+) -> Statements:
+    """A `for` whose counter nobody uses: a call, so that the whole loop can become one node."""
+    loop = _Carried(lowerer, node, body, inner, live, around)
+    lowerer.found.append(("for", (lines_of(node) or (1, 1))[0]))
+    assert inner.stop is not None
+    stop = loop.carried.index(inner.stop)
+    items = lowerer.head(node.iter, node, inner)
+    return loop.emit(lambda name: ("repeat", [items, cst.Name(name)], [str(stop)]))
+
+
+class _Carried:
+    """A loop as a call of a function of the names that its body assigns."""
+
+    def __init__(
+        self,
+        lowerer: Lowerer,
+        node: Any,
+        body: Statements,
+        inner: Context,
+        live: frozenset[str],
+        around: frozenset[str],
+    ) -> None:
+        lines = self._lines = lines_of(node) or (1, 1)
+        line = lines[0]
+        refuse_unsafe(body, line, line, inner.scope.own)
+        module = self._module = inner.scope.module
+        flags = self._flags = inner.flags(jumps(*body))
+        stored = list(uses_of(*body).stores)
+        shared = sorted(set(stored) & inner.scope.shared)
+        if shared and not module:
+            raise Leave(line, line, f"{shared[0]} is shared with a nested function or declared global")
+        assigned = self._assigned = [*stored, *(flag for flag in flags if flag not in stored)]
+        self._names = frozenset() if module else frozenset(assigned)
+        self._places = places_of(body, self._names, line, line)
+        wanted = around | set(flags) | exposed(body, frozenset(), Exits(through=True))
+        self.carried = [] if module else [name for name in assigned if name in wanted]
+        self._known = inner.bound | set(flags)
+        self.doubtful = [name for name in self.carried if name not in self._known]
+        self._lowerer, self._node, self._body, self._inner, self._live = lowerer, node, body, inner, live
+
+    def emit(self, make: Callable[[str], tuple[str, list[Any], list[Any]]]) -> Statements:
+        """The function, the call, and checks of names that may be unbound after it.
+
+        `make` is told the function's name; it gives the name in `_flow`, and the arguments before and after the state.
+        """
+        lines, inner, carried, flags = self._lines, self._inner, self.carried, self._flags
+        prelude = unbound_checks(self.doubtful, lines)
+        entry = replace(inner, bound=((inner.bound - set(self._assigned)) | set(carried)) - set(self.doubtful))
+        body = list(with_memory(self._body, self._names))
+        end = self._lowerer.bound_at_end(body, entry) | set(flags)
+        made = self._lowerer.block(body, entry)
+        if self._module:
+            prelude = global_names(made, lines)
+        if carried:
+            values = [item if item in end else f"_flow.maybe(lambda: {item})" for item in carried]
+            made.append(statement(f"return {values[0] if len(values) == 1 else tuple_of(values)}", lines))
+        name = self._lowerer.name("_body", lines[0])
+        given = [item if item in self._known else f"_flow.maybe(lambda: {item})" for item in carried]
+        wanted = ["True" if item in self._live or item in flags else "False" for item in carried]
+        called, before, after = make(name)
+        arguments: list[Any] = [*before, tuple_of(given), tuple_of(wanted), *after]
+        listed = places_argument(self._assigned if self._module else [], self._places.arguments())
+        if listed:
+            arguments.append(listed)
+        statements = [
+            function(name, carried, block_of(self._node.body, [*prelude, *made]), lines),
+            assign(carried, call(called, *arguments), lines),
+        ]
+        return statements + unbound_checks([item for item in carried if item not in self._known], lines)
 
 
 def _test(test: cst.BaseExpression, stop: str | None) -> cst.BaseExpression:

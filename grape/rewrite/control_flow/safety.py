@@ -53,11 +53,16 @@ class Places:
         ]
 
 
-def refuse_unsafe(statements: Sequence[cst.CSTNode], construct: int, line: int) -> None:
-    """Raise `Leave` if these statements cannot become a body that may run without effect."""
+def refuse_unsafe(
+    statements: Sequence[cst.CSTNode], construct: int, line: int, own: frozenset[str] = frozenset()
+) -> None:
+    """Raise `Leave` if these statements cannot become a body that may run without effect.
+
+    `own` names are the person's variables, whatever module has the same name.
+    """
     for statement in statements:
         for node in _own(statement):
-            why = _unsafe(node)
+            why = _unsafe(node, own)
             if why is not None:
                 raise Leave(construct, line, why)
 
@@ -71,7 +76,7 @@ def _own(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         yield from _own(child)
 
 
-def _unsafe(node: cst.CSTNode) -> str | None:
+def _unsafe(node: cst.CSTNode, own: frozenset[str]) -> str | None:
     if isinstance(node, (cst.Yield, cst.Await)) or (isinstance(node, (cst.For, cst.With)) and node.asynchronous):
         return "the body is suspended by a yield or an await"
     if isinstance(node, (cst.Try, cst.TryStar, cst.Raise)):
@@ -89,13 +94,13 @@ def _unsafe(node: cst.CSTNode) -> str | None:
     if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
         statement = node.value
         to_tensor = any(item.keyword is not None and item.keyword.value == "out" for item in statement.args)
-        return _unsafe_call(statement, _MUTATORS if to_tensor else _MUTATORS | _MUTATORS_AS_STATEMENTS)
+        return _unsafe_call(statement, _MUTATORS if to_tensor else _MUTATORS | _MUTATORS_AS_STATEMENTS, own)
     if isinstance(node, cst.Call):
-        return _unsafe_call(node, _MUTATORS)
+        return _unsafe_call(node, _MUTATORS, own)
     return None
 
 
-def _unsafe_call(node: cst.Call, mutators: frozenset[str]) -> str | None:
+def _unsafe_call(node: cst.Call, mutators: frozenset[str], own: frozenset[str]) -> str | None:
     if is_flow_call(node):
         return None
     if isinstance(node.func, cst.Name):
@@ -107,7 +112,8 @@ def _unsafe_call(node: cst.Call, mutators: frozenset[str]) -> str | None:
         while isinstance(owner, cst.Attribute):
             name, owner = owner.attr.value, owner.value
         if isinstance(owner, cst.Name) and (
-            owner.value in _EFFECT_MODULES or (owner.value in ("np", "numpy") and name == "random")
+            (owner.value in _EFFECT_MODULES and owner.value not in own)
+            or (owner.value in ("np", "numpy") and name == "random")
         ):
             return f"{owner.value} in the body has effects in Python"
     return None

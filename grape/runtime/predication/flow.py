@@ -36,11 +36,15 @@ __all__ = [
     "memory",
     "names",
     "negate",
+    "repeat",
 ]
 
 attribute = Attribute
 item = Item
-_REPEATABLE = (range, list, tuple, torch.Tensor)
+_REPEATABLE: tuple[type, ...] = (
+    *(range, list, tuple, dict, type({}.keys()), type({}.values()), type({}.items())),
+    *(torch.Tensor, torch.nn.ModuleList, torch.nn.ParameterList, torch.nn.Sequential),
+)
 
 
 def maybe(read: Callable[[], Any]) -> Any:
@@ -106,6 +110,42 @@ def loop(
     return carried[0] if count == 1 else carried
 
 
+def repeat(
+    items: Iterable[Any],
+    body_fn: Callable[..., Any],
+    carried: tuple[Any, ...],
+    live: tuple[bool, ...],
+    stop: int,
+    places: tuple[Place, ...] = (),
+) -> Any:
+    """`for _ in items:` with a body that does not look at the item, as a function of the names that it assigns.
+
+    The loop is left before an iteration where `carried[stop]` is true. The rest is as in `loop`.
+    """
+    count = len(carried)
+
+    def body(*state: Any) -> tuple[Any, ...]:
+        result = body_fn(*state)
+        return (result,) if count == 1 else tuple(result)
+
+    for done, _ in enumerate(items):
+        lowering = lowering_for(carried[stop])
+        if lowering is not None:
+            if not isinstance(items, range):
+                raise refuse(f"a loop over a {type(items).__name__} ends early")
+            _, on_body, state = stateful(lambda *_: True, body, carried, places)
+            every = (*live, *(True for _ in places))
+            state = lowering.repeat(len(items) - done, on_body, state, stop=stop, live=every)
+            for place, value in zip(places, state[count:], strict=True):
+                place.set(value)
+            carried = state[:count]
+            break
+        if truth(carried[stop]):
+            break
+        carried = body(*carried)
+    return carried[0] if count == 1 else carried
+
+
 def both(first: Any, second: Callable[[], Any]) -> Any:
     """`first and second()`."""
     if lowering_for(first) is None:
@@ -139,12 +179,15 @@ def check(condition: Any, text: str | None = None) -> Any:
     return True
 
 
-def ended(stopped: bool | Flag, items: Iterable[Any]) -> bool:
+def ended(stopped: bool | Flag, *items: Iterable[Any]) -> bool:
     """Whether a `for` loop over `items` is left now. One that the device may have left goes on, nullified."""
     if not isinstance(stopped, Flag):
         return stopped
-    if type(items) not in _REPEATABLE:
-        raise refuse(f"a loop over a {type(items).__name__}, whose items cannot be taken without effects, ends early")
+    for each in items:
+        if type(each) not in _REPEATABLE:
+            raise refuse(
+                f"a loop over a {type(each).__name__}, whose items cannot be taken without effects, ends early"
+            )
     return False
 
 

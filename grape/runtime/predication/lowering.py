@@ -74,6 +74,18 @@ class Lowering(Protocol):
         """
         ...
 
+    def repeat(
+        self,
+        times: int,
+        body_fn: Callable[..., tuple[Any, ...]],
+        carried: tuple[Any, ...],
+        *,
+        stop: int,
+        live: tuple[bool, ...],
+    ) -> tuple[Any, ...]:
+        """`carried` after `body_fn` has run at most `times` times, and not again once `carried[stop]` is true."""
+        ...
+
     def predicated(self, pred: torch.Tensor) -> AbstractContextManager[Any]:
         """A block whose device writes to memory from before it take effect only where `pred` is true."""
         ...

@@ -98,7 +98,50 @@ class NodeLowering(SelectLowering):
         test: torch.Tensor | Flag,
         live: tuple[bool, ...],
     ) -> tuple[Any, ...]:
+        return self._while(self._key(), cond_fn, body_fn, carried, test=test, live=live)
+
+    def repeat(
+        self,
+        times: int,
+        body_fn: Callable[..., tuple[Any, ...]],
+        carried: tuple[Any, ...],
+        *,
+        stop: int,
+        live: tuple[bool, ...],
+    ) -> tuple[Any, ...]:
+        """A WHILE node whose state has the number of iterations that are left, on the device."""
         key = self._key()
+        if self._choice(key) == "select":
+            with self._within(key, 0):
+                return super().repeat(times, body_fn, carried, stop=stop, live=live)
+
+        def test(left: torch.Tensor, *state: Any) -> Flag:
+            going = left > 0
+            stopped = state[stop]
+            if isinstance(stopped, Flag):
+                going = torch.logical_and(going, torch.logical_not(stopped.tensor))
+            elif stopped:
+                going = torch.zeros_like(going)
+            return Flag(going)
+
+        def body(left: torch.Tensor, *state: Any) -> tuple[Any, ...]:
+            return left - 1, *body_fn(*state)
+
+        with torch.no_grad():
+            left = torch.full((), times, dtype=torch.int64, device=self.device)
+        state = (left, *carried)
+        return self._while(key, test, body, state, test=test(*state), live=(False, *live))[1:]
+
+    def _while(
+        self,
+        key: Key,
+        cond_fn: Callable[..., Any],
+        body_fn: Callable[..., tuple[Any, ...]],
+        carried: tuple[Any, ...],
+        *,
+        test: torch.Tensor | Flag,
+        live: tuple[bool, ...],
+    ) -> tuple[Any, ...]:
         first = as_predicate(test)
         with torch.no_grad():
             self._mark(self._mode.mask(), torch.logical_not(first))

@@ -17,7 +17,7 @@ import torch
 from .lowering import Check, lowered, refuse
 from .merge import UNBOUND, Unbound, merge_values, same_plain, select_bits
 from .python_state import unchanged
-from .truth import Flag, as_predicate
+from .truth import Flag, as_predicate, negate
 from .writes import Ties, WriteMode
 
 __all__ = ["SelectLowering"]
@@ -89,6 +89,51 @@ class SelectLowering:
             f"a loop that only data ends, and that {self._max_iterations} iterations of its host state do not end",
             "GR102",
         )
+
+    def repeat(
+        self,
+        times: int,
+        body_fn: Callable[..., tuple[Any, ...]],
+        carried: tuple[Any, ...],
+        *,
+        stop: int,
+        live: tuple[bool, ...],
+    ) -> tuple[Any, ...]:
+        """Every iteration is issued, in a branch that is taken where the loop goes on."""
+        drifting = [False] * len(carried)
+        for _ in range(times):
+            going = negate(carried[stop])
+            if isinstance(going, Flag):
+                carried = self._guarded(going.tensor, body_fn, carried, drifting)
+            elif going:
+                carried = body_fn(*carried)
+            else:
+                break
+        return _finished(carried, drifting, live)
+
+    def _guarded(
+        self,
+        going: torch.Tensor,
+        body_fn: Callable[..., tuple[Any, ...]],
+        before: tuple[Any, ...],
+        drifting: list[bool],
+    ) -> tuple[Any, ...]:
+        """One iteration of `repeat`. Plain values that count go on as in `_advance`."""
+        counts: dict[int, Any] = {}
+
+        def run() -> tuple[Any, ...]:
+            after = body_fn(*before)
+            for position, (new, old) in enumerate(zip(after, before, strict=True)):
+                if _is_host_value(new) and _is_host_value(old):
+                    counts[position] = new
+                    drifting[position] |= not same_plain(new, old)
+            return without_counts(after)
+
+        def without_counts(state: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(None if position in counts else value for position, value in enumerate(state))
+
+        merged = self.cond(going, run, lambda: without_counts(before))
+        return tuple(counts.get(position, value) for position, value in enumerate(merged))
 
     def predicated(self, pred: torch.Tensor) -> AbstractContextManager[Any]:
         return self._mode.block(pred)

@@ -1,0 +1,108 @@
+"""Which constructs are wanted, and which jumps cannot stay jumps because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import libcst as cst
+
+from .context import Context, Scope
+from .guards import arms_of, is_guard
+from .jumps import NONE, Jump, jumps, returns_of
+from .lines import line_of, lines_of
+from .names import bound_after
+from .plain import is_plain
+from .tree import descendants
+
+__all__ = ["Selection"]
+
+
+class Selection:
+    """The constructs of one module that are rewritten.
+
+    `wanted(first, last)` tells whether a construct whose head is on those lines is asked for; those on `refused` lines
+    stay. `culprits[line]` are the lines of what is left as it is if what the construct on `line` needs is refused.
+    """
+
+    def __init__(self, wanted: Callable[[int, int], bool], refused: Collection[int]) -> None:
+        self._wanted = wanted
+        self._refused = refused
+        self.culprits: dict[int, set[int]] = {}
+
+    def wants(self, statement: Any) -> bool:
+        lines = lines_of(statement)
+        return lines is not None and lines[0] not in self._refused and self._wanted(*lines)
+
+    def selected(self, node: Any, scope: Scope) -> bool:
+        if isinstance(node, cst.If) and is_guard(node):
+            return True
+        return isinstance(node, (cst.If, cst.While)) and not is_plain(node.test, scope.plain) and self.wants(node)
+
+    def crosses(self, node: Any, scope: Scope) -> frozenset[Jump]:
+        """The jumps out of `node` that leave a selected construct on their way."""
+        if isinstance(node, cst.If):
+            if self.selected(node, scope):
+                return jumps(node)
+            return self._any(arms_of(node), scope)
+        if isinstance(node, (cst.For, cst.While)):
+            return returns_of(self.crosses_inside(node, scope)) | self._any(
+                [node.orelse.body.body] if node.orelse is not None else [], scope
+            )
+        if isinstance(node, (cst.With, cst.Try, cst.TryStar)):
+            return self._any([part.body.body for part in _parts(node)], scope)
+        return frozenset()
+
+    def crosses_inside(self, loop: cst.For | cst.While, scope: Scope) -> frozenset[Jump]:
+        inside = self._any([loop.body.body], scope)
+        return inside | jumps(*loop.body.body) if self.selected(loop, scope) else inside
+
+    def _any(self, blocks: Sequence[Sequence[Any]], scope: Scope) -> frozenset[Jump]:
+        return NONE.union(*(self.crosses(item, scope) for block in blocks for item in block))
+
+    def converted(self, loop: cst.For | cst.While, context: Context) -> bool:
+        """Whether the body of a loop becomes a function or its jumps flags."""
+        if self.selected(loop, context.scope) or self.crosses_inside(loop, context.scope):
+            return True
+        return context.result is not None and "return" in jumps(*loop.body.body)
+
+    def needs(self, node: Any, context: Context) -> frozenset[Jump]:
+        """The jumps out of `node` that cannot stay jumps in `context`."""
+        if isinstance(node, (cst.For, cst.While)):
+            inside = returns_of(jumps(*node.body.body)) if self.converted(node, context) else NONE
+            orelse = node.orelse
+            if orelse is None:
+                return inside
+            outer = self._any([orelse.body.body], context.scope) | (jumps(*orelse.body.body) & context.flagged())
+            return inside | outer
+        return self.crosses(node, context.scope) | (jumps(node) & context.flagged())
+
+    def bound_at_end(self, statements: Sequence[Any], context: Context) -> frozenset[str]:
+        """The names certainly bound where the function made of these statements ends."""
+        bound = context.bound
+        for statement in statements:
+            compound = not isinstance(statement, cst.SimpleStatementLine)
+            if compound and self.needs(statement, context):
+                break
+            bound = bound_after([statement], bound)
+        return bound
+
+    def blame(self, line: int, node: Any, scope: Scope) -> None:
+        """The constructs that are left as they are if what `node` on `line` needs is refused."""
+        found = self.culprits.setdefault(line, set())
+        for item in descendants(node):
+            if self.selected(item, scope) and not (isinstance(item, cst.If) and is_guard(item)) and jumps(item):
+                found.add(line_of(item))
+            if isinstance(item, (cst.For, cst.While)) and self.crosses_inside(item, scope):
+                found |= {
+                    line_of(part)
+                    for part in descendants(item.body)
+                    if self.selected(part, scope) and self.crosses(part, scope)
+                }
+
+
+def _parts(node: Any) -> list[Any]:
+    """The parts of a `with` or `try` that have blocks."""
+    if isinstance(node, cst.With):
+        return [node]
+    return [part for part in (node, *node.handlers, node.orelse, node.finalbody) if part is not None]
