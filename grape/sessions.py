@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any
 
 from .advisor import advise, predict
@@ -56,7 +57,8 @@ class Engine:
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
         self.session: Session | None = None
-        self.traced: dict[str, Trace] = {}
+        self.traced: dict[tuple[str, frozenset[CodeType]], Trace] = {}
+        """What ran outside of regions, by the source of the cell and the code of the functions that it could call."""
         self.report: Report | None = None
 
     def status(self) -> str:
@@ -248,7 +250,8 @@ class Session:
         owner.adopt(self.namespace)
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.outside = self._outside
-        if owner.traced.get(cell.source) is None:
+        self._traced_as = cell.source, owner.interceptor.codes
+        if owner.traced.get(self._traced_as) is None:
             situation.tracer.enter()
             situation.tracer.listen(self._outside)
         else:
@@ -306,10 +309,10 @@ class Session:
         from .runtime import account
 
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
-        if not outside.ops and self.cell.source in owner.traced:
-            outside = owner.traced[self.cell.source]
+        if not outside.ops and self._traced_as in owner.traced:
+            outside = owner.traced[self._traced_as]
         elif error is None:
-            owner.traced[self.cell.source] = outside
+            owner.traced[self._traced_as] = outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]
         kept = [region.evidence() for region in _told(regions) if not owner.hoister.covers(region)]
         return CellEvidence(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from ..model import CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Trace
+from ..model import DECISION, CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Trace
 from .cost import idle_ms, sync_gap_ms
 from .source import cell_source
 from .words import library
@@ -93,7 +93,8 @@ def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
             elif op.kind in _SYNCS:
                 _gather(gathered, region, op, reads.pop(op.ordinal, None))
         for read in reads.values():
-            _gather(gathered, region, None, read)
+            if read.construct != DECISION:  # a graph has none of them, and rewritten code has its finding behind it
+                _gather(gathered, region, None, read)
     return _hot(evidence, gathered)
 
 

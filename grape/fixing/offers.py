@@ -10,6 +10,7 @@ from typing import Any
 
 from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
 from ..rewrite import FIXES, Refused, Rewritten, fix, names_in_functions
+from ..rewrite.control_flow import FLOW_IMPORT
 from ..rewrite.source import mask
 from .verify import verify
 
@@ -118,16 +119,19 @@ def _changed_functions(old: str, new: str) -> str | None:
     if any(isinstance(item, Refused) for item in masked):
         return None
     before, after = (ast.parse(item.text).body for item in masked if not isinstance(item, Refused))
+    known = {ast.unparse(item) for item in before}
+    support = [item for item in after if ast.unparse(item) == FLOW_IMPORT and FLOW_IMPORT not in known]
+    after = [item for item in after if item not in support]
     if len(before) != len(after):
         return None
-    changed = []
+    changed = [ast.unparse(item) for item in support]
     for one, other in zip(before, after, strict=True):
         if ast.unparse(one) == ast.unparse(other):
             continue
         if not isinstance(one, ast.FunctionDef) or not isinstance(other, ast.FunctionDef) or one.name != other.name:
             return None
         changed.append(ast.unparse(other))
-    return "\n".join(changed) or None
+    return "\n".join(changed) if len(changed) > len(support) else None
 
 
 def _with_shapes(evidence: CellEvidence, finding: Finding) -> Finding:

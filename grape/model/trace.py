@@ -86,6 +86,10 @@ def _plain(value: Any) -> Iterator[Any]:
         yield value
 
 
+DECISION = "predicate"
+"""The construct of a host read that a capture takes on the device instead."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRead:
     """A value that the CPU waited for. `value` is what it read (a Python number) or None where it was a tensor."""
@@ -96,7 +100,7 @@ class HostRead:
     construct: str | None
     """The statement that used it: "if", "while", "assert", "ternary", "bool-op", "print", "call" or None.
 
-    "predicate" is a decision of `grape.cond` and its like, which a capture takes on the device; its ordinal is -1.
+    `DECISION` is one of `grape.cond` and its like; its ordinal is -1.
     """
     position: Position | None
 

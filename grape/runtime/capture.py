@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..model import OpRecord, Position, Refused, Trace
+from ..model import DECISION, OpRecord, Position, Refused, Trace
 from ..tracing import SPARSE, RecordedCall, Recorder, Tracer, record
 from .backends.protocol import Backend, CaptureFailed, Graph, UpdatableGraph
 from .compare import first_mismatch, nondeterministic_in, within
@@ -30,7 +30,7 @@ from .guards import GuardSet, TooLarge
 from .lockstep import Diverged, HostConstants, Lockstep
 from .outputs import Outputs
 from .placeholders import Placeholders, distinct, whole
-from .predication import DECISION, Arms, Flag, NodeLowering, Surveyed, survey
+from .predication import Arms, Flag, NodeLowering, Surveyed, survey
 from .prologue import Prologue, build_prologue
 from .recipe import ArgumentView, Outside, Recipe, write_recipe
 from .redirect import out_form, redirect

@@ -22,6 +22,7 @@ from ..tracing import Recorder, is_own_code
 from .effects import EffectWatch
 from .environment import is_transformed
 from .observer import NO_WORK
+from .predication import in_loop
 from .region import Region, Situation
 from .slots import watch_streams
 from .trampoline import Trampoline, prune_traceback
@@ -80,6 +81,11 @@ class Interceptor:
     def is_here(self) -> bool:
         """Whether this is the thread that meets Grape."""
         return get_ident() == self._thread
+
+    @property
+    def codes(self) -> frozenset[types.CodeType]:
+        """The code of the functions that are candidates now."""
+        return frozenset(trampoline.original.__code__ for trampoline in self._trampolines.values())
 
     def install(self) -> None:
         """Stand between from now on, in the calling thread."""
@@ -269,6 +275,8 @@ class Interceptor:
         taken to be the step.
         """
         if self._counts is None or (wrapper is not None and self._inside_module(wrapper, 1)):
+            return False
+        if in_loop():  # one that the device can run as a whole, with the callable around it
             return False
         times = self._counts[id(candidate)] = self._counts.get(id(candidate), 0) + 1
         if times < LOOPS or not self._running:

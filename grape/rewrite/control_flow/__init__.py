@@ -18,10 +18,11 @@ from .plain import FLOW
 from .safety import Leave
 from .tree import descendants
 
-__all__ = ["Construct", "Left", "Refused", "Rewritten", "rewrite_control_flow"]
+__all__ = ["FLOW_IMPORT", "Construct", "Left", "Refused", "Rewritten", "rewrite_control_flow"]
 
 _PASSES = 4
-_IMPORT = f"from grape import flow as {FLOW}"
+FLOW_IMPORT = f"from grape import flow as {FLOW}"
+"""What rewritten source starts with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ def _rewrite(source: str, filename: str, wanted: Callable[[int], bool]) -> Rewri
         return any(wanted(line) for line in range(first, last + 1))
 
     names = {node.value for node in descendants(module) if isinstance(node, cst.Name)}
-    if FLOW in names and _IMPORT not in source:
+    if FLOW in names and FLOW_IMPORT not in source:
         return Refused(why=f"the source has a name {FLOW} of its own, which the rewrite would need")
     refused: set[int] = set()
     left: list[Left] = []
@@ -126,7 +127,7 @@ def _rewrite(source: str, filename: str, wanted: Callable[[int], bool]) -> Rewri
         if left:
             return Refused(why=left[0].why, line=left[0].line)
         return Rewritten(source=source, constructs=(), left=(), lines=tuple(range(1, source.count("\n") + 2)))
-    if _IMPORT not in source:
+    if FLOW_IMPORT not in source:
         lowered = _with_import(lowered)
     text, lines = without_markers(lowered.code)
     constructs = tuple(Construct(kind=kind, line=line) for kind, line in set(lowerer.found))
@@ -142,5 +143,5 @@ def _with_import(module: cst.Module) -> cst.Module:
         future = isinstance(small, cst.ImportFrom) and getattr(small.module, "value", None) == "__future__"
         if docstring or future:
             position = index + 1
-    imported = cst.parse_statement(_IMPORT)
+    imported = cst.parse_statement(FLOW_IMPORT)
     return module.with_changes(body=[*module.body[:position], imported, *module.body[position:]])

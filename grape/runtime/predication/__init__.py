@@ -7,16 +7,15 @@ says what each construct means.
 from . import flow
 from .arms import Arms
 from .functions import cond, while_loop
-from .lowering import Check, Lowering, active_lowering, lowered
+from .lowering import Check, Lowering, active_lowering, in_loop, lowered
 from .merge import UNBOUND, merge_values, restore_bits, select_bits
 from .node import NodeLowering
 from .predicate import Predicate
 from .select import SelectLowering
 from .survey import Surveyed, survey
-from .truth import DECISION, Flag, as_predicate, is_tensor_predicate
+from .truth import Flag, as_predicate, is_tensor_predicate
 
 __all__ = [
-    "DECISION",
     "UNBOUND",
     "Arms",
     "Check",
@@ -30,6 +29,7 @@ __all__ = [
     "as_predicate",
     "cond",
     "flow",
+    "in_loop",
     "is_tensor_predicate",
     "lowered",
     "merge_values",

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .functions import cond, lowering_for
-from .lowering import Check, inside_body, refuse
+from .lowering import Check, as_loop, inside_body, refuse
 from .merge import NOTHING, UNBOUND
 from .places import Attribute, Item, Place, contained, stateful
 from .truth import Flag, as_predicate, is_tensor_predicate, negate, truth
@@ -106,7 +106,8 @@ def loop(
             break
         if not truth(test):
             break
-        carried = body(*carried)
+        with as_loop():
+            carried = body(*carried)
     return carried[0] if count == 1 else carried
 
 
@@ -142,7 +143,8 @@ def repeat(
             break
         if truth(carried[stop]):
             break
-        carried = body(*carried)
+        with as_loop():
+            carried = body(*carried)
     return carried[0] if count == 1 else carried
 
 

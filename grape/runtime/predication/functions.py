@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import UsageError
-from .lowering import Lowering, active_lowering, refuse
+from .lowering import Lowering, active_lowering, as_loop, refuse
 from .truth import Flag, as_predicate, is_tensor_predicate, truth
 
 __all__ = ["cond", "lowering_for", "while_loop"]
@@ -68,4 +68,5 @@ def while_loop(
             return lowering.while_loop(cond_fn, body, carried, test=test, live=(True,) * len(carried))
         if not truth(test):
             return carried
-        carried = body(*carried)
+        with as_loop():
+            carried = body(*carried)

@@ -19,7 +19,18 @@ from ..backends.protocol import CaptureFailed
 if TYPE_CHECKING:
     from .truth import Flag
 
-__all__ = ["Check", "Lowering", "active_lowering", "as_body", "inside_body", "lowered", "noted", "refuse"]
+__all__ = [
+    "Check",
+    "Lowering",
+    "active_lowering",
+    "as_body",
+    "as_loop",
+    "in_loop",
+    "inside_body",
+    "lowered",
+    "noted",
+    "refuse",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +122,7 @@ class _Active(threading.local):
     def __init__(self) -> None:
         self.lowering: Lowering | None = None
         self.depth = 0
+        self.loops = 0
         self.refusals: list[CaptureFailed] = []
 
 
@@ -146,6 +158,21 @@ def as_body() -> Iterator[None]:
         yield
     finally:
         _active.depth -= 1
+
+
+@contextmanager
+def as_loop() -> Iterator[None]:
+    """What runs inside are the iterations of a loop that a capture can leave to the device."""
+    _active.loops += 1
+    try:
+        yield
+    finally:
+        _active.loops -= 1
+
+
+def in_loop() -> bool:
+    """Whether this thread runs an iteration of a loop that a capture can leave to the device."""
+    return _active.loops > 0
 
 
 def inside_body() -> bool:

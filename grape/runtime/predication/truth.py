@@ -8,13 +8,11 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from ...model import DECISION
 from ...tracing import Tracer
 from .lowering import active_lowering, refuse
 
-__all__ = ["DECISION", "Flag", "as_predicate", "is_tensor_predicate", "negate", "truth"]
-
-DECISION = "predicate"
-"""The construct of a host read that a capture takes on the device instead; see `model.HostRead`."""
+__all__ = ["Flag", "as_predicate", "is_tensor_predicate", "negate", "truth"]
 
 
 class Flag:
