@@ -81,6 +81,8 @@ class Entry:
     """What the modes were at capture, and how to find out what they are; see `environment`."""
     arms: Arms | None = None
     """Which branches a replay took, where the device decides; one that was not compared yet is not used."""
+    checked: bool = False
+    """Whether the region asserts something about tensors: after each replay the host reads whether that held."""
     acted: bool = False
     """Whether the last attempt to serve a call has changed anything but this graph's own memory."""
     missing: NoExecutable | None = None
@@ -167,7 +169,8 @@ class Entry:
         self.gradients.bring_home(self.backend)
         if astray or arrived:
             self._copy_in(leaves, astray, arrived)
-        undo = None if self.arms is None or self.arms.complete else self._undo()
+        doubtful = self.arms is not None and (self.checked or not self.arms.complete)
+        undo = self._undo() if doubtful else None
         try:
             self.graph.replay()
         except MemoryMoved:
@@ -175,8 +178,8 @@ class Entry:
         except NoExecutable as missing:
             self.missing = missing
             return NO_EXECUTABLE
-        if self.arms is not None and undo is not None and not self.arms.known():
-            undo()
+        if self.arms is not None and undo is not None and not self._sound(self.arms):
+            undo()  # an eager call tells which assertion it was, and raises it
             return MISMATCH
         self.acted = self.effectful
         if not self.effectful:
@@ -212,6 +215,10 @@ class Entry:
                 tensor.copy_(before)
 
         return undo
+
+    def _sound(self, arms: Arms) -> bool:
+        """Whether the last replay took branches that were compared, and no assertion failed. Waits for the device."""
+        return not (self.checked and bool(arms.failed)) and arms.known()
 
     def _overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:
         """Is an argument the very memory that the region reads or writes from outside? At capture it was not."""

@@ -252,6 +252,15 @@ class Backend(Protocol):
         """
         ...
 
+    def bounded(self, iterations: int) -> AbstractContextManager[Callable[[], bool]]:
+        """Within the block, a loop of a replay that is issued runs its body at most so many times.
+
+        Then it ends as if its condition were false. The block gives a function that tells, once the work is done,
+        whether a loop was ended so. Outside of such blocks loops have no bound. On a device the kernel that sets the
+        condition counts in memory of the graph, and compares with a limit that the host writes before the launch.
+        """
+        ...
+
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         """Copy each source into its target, in as few launches as possible. Not inside a capture."""
         ...

@@ -32,7 +32,7 @@ from .autocast_cache import autocast_cache_off
 from .protocol import CaptureFailed, MemoryAccount
 from .tape_capture import CaptureMode
 from .tape_executable import TapeExecutable, UpdatableTapeGraph
-from .tape_graph import IfStep, LaunchQueue, Program, TapeGraph, WhileStep, every_step
+from .tape_graph import IfStep, IterationBound, LaunchQueue, Program, TapeGraph, WhileStep, every_step
 from .tape_host_reads import refuse_host_reads
 from .tape_memory import Arena, Room, bare
 
@@ -193,6 +193,15 @@ class TapeBackend:
 
     def while_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
         return self._recording().body(pred, WhileStep)
+
+    @contextmanager
+    def bounded(self, iterations: int) -> Iterator[Callable[[], bool]]:
+        bound = IterationBound(iterations)
+        before, WhileStep.bound = WhileStep.bound, bound
+        try:
+            yield lambda: bound.reached
+        finally:
+            WhileStep.bound = before
 
     def _recording(self) -> CaptureMode:
         if self._capture is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -18,6 +18,7 @@ __all__ = [
     "Constant",
     "External",
     "IfStep",
+    "IterationBound",
     "LaunchQueue",
     "Operation",
     "Program",
@@ -77,15 +78,31 @@ class IfStep:
                 step.run()
 
 
+@dataclass(slots=True)
+class IterationBound:
+    """How often a loop may run its body; `reached` once one was ended by it."""
+
+    iterations: int
+    reached: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WhileStep:
-    """Steps that run as long as `pred`, which they write, is true."""
+    """Steps that run as long as `pred`, which they write, is true. `bound` is that of all replays of the moment."""
+
+    bound: ClassVar[IterationBound | None] = None
 
     pred: torch.Tensor
     steps: tuple[Step, ...]
 
     def run(self) -> None:
+        bound = WhileStep.bound
+        runs = 0
         while bool(self.pred):
+            if bound is not None and runs >= bound.iterations:
+                bound.reached = True
+                return
+            runs += 1
             for step in self.steps:
                 step.run()
 

@@ -7,7 +7,7 @@ says what each construct means.
 from . import flow
 from .arms import Arms
 from .functions import cond, while_loop
-from .lowering import Check, Lowering, active_lowering, in_loop, lowered
+from .lowering import Check, Lowering, active_lowering, in_loop, iterations, lowered
 from .merge import UNBOUND, merge_values, restore_bits, select_bits
 from .node import NodeLowering
 from .predicate import Predicate
@@ -31,6 +31,7 @@ __all__ = [
     "flow",
     "in_loop",
     "is_tensor_predicate",
+    "iterations",
     "lowered",
     "merge_values",
     "restore_bits",

@@ -1,4 +1,4 @@
-"""Which bodies a replay ran: what was compared with an eager run, and what was not yet.
+"""Which bodies a replay ran: what was compared with an eager run, and what was not yet; whether assertions held.
 
 A graph holds every branch, but the eager call that it was compared with took one way. So each body leaves a mark when
 it runs, in memory that every replay clears first; a replay that ran a body which no compared replay has run is not
@@ -27,7 +27,9 @@ class Arms:
 
     def __init__(self, device: torch.device) -> None:
         with torch.inference_mode(False):
-            self.marks = torch.zeros(_LIMIT, dtype=torch.bool, device=device)
+            self.marks = torch.zeros(_LIMIT + 1, dtype=torch.bool, device=device)
+            self.failed = self.marks[_LIMIT]
+            """Whether an assertion failed in the last replay."""
         self.count = 0
         self.program: Any = None
         self._compared: set[int] = set()

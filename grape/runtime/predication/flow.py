@@ -174,7 +174,7 @@ def check(condition: Any, text: str | None = None) -> Any:
     """The condition of an `assert`. In a capture it is remembered, and counts as true."""
     lowering = lowering_for(condition)
     if lowering is None:
-        return condition
+        return truth(condition)
     frame = sys._getframe(1)
     failed = negate(condition)
     lowering.check(Check(failed=failed.tensor, file=frame.f_code.co_filename, line=frame.f_lineno, text=text))

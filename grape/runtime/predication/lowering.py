@@ -27,6 +27,7 @@ __all__ = [
     "as_loop",
     "in_loop",
     "inside_body",
+    "iterations",
     "lowered",
     "noted",
     "refuse",
@@ -102,7 +103,10 @@ class Lowering(Protocol):
         ...
 
     def check(self, check: Check) -> None:
-        """Remember an assertion; whoever replays raises once `failed` can be read without making the device wait."""
+        """Remember an assertion. What follows it in its body has no effect where it failed.
+
+        Whoever replays reads whether one failed once the replay is done, and then does not use it.
+        """
         ...
 
 
@@ -123,6 +127,7 @@ class _Active(threading.local):
         self.lowering: Lowering | None = None
         self.depth = 0
         self.loops = 0
+        self.iterations = 0
         self.refusals: list[CaptureFailed] = []
 
 
@@ -162,8 +167,9 @@ def as_body() -> Iterator[None]:
 
 @contextmanager
 def as_loop() -> Iterator[None]:
-    """What runs inside are the iterations of a loop that a capture can leave to the device."""
+    """What runs inside is an iteration of a loop that a capture can leave to the device."""
     _active.loops += 1
+    _active.iterations += 1
     try:
         yield
     finally:
@@ -173,6 +179,11 @@ def as_loop() -> Iterator[None]:
 def in_loop() -> bool:
     """Whether this thread runs an iteration of a loop that a capture can leave to the device."""
     return _active.loops > 0
+
+
+def iterations() -> int:
+    """How many iterations of such loops this thread has run as ordinary Python."""
+    return _active.iterations
 
 
 def inside_body() -> bool:

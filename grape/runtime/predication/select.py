@@ -8,7 +8,7 @@ The idea of nullified writes is Grape's (Zheng et al., MICRO 2023, "predication 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -34,11 +34,12 @@ class SelectLowering:
         self._max_iterations = max_iterations
         self._mode = WriteMode(strict=True)
         self.checks: list[Check] = []
+        self._rest: list[ExitStack] = []
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Lower control flow this way inside the block, on this thread. Not reentrant."""
-        with self._mode, lowered(self):
+        with self._mode, lowered(self), self._checked():
             yield
 
     @property
@@ -56,9 +57,9 @@ class SelectLowering:
     def cond(self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
         with torch.no_grad():
             opposite = torch.logical_not(pred)
-        with self._mode.block(pred), unchanged(true_fn):
+        with self._mode.block(pred), unchanged(true_fn), self._checked():
             if_true = true_fn()
-        with self._mode.block(opposite), unchanged(false_fn):
+        with self._mode.block(opposite), unchanged(false_fn), self._checked():
             if_false = false_fn()
         return self._merge(pred, if_true, if_false)
 
@@ -75,10 +76,10 @@ class SelectLowering:
         on = as_predicate(test)
         drifting = [False] * len(carried)
         for _ in range(self._max_iterations):
-            with self._mode.block(on), unchanged(body_fn, carried):
+            with self._mode.block(on), unchanged(body_fn, carried), self._checked():
                 after = body_fn(*carried)
             carried = self._advance(on, after, carried, drifting)
-            with self._mode.block(on), unchanged(cond_fn, carried):
+            with self._mode.block(on), unchanged(cond_fn, carried), self._checked():
                 again = cond_fn(*carried)
             if isinstance(again, (torch.Tensor, Flag)):
                 with torch.no_grad():
@@ -135,11 +136,31 @@ class SelectLowering:
         merged = self.cond(going, run, lambda: without_counts(before))
         return tuple(counts.get(position, value) for position, value in enumerate(merged))
 
-    def predicated(self, pred: torch.Tensor) -> AbstractContextManager[Any]:
-        return self._mode.block(pred)
+    @contextmanager
+    def predicated(self, pred: torch.Tensor) -> Iterator[None]:
+        with self._mode.block(pred), self._checked():
+            yield
 
     def check(self, check: Check) -> None:
-        self.checks.append(replace(check, failed=self._under_blocks(check.failed)))
+        with torch.no_grad():
+            failed = self._under_blocks(check.failed)
+            going = torch.logical_not(failed)
+        self.checks.append(replace(check, failed=failed))
+        self._rest[-1].enter_context(self._following(going))
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """A body. What follows an assertion in it is guarded to its end: a failed one protects what comes after."""
+        with ExitStack() as stack:
+            self._rest.append(stack)
+            try:
+                yield
+            finally:
+                self._rest.pop()
+
+    def _following(self, going: torch.Tensor) -> AbstractContextManager[None]:
+        """What takes effect only where `going` is true; its results are not used elsewhere."""
+        return self._mode.block(going)
 
     def raise_failed(self) -> None:
         """Read the checks and raise `AssertionError` for the first that failed. Waits for the device."""
