@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -363,4 +365,79 @@ def test_without_conditional_bodies_selects_serve_or_the_region_is_refused(
     evidence = region.evidence()
     assert (evidence.refused.code if evidence.refused else None) == refused
     assert refused is not None or evidence.replays > 4
+    region.release()
+
+
+class Endless(TapeBackend):
+    """A backend whose loops never see that their condition turned false."""
+
+    def while_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
+        return super().while_body(torch.ones((), dtype=torch.bool))
+
+
+def test_a_replay_that_does_not_end_is_noticed_and_never_used() -> None:
+    plain, region = loop(), GraphedFunction(loop(), backend=Endless(), tolerance=0.0)
+    for call in range(CALLS):
+        assert bits(region(inputs(call))) == bits(plain(inputs(call)))
+    refused = region.evidence().refused
+    assert refused is not None and refused.code == "GR102"
+    assert re.search("a loop of the replay had not ended after [0-9]+ iterations", refused.why)
+    region.release()
+
+
+def test_a_bound_ends_loops_within_its_block_only() -> None:
+    backend = TapeBackend()
+    count, most = torch.zeros((), dtype=torch.int64), torch.full((), 30)
+    on = torch.ones((), dtype=torch.bool)
+
+    def body() -> None:
+        on.fill_(True)
+        count.zero_()
+        with backend.while_body(on):
+            count.add_(1)
+            torch.lt(count, most, out=on)
+
+    graph, _ = backend.capture(body)
+    found = []
+    for bound in (5, 29, 30):
+        with backend.bounded(bound) as ended:
+            graph.replay()
+        found.append((count.item(), ended()))
+    graph.replay()
+    assert (*found, count.item()) == ((5, True), (29, True), (30, False), 30)
+    backend.close()
+
+
+def asserted() -> Callable[..., Any]:
+    memory = torch.zeros(4)
+
+    def run(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        memory.add_(x)
+        assert flow.check((index < 4).all()), f"no such place: {index.tolist()}"
+        memory.mul_(2)
+        return memory[index] + torch.relu(x)[:2]
+
+    return run
+
+
+def test_an_assertion_raises_at_the_line_of_the_person_and_undoes_the_replay() -> None:
+    """A bad index behind the assertion reaches no kernel; what the replay wrote is as if only eager code had run."""
+    plain, region = asserted(), graphed(asserted())
+    line = asserted.__code__.co_firstlineno + 5
+    failures = 0
+    for call in range(CALLS):
+        index = torch.tensor([call % 4, 9 if call % 5 == 4 else 1])
+        results: list[Any] = []
+        for function in (plain, region):
+            try:
+                results.append(bits(function(inputs(call), index)))
+            except AssertionError as error:
+                failures += 1
+                lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.name == "run"]
+                assert lines == [line]
+                results.append(str(error).splitlines()[0])  # pytest adds what it knows of the values
+        assert results[0] == results[1], f"call {call}"
+    assert failures == 2 * (CALLS // 5)
+    evidence = region.evidence()
+    assert evidence.refused is None and evidence.replays > 4
     region.release()

@@ -106,7 +106,9 @@ class LoopState:
             # Bound in the loop only: unbound afterwards and at the start of each iteration, so that a use fails.
             return None, None
         raise noted(
-            Unsuited(self._key, f"a Python value changes in a loop that the device ends ({value!r} -> {new!r})")
+            Unsuited(
+                self._key, f"a Python value changes in a loop that the device ends ({_text(value)} -> {_text(new)})"
+            )
         )
 
     def finish(self) -> tuple[Any, ...]:
@@ -143,6 +145,10 @@ class LoopState:
         with torch.no_grad():
             copy_bits(value, fixed)
         return value
+
+
+def _text(value: Any) -> str:
+    return type(value).__name__ if isinstance(value, (torch.Tensor, Flag)) else repr(value)
 
 
 def _storage(tensor: torch.Tensor) -> int:

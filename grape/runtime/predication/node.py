@@ -19,6 +19,7 @@ from .arms import Arms
 from .costs import BodyWork, Choice
 from .loop_state import Key, LoopState, Unsuited
 from .lowering import Check, noted
+from .merge import NOTHING
 from .python_state import unchanged
 from .select import SelectLowering
 from .truth import Flag, as_predicate
@@ -78,7 +79,15 @@ class NodeLowering(SelectLowering):
         test: torch.Tensor | Flag,
         live: tuple[bool, ...],
     ) -> tuple[Any, ...]:
-        return self._while(self._key(), cond_fn, body_fn, carried, test=test, live=live)
+        key = self._key()
+        if self._choice(key) == "node" and any(value is NOTHING for value in carried):
+            # What a `return` in the loop gives has no shape before the first iteration: that one is a branch.
+            with self._within(key, 1):
+                carried, again = self.cond(
+                    as_predicate(test), lambda: _once(cond_fn, body_fn, carried), lambda: (carried, False)
+                )
+            test = again if isinstance(again, Flag) else Flag(torch.full((), again, device=self.device))
+        return self._while(key, cond_fn, body_fn, carried, test=test, live=live)
 
     def repeat(
         self,
@@ -224,3 +233,12 @@ class NodeLowering(SelectLowering):
                 place.logical_or_(conditions[0])
             else:
                 place.logical_or_(torch.logical_and(*conditions))
+
+
+def _once(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., tuple[Any, ...]], carried: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], Any]:
+    """One iteration: the state after it, and whether there is a next one."""
+    after = body_fn(*carried)
+    again = cond_fn(*after)
+    return after, Flag(as_predicate(again)) if isinstance(again, torch.Tensor) else again
