@@ -57,6 +57,22 @@ def test_decode_loops_replay_and_agree(tmp_path: Path) -> None:
         assert {"copied_bytes_per_call", "alias_hits", "alias_misses"} <= result["region"].keys()
 
 
+def test_cells_whose_control_flow_follows_data_agree_with_the_rewrites_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    parts = run(tmp_path, "control_flow", "--small", "--runs", "1")["parts"]
+    assert list(parts) == ["a", "b", "c", "d", "e"]
+    for name, part in parts.items():
+        assert part["repeatable"] and part["identical"] is True, name
+        (region,) = part["regions"]
+        assert region["outcome"] == "replayed" and region["verified"] == "identical", (name, part["findings"])
+        assert region["replays"] > 0, name
+        assert part["diffs"] and all("_flow." in diff for diff in part["diffs"]), name
+        assert not any(finding.startswith(("GR101", "GR102")) for finding in part["findings"]), part["findings"]
+
+
 def test_host_costs_are_split_at_the_launch(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     names = ("arguments", "nested-cache", "dynamic-cache")

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import libcst as cst
 
+from .plain import is_flow_call, is_generated
 from .tree import children, descendants
 
 __all__ = ["Exits", "Uses", "bound_after", "exposed", "statements_of", "uses_of"]
@@ -18,7 +19,8 @@ Statement = cst.BaseStatement | cst.BaseSmallStatement
 class Uses:
     """Names that code binds in its own scope (`stores`, in order) and reads anywhere (`reads`, nested scopes too).
 
-    `captured` names are read inside of nested functions, lambdas and classes.
+    `captured` names are read inside of nested functions, lambdas and classes; what a rewrite made is none of these,
+    for it is called where it stands and kept nowhere.
     """
 
     def __init__(self) -> None:
@@ -38,6 +40,8 @@ class _Scan:
     def __init__(self) -> None:
         self.uses = Uses()
         self._inner = 0
+        self._hidden: frozenset[str] | None = frozenset()  # not captured, of the scope at hand; None: nothing is
+        self._generated: set[int] = set()
 
     def _bind(self, name: str) -> None:
         if not self._inner:
@@ -57,7 +61,7 @@ class _Scan:
             return
         if isinstance(node, cst.Name):
             self.uses.reads.add(node.value)
-            if self._inner:
+            if self._inner and self._hidden is not None and node.value not in self._hidden:
                 self.uses.captured.add(node.value)
         elif isinstance(node, (cst.Attribute, cst.Arg)):
             self.scan(node.value)
@@ -84,6 +88,8 @@ class _Scan:
         elif isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             self._scope(node)
         else:
+            if is_flow_call(node):
+                self._generated |= {id(item.value) for item in children(node) if isinstance(item, cst.Arg)}
             for child in children(node):
                 self.scan(child)
 
@@ -113,6 +119,13 @@ class _Scan:
     def _scope(self, node: cst.FunctionDef | cst.ClassDef | cst.Lambda) -> None:
         if not isinstance(node, cst.Lambda):
             self._bind(node.name.value)
+        outer = self._hidden
+        if id(node) in self._generated or (isinstance(node, cst.FunctionDef) and is_generated(node)):
+            self._hidden = None
+        elif not isinstance(node, cst.ClassDef):
+            self._hidden = (outer or frozenset()) | {
+                item.name.value for item in descendants(node.params) if isinstance(item, cst.Param)
+            }
         self._inner += 1
         for child in children(node):
             if isinstance(child, cst.Parameters):
@@ -122,6 +135,7 @@ class _Scan:
             elif isinstance(node, cst.Lambda) or child is not node.name:
                 self.scan(child)
         self._inner -= 1
+        self._hidden = outer
 
 
 def _names_in(node: cst.CSTNode) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
-__all__ = ["FLOW", "is_flow_call", "is_plain"]
+__all__ = ["FLOW", "is_flow_call", "is_generated", "is_plain"]
 
 FLOW = "_flow"
 _PLAIN_CALLS = frozenset(
@@ -16,6 +18,14 @@ _PLAIN_METHODS = frozenset(
 )
 _PLAIN_ATTRIBUTES = frozenset({"device", "dtype", "is_cuda", "ndim", "requires_grad", "shape", "training"})
 _IDENTITY = (cst.Is, cst.IsNot)
+
+
+_GENERATED = re.compile(r"_(then|else|rest|body)_[0-9]+(_[0-9]+)?")
+
+
+def is_generated(node: cst.FunctionDef) -> bool:
+    """Whether this is, by its name, a function that a rewrite made."""
+    return _GENERATED.fullmatch(node.name.value) is not None
 
 
 def is_flow_call(node: cst.CSTNode) -> bool:
