@@ -86,6 +86,8 @@ def rewrite_expressions(
     node: cst.CSTNode, plain: frozenset[str], found: Callable[[str], None], left: Callable[[str, str], None]
 ) -> cst.CSTNode:
     """`node` with every decision in it that may be a tensor's written as a call; `found` is told of each."""
+    if not contains(node, cst.IfExp, cst.BooleanOperation, cst.UnaryOperation, cst.Comparison):
+        return node
     visited = node.visit(_Expressions(plain, found, left))
     assert isinstance(visited, cst.CSTNode)
     return visited

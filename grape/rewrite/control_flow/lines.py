@@ -30,6 +30,9 @@ class _Mark(cst.CSTTransformer):
     def __init__(self, positions: Any) -> None:
         self._positions = positions
 
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return not isinstance(node, (cst.SimpleStatementLine, cst.BaseExpression))  # they hold no statements
+
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         if isinstance(original_node, _MARKED):
             place = self._positions[original_node]

@@ -202,7 +202,8 @@ def with_memory(statements: Sequence[cst.CSTNode], bound: frozenset[str]) -> lis
     """The statements, with every item assignment that no place covers held to tensors."""
     visited = []
     for statement in statements:
-        changed = statement.visit(_Memory(bound))
+        writes = any(isinstance(target, cst.Subscript) for target in _targets([statement]))
+        changed = statement.visit(_Memory(bound)) if writes else statement
         assert isinstance(changed, cst.CSTNode)
         visited.append(changed)
     return visited

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import libcst as cst
@@ -42,7 +42,8 @@ def _is_code(value: object) -> bool:
     return _is_code_type(kind)
 
 
-def children(node: cst.CSTNode) -> list[cst.CSTNode]:
+@lru_cache(maxsize=16384)
+def children(node: cst.CSTNode) -> tuple[cst.CSTNode, ...]:
     """The parts of a node in the order of the source, layout left out. (`CSTNode.children` copies the whole node.)"""
     found: list[cst.CSTNode] = []
     for name in _fields(type(node)):
@@ -51,7 +52,7 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
             found += [item for item in value if _is_code(item)]
         elif _is_code(value):
             found.append(value)
-    return found
+    return tuple(found)
 
 
 def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -148,7 +148,7 @@ class LoopState:
 
 
 def _text(value: Any) -> str:
-    return type(value).__name__ if isinstance(value, (torch.Tensor, Flag)) else repr(value)
+    return repr(value) if value is None or isinstance(value, (int, float, str)) else type(value).__name__
 
 
 def _storage(tensor: torch.Tensor) -> int:
