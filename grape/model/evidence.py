@@ -92,6 +92,8 @@ class RegionEvidence:
     graph_bytes: int = 0
     graph_memory: GraphMemory | None = None
     """What its graphs hold; None where there are none, and where each has an executable of its own."""
+    wasted_iterations: int = 0
+    """Replays that changed nothing, because the device had left their loop and the host did not know yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ class RegionReport:
     gpu_busy_share: float | None
     predicted_ms: float | None = None
     graph_memory: GraphMemory | None = None
+    wasted_iterations: int = 0
 
     @classmethod
     def of(cls, region: RegionEvidence) -> RegionReport:
@@ -71,6 +72,7 @@ class RegionReport:
             alias_hits=region.alias_hits,
             alias_misses=region.alias_misses,
             graph_bytes=region.graph_bytes,
+            wasted_iterations=region.wasted_iterations,
             kernels_per_call=timeline.kernels_per_call if timeline else None,
             gpu_busy_share=timeline.gpu_busy_share if timeline else None,
             predicted_ms=region.predicted_ms,
@@ -95,6 +97,7 @@ class RegionReport:
             "copied_bytes_per_call": self.copied_bytes_per_call,
             "alias_hits": self.alias_hits,
             "alias_misses": self.alias_misses,
+            "wasted_iterations": self.wasted_iterations,
             "graph_bytes": self.graph_bytes,
             "kernels_per_call": self.kernels_per_call,
             "gpu_busy_share": self.gpu_busy_share,

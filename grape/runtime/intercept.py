@@ -21,8 +21,10 @@ from ..model import Position
 from ..tracing import Recorder, is_own_code
 from .effects import EffectWatch
 from .environment import is_transformed
+from .loop_steps import LoopSteps
 from .observer import NO_WORK
 from .predication import in_loop
+from .predication.early_stop import set_stepper
 from .region import Region, Situation
 from .slots import watch_streams
 from .trampoline import Trampoline, prune_traceback
@@ -54,6 +56,7 @@ class Interceptor:
         self._running: list[Region] = []
         self._counts: dict[int, int] | None = None
         self._namespace: Mapping[str, Any] = {}
+        self._steps = LoopSteps(situation, self._may_step, self._enter, name_of)
         self._finalizers: weakref.WeakKeyDictionary[torch.nn.Module, weakref.finalize[Any, Any]]
         self._finalizers = weakref.WeakKeyDictionary()
         self._dead: list[Region] = []
@@ -75,7 +78,7 @@ class Interceptor:
     def regions(self) -> list[Region]:
         """All regions found so far, modules first; those of deleted modules until the next cell."""
         functions = (region for region, _ in self._functions.values())
-        return [*self._modules.values(), *self._late, *functions, *self.hoisted]
+        return [*self._modules.values(), *self._late, *functions, *self.hoisted, *self._steps.regions]
 
     @property
     def is_here(self) -> bool:
@@ -111,6 +114,7 @@ class Interceptor:
                 raise
 
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
+        set_stepper(self._steps)
         self._unwatch = watch_streams(self.situation.store)
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
@@ -158,10 +162,12 @@ class Interceptor:
         self._late.clear()
         self._functions.clear()
         self.hoisted.clear()
+        self._steps.clear()
 
     def _unpatch(self) -> None:
         if self._original is not None:
             torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
+            set_stepper(None)
             self._original = None
             self._unwatch()
 
@@ -264,6 +270,10 @@ class Interceptor:
         return Region(self.situation, run, module, name, at)
 
     # -- the floor ---------------------------------------------------------------------------------------------------
+
+    def _may_step(self) -> bool:
+        """Whether the iteration of a loop that runs now may become a region: no callable around it has the floor."""
+        return self._floor and get_ident() == self._thread
 
     def _open(self) -> None:
         self._floor = True

@@ -112,6 +112,8 @@ class Region:
         """The memory budget that was too small for this region."""
         self.calls = 0
         self.replays = 0
+        self.wasted = 0
+        """Replays of an iteration, in this cell, that were issued after their loop had been left."""
         self.shapes: dict[Any, Shape] = {}
         self.host_ms: list[float] = []
         self._last: Shape | None = None
@@ -144,6 +146,7 @@ class Region:
         budget = self.situation.memory_budget
         if self.starved_at is not None and (budget is None or budget > self.starved_at):
             self.refused = self.starved_at = None
+        self.wasted = 0
         self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
         for entry in self.entries:
             entry.ledger = self.ledger

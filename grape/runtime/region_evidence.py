@@ -32,6 +32,7 @@ def evidence_of(region: Region) -> RegionEvidence:
         calls=region.calls_in_run,
         replays=region.replays_in_run,
         parent=region.parent,
+        wasted_iterations=region.wasted,
         verified=sorted(region.captures.verified)[-1] if region.captures.verified and not region.refused else None,
         traces=tuple(region.observer.traces),
         before=region.observer.timeline_before(),

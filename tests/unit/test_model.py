@@ -376,6 +376,7 @@ def test_the_contract_of_a_report() -> None:
                 "alias_hits": 3,
                 "alias_misses": 1,
                 "graph_bytes": 4096,
+                "wasted_iterations": 0,
                 "kernels_per_call": 1.0,
                 "gpu_busy_share": 0.5,
                 "graph_memory": {**counts, "estimated_per_graph_bytes": 70},
@@ -480,7 +481,7 @@ def test_positions_read_as_people_say_them() -> None:
 def test_values_that_cross_layers_are_frozen(name: str) -> None:
     kind = getattr(grape.model, name)
     if not dataclasses.is_dataclass(kind):
-        assert name in {"CODES", "DEVICE_WORK", "Category", "Lane", "Outcome", "Severity", "quartiles"}
+        assert name in {"CODES", "DECISION", "DEVICE_WORK", "Category", "Lane", "Outcome", "Severity", "quartiles"}
         return
     assert kind.__dataclass_params__.frozen
     assert "__slots__" in vars(kind)

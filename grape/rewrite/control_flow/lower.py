@@ -43,6 +43,7 @@ class Lowerer(Selection):
         self._taken = set(taken)
         self.found: list[tuple[str, int]] = []
         self.left: list[tuple[str, int, str]] = []
+        self._globals: frozenset[str] = frozenset()
 
     def block(self, statements: Sequence[Any], context: Context) -> Statements:
         made: Statements = []
@@ -189,13 +190,14 @@ class Lowerer(Selection):
             ]
             return node.with_changes(body=node.body.with_changes(body=body))
         parameters = frozenset(item.name.value for item in descendants(node.params) if isinstance(item, cst.Param))
-        own = own_names(node.body) | parameters
+        own = own_names(node.body) | parameters | self._globals
         scope = Scope(module=False, shared=shared_names(node.body), plain=plain_names(node.body), own=own)
         made = self.block(node.body.body, Context(scope=scope, bound=parameters))
         return node.with_changes(body=node.body.with_changes(body=made))
 
     def module(self, module: cst.Module) -> cst.Module:
-        scope = Scope(module=True, plain=plain_names(module), own=own_names(module))
+        self._globals = own_names(module)
+        scope = Scope(module=True, plain=plain_names(module), own=self._globals)
         return module.with_changes(body=self.block(module.body, Context(scope=scope, tail=False)))
 
     def name(self, stem: str, line: int) -> str:

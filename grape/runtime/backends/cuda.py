@@ -23,6 +23,7 @@ from .cuda_conditional import CONDITIONAL_BODIES, Bodies
 from .cuda_driver import load
 from .cuda_executable import UPDATABLE_GRAPHS, Executables
 from .cuda_memory import CudaReservation, reserve
+from .cuda_poll import EventPoll
 from .cuda_updatable import UpdatableCudaGraph
 from .cuda_warmup import warm_products
 from .cuda_watch import CaptureWatch
@@ -255,6 +256,9 @@ class CudaBackend:
 
     def timer(self) -> CallTimer:
         return CudaCallTimer()
+
+    def flag_poll(self) -> EventPoll:
+        return EventPoll()
 
     def rng_state(self) -> Any:
         return torch.get_rng_state(), torch.cuda.get_rng_state(self.device)

@@ -20,6 +20,7 @@ __all__ = [
     "CallTimer",
     "CaptureFailed",
     "Executable",
+    "FlagPoll",
     "Graph",
     "MemoryAccount",
     "MemoryMoved",
@@ -171,6 +172,27 @@ class Reservation(Protocol):
         ...
 
 
+class FlagPoll(Protocol):
+    """Brings truth values to the host without making anybody wait: what is posted arrives some time later, in order."""
+
+    @property
+    def pending(self) -> int:
+        """How many were posted and not taken."""
+        ...
+
+    def post(self, flag: torch.Tensor) -> None:
+        """Send a 0-dim bool tensor, as it will be when the work issued so far is done."""
+        ...
+
+    def take(self, *, wait: bool) -> bool | None:
+        """The oldest of the pending values, or None where it has not arrived; with `wait` the host waits for it."""
+        ...
+
+    def clear(self) -> None:
+        """Forget what is pending."""
+        ...
+
+
 class CallTimer(Protocol):
     """The time of one call on the device, without making the host wait while the cell runs."""
 
@@ -270,6 +292,8 @@ class Backend(Protocol):
         ...
 
     def timer(self) -> CallTimer: ...
+
+    def flag_poll(self) -> FlagPoll: ...
 
     def rng_state(self) -> Any:
         """The state of the device's default generator and of the CPU's, to be given to `set_rng_state`."""

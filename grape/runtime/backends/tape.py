@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -74,6 +75,36 @@ class HostTimer:
         return (self._stop_ns - self._start_ns) / 1e6
 
 
+class LaggingPoll:
+    """Implements `FlagPoll` as a busy device would: a value arrives once `lag` more were posted, or somebody waits."""
+
+    def __init__(self, queue: LaunchQueue, lag: int) -> None:
+        self._queue = queue
+        self._lag = lag
+        self._posted: deque[torch.Tensor] = deque()
+
+    @property
+    def pending(self) -> int:
+        return len(self._posted)
+
+    def post(self, flag: torch.Tensor) -> None:
+        with bare():
+            arrived = torch.empty((), dtype=torch.bool, device="cpu")
+        self._queue.submit(partial(_copy, [arrived], [flag]))
+        self._posted.append(arrived)
+
+    def take(self, *, wait: bool) -> bool | None:
+        if wait:
+            self._queue.drain()
+        elif len(self._posted) <= self._lag:
+            return None
+        with bare():
+            return bool(self._posted.popleft())
+
+    def clear(self) -> None:
+        self._posted.clear()
+
+
 def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
     with torch.inference_mode():
         torch._foreach_copy_(targets, sources)
@@ -83,8 +114,10 @@ class TapeBackend:
     """Implements `Backend`. `poison=True` also fills outputs before and scratch memory after every replay.
 
     A tape needs no memory for executables; each pretends to need `node_bytes` per node of `capacity_bytes` in all, so
-    that budgets can be tried. A graph pretends to need as much on the host.
+    that budgets can be tried. A graph pretends to need as much on the host. `flag_lag` is that of `flag_poll`.
     """
+
+    flag_lag = 2
 
     def __init__(self, *, poison: bool = False, node_bytes: int = 0, capacity_bytes: int | None = None) -> None:
         self._arena = Arena()
@@ -218,6 +251,9 @@ class TapeBackend:
 
     def timer(self) -> HostTimer:
         return HostTimer()
+
+    def flag_poll(self) -> LaggingPoll:
+        return LaggingPoll(self._queue, self.flag_lag)
 
     def rng_state(self) -> torch.Tensor:
         return torch.get_rng_state()

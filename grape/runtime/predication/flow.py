@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .early_stop import run_ahead
 from .functions import cond, lowering_for
 from .lowering import Check, as_loop, inside_body, refuse
 from .merge import NOTHING, UNBOUND
@@ -143,6 +144,11 @@ def repeat(
             break
         if truth(carried[stop]):
             break
+        if done == 1 and not places and isinstance(items, range):
+            ran = run_ahead(len(items) - done, body_fn, carried, stop)
+            if ran is not None:
+                carried = ran
+                break
         with as_loop():
             carried = body(*carried)
     return carried[0] if count == 1 else carried

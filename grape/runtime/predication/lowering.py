@@ -65,8 +65,13 @@ class Lowering(Protocol):
         """Whether this condition lives where the lowering decides; others are read on the host."""
         ...
 
-    def cond(self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
-        """What `true_fn()` or `false_fn()` returns; writes of the other one do not happen. `pred` is 0-dim bool."""
+    def cond(
+        self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any], *, certain: bool = False
+    ) -> Any:
+        """What `true_fn()` or `false_fn()` returns; writes of the other one do not happen. `pred` is 0-dim bool.
+
+        `certain`: `false_fn` does no work, so a replay that takes it needs no comparison.
+        """
         ...
 
     def while_loop(

@@ -60,13 +60,15 @@ class NodeLowering(SelectLowering):
         with super().active():
             yield
 
-    def cond(self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+    def cond(
+        self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any], *, certain: bool = False
+    ) -> Any:
         key = self._key()
         with torch.no_grad():
             opposite = torch.logical_not(pred)
         with self._body(key, pred), unchanged(true_fn), self._checked():
             if_true = true_fn()
-        with self._body(key, opposite), unchanged(false_fn), self._checked():
+        with self._body(key, opposite, certain=certain), unchanged(false_fn), self._checked():
             if_false = false_fn()
         return self._merge(pred, if_true, if_false)
 
@@ -198,15 +200,17 @@ class NodeLowering(SelectLowering):
         return self._choices.get(key, "node")
 
     @contextmanager
-    def _body(self, key: Key, pred: torch.Tensor) -> Iterator[None]:
+    def _body(self, key: Key, pred: torch.Tensor, *, certain: bool = False) -> Iterator[None]:
         work = Work()
         works = self.works.setdefault(key, [])
         with ExitStack() as stack:
             if self._choice(key) == "node":
                 stack.enter_context(self._backend.if_body(pred))
-                self._mark(None, None)
+                if not certain:
+                    self._mark(None, None)
             else:
-                self._mark(self._mode.mask(), pred)
+                if not certain:
+                    self._mark(self._mode.mask(), pred)
                 stack.enter_context(self._mode.block(pred))
             stack.enter_context(self._mode.observed(work))
             stack.enter_context(self._within(key, len(works)))

@@ -54,7 +54,9 @@ class SelectLowering:
     def takes(self, condition: torch.Tensor) -> bool:
         return condition.device.type == self._device.type
 
-    def cond(self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
+    def cond(
+        self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any], *, certain: bool = False
+    ) -> Any:
         with torch.no_grad():
             opposite = torch.logical_not(pred)
         with self._mode.block(pred), unchanged(true_fn), self._checked():

@@ -1,0 +1,81 @@
+"""Iterations of loops as regions, for code that no graph holds as a whole; see `predication.early_stop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from ..model import Position
+from .backends.protocol import FlagPoll
+from .predication.early_stop import step_of
+from .region import Region, Situation
+
+__all__ = ["LoopStep", "LoopSteps"]
+
+
+class LoopStep:
+    """Implements `Step` by a region that is called through `enter`."""
+
+    def __init__(self, region: Region, enter: Callable[[Region, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        self.region = region
+        self._enter = enter
+
+    @property
+    def replays(self) -> int:
+        return self.region.replays
+
+    def waste(self, count: int) -> None:
+        self.region.wasted += count
+
+    def __call__(self, closure: tuple[Any, ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+        result: tuple[Any, ...] = self._enter(self.region, (closure, state), {})
+        return result
+
+
+class LoopSteps:
+    """Implements `Stepper`. `free` tells whether a call may become a region now; `name_of` what to call a file."""
+
+    def __init__(
+        self,
+        situation: Situation,
+        free: Callable[[], bool],
+        enter: Callable[[Region, tuple[Any, ...], dict[str, Any]], Any],
+        name_of: Callable[[str], str],
+    ) -> None:
+        self._situation = situation
+        self._free = free
+        self._enter = enter
+        self._name_of = name_of
+        self._steps: dict[tuple[CodeType, int], LoopStep] = {}
+
+    @property
+    def regions(self) -> list[Region]:
+        return [step.region for step in self._steps.values()]
+
+    def clear(self) -> None:
+        self._steps.clear()
+
+    def poll(self) -> FlagPoll:
+        return self._situation.backend.flag_poll()
+
+    def step(self, body: FunctionType, stop: int) -> LoopStep | None:
+        if not self._free():
+            return None
+        known = self._steps.get((body.__code__, stop))
+        if known is None:
+            if not self._situation.observing:
+                return None
+            known = self._steps[body.__code__, stop] = LoopStep(self._region(body, stop), self._enter)
+        if known.region.refused is not None or not (self._situation.observing or known.region.entries):
+            return None
+        return known
+
+    def _region(self, body: FunctionType, stop: int) -> Region:
+        code = body.__code__
+        # What the body closes over comes in as an argument of each call; the guards follow the rest of its names.
+        root = FunctionType(code, body.__globals__, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
+        at = Position(file=self._name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname)
+        step = step_of(body, stop, self._situation.backend.device)
+        around = code.co_qualname.partition(".<locals>")[0]
+        return Region(self._situation, step, root, f"loop of {around}", at)
