@@ -91,6 +91,23 @@ class CellSource:
             return None
         return _in_loop(source.tree, at.line, looping=False)
 
+    def only_reads(self, at: Position | None) -> bool:
+        """True where the line is in a loop that does nothing but read what an earlier loop has kept.
+
+        The first of its reads waits for the device; the others find the work done. A loop around it repeats the wait.
+        """
+        source = self.parsed(at.file) if at is not None else None
+        if source is None or source.tree is None or at is None:
+            return False
+        around = list(_around(source.tree, at.line))
+        loops = [node for node in around if isinstance(node, _LOOPS)]
+        if not loops or not _only_reads(loops[0]):
+            return False
+        # What a comprehension makes a list of first is no loop around its reads.
+        outer = loops[0]
+        before = list(ast.walk(outer.generators[0].iter)) if isinstance(outer, ast.ListComp) else []
+        return all(node in before for node in loops[1:])
+
     def call(self, at: Position | None, names: Collection[str]) -> str | None:
         """The one call on that line to one of `names` (a method, an attribute or a plain name), as written.
 
@@ -177,6 +194,37 @@ def _in_loop(node: ast.AST, line: int, *, looping: bool) -> bool:
             inside = looping or isinstance(child, _LOOPS)
         found.append(_in_loop(child, line, looping=inside))
     return any(found) if found else looping
+
+
+def _around(node: ast.AST, line: int) -> Iterator[ast.AST]:
+    """What encloses the line in the innermost function there, from the outside in."""
+    for child in ast.iter_child_nodes(node):
+        first, last = getattr(child, "lineno", None), getattr(child, "end_lineno", None)
+        if first is not None and last is not None and not first <= line <= last:
+            continue
+        inner = list(_around(child, line))
+        scope = next((i for i in reversed(range(len(inner))) if isinstance(inner[i], _SCOPES)), None)
+        yield from ([child, *inner] if scope is None else inner[scope + 1 :])
+
+
+def _only_reads(loop: ast.AST) -> bool:
+    """`[v.item() for v in kept]`, and `for v in kept:` with one statement whose only call reads `v`."""
+    if isinstance(loop, (ast.ListComp, ast.GeneratorExp, ast.SetComp)) and len(loop.generators) == 1:
+        target, kept, ifs, body = loop.generators[0].target, loop.generators[0].iter, loop.generators[0].ifs, loop.elt
+    elif isinstance(loop, ast.For) and len(loop.body) == 1 and isinstance(loop.body[0], (ast.AugAssign, ast.Assign)):
+        target, kept, ifs, body = loop.target, loop.iter, [], loop.body[0].value
+    else:
+        return False
+    names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
+    if ifs or len(calls) != 1 or not isinstance(kept, (ast.Name, ast.Attribute, ast.Subscript, ast.ListComp)):
+        return False
+    read = calls[0]
+    if isinstance(read.func, ast.Attribute):
+        subject: ast.expr | None = read.func.value if read.func.attr in ("item", "tolist") and not read.args else None
+    else:
+        subject = read.args[0] if last_name(read.func) in ("float", "int") and len(read.args) == 1 else None
+    return isinstance(subject, ast.Name) and subject.id in names
 
 
 def _is_text_of(text: str, node: ast.AST) -> bool:

@@ -19,6 +19,9 @@ __all__ = ["elsewhere", "find_fix", "source_of", "with_fixes"]
 _SECONDS = 2.0
 """For the verifications of one cell: it runs twice more in each."""
 
+_ADVICE = {"GR102": "let the device decide, as in the rewrite below; what is around it can then be one graph"}
+"""What a finding advises where it has a rewrite: the rewrite, and nothing else."""
+
 _MASKED = ("aten.index.", "aten.index_put.", "aten.index_put_.")
 
 
@@ -72,7 +75,8 @@ def with_fixes(
             if made.diff not in offered:
                 number = sum(1 for known in offered.values() if known is not None) + 1
                 offered[made.diff] = _offer(evidence, finding, made, number, namespace, deadline)
-            finding = replace(finding, fix=offered[made.diff], evidence=_with_region(finding))
+            advice = _ADVICE.get(finding.code, finding.advice) if offered[made.diff] is not None else finding.advice
+            finding = replace(finding, fix=offered[made.diff], evidence=_with_region(finding), advice=advice)
         result.append(finding)
     return tuple(result)
 

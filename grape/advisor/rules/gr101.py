@@ -30,7 +30,14 @@ _ADVICE = {
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     sites = sync_sites(evidence)
-    mine = (site for site in sites if site.kind != "dynamic" and site.construct not in BRANCHES)
+    source = cell_source(evidence)
+    mine = (
+        site
+        for site in sites
+        if site.kind != "dynamic"
+        and site.construct not in BRANCHES
+        and not (site.region is None and source.only_reads(site.user))
+    )
     found = [_finding(evidence, site, sites) for site in mine]
     lines = {_line(site.at) for site in sites}
     found += [_unseen(evidence, placed) for placed in _below_the_tracer(evidence, lines)]
