@@ -10,8 +10,10 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NAMES = ["quickstart.ipynb", "generate.ipynb", "dynamic_shapes.ipynb"]
+NAMES = ["quickstart.ipynb", "generate.ipynb", "dynamic_shapes.ipynb", "control_flow.ipynb"]
 
 
 def read(name: str) -> NotebookNode:
@@ -48,6 +50,10 @@ def test_runs_and_shows_its_reports(name: str, tmp_path: Path) -> None:
     assert len(measured) >= 2
     for cell in measured:
         assert "<table" in text_of(cell, "text/html") and text_of(cell, "text/plain").strip()
+    if name == "control_flow.ipynb":
+        for cell in code:
+            if cell.source.startswith("%grape diff"):
+                assert "_flow." in "".join(output.get("text", "") for output in cell.outputs), cell.id
     if name == "quickstart.ipynb":
         (regions,) = (cell for cell in code if cell.id == "dict")
         assert "'replayed'" in text_of(regions, "text/plain")
@@ -60,6 +66,17 @@ def checks(source: str) -> int:
         return 0
     plain = source.partition("\n")[2] if source.startswith("%%grape") else source
     return sum(isinstance(node, ast.Assert) for node in ast.parse(plain).body)
+
+
+def test_the_rewritten_cells_are_what_grape_makes_of_the_others() -> None:
+    cells = {cell.id: cell.source for cell in read("control_flow.ipynb").cells}
+    rewritten = [name for name in cells if name.endswith("-rewritten")]
+    assert len(rewritten) == 3
+    for name in rewritten:
+        made = rewrite_control_flow(cells[name.replace("-rewritten", "-define")], filename=name)
+        assert isinstance(made, Rewritten)
+        # The stored cell is formatted, and a decision's functions are named by the line.
+        assert ast.dump(ast.parse(made.source)) == ast.dump(ast.parse(cells[name]))
 
 
 def test_nothing_is_downloaded() -> None:
