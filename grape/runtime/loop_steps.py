@@ -47,7 +47,7 @@ class LoopSteps:
         self._free = free
         self._enter = enter
         self._name_of = name_of
-        self._steps: dict[tuple[CodeType, int], LoopStep] = {}
+        self._steps: dict[tuple[CodeType, CodeType | None, int], LoopStep] = {}
 
     @property
     def regions(self) -> list[Region]:
@@ -59,23 +59,31 @@ class LoopSteps:
     def poll(self) -> FlagPoll:
         return self._situation.backend.flag_poll()
 
-    def step(self, body: FunctionType, stop: int) -> LoopStep | None:
+    def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> LoopStep | None:
         if not self._free():
             return None
-        known = self._steps.get((body.__code__, stop))
+        key = body.__code__, test.__code__ if test is not None else None, stop
+        known = self._steps.get(key)
         if known is None:
             if not self._situation.observing:
                 return None
-            known = self._steps[body.__code__, stop] = LoopStep(self._region(body, stop), self._enter)
+            known = self._steps[key] = LoopStep(self._region(body, test, stop), self._enter)
         if known.region.refused is not None or not (self._situation.observing or known.region.entries):
             return None
         return known
 
-    def _region(self, body: FunctionType, stop: int) -> Region:
+    def _region(self, body: FunctionType, test: FunctionType | None, stop: int) -> Region:
         code = body.__code__
-        # What the body closes over comes in as an argument of each call; the guards follow the rest of its names.
-        root = FunctionType(code, body.__globals__, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
+        root = _without_closure(body)
+        if test is not None:
+            root.__dict__["test"] = _without_closure(test)
         at = Position(file=self._name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname)
-        step = step_of(body, stop, self._situation.backend.device)
+        step = step_of(body, test, stop, self._situation.backend.device)
         around = code.co_qualname.partition(".<locals>")[0]
         return Region(self._situation, step, root, f"loop of {around}", at)
+
+
+def _without_closure(function: FunctionType) -> FunctionType:
+    """What a function closes over comes in as an argument of each call; the guards follow the rest of its names."""
+    code = function.__code__
+    return FunctionType(code, function.__globals__, code.co_name, None, tuple(CellType() for _ in code.co_freevars))

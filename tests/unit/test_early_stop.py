@@ -36,6 +36,21 @@ def decode(x, limit, steps=30):
 """
 
 
+WHILE = SOURCE.replace(
+    """    for _ in range(steps):
+""",
+    """    while (x.abs().sum() >= limit) & (at < steps).all():
+""",
+).replace(
+    """        if x.abs().sum() < limit:
+            break
+    else:
+        x = x * 2
+""",
+    "",
+)
+
+
 @pytest.fixture(autouse=True)
 def closed_engine() -> Iterator[None]:
     yield
@@ -62,13 +77,14 @@ def outcomes(names: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("lag", [0, 2, 50])
+@pytest.mark.parametrize("source", [SOURCE, WHILE], ids=["for", "while"])
 def test_iterations_are_issued_ahead_and_wasted_ones_change_nothing(
-    lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TapeBackend, "flag_lag", lag)
-    made = rewrite_control_flow(SOURCE, filename="plain.py")
+    made = rewrite_control_flow(source, filename="plain.py")
     assert isinstance(made, Rewritten)
-    plain, mine = namespace(tmp_path / "plain.py", SOURCE), namespace(tmp_path / "mine.py", made.source)
+    plain, mine = namespace(tmp_path / "plain.py", source), namespace(tmp_path / "mine.py", made.source)
     wasted = replays = 0
     with torch.no_grad():
         expected = outcomes(plain)
@@ -140,7 +156,7 @@ class Recorded:
         poll.post = noted  # type: ignore[method-assign]
         return poll
 
-    def step(self, body: Any, stop: int) -> Any:
+    def step(self, body: Any, test: Any, stop: int) -> Any:
         return self
 
     def waste(self, count: int) -> None:
@@ -177,8 +193,8 @@ def test_an_iteration_after_the_end_does_nothing_in_ordinary_python() -> None:
         ran.append(1)
         return x + 1, stopped
 
-    step = step_of(body, 1, torch.device("cpu"))
-    closure = tuple(cell.cell_contents for cell in body.__closure__ or ())
+    step = step_of(body, None, 1, torch.device("cpu"))
+    closure = (tuple(cell.cell_contents for cell in body.__closure__ or ()),)
     after, flag = step(closure, (torch.zeros(2), torch.tensor(False)))
     assert (after.tolist(), flag.item(), ran) == ([1.0, 1.0], False, [1])
     with pytest.raises(Stopped):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import CellType, FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 
@@ -19,7 +19,7 @@ from .functions import lowering_for
 from .merge import NOTHING, UNBOUND
 from .truth import Flag, negate, truth
 
-__all__ = ["AHEAD", "Step", "Stepper", "Stopped", "run_ahead", "set_stepper", "step_of"]
+__all__ = ["AHEAD", "Step", "Stepper", "Stopped", "run_ahead", "set_stepper", "step_of", "while_ahead"]
 
 AHEAD = 4
 """So many iterations may be issued whose flags are not known yet. As many can be wasted, at most."""
@@ -47,8 +47,8 @@ class Stepper(Protocol):
 
     def poll(self) -> FlagPoll: ...
 
-    def step(self, body: FunctionType, stop: int) -> Step | None:
-        """The region of this body's code; None where it is none, now or for good."""
+    def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> Step | None:
+        """The region of the code of `step_of(body, test, stop)`; None where it is none, now or for good."""
         ...
 
 
@@ -64,18 +64,25 @@ def set_stepper(stepper: Stepper | None) -> None:
     _active.stepper = stepper
 
 
-def step_of(body: FunctionType, stop: int, device: torch.device) -> Callable[..., tuple[Any, ...]]:
-    """One iteration of the loop with this body under a predicate, as a function of what the body closes over and of
-    the loop's state. `state[stop]` is a 0-dim bool tensor on `device`.
-    """
-    code, namespace, name = body.__code__, body.__globals__, body.__name__
+def step_of(
+    body: FunctionType, test: FunctionType | None, stop: int, device: torch.device
+) -> Callable[..., tuple[Any, ...]]:
+    """One iteration of the loop with this body under a predicate, as a function of what the loop's functions close
+    over and of its state. `state[stop]` is a 0-dim bool tensor on `device`.
 
-    def step(closure: tuple[Any, ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
-        run = FunctionType(code, namespace, name, None, tuple(map(CellType, closure)))
+    With a `test`, that is the last of the state, and no name of the body's: whether the test was false.
+    """
+    run_of = _maker(body)
+    test_of = _maker(test) if test is not None else None
+
+    def step(closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+        run = run_of(closure[0])
+        names = state if test_of is None else state[:stop]
 
         def iterate() -> tuple[Any, ...]:
-            result = run(*state)
-            return result if isinstance(result, tuple) and len(state) > 1 else (result,)
+            result = run(*names)
+            after = (result,) if len(names) == 1 else () if not names else tuple(result)
+            return after if test_of is None else (*after, negate(test_of(closure[1])(*after)))
 
         going = negate(state[stop])
         if isinstance(going, Flag):
@@ -94,6 +101,11 @@ def step_of(body: FunctionType, stop: int, device: torch.device) -> Callable[...
     return step
 
 
+def _maker(function: FunctionType) -> Callable[[tuple[Any, ...]], Callable[..., Any]]:
+    code, namespace, name = function.__code__, function.__globals__, function.__name__
+    return lambda closure: FunctionType(code, namespace, name, None, tuple(map(CellType, closure)))
+
+
 def _own(new: Any, old: Any) -> Any:
     """Memory of its own, whichever way the data went; but what the body hands on as it is stays what it is."""
     return new.clone() if isinstance(new, torch.Tensor) and new is not old else new
@@ -107,21 +119,35 @@ def _flag(value: Any, device: torch.device) -> torch.Tensor:
     return torch.full((), bool(value), dtype=torch.bool, device=device)
 
 
+def while_ahead(test: Callable[..., Any], body: Callable[..., Any], carried: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """`while test(*carried)`, which is true now. The rest is as in `run_ahead`."""
+    ran = _run_ahead(None, body, test, (*carried, False), len(carried))
+    return ran[:-1] if ran is not None else None
+
+
 def run_ahead(times: int, body: Callable[..., Any], carried: tuple[Any, ...], stop: int) -> tuple[Any, ...] | None:
     """The state after up to `times` iterations, the last of which may be wasted; `state[stop]` is a bool again.
 
     None, and nothing has been done, where the loop's iteration is no region.
     """
+    return _run_ahead(times, body, None, carried, stop)
+
+
+def _run_ahead(
+    times: int | None, body: Callable[..., Any], test: Callable[..., Any] | None, carried: tuple[Any, ...], stop: int
+) -> tuple[Any, ...] | None:
     stepper = _active.stepper
-    if stepper is None or not isinstance(body, FunctionType) or body.__defaults__ or body.__kwdefaults__:
+    if stepper is None or not _is_plain(body) or not (test is None or _is_plain(test)):
         return None
     if any(value is UNBOUND or value is NOTHING for value in carried):
         return None
     try:
-        closure = tuple([cell.cell_contents for cell in body.__closure__ or ()])
+        closure = tuple(
+            [tuple([cell.cell_contents for cell in one.__closure__ or ()]) for one in (body, test) if one is not None]
+        )
     except ValueError:  # a name that is not bound yet
         return None
-    step = stepper.step(body, stop)
+    step = stepper.step(body, test, stop)
     device = next((value.device for value in carried if isinstance(value, torch.Tensor)), None)
     if step is None or device is None:
         return None
@@ -129,7 +155,7 @@ def run_ahead(times: int, body: Callable[..., Any], carried: tuple[Any, ...], st
     state = (*carried[:stop], _flag(carried[stop], device), *carried[stop + 1 :])
     stopped_at: int | None = None
     known = issued = 0
-    while issued < times and stopped_at is None:
+    while (times is None or issued < times) and stopped_at is None:
         replays = step.replays
         try:
             state = step(closure, state)
@@ -157,3 +183,7 @@ def run_ahead(times: int, body: Callable[..., Any], carried: tuple[Any, ...], st
     if stopped_at is not None:
         step.waste(issued - stopped_at)
     return (*state[:stop], stopped_at is not None, *state[stop + 1 :])
+
+
+def _is_plain(function: Callable[..., Any]) -> TypeGuard[FunctionType]:
+    return isinstance(function, FunctionType) and not function.__defaults__ and not function.__kwdefaults__

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .early_stop import run_ahead
+from .early_stop import run_ahead, while_ahead
 from .functions import cond, lowering_for
 from .lowering import Check, as_loop, inside_body, refuse
 from .merge import NOTHING, UNBOUND
@@ -95,6 +95,7 @@ def loop(
         result = body_fn(*state)
         return () if count == 0 else (result,) if count == 1 else result
 
+    iterated = False
     while True:
         test = cond_fn(*carried)
         lowering = lowering_for(test)
@@ -107,8 +108,14 @@ def loop(
             break
         if not truth(test):
             break
+        if iterated and not places and isinstance(test, torch.Tensor):
+            ran = while_ahead(cond_fn, body_fn, carried)
+            if ran is not None:
+                carried = ran
+                break
         with as_loop():
             carried = body(*carried)
+        iterated = True
     return carried[0] if count == 1 else carried
 
 
