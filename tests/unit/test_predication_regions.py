@@ -300,6 +300,10 @@ def shapes_differ() -> Callable[..., Any]:
     return lambda x: grape.cond(x.sum() > 1e9, lambda: x[:2] * 1, lambda: x * 2) + 1
 
 
+def dtypes_differ() -> Callable[..., Any]:
+    return lambda x: grape.cond(x.sum() > 1e9, lambda: x.double() * 1, lambda: x * 2) + 1
+
+
 def reads_on_the_host() -> Callable[..., Any]:
     return lambda x: grape.cond(x.sum() > 1e9, lambda: x * x.sum().item(), lambda: x * 2) + 1
 
@@ -328,6 +332,7 @@ REFUSED = [
     (hands_out_a_flag, "GR102", "only known on the device"),
     (random_in_a_body, "GR405", "random numbers"),
     (shapes_differ, "GR405", "different shape"),
+    (dtypes_differ, "GR405", "different dtype"),
     (reads_on_the_host, "GR101", "on the host"),
     (loop_writes_what_it_hands_on, "GR102", "hands on memory that it writes"),
 ]
