@@ -128,6 +128,8 @@ REFUSED = {
     "del": ("if x[0] > 0:\n    del y", 2, "deletes a name"),
     "import": ("if x[0] > 0:\n    import math", 2, "import"),
     "global": ("global total\nif x[0] > 0:\n    total = x", 3, "declared global"),
+    "logger": ("log = n\nif x[0] > 0:\n    log.info('x')", 3, "log in the body has effects"),
+    "time": ("import time\nif x[0] > 0:\n    time.sleep(1)", 3, "time in the body has effects"),
     "closure": ("g = lambda: y\nif x[0] > 0:\n    y = x + g()", 3, "shared with a nested function"),
     "effect behind break": ("for i in n:\n    if x[0] > 0:\n        break\n    n.append(x)", 2, "changes Python state"),
 }
@@ -158,6 +160,11 @@ def test_only_the_lines_that_are_asked_for() -> None:
 def test_a_name_of_the_person_is_not_taken() -> None:
     made = rewrite_control_flow("_flow = 1\nif x > 0:\n    y = 2\n", filename="cell")
     assert isinstance(made, Refused) and "_flow" in made.why
+
+
+def test_a_variable_that_is_called_like_a_module_is_no_module() -> None:
+    made = rewritten(source_of("time = x * 2\nif x[0] > 0:\n    time = time.clamp(max=1)\nreturn time"))
+    assert [item.kind for item in made.constructs] == ["if"]
 
 
 def test_no_python_is_refused() -> None:

@@ -27,6 +27,8 @@ _EFFECTS = frozenset(
 _EFFECT_MODULES = frozenset(
     {"logging", "logger", "log", "random", "time", "os", "sys", "wandb", "plt", "warnings", "shutil", "subprocess"}
 )
+_ALSO_VARIABLES = frozenset({"time", "random"})
+"""Modules whose names people give to tensors too. A logger that is bound here is still one."""
 _NUMBERS = (cst.Integer, cst.Float, cst.SimpleString)
 
 
@@ -112,7 +114,7 @@ def _unsafe_call(node: cst.Call, mutators: frozenset[str], own: frozenset[str]) 
         while isinstance(owner, cst.Attribute):
             name, owner = owner.attr.value, owner.value
         if isinstance(owner, cst.Name) and (
-            (owner.value in _EFFECT_MODULES and owner.value not in own)
+            owner.value in _EFFECT_MODULES - (own & _ALSO_VARIABLES)
             or (owner.value in ("np", "numpy") and name == "random")
         ):
             return f"{owner.value} in the body has effects in Python"

@@ -239,7 +239,7 @@ class CudaBackend:
 
     @contextmanager
     def bounded(self, iterations: int) -> Iterator[Callable[[], bool]]:
-        """No loop is ever recorded, so none has to be bounded."""
+        """Not on the device yet: `CONDITIONAL_BODIES` are off, and a loop that does not end would not be noticed."""
         yield lambda: False
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
