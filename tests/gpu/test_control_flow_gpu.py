@@ -1,4 +1,4 @@
-"""Control flow on the device: random programs, every construct as a region, and iterations issued ahead."""
+"""Control flow on the device: random programs, iterations that are issued ahead, flags that arrive later."""
 
 from __future__ import annotations
 

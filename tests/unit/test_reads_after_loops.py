@@ -88,3 +88,21 @@ def test_it_stays_where_something_is_launched_between_the_reads_or_the_loop_repe
 ) -> None:
     _, findings = observed(source, tmp_path / "cell.py")
     assert [one.code for one in findings if one.code == "GR101"] == ["GR101"]
+
+
+def test_a_function_that_was_defined_again_is_traced_again(tmp_path: Path) -> None:
+    """The same cell runs twice; what it calls reads a value in its first version only."""
+    cell = "found = [f(x) for x in batches]\n"
+    names: dict[str, Any] = {"__name__": "__main__", "torch": torch, "batches": [torch.randn(4) for _ in range(6)]}
+    codes = []
+    for version, result in enumerate(("x.sum().item()", "x * 2")):
+        path = tmp_path / f"version{version}.py"
+        path.write_text(f"def f(x):\n    return {result}\n")
+        exec(compile(path.read_text(), str(path), "exec"), names)
+        session = Session(options=Options(), cell=Cell(name="cell", source=cell, filename="cell"), namespace=names)
+        session.open()
+        exec(compile(cell, "cell", "exec"), names)
+        session.close(None)
+        assert session.report is not None
+        codes.append({one.code for one in session.report.findings})
+    assert "GR101" in codes[0] and "GR101" not in codes[1]
