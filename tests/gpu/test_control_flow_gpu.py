@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,13 +60,14 @@ def decode(x, limit, steps=48):
 """
 
 
-def test_iterations_are_issued_ahead(monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> None:
+def test_iterations_are_issued_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> None:
     monkeypatch.setattr(loop_steps, "ON_CUDA", True)
     made = rewrite_control_flow(LOOP, filename="loop")
     assert isinstance(made, Rewritten)
     spaces: list[dict[str, Any]] = [{"__name__": "__main__"}, {"__name__": "__main__"}]
-    for space, source, name in zip(spaces, (LOOP, made.source), ("<plain>", "<rewritten>"), strict=True):
-        exec(compile(source, name, "exec"), space)
+    for space, source, name in zip(spaces, (LOOP, made.source), ("plain.py", "mine.py"), strict=True):
+        (tmp_path / name).write_text(source)
+        exec(compile(source, str(tmp_path / name), "exec"), space)
 
     def outcomes(space: dict[str, Any]) -> list[Any]:
         found = []
@@ -79,7 +81,7 @@ def test_iterations_are_issued_ahead(monkeypatch: pytest.MonkeyPatch, closed_eng
     with torch.no_grad():
         expected = outcomes(spaces[0])
         for _ in range(3):
-            cell = Cell(name="<rewritten>", source=made.source, filename="<rewritten>")
+            cell = Cell(name="c", source="", filename="c")
             session = Session(options=Options(), cell=cell, namespace=spaces[1])
             session.open()
             found = outcomes(spaces[1])
