@@ -115,6 +115,7 @@ def _torch_state() -> dict[str, Any]:
                 ("torch.Tensor", torch.Tensor),
                 ("torch.cuda", torch.cuda),
                 ("torch.cuda.graphs", torch.cuda.graphs),
+                ("torch.overrides", torch.overrides),
                 ("torch", torch),
             )
             for key, value in _functions(owner).items()

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..model import OpRecord
-from ..tracing import ANNOTATIONS, HOST_READS, PositionFinder, RecordedCall, Recorder, contents_of
+from ..tracing import ANNOTATIONS, HOST_READS, PositionFinder, RecordedCall, Recorder, UnseenMode, contents_of
 
 __all__ = ["Diverged", "HostConstants", "Lockstep"]
 
@@ -153,7 +152,7 @@ class Lockstep(TorchDispatchMode):
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor})
 
 
-class HostConstants(TorchFunctionMode):
+class HostConstants(UnseenMode):
     """Tensors made on the device from Python values (``torch.tensor(0.0, device="cuda")``) inside a capture.
 
     They would need a copy from unpinned memory, which a capture refuses. The eager run made the same tensor; its copy

@@ -3,6 +3,7 @@
 from .positions import PositionFinder, is_own_code
 from .recorder import HOST_READS, LIMIT, RecordedCall, Recorder, contents_of, tensors_in
 from .tracer import ANNOTATIONS, SPARSE, EscapeWatch, Tracer, record, without_outer_casts
+from .unseen import UnseenMode
 
 __all__ = [
     "ANNOTATIONS",
@@ -14,6 +15,7 @@ __all__ = [
     "RecordedCall",
     "Recorder",
     "Tracer",
+    "UnseenMode",
     "contents_of",
     "is_own_code",
     "record",

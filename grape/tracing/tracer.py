@@ -15,14 +15,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
-from torch import overrides
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from ..model import OpRecord, Position
 from .constructs import construct_of
 from .positions import PositionFinder
 from .recorder import RecordedCall, Recorder
+from .unseen import UnseenMode
 
 __all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
 
@@ -49,7 +48,7 @@ SPARSE = "a tensor without a storage"
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
-class EscapeWatch(TorchFunctionMode):
+class EscapeWatch(UnseenMode):
     """Notes calls that read a tensor behind the dispatcher's back into the recorder in charge."""
 
     def __init__(self, tracer: Tracer) -> None:
@@ -121,11 +120,10 @@ class Tracer(TorchDispatchMode):
     def watch(self) -> None:
         """Also see what reads tensors behind the dispatcher's back, until `mute`."""
         self._watch = EscapeWatch(self)
-        overrides._push_mode(self._watch)
+        self._watch.join()
 
     def unwatch(self) -> None:
-        if self._watch is not None and overrides._get_current_function_mode() is self._watch:
-            overrides._pop_mode()
+        if self._watch is not None and self._watch.leave():
             self._watch = None
 
     def _mute_at_next_line(self, frame: FrameType) -> None:

@@ -1,0 +1,85 @@
+"""Grape's function modes change no way that torch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, overrides
+from torch.overrides import TorchFunctionMode
+
+from grape.tracing import PositionFinder, Tracer, UnseenMode
+from grape.tracing.tracer import record
+from tests.property.programs import Twins, World
+
+
+class Plain(TorchFunctionMode):
+    """A mode of the person's."""
+
+
+class Marked(torch.Tensor):
+    """A class that overrides functions."""
+
+
+def attention() -> nn.Module:
+    return nn.MultiheadAttention(8, 2, batch_first=True).eval()
+
+
+def encoder_layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+
+
+def called(module: nn.Module, x: torch.Tensor) -> Any:
+    return module(x, x, x, need_weights=False)[0] if isinstance(module, nn.MultiheadAttention) else module(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "operator"),
+    [
+        (attention, "aten._native_multi_head_attention.default"),
+        (encoder_layer, "aten._transformer_encoder_layer_fwd.default"),
+    ],
+)
+def test_a_traced_call_takes_the_way_of_the_plain_one(make: Callable[[], nn.Module], operator: str) -> None:
+    module, x = make(), torch.randn(2, 5, 8)
+    with torch.no_grad():
+        expected = called(module, x)
+        tracer = Tracer(PositionFinder())
+        result, call, _ = record(tracer, torch.device("cpu"), [x], lambda: called(module, x))
+    assert operator in [op.name for op in call.trace.ops]
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("make", [attention, encoder_layer])
+def test_every_call_has_the_bits_of_the_plain_one(make: Callable[[], nn.Module]) -> None:
+    def build() -> World:
+        module = make()
+        return World(module=module, function=lambda x: called(module, x) * 2 + 1)
+
+    def call(world: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (torch.randn(2, 5, 8),), {}
+
+    with torch.no_grad():
+        twins = Twins(build)
+        twins.warm(call)
+        twins.calls_of(call, 4)
+        twins.close()
+
+
+def test_what_others_override_is_seen_and_nothing_stays() -> None:
+    x, marked = torch.ones(2), torch.ones(2).as_subclass(Marked)
+    ask = overrides.has_torch_function
+    with UnseenMode():
+        assert overrides.has_torch_function is not ask
+        assert not overrides.has_torch_function((x, nn.Parameter(x), 3.0, None))
+        assert overrides.has_torch_function((x, marked))
+        with Plain():
+            assert overrides.has_torch_function((x,))
+        with UnseenMode():
+            assert not overrides.has_torch_function((x,))
+        with torch._C.DisableTorchFunctionSubclass():
+            assert not overrides.has_torch_function((marked,))
+        assert overrides.has_torch_function((marked,))
+    assert overrides.has_torch_function is ask
