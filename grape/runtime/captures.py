@@ -202,15 +202,16 @@ class Captures:
         if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
             starve(self._region, why)
 
-    def _never_the_same(self, shape: Shape, trace: Trace) -> Refused:
-        """Why no graph of a shape served a call: what it depends on is another one each time."""
+    def _never_the_same(self, shape: Shape, trace: Trace) -> Refused | None:
+        """Why no graph of a shape served a call: what it depends on is another one each time. None where it is not."""
         region = self._region
         guards = next((entry.guards for entry in shape.entries if entry.guards.difference() is not None), None)
         read = next((read for read in trace.host_reads if read.ordinal >= 0), None)
-        if guards is None and read is not None:
-            return refuse_read(read, trace.ops[read.ordinal])
-        what = (guards.difference() if guards is not None else None) or "what the region reads"
-        by, at = blamed(region.root, guards.culprits if guards is not None else (), region.at)
+        if guards is None:
+            kept = region.ledger.blocked > 0  # the results of all calls, and a replay would overwrite them
+            return refuse_read(read, trace.ops[read.ordinal]) if read is not None and not kept else None
+        what = guards.difference() or "what the region reads"
+        by, at = blamed(region.root, guards.culprits, region.at)
         return Refused(code="GR403", why=f"{what}{by} changes at every call", at=at)
 
     def _adopt(self, shape: Shape, layout: Layout, entry: Entry, trace: Trace) -> None:
@@ -223,9 +224,10 @@ class Captures:
             shape.captures = 0
         shape.captures += 1
         shape.closed = shape.captures >= MAX_CAPTURES
-        if shape.closed and not self._region.replays:
+        never = self._never_the_same(shape, trace) if shape.closed and not self._region.replays else None
+        if never is not None:
             entry.release()
-            self._region.refuse(self._never_the_same(shape, trace))
+            self._region.refuse(never)
             return
         self.verified.add(entry.verified)
         entry.ledger = self._region.ledger

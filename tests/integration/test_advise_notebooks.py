@@ -21,7 +21,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text())
 FOUND = {
     "01_text_generation": set(),
-    "02_image_classifier_training": {"GR101", "GR405"},
+    "02_image_classifier_training": {"GR101"},
     "03_evaluation": {"GR101"},
     "04_diffusion_sampling": set(),
     "05_policy_rollout": {"GR102"},

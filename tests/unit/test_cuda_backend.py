@@ -80,7 +80,7 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RawGraph]]:
         patch.setattr(torch.cuda, "memory_snapshot", lambda pool: [{"total_size": 64}])
         patch.setattr(cuda, "_streams", {})
         patch.setattr(cuda, "load", lambda: stand_in.driver)
-        patch.setattr(cuda, "warm_products", lambda device, stream: None)
+        patch.setattr(cuda, "warm_products", lambda device, stream, autograd: None)
         patch.setattr(cuda, "_count_nodes", lambda graph: 5)
         stand_in.driver.types.cuDriverGetVersion = lambda: (0, 13_000)
         before = _get_current_dispatch_mode_stack()
