@@ -158,9 +158,11 @@ def graph(
     absolute difference accepted from operators that PyTorch documents as non-deterministic. `memory_budget` is the most
     device memory that the graphs may hold, in bytes or as text (``"2GB"``): the least useful executables go first, and
     where not one fits the calls run eagerly. Raises `UsageError` for something that is not callable, a device that is
-    not supported, or text that is no size.
+    not supported, or a budget that is no size.
     """
     budget = parse_bytes(memory_budget) if isinstance(memory_budget, str) else memory_budget
+    if budget is not None and (type(budget) is not int or budget < 0):
+        raise UsageError(f"'{budget}' is not a size; give a number of bytes, or text such as 2GB")
     if function is None:
         return lambda wrapped: graph(wrapped, device=device, tolerance=tolerance, memory_budget=budget)
     backend = make_backend(torch.device(device)) if device is not None else None

@@ -26,6 +26,8 @@ class Residents:
     counts: defaultdict[Hashable, Counts] = field(default_factory=lambda: defaultdict(Counts))
     """By owner."""
     all: dict[int, Loaded] = field(default_factory=dict)
+    device_full: bool = False
+    """Whether the device had no memory for the last executable that could not be had."""
     _numbers: count[int] = field(default_factory=count)
 
     def of(self, kin: Kin) -> list[Loaded]:
@@ -60,6 +62,7 @@ class Residents:
         Its content is that of `kin.graph`. With `worth_ns` only executables that are worth less in all go for it.
         """
         room = self.leaving_for(kin, worth_ns=worth_ns)
+        self.device_full = False
         if room is None:
             return None
         for number in room:
@@ -75,6 +78,7 @@ class Residents:
             try:
                 executable = kin.graph.instantiate()
             except torch.OutOfMemoryError:
+                self.device_full = True
                 return None
         kin.instantiate_ns = average(kin.instantiate_ns or None, self.clock_ns() - start)
         kin.executable_bytes = max(kin.executable_bytes, executable.nbytes)

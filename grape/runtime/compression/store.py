@@ -144,8 +144,9 @@ class ExecutableStore:
     def _bring(self, member: Member) -> Loaded | Unavailable:
         try:
             brought = bring(self._residents, member)
-        except torch.OutOfMemoryError:
-            raise
+        except torch.OutOfMemoryError as error:
+            self._residents.device_full = True
+            return Unavailable(why=str(error))
         except (RecordError, RuntimeError) as error:  # damaged, or a driver that is out of order: not the person's
             self.forget(member.shape)
             self._residents.counts[member.kin.owner].refused += 1
@@ -159,10 +160,15 @@ class ExecutableStore:
     def _separate(self, member: Member) -> Loaded | Unavailable:
         """A shape that its class's executables refuse now: its own graph serves it, if that is still there."""
         graph, member.graph = member.graph, None
+        owner = member.kin.owner
+        counts, classes = self._residents.counts[owner], self._classes[owner]
         self.forget(member.shape)
-        self._residents.counts[member.kin.owner].refused += 1
         if graph is None:
+            self._residents.counts[owner].refused += 1
             return Unavailable(why="the device refused an update that it had accepted before", gone=True)
+        counts.refused += 1
+        counts.launches -= member.user.launches  # they are counted with the shape, which stays
+        self._residents.counts[owner], self._classes[owner] = counts, classes  # gone where it was the only shape
         alone = Member(
             member.shape, Kin(graph, None, member.kin.owner), b"", None, None, member.user, counted=member.counted
         )
@@ -198,6 +204,11 @@ class ExecutableStore:
         return limit is None or any(
             one.kin.executable_bytes <= limit for one in self._members.values() if one.kin.owner is owner
         )
+
+    @property
+    def device_full(self) -> bool:
+        """Whether the last executable that could not be had was too much for the device, not for the limits."""
+        return self._residents.device_full
 
     def executable_bytes(self, shape: Hashable) -> int:
         """Of the executable that has the shape loaded; 0 where none has."""
