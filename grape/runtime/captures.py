@@ -196,6 +196,7 @@ class Captures:
         """Nothing more is captured for this shape; a region for which no shape has room stays eager."""
         why = why_no_room(self._region.situation)
         shape.closed = True
+        shape.starved_at = self._region.situation.memory_budget
         if shape.decision is not None:
             shape.decision = replace(shape.decision, action="wait", why=why)
         store = self._region.situation.executables

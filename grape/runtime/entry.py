@@ -108,6 +108,12 @@ class Entry:
         nbytes: int = self.placeholders.nbytes + self.outputs.held_bytes
         return nbytes
 
+    def repeatable(self) -> bool:
+        """Whether a call of this shape goes the way that was captured, and that changes nothing but its results."""
+        if self.effectful or self.recipe.changes or self.prologue.expected:
+            return False
+        return self.modes_now() == self.modes and self.guards.holds()
+
     @property
     def needs_aliasing(self) -> bool:
         """Whether it matters which arguments share memory: the region writes some, or the prologue looks through it."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["account", "apply_budget", "enforce_budget", "give_way", "run_eagerly", "starve", "why_no_room"]
 
+_UNITS = (("GB", 2**30), ("MB", 2**20), ("KB", 2**10))
+
 
 def apply_budget(situation: Situation) -> None:
     """Let executables have what the budget leaves them; less useful ones go."""
@@ -34,11 +36,16 @@ def apply_budget(situation: Situation) -> None:
 
 def enforce_budget(situation: Situation) -> None:
     """As `apply_budget`; regions for which not one executable fits any more give all that they hold."""
-    apply_budget(situation)
     store = situation.executables
-    for region in list(situation.regions):
-        if store is not None and region.entries and not store.fits(region.owner):
-            starve(region, why_no_room(situation))
+    apply_budget(situation)
+    if store is None or store.limits.nbytes is None:
+        return
+    holding = [region for region in list(situation.regions) if region.entries]
+    # What one gives back may be enough for the others, so the one that holds most goes first.
+    for region in sorted(holding, key=lambda one: situation.store.nbytes_of(one.owner), reverse=True):
+        if not store.fits(region.owner):
+            starve(region, why_over_budget(situation))
+            apply_budget(situation)
 
 
 def _beside(situation: Situation) -> int:
@@ -73,14 +80,25 @@ def account(situation: Situation, region: Region | None = None) -> GraphMemory |
 
 
 def why_no_room(situation: Situation) -> str:
-    """Why an executable cannot be had, in a sentence's part."""
-    budget = situation.memory_budget
-    if budget is None:
+    """Why an executable could not be had just now, in a sentence's part."""
+    store = situation.executables
+    if situation.memory_budget is None or (store is not None and store.device_full):
         return "the device has no memory left for an executable of its graphs"
+    return why_over_budget(situation)
+
+
+def why_over_budget(situation: Situation) -> str:
+    """As `why_no_room`, where it is for the budget."""
     return (
-        f"placeholders and workspace of its graphs take {_beside(situation) / 2**20:.3g} MB, and beside them no "
-        f"executable fits into the memory budget of {budget / 2**20:.3g} MB"
+        f"placeholders and workspace of graphs take {_size(_beside(situation))}, and beside them no executable fits "
+        f"into the memory budget of {_size(situation.memory_budget or 0)}"
     )
+
+
+def _size(nbytes: int) -> str:
+    """In the largest unit of which it is one, as an option would give it: ``1.5 GB``."""
+    unit, size = next(((unit, size) for unit, size in _UNITS if nbytes >= size), ("B", 1))
+    return f"{nbytes / size:.4g} {unit}"
 
 
 def starve(region: Region, why: str) -> None:
@@ -89,19 +107,25 @@ def starve(region: Region, why: str) -> None:
     region.refused = Refused(code="GR405", why=why, at=region.at)
     region.starved_at = situation.memory_budget
     region.release()
-    if situation.executables is not None and not len(situation.executables):
-        situation.backend.close()  # the pool goes with the last graph
+    _give_pool_back(situation)
+
+
+def _give_pool_back(situation: Situation) -> None:
+    """The pool goes with the last graph."""
+    if not any(region.entries for region in list(situation.regions)):
+        situation.backend.close()
 
 
 def give_way(situation: Situation) -> bool:
     """Release the graphs of all regions, for the person's own code is out of memory. Were there any?
 
-    Nothing more is captured until a reset: graphs must not take the memory a second time.
+    If so, nothing more is captured until a reset: graphs must not take the memory a second time.
     """
-    situation.exhausted = True
     holding = [region for region in list(situation.regions) if region.entries]
     for region in holding:
         starve(region, "the device ran out of memory, so its graphs were released")
+    situation.exhausted |= bool(holding)
+    _give_pool_back(situation)
     return bool(holding)
 
 

@@ -146,6 +146,9 @@ class Region:
         budget = self.situation.memory_budget
         if self.starved_at is not None and (budget is None or budget > self.starved_at):
             self.refused = self.starved_at = None
+        for shape in self.shapes.values():
+            if shape.starved_at is not None and (budget is None or budget > shape.starved_at):
+                shape.starved_at, shape.closed = None, False
         self.wasted = 0
         self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
         for entry in self.entries:
@@ -285,8 +288,7 @@ class Region:
 
     def _eagerly(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The person's code; a captured shape was run twice before, without effects but its results."""
-        harmless = lambda: bool(shape.entries) and not any(entry.effectful for entry in shape.entries)  # noqa: E731
-        return run_eagerly(self, args, kwargs, repeatable=harmless)
+        return run_eagerly(self, args, kwargs, repeatable=lambda: any(one.repeatable() for one in shape.entries))
 
     def _count(self, shape: Shape) -> None:
         shape.calls += 1

@@ -40,3 +40,5 @@ class Shape:
     strays: int = 0
     unsettled: int = 0
     closed: bool = False
+    starved_at: int | None = None
+    """The memory budget that was too small for this shape; a larger one opens it again."""

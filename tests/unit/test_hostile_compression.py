@@ -1,0 +1,313 @@
+"""Attacks on shared executables and budgets: each test was written against a fault that it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+
+import grape
+from grape.errors import UsageError
+from grape.runtime import GraphedFunction, Region, account
+from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape_executable import TapeExecutable, UpdatableTapeGraph
+from grape.runtime.compression import Limits
+from grape.runtime.memory import enforce_budget, why_no_room
+from tests.property.programs import eager_to_graph
+from tests.unit.test_shared_executables import NODE_BYTES, Graphed, work
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    with torch.no_grad(), eager_to_graph():
+        yield
+
+
+class Memory:
+    """The person's device: the next call that asks it is out of memory, as often as `failures` says."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def take(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def graphed_on_tape(function: Any) -> tuple[GraphedFunction, TapeBackend]:
+    backend = TapeBackend(poison=True)
+    return GraphedFunction(function, backend=backend, tolerance=0.0), backend
+
+
+def region_of(graphed: GraphedFunction) -> Region:
+    assert graphed._region is not None
+    return graphed._region
+
+
+# -- out of memory -----------------------------------------------------------------------------------------------------
+
+
+def test_a_first_call_that_is_too_large_is_no_reason_to_capture_nothing() -> None:
+    """A batch that does not fit is tried again with a smaller one; graphs held nothing, so they have nothing to do
+    with it."""
+    memory = Memory()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        memory.take()
+        return (torch.tanh(x) * 2 + x.exp()).relu()
+
+    graphed, _ = graphed_on_tape(step)
+    memory.failures = 1
+    with pytest.raises(torch.OutOfMemoryError):
+        graphed(torch.ones(64))
+    for turn in range(12):
+        x = torch.full((32,), float(turn))
+        assert torch.equal(graphed(x), step(x))
+    assert region_of(graphed).replays > 0
+
+
+def test_a_pool_without_graphs_gives_way_too() -> None:
+    """Undo keeps the pool for the next capture; the person's code needs it more."""
+    memory = Memory()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        memory.take()
+        return (torch.tanh(x) * 2 + x.exp()).relu()
+
+    graphed, backend = graphed_on_tape(step)
+    for turn in range(12):
+        graphed(torch.full((32,), float(turn)))
+    region_of(graphed).release()
+    assert backend.memory().pool_bytes
+    memory.failures = 1
+    with pytest.raises(torch.OutOfMemoryError):
+        graphed(torch.ones(64))
+    assert backend.memory().pool_bytes == 0
+
+
+def test_the_pool_goes_with_the_last_graph_where_nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TapeBackend, "updatable", False)
+    memory = Memory()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        memory.take()
+        return (torch.tanh(x) * 2 + x.exp()).relu()
+
+    graphed, backend = graphed_on_tape(step)
+    for turn in range(12):
+        graphed(torch.full((32,), float(turn)))
+    region = region_of(graphed)
+    assert region.situation.executables is None and region.entries and backend.memory().pool_bytes
+    region.situation.apply, memory.failures = False, 1
+    x = torch.ones(32)
+    assert torch.equal(graphed(x), step(x))
+    assert not region.entries and backend.memory().pool_bytes == 0
+
+
+def test_a_call_that_changed_a_container_is_not_made_again() -> None:
+    """Out of memory in the second layer: the first layer's key is in the cache already."""
+    memory = Memory()
+
+    def step(x: torch.Tensor, cache: list[torch.Tensor]) -> torch.Tensor:
+        cache.append(x * 2)
+        memory.take()
+        return (torch.tanh(x) * 2 + x.exp()).relu()
+
+    graphed, _ = graphed_on_tape(step)
+    for turn in range(12):
+        graphed(torch.full((4,), float(turn)), [])
+    region = region_of(graphed)
+    assert region.entries
+    region.situation.apply, memory.failures = False, 1
+    cache: list[torch.Tensor] = []
+    with pytest.raises(torch.OutOfMemoryError):
+        graphed(torch.ones(4), cache)
+    assert len(cache) == 1
+
+
+class Settings:
+    log: list[str] | None = None
+
+
+settings = Settings()
+
+
+def logged(x: torch.Tensor) -> torch.Tensor:
+    y = torch.tanh(x) + x.exp() * 2
+    if settings.log is not None:
+        settings.log.append("called")
+        _memory.take()
+    return y.relu() * 0.5
+
+
+_memory = Memory()
+
+
+def test_a_call_that_goes_another_way_than_the_capture_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The captured way had no effects; the one that this call takes has."""
+    graphed, _ = graphed_on_tape(logged)
+    for turn in range(12):
+        graphed(torch.full((4,), float(turn)))
+    assert region_of(graphed).entries
+    log: list[str] = []
+    monkeypatch.setattr(settings, "log", log)
+    _memory.failures = 1
+    region_of(graphed).situation.observing = False
+    with pytest.raises(torch.OutOfMemoryError):
+        graphed(torch.ones(4))
+    assert log == ["called"]
+
+
+# -- refused updates ---------------------------------------------------------------------------------------------------
+
+
+def without_founder() -> Graphed:
+    """A class with one shape, which did not found it, and no executable."""
+    world = Graphed().warm()
+    world.call(4, 5, times=8)
+    founder = next(member for member in world.store._members.values() if member.founder)
+    for shape in world.region.shapes.values():
+        for entry in [entry for entry in shape.entries if entry.graph is founder.shape]:
+            shape.entries.remove(entry)
+            entry.release()
+            shape.closed = True
+    evict_all(world)
+    return world
+
+
+def evict_all(world: Graphed) -> None:
+    world.store.limits = Limits(executables=0, nbytes=None)
+    world.store.apply_limits()
+    world.store.limits = Limits(executables=32, nbytes=None)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_refused_update_of_the_only_shape(monkeypatch: pytest.MonkeyPatch, room: bool) -> None:
+    world = without_founder()
+    launches, replays = world.store.account().launches, world.region.replays
+    with monkeypatch.context() as patch:
+        patch.setattr(TapeExecutable, "update_from", lambda self, graph: False)
+        patch.setattr(TapeExecutable, "update_nodes", lambda self, changes, attachment: False)
+        if not room:
+            make, calls = UpdatableTapeGraph.instantiate, [0]
+
+            def once(graph: UpdatableTapeGraph) -> TapeExecutable:
+                calls[0] += 1
+                if calls[0] > 1:
+                    raise torch.OutOfMemoryError("no device memory")
+                return make(graph)
+
+            patch.setattr(UpdatableTapeGraph, "instantiate", once)
+        world.call(4, 5, 4, 5)
+    assert world.region.replays == replays + 2 * room
+    assert not room or world.store.account().launches == launches + 2
+    world.call(4, 5, times=3)
+    world.graphed.release()
+    assert world.backend.memory().executable_bytes == 0
+
+
+@pytest.mark.parametrize("step", ["update_from", "update_nodes", "instantiate"])
+@pytest.mark.parametrize("error", [RuntimeError("the driver is unhappy"), torch.OutOfMemoryError("out of memory")])
+def test_an_error_of_the_driver_in_a_switch_costs_a_graph_and_not_the_call(
+    monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    world = Graphed().warm()
+    world.call(4, 5, times=8)
+    for kin in world.store._kin.values():  # which way is the cheaper one
+        kin.whole_ns, kin.nodes_ns = (1e9, 1.0) if step == "update_nodes" else (1.0, 1e9)
+    world.store.limits = Limits(executables=1, nbytes=None)
+    world.store.apply_limits()
+    world.call(4)
+    if step == "instantiate":
+        evict_all(world)
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UpdatableTapeGraph if step == "instantiate" else TapeExecutable, step, fail)
+        world.call(5, 4, 5, 4)
+    world.call(5, 4, 5, 4)
+    world.graphed.release()
+    assert world.backend.memory().executable_bytes == 0
+
+
+# -- budgets -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [-1, True, 1.5, "-1"])
+def test_a_budget_that_is_no_number_of_bytes(budget: Any) -> None:
+    with pytest.raises(UsageError, match="is not a size"):
+        grape.graph(work, memory_budget=budget)
+
+
+def test_a_shape_without_room_is_tried_again_with_a_larger_budget() -> None:
+    first = Graphed()
+    first.call(4, 10, times=8)
+    held = account(first.region.situation)
+    assert held is not None
+    world = Graphed(budget=held.pool_bytes + held.placeholder_bytes + 4 * NODE_BYTES + 500)
+    world.call(4, times=8)
+    world.call(10, 4, times=8)
+    shapes = {shape.shapes[0][1]: shape for shape in world.region.shapes.values()}
+    assert world.region.refused is None and shapes[(4,)].entries and not shapes[(10,)].entries
+    assert world.region.situation.memory_budget is not None
+    world.region.situation.memory_budget += 10 * NODE_BYTES
+    world.region.begin_run()
+    world.call(10, 4, times=8)
+    assert shapes[(10,)].entries
+
+
+class Shared(GraphedFunction):
+    """A graphed function in the situation of another."""
+
+    def __init__(self, function: Any, other: Region) -> None:
+        super().__init__(function, backend=other.situation.backend, tolerance=0.0)
+        self._other = other
+
+    def _make_region(self) -> Region:
+        made = super()._make_region()
+        return Region(self._other.situation, made.function, made.root, made.name, made.at)
+
+
+def test_a_region_that_fits_stays_when_another_outgrows_the_budget() -> None:
+    """And what is said of the one that goes is true of it."""
+    small = Graphed()
+    small.call(4, times=8)
+    large = Shared(lambda x: torch.tanh(x * 3).exp() + 1, small.region)
+    held = account(small.region.situation)
+    assert held is not None
+    situation = small.region.situation
+    for turn in range(8):
+        large(torch.full((9000,), float(turn)))
+    regions = (small.region, region_of(large))
+    assert all(region.entries for region in regions)
+    needed = situation.backend.memory().pool_bytes + held.placeholder_bytes + 20 * NODE_BYTES
+    situation.memory_budget = needed
+    enforce_budget(situation)
+    assert region_of(large).refused is not None and small.region.refused is None and small.region.entries
+    small.call(4, times=4)
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"), [(2 << 30, "2 GB"), (20 << 20, "20 MB"), (1536, "1.5 KB"), (1, "1 B"), (0, "0 B")]
+)
+def test_a_budget_is_told_as_a_person_would_write_it(budget: int, said: str) -> None:
+    world = Graphed(budget=budget)
+    world.call(4)
+    why = why_no_room(world.region.situation)
+    assert why == (
+        "placeholders and workspace of graphs take 0 B, and beside them no executable fits "
+        f"into the memory budget of {said}"
+    )
+
+
+def test_a_full_device_is_not_blamed_on_the_budget() -> None:
+    world = Graphed(budget=1 << 30, capacity_bytes=0)
+    world.call(4, times=10)
+    refused = world.region.refused
+    assert refused is not None and refused.why == "the device has no memory left for an executable of its graphs"
