@@ -104,9 +104,9 @@ def _size(nbytes: int) -> str:
 def starve(region: Region, why: str) -> None:
     """Leave a region eager for want of memory. What it calls may need less, and is captured within the same budget."""
     situation = region.situation
+    region.release()
     region.refused = Refused(code="GR405", why=why, at=region.at)
     region.starved_at = situation.memory_budget
-    region.release()
     _give_pool_back(situation)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import sys
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -181,8 +184,10 @@ def without_founder() -> Graphed:
 
 def evict_all(world: Graphed) -> None:
     world.store.limits = Limits(executables=0, nbytes=None)
-    world.store.apply_limits()
-    world.store.limits = Limits(executables=32, nbytes=None)
+    try:
+        world.store.apply_limits()
+    finally:
+        world.store.limits = Limits(executables=32, nbytes=None)
 
 
 @pytest.mark.parametrize("room", [True, False])
@@ -234,6 +239,71 @@ def test_an_error_of_the_driver_in_a_switch_costs_a_graph_and_not_the_call(
     world.call(5, 4, 5, 4)
     world.graphed.release()
     assert world.backend.memory().executable_bytes == 0
+
+
+# -- interrupts --------------------------------------------------------------------------------------------------------
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the `at`-th line that runs in the store; `reached` says whether there is one."""
+
+    def __init__(self, at: int) -> None:
+        self.left, self.reached = at, False
+
+    def __enter__(self) -> Interrupt:
+        sys.settrace(self.enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def enter(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        inside = "runtime/compression" in frame.f_code.co_filename
+        return self.line if inside else None
+
+    def line(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        self.left -= event == "line"
+        if not self.left and not self.reached:
+            self.reached = True
+            raise KeyboardInterrupt
+        return self.line
+
+
+def evict_and_call(world: Graphed) -> None:
+    evict_all(world)
+    world.call(5)
+
+
+def call(world: Graphed) -> None:
+    world.call(5)
+
+
+def undo(world: Graphed) -> None:
+    world.region.release()
+
+
+@pytest.mark.parametrize(("action", "evicted_before"), [(call, True), (evict_and_call, False), (undo, False)])
+def test_an_interrupt_at_any_line_of_the_store(action: Callable[[Graphed], None], evicted_before: bool) -> None:
+    """Every call is compared with eager, and at the end nothing is left."""
+    world = Graphed().warm()
+    world.call(4, 5, times=6)
+    at = misses = 0
+    while misses < 4:  # one call in four runs eagerly
+        at += 1
+        if evicted_before:
+            evict_all(world)
+        for kin in world.store._kin.values():  # one executable, written node by node
+            kin.whole_ns, kin.nodes_ns, kin.instantiate_ns = 1e9, 1.0, 1e12
+        interrupt = Interrupt(at)
+        with contextlib.suppress(KeyboardInterrupt), interrupt:
+            action(world)
+        misses = 0 if interrupt.reached else misses + 1
+        at -= not interrupt.reached
+        world.call(4, 5, 4)
+    assert at > 50 and world.region.refused is None
+    store = world.store
+    world.graphed.release()
+    assert not len(store) and store.account().executables == 0
 
 
 # -- budgets -----------------------------------------------------------------------------------------------------------

@@ -71,14 +71,14 @@ class Classes:
 
     def remove(self, shape: Hashable) -> TopologyClass | None:
         """Take a shape out. Returns its class if that was its last shape: then the class is gone too."""
-        left = self._of.pop(shape, None)
+        left = self._of.get(shape)
         if left is None:
             return None
         left.shapes.discard(shape)
-        if left.shapes:
-            return None
-        alike = self._by_fingerprint[left.fingerprint]
-        alike.remove(left)
-        if not alike:
-            del self._by_fingerprint[left.fingerprint]
-        return left
+        alike = self._by_fingerprint.get(left.fingerprint, [])
+        if not left.shapes and left in alike:
+            alike.remove(left)
+            if not alike:
+                del self._by_fingerprint[left.fingerprint]
+        del self._of[shape]  # last: after an interrupt another call does the rest
+        return None if left.shapes else left

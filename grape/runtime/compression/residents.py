@@ -67,7 +67,7 @@ class Residents:
             return None
         for number in room:
             self.evict(self.all[number])
-        start = self.clock_ns()
+        number, start = next(self._numbers), self.clock_ns()
         try:
             executable = kin.graph.instantiate()
         except torch.OutOfMemoryError:
@@ -80,19 +80,21 @@ class Residents:
             except torch.OutOfMemoryError:
                 self.device_full = True
                 return None
-        kin.instantiate_ns = average(kin.instantiate_ns or None, self.clock_ns() - start)
-        kin.executable_bytes = max(kin.executable_bytes, executable.nbytes)
-        self.counts[kin.owner].instantiations += 1
-        # Its size is known only now.
-        room = evictions(self._residents(), self.limits, nbytes=executable.nbytes, count=1, owner=kin.owner)
-        if room is None:
-            executable.release()
-            return None
-        for number in room:
-            self.evict(self.all[number])
-        loaded = Loaded(next(self._numbers), executable, kin)
-        self.all[loaded.number] = loaded
-        return loaded
+        try:
+            kin.instantiate_ns = average(kin.instantiate_ns or None, self.clock_ns() - start)
+            kin.executable_bytes = max(kin.executable_bytes, executable.nbytes)
+            self.counts[kin.owner].instantiations += 1
+            # Its size is known only now.
+            room = evictions(self._residents(), self.limits, nbytes=executable.nbytes, count=1, owner=kin.owner)
+            if room is None:
+                return None
+            for other in room:
+                self.evict(self.all[other])
+            self.all[number] = Loaded(number, executable, kin)
+        finally:
+            if number not in self.all:
+                executable.release()
+        return self.all[number]
 
     def leaving_for(self, kin: Kin, *, worth_ns: float | None = None) -> tuple[int, ...] | None:
         """Which executables would go for one more of `kin`; None where it would not fit."""
@@ -112,9 +114,10 @@ class Residents:
         self.drop(loaded)
 
     def drop(self, loaded: Loaded) -> None:
-        if self.all.pop(loaded.number, None) is not None:
+        if loaded.number in self.all:
             self.load(loaded, None)
             loaded.executable.release()
+            self.all.pop(loaded.number, None)
 
     def benefit_ns(self, loaded: Loaded) -> float:
         """Recent calls times what each would cost without this executable: a switch, or, for the last, making it."""

@@ -113,12 +113,12 @@ class ExecutableStore:
         member: Member | None = None
         try:
             member = admit(residents, classes, self._kin, shape, graph, verify, owner=owner, user=user or PlainUser())
-        finally:
             if member is None:
-                residents.usage.forget(shape)
-        if member is None:
-            return NotAdmitted(why="its replay could not be verified, or there is no room for its executable")
-        self._members[shape] = member
+                return NotAdmitted(why="its replay could not be verified, or there is no room for its executable")
+            self._members[shape] = member
+        finally:
+            if shape not in self._members:
+                self._disown(owner, shape, graph)
         self._shrink_working_set()
         return Admitted(shared=member.graph is not None)
 
@@ -216,31 +216,53 @@ class ExecutableStore:
         return member.loaded.executable.nbytes if member is not None and member.loaded is not None else 0
 
     def forget(self, shape: Hashable) -> None:
-        """Release what belongs to a shape alone; unknown ones are fine. Queued launches are still done."""
-        member = self._members.pop(shape, None)
+        """Release what belongs to a shape alone; unknown ones are fine. Queued launches are still done.
+
+        An interrupt leaves the shape known, and a second call does the rest.
+        """
+        member = self._members.get(shape)
         residents = self._residents
         if member is None:
             residents.usage.forget(shape)
             return
         residents.note(member)
         residents.usage.forget(shape)
-        residents.counts[member.kin.owner].launches += member.user.launches
-        kin, classes = member.kin, self._classes[member.kin.owner]
+        kin = member.kin
         if member.graph is not None:
             member.graph.release()
         if member.loaded is not None:
             residents.load(member.loaded, None)
-        last = classes.remove(shape)
-        if last is not None or kin.topology is None:
+        self._classes[kin.owner].remove(shape)
+        if kin.topology is None or not kin.topology.shapes:
             for loaded in residents.of(kin):
                 residents.drop(loaded)
             kin.graph.release()
             residents.usage.forget(kin)
-            if last is not None:
-                del self._kin[last]
-        if not any(other.kin.owner is kin.owner for other in self._members.values()):
-            self._classes.pop(kin.owner, None)
-            residents.counts.pop(kin.owner, None)
+            if kin.topology is not None:
+                self._kin.pop(kin.topology, None)
+        residents.counts[kin.owner].launches += member.user.launches
+        del self._members[shape]
+        self._forget_owner(kin.owner)
+
+    def _disown(self, owner: Hashable, shape: Hashable, graph: UpdatableGraph) -> None:
+        """Leave nothing of an admission that did not end well; the graph stays the caller's."""
+        residents = self._residents
+        for loaded in list(residents.all.values()):
+            if loaded.kin.graph is graph:
+                residents.drop(loaded)
+            elif loaded.member is not None and loaded.member.shape == shape:
+                residents.load(loaded, None)
+        last = self._classes[owner].remove(shape)
+        if last is not None:
+            self._kin.pop(last, None)
+        residents.usage.forget(shape)
+        self._forget_owner(owner)
+
+    def _forget_owner(self, owner: Hashable) -> None:
+        """Nothing is kept of an owner without shapes."""
+        if not any(other.kin.owner is owner for other in self._members.values()):
+            self._classes.pop(owner, None)
+            self._residents.counts.pop(owner, None)
 
     def release(self) -> None:
         """Forget every shape. Idempotent."""

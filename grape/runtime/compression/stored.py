@@ -37,7 +37,11 @@ class StoredGraph:
     ) -> StoredGraph | NotAdmitted:
         """Hand a graph over to the store. An exception of `verify` propagates; then the graph stays the caller's."""
         stored = cls(store, graph.nodes)
-        outcome = store.admit(stored, graph, verify, owner=owner, user=stored)
+        try:
+            outcome = store.admit(stored, graph, verify, owner=owner, user=stored)
+        except BaseException:
+            store.forget(stored)
+            raise
         return outcome if isinstance(outcome, NotAdmitted) else stored
 
     @property

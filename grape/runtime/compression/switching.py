@@ -73,6 +73,7 @@ def _switch(residents: Residents, loaded: Loaded, member: Member) -> bool:
     whole = member.whole if cheaper else None
     with Uncertain(residents, loaded) as attempt:
         residents.load(loaded, None)
+        loaded.touched |= record.changed  # before the first write: an interrupt may follow any
         if whole is not None:
             done = update_whole(residents, loaded, member.kin, whole)
         else:
