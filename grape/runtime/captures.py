@@ -11,7 +11,7 @@ from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry, identities
-from .memory import apply_budget, enforce_budget, starve, why_no_room
+from .memory import apply_budget, budget_without_room, enforce_budget, starve, why_no_room
 from .mentions import blamed
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
@@ -63,7 +63,11 @@ class Captures:
             self._addresses[path] = (here, times + 1 if here == address and here else 1)
 
     def pays(self, shape: Shape) -> bool:
-        if shape.seen + len(shape.runs) < 3 or self._region.situation.exhausted:
+        if shape.seen + len(shape.runs) < 3:
+            return False
+        if self._region.situation.exhausted:
+            if self._region.parent is None:
+                starve(self._region, "the device ran out of memory beside graphs; no more are captured", retry_above=0)
             return False
         times = shape.before.ms(leave=2) or CallTimes.joined(
             s.before for s in self._region.shapes.values() if len(s.before)
@@ -196,12 +200,12 @@ class Captures:
         """Nothing more is captured for this shape; a region for which no shape has room stays eager."""
         why = why_no_room(self._region.situation)
         shape.closed = True
-        shape.starved_at = self._region.situation.memory_budget
+        shape.starved_at = budget_without_room(self._region.situation)
         if shape.decision is not None:
             shape.decision = replace(shape.decision, action="wait", why=why)
         store = self._region.situation.executables
         if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
-            starve(self._region, why)
+            starve(self._region, why, retry_above=shape.starved_at)
 
     def _never_the_same(self, shape: Shape, trace: Trace) -> Refused | None:
         """Why no graph of a shape served a call: what it depends on is another one each time. None where it is not."""

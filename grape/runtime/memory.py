@@ -17,7 +17,16 @@ from ..model import GraphMemory, Refused
 if TYPE_CHECKING:
     from .region import Region, Situation
 
-__all__ = ["account", "apply_budget", "enforce_budget", "give_way", "run_eagerly", "starve", "why_no_room"]
+__all__ = [
+    "account",
+    "apply_budget",
+    "budget_without_room",
+    "enforce_budget",
+    "give_way",
+    "run_eagerly",
+    "starve",
+    "why_no_room",
+]
 
 _UNITS = (("GB", 2**30), ("MB", 2**20), ("KB", 2**10))
 
@@ -44,7 +53,7 @@ def enforce_budget(situation: Situation) -> None:
     # What one gives back may be enough for the others, so the one that holds most goes first.
     for region in sorted(holding, key=lambda one: situation.store.nbytes_of(one.owner), reverse=True):
         if not store.fits(region.owner):
-            starve(region, why_over_budget(situation))
+            starve(region, why_over_budget(situation), retry_above=situation.memory_budget or 0)
             apply_budget(situation)
 
 
@@ -81,10 +90,20 @@ def account(situation: Situation, region: Region | None = None) -> GraphMemory |
 
 def why_no_room(situation: Situation) -> str:
     """Why an executable could not be had just now, in a sentence's part."""
-    store = situation.executables
-    if situation.memory_budget is None or (store is not None and store.device_full):
+    if _device_full(situation):
         return "the device has no memory left for an executable of its graphs"
     return why_over_budget(situation)
+
+
+def budget_without_room(situation: Situation) -> int:
+    """More than this must be allowed before an executable that could not be had just now is tried again."""
+    return 0 if _device_full(situation) else situation.memory_budget or 0
+
+
+def _device_full(situation: Situation) -> bool:
+    """Whether it was the device, not the budget: then the next cell may find more."""
+    store = situation.executables
+    return situation.memory_budget is None or (store is not None and store.device_full)
 
 
 def why_over_budget(situation: Situation) -> str:
@@ -101,12 +120,15 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / size:.4g} {unit}"
 
 
-def starve(region: Region, why: str) -> None:
-    """Leave a region eager for want of memory. What it calls may need less, and is captured within the same budget."""
+def starve(region: Region, why: str, *, retry_above: int) -> None:
+    """Leave a region eager for want of memory, until a cell whose budget is larger than `retry_above`.
+
+    What it calls may need less, and is captured within the same budget.
+    """
     situation = region.situation
     region.release()
     region.refused = Refused(code="GR405", why=why, at=region.at)
-    region.starved_at = situation.memory_budget
+    region.starved_at = retry_above
     _give_pool_back(situation)
 
 
@@ -123,7 +145,7 @@ def give_way(situation: Situation) -> bool:
     """
     holding = [region for region in list(situation.regions) if region.entries]
     for region in holding:
-        starve(region, "the device ran out of memory, so its graphs were released")
+        starve(region, "the device ran out of memory, so its graphs were released", retry_above=0)
     situation.exhausted |= bool(holding)
     _give_pool_back(situation)
     return bool(holding)

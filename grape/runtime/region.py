@@ -109,7 +109,7 @@ class Region:
         self.parent: str | None = None
         self.refused: Refused | None = None
         self.starved_at: int | None = None
-        """The memory budget that was too small for this region."""
+        """The memory budget that was too small for this region; 0: the device had no room."""
         self.calls = 0
         self.replays = 0
         self.wasted = 0
@@ -144,7 +144,8 @@ class Region:
         """Count calls and replays from here: a new cell runs."""
         self._start_of_run = (self.calls, self.replays)
         budget = self.situation.memory_budget
-        if self.starved_at is not None and (budget is None or budget > self.starved_at):
+        more = self.starved_at is not None and (budget is None or budget > self.starved_at)
+        if more and not self.situation.exhausted:
             self.refused = self.starved_at = None
         for shape in self.shapes.values():
             if shape.starved_at is not None and (budget is None or budget > shape.starved_at):

@@ -41,4 +41,4 @@ class Shape:
     unsettled: int = 0
     closed: bool = False
     starved_at: int | None = None
-    """The memory budget that was too small for this shape; a larger one opens it again."""
+    """The memory budget that was too small for this shape, 0 for a full device; a larger one opens it again."""

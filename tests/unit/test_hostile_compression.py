@@ -381,3 +381,39 @@ def test_a_full_device_is_not_blamed_on_the_budget() -> None:
     world.call(4, times=10)
     refused = world.region.refused
     assert refused is not None and refused.why == "the device has no memory left for an executable of its graphs"
+
+
+def test_a_device_that_was_full_is_asked_again_in_the_next_cell() -> None:
+    """ "Free memory on the device, then run the cell again", says GR405."""
+    world = Graphed(capacity_bytes=0)
+    world.call(4, times=10)
+    assert world.region.refused is not None
+    world.backend._capacity_bytes = None
+    world.region.begin_run()
+    world.call(4, times=10)
+    assert world.region.refused is None and world.region.replays > 0
+
+
+def test_after_the_persons_code_ran_out_of_memory_every_region_says_why_it_stays_eager() -> None:
+    """Also in a cell with a larger budget, and a region that had no graph."""
+    memory = Memory()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        memory.take()
+        return (torch.tanh(x) * 2 + x.exp()).relu()
+
+    graphed, _ = graphed_on_tape(step)
+    for turn in range(12):
+        graphed(torch.full((32,), float(turn)))
+    region = region_of(graphed)
+    region.situation.memory_budget, memory.failures = 1 << 20, 1
+    with pytest.raises(torch.OutOfMemoryError):
+        graphed(torch.ones(64))
+    region.situation.memory_budget = None
+    region.begin_run()
+    assert region.refused is not None and "ran out of memory" in region.refused.why
+    other = Shared(lambda x: torch.tanh(x * 3).exp() + 1, region)
+    for turn in range(12):
+        other(torch.full((32,), float(turn)))
+    refused = region_of(other).refused
+    assert refused is not None and refused.why == "the device ran out of memory beside graphs; no more are captured"

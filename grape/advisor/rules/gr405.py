@@ -31,6 +31,7 @@ _BY_REASON = (
     (" more state than can be guarded", "pass the values that it needs as arguments, instead of what holds them all"),
     ("the memory budget of", "give the graphs more with `--memory-budget`, or call it with smaller shapes"),
     ("no memory left for an executable", "free memory on the device, then run the cell again"),
+    ("ran out of memory beside graphs", "free memory on the device, then `%grape reset` and run the cell again"),
     ("ran out of memory, so its graphs", "free memory on the device, then `%grape reset` and run the cell again"),
     ("its tensors are in CPU memory", "move the model and its inputs to the GPU: `.to('cuda')`"),
 )
