@@ -72,8 +72,7 @@ class Engine:
             number = f"{applied.index(region) + 1:>3}" if region in applied else "  -"
             state = f"refused ({region.refused.code}: {region.refused.why})" if region.refused else "observed"
             if region.entries:
-                held = sum(entry.nbytes for entry in region.entries) / 2**20
-                state = f"{len(region.entries)} graphs, {region.replays} replays, {held:.1f} MB"
+                state = f"{len(region.entries)} graphs, {region.replays} replays, {_held_beside_pool(region)}"
             lines.append(f"{number} {region.name} at {region.at}: {region.calls} calls, {state}")
         lines += self._memory()
         if self.report is not None:
@@ -338,6 +337,15 @@ def _costs(owner: Engine, evidence: CellEvidence) -> MachineCosts:
 
     profiled = any(region.before is not None for region in evidence.regions)
     return machine_costs(owner.situation.backend.device) if evidence.cuda and profiled else MachineCosts()
+
+
+def _held_beside_pool(region: Any) -> str:
+    """What a region's graphs hold on the device, but for the pool, which all regions share."""
+    from .render.units import nbytes
+    from .runtime import account
+
+    held = account(region.situation, region)
+    return nbytes(held.device_bytes - held.pool_bytes if held else sum(entry.nbytes for entry in region.entries))
 
 
 def _sources(owner: Engine) -> tuple[tuple[str, str], ...]:

@@ -14,7 +14,8 @@ def held_text(region: RegionEvidence, graph_bytes: int) -> str:
     if memory is None:
         return amount(graph_bytes) if graph_bytes else ""
     alone = f"about {amount(memory.per_graph_bytes)}, an estimate, if they shared workspace only"
-    return f"{amount(memory.device_bytes)} on the device and {amount(memory.host_bytes)} on the host ({alone})"
+    pool = f", {amount(memory.pool_bytes)} of it in the pool of all graphs," if memory.pool_bytes else ""
+    return f"{amount(memory.device_bytes)} on the device{pool} and {amount(memory.host_bytes)} on the host ({alone})"
 
 
 def held_evidence(region: RegionEvidence) -> tuple[tuple[str, object], ...]:

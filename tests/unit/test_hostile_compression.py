@@ -6,6 +6,7 @@ import contextlib
 import sys
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -417,3 +418,27 @@ def test_after_the_persons_code_ran_out_of_memory_every_region_says_why_it_stays
         other(torch.full((32,), float(turn)))
     refused = region_of(other).refused
     assert refused is not None and refused.why == "the device ran out of memory beside graphs; no more are captured"
+
+
+def test_an_executable_that_did_wrong_in_a_trial_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that accepted an update and did something else may do so again."""
+    world = Graphed().warm()
+    world.call(4, times=6)
+    lying: list[TapeExecutable] = []
+    update, update_nodes = TapeExecutable.update_from, TapeExecutable.update_nodes
+
+    def accept(executable: TapeExecutable, graph: UpdatableTapeGraph) -> bool:
+        done = update(executable, graph)
+        assert executable._program is not None
+        executable._program = replace(executable._program, steps=executable._program.steps[:1])
+        lying.append(executable)
+        return done
+
+    def write(executable: TapeExecutable, changes: Any, attachment: object) -> bool:
+        return executable in lying or update_nodes(executable, changes, attachment)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TapeExecutable, "update_from", accept)
+        patch.setattr(TapeExecutable, "update_nodes", write)
+        world.call(5, 4, times=8)
+        assert len(lying) == 1 and world.store.account().classes == 2

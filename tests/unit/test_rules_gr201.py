@@ -57,8 +57,8 @@ def test_graphs_that_share_say_what_they_hold_and_what_sharing_spares() -> None:
     counted = shapes(*LENGTHS, captured=True, capture_ms=40.0, graph_bytes=2**20)
     (finding,) = gr201.check(cell(region(outcome="replayed", calls=7, replays=7, shapes=counted, graph_memory=memory)))
     assert finding.message.endswith(
-        "capturing all took 280 ms and holds 4 MB on the device and 2 KB on the host "
-        "(about 90 MB, an estimate, if they shared workspace only)"
+        "capturing all took 280 ms and holds 4 MB on the device, 2 MB of it in the pool of all graphs, "
+        "and 2 KB on the host (about 90 MB, an estimate, if they shared workspace only)"
     )
     assert dict(finding.evidence)["graph_memory"] == memory.to_dict()
 

@@ -108,8 +108,10 @@ def _joins(
             attempt.certain = True
             return False
         # A second time from the record: that is how later switches write it.
-        accepted = update_nodes(residents, loaded, member, record) and verify(loaded.executable.replay)
-        attempt.certain = True
+        written = update_nodes(residents, loaded, member, record)
+        accepted = written and verify(loaded.executable.replay)
+        # One that took an update and did something else may do so again.
+        attempt.certain = accepted or not written
     if accepted:
         loaded.touched = record.changed
         residents.load(loaded, member)
