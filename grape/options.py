@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import UsageError
 
-__all__ = ["OPTIONS", "Option", "Options", "parse_bytes", "parse_options"]
+__all__ = ["OPTIONS", "Option", "Options", "budget_bytes", "parse_bytes", "parse_options"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,15 @@ def parse_bytes(text: str) -> int:
     if match is None or unit is None:
         raise UsageError(f"'{text}' is not a size; write for example 512MB or 2GB")
     return int(float(match.group(1)) * unit)
+
+
+def budget_bytes(budget: Any) -> int | None:
+    """A memory budget as bytes: a number of them, text such as ``"2GB"``, or None. Raises `UsageError`."""
+    if isinstance(budget, str):
+        return parse_bytes(budget)
+    if budget is None or (type(budget) is int and budget >= 0):
+        return budget
+    raise UsageError(f"'{budget}' is not a size; give a number of bytes, or text such as 2GB")
 
 
 def _convert(option: Option, text: str) -> Any:

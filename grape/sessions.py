@@ -18,7 +18,7 @@ from typing import Any
 from .advisor import advise, predict
 from .errors import UsageError
 from .model import CellEvidence, MachineCosts, MemoryCurve, RegionEvidence, Trace
-from .options import Options
+from .options import Options, budget_bytes
 from .render import Report, build_report
 
 __all__ = ["Cell", "Engine", "Session", "close_engine", "engine", "last_report", "preload", "session"]
@@ -84,7 +84,7 @@ class Engine:
         from .render import graph_stores
         from .runtime import account
 
-        held = account(self.situation)
+        held = self.interceptor.undisturbed(lambda: account(self.situation))
         if held is not None:
             return ["memory: " + line for line in graph_stores(held)]
         stores = self.situation.backend.memory()
@@ -112,8 +112,7 @@ class Engine:
         return self._take_back([r for r in self._applied() if (r.at.file, r.at.line) == (file, line)])
 
     def _take_back(self, chosen: list[Any]) -> str:
-        for region in chosen:
-            region.release()
+        self.interceptor.undisturbed(lambda: [region.release() for region in chosen])
         if self.session is None:
             self.settle()
         if not chosen:
@@ -244,7 +243,7 @@ class Session:
         situation.run += 1
         for region in owner.interceptor.regions:
             region.begin_run()
-        enforce_budget(situation)
+        owner.interceptor.undisturbed(lambda: enforce_budget(situation))
         owner.interceptor.install()
         owner.adopt(self.namespace)
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
@@ -327,7 +326,7 @@ class Session:
             cuda=torch.cuda.is_available(),
             profile_only=self.options.profile,
             sources=_sources(owner),
-            graph_memory=account(owner.situation),
+            graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
         )
 
 
@@ -391,14 +390,16 @@ def _distinct(regions: list[RegionEvidence]) -> tuple[RegionEvidence, ...]:
 def session(options: Options | None = None, **settings: Any) -> Iterator[Session]:
     """Do for a `with` block what `%%grape` does for a cell; what it yields has the `.report`, as has `grape.last`.
 
-    `settings` are fields of `Options` (``session(profile=True)``). Functions of the calling module and modules called
-    in the block are candidates. Raises `UsageError` for unknown settings or a session inside a session. An exception
-    of the block propagates; what was observed until then is still reported.
+    `settings` are fields of `Options` (``session(profile=True)``); a memory budget may be text. Functions of the
+    calling module and modules called in the block are candidates. Raises `UsageError` for unknown settings, a budget
+    that is no size, or a session inside a session. An exception of the block propagates; what was observed until then
+    is still reported.
     """
     try:
         chosen = replace(options or Options(), **settings)
     except TypeError as error:
         raise UsageError(f"unknown setting: {error}") from None
+    chosen = replace(chosen, memory_budget=budget_bytes(chosen.memory_budget))
     frame = inspect.currentframe()
     caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
     filename = caller.f_code.co_filename if caller is not None else "?"

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import UsageError
 from ..model import Position, RegionEvidence
-from ..options import parse_bytes
+from ..options import budget_bytes
 from ..tracing import PositionFinder, Tracer
 from .alias import Predictor
 from .backends.cuda import CudaBackend
@@ -160,9 +160,7 @@ def graph(
     where not one fits the calls run eagerly. Raises `UsageError` for something that is not callable, a device that is
     not supported, or a budget that is no size.
     """
-    budget = parse_bytes(memory_budget) if isinstance(memory_budget, str) else memory_budget
-    if budget is not None and (type(budget) is not int or budget < 0):
-        raise UsageError(f"'{budget}' is not a size; give a number of bytes, or text such as 2GB")
+    budget = budget_bytes(memory_budget)
     if function is None:
         return lambda wrapped: graph(wrapped, device=device, tolerance=tolerance, memory_budget=budget)
     backend = make_backend(torch.device(device)) if device is not None else None

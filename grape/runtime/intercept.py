@@ -13,7 +13,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,6 +28,8 @@ from .predication.early_stop import set_stepper
 from .region import Region, Situation
 from .slots import watch_streams
 from .trampoline import Trampoline, prune_traceback
+
+T = TypeVar("T")
 
 __all__ = ["Interceptor", "candidates", "compiles", "last_line"]
 
@@ -251,8 +253,22 @@ class Interceptor:
             self._release_dead()
 
     def _release_dead(self) -> None:
-        while self._dead:
-            self._dead.pop().release()
+        free, self._floor = self._floor, False  # one that dies meanwhile waits its turn
+        try:
+            while self._dead:
+                self._dead.pop().release()
+        finally:
+            self._floor = free
+
+    def undisturbed(self, body: Callable[[], T]) -> T:
+        """Run `body` while no region is released because its module died: it looks through what regions hold."""
+        free, self._floor = self._floor, False
+        try:
+            return body()
+        finally:
+            self._floor = free
+            if free and self._dead:
+                self._release_dead()
 
     def _region_of(self, module: torch.nn.Module) -> Region:
         original = self._original

@@ -46,6 +46,8 @@ def apply_budget(situation: Situation) -> None:
 def enforce_budget(situation: Situation) -> None:
     """As `apply_budget`; regions for which not one executable fits any more give all that they hold."""
     store = situation.executables
+    if situation.memory_budget is not None:
+        _give_pool_back(situation)  # an undo keeps it
     apply_budget(situation)
     if store is None or store.limits.nbytes is None:
         return

@@ -19,7 +19,9 @@ from grape.runtime import GraphedFunction, Region, account
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.backends.tape_executable import TapeExecutable, UpdatableTapeGraph
 from grape.runtime.compression import Limits
+from grape.runtime.compression.residents import Residents
 from grape.runtime.memory import enforce_budget, why_no_room
+from grape.sessions import engine
 from tests.property.programs import eager_to_graph
 from tests.unit.test_shared_executables import NODE_BYTES, Graphed, work
 
@@ -314,6 +316,16 @@ def test_an_interrupt_at_any_line_of_the_store(action: Callable[[Graphed], None]
 def test_a_budget_that_is_no_number_of_bytes(budget: Any) -> None:
     with pytest.raises(UsageError, match="is not a size"):
         grape.graph(work, memory_budget=budget)
+    with pytest.raises(UsageError, match="is not a size"), grape.session(memory_budget=budget):
+        pass
+
+
+def test_the_budget_of_a_session_may_be_text() -> None:
+    try:
+        with grape.session(memory_budget="2KB"):
+            assert engine().situation.memory_budget == 2048
+    finally:
+        engine().close()
 
 
 def test_a_shape_without_room_is_tried_again_with_a_larger_budget() -> None:
@@ -442,3 +454,48 @@ def test_an_executable_that_did_wrong_in_a_trial_is_not_used_again(monkeypatch: 
         patch.setattr(TapeExecutable, "update_nodes", write)
         world.call(5, 4, times=8)
         assert len(lying) == 1 and world.store.account().classes == 2
+
+
+def test_a_pool_without_graphs_does_not_count_against_the_next_cells_budget() -> None:
+    world = Graphed()
+    world.call(90_000, times=8)
+    world.region.release()
+    world.region.situation.memory_budget = 100 << 10
+    world.region.begin_run()
+    enforce_budget(world.region.situation)
+    world.call(4, times=8)
+    assert world.region.refused is None and world.region.replays > 0
+
+
+@pytest.mark.parametrize("look", ["undo", "session"])
+def test_a_module_that_dies_while_memory_is_counted(monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+    """As in a garbage collection that comes just then."""
+    parts = torch.nn.Linear, torch.nn.Tanh, torch.nn.Linear, torch.nn.Softsign
+    models = [
+        torch.nn.Sequential(*(part(4, 4) if part is torch.nn.Linear else part() for part in parts)) for _ in "123"
+    ]
+    with grape.session():
+        for turn in range(36):
+            models[turn % 3](torch.full((2, 4), float(turn)))
+    store = engine().situation.executables
+    assert store is not None and len(store) >= 3
+    residents = store._residents
+
+    def dying(method: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            models.clear()
+            return method(*args, **kwargs)
+
+        return called
+
+    monkeypatch.setattr(Residents, "benefit_ns", dying(Residents.benefit_ns))
+    monkeypatch.setattr(Residents, "drop", dying(Residents.drop))
+    try:
+        if look == "session":
+            with grape.session(memory_budget=1 << 10):
+                pass
+        else:
+            engine().undo()
+        assert not models and not len(store) and not residents.all
+    finally:
+        engine().close()
