@@ -119,7 +119,8 @@ def why_over_budget(situation: Situation) -> str:
 def _size(nbytes: int) -> str:
     """In the largest unit of which it is one, as an option would give it: ``1.5 GB``."""
     unit, size = next(((unit, size) for unit, size in _UNITS if nbytes >= size), ("B", 1))
-    return f"{nbytes / size:.4g} {unit}"
+    value = nbytes / size
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
 
 def starve(region: Region, why: str, *, retry_above: int) -> None:
