@@ -11,7 +11,7 @@ from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry, identities
-from .memory import apply_budget, budget_without_room, enforce_budget, starve, why_no_room
+from .memory import apply_budget, beside, budget_without_room, enforce_budget, starve, why_no_room
 from .mentions import blamed
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
@@ -95,8 +95,10 @@ class Captures:
         return decision.action == "capture"
 
     def _held(self) -> int:
-        """Bytes of executables and placeholders."""
-        return sum(entry.nbytes for entry in self._region.entries) + self._region.situation.store.nbytes
+        """Bytes of executables, placeholders and pool, of all regions."""
+        situation = self._region.situation
+        entries = [entry for region in list(situation.regions) for entry in region.entries]
+        return sum(entry.nbytes for entry in entries) + beside(situation)
 
     def _budget_spent(self) -> bool:
         """Where graphs share no executables, nothing can be evicted, and nothing more is captured."""

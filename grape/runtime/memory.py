@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "account",
     "apply_budget",
+    "beside",
     "budget_without_room",
     "enforce_budget",
     "give_way",
@@ -37,7 +38,7 @@ def apply_budget(situation: Situation) -> None:
     if store is None:
         return
     budget = situation.memory_budget
-    nbytes = None if budget is None else budget - _beside(situation)
+    nbytes = None if budget is None else budget - beside(situation)
     if budget is not None or store.limits.nbytes is not None:
         store.limits = replace(store.limits, nbytes=nbytes)
         store.apply_limits()
@@ -59,7 +60,7 @@ def enforce_budget(situation: Situation) -> None:
             apply_budget(situation)
 
 
-def _beside(situation: Situation) -> int:
+def beside(situation: Situation) -> int:
     """Bytes of pool and slots."""
     return situation.backend.memory().pool_bytes + situation.store.nbytes
 
@@ -111,7 +112,7 @@ def _device_full(situation: Situation) -> bool:
 def why_over_budget(situation: Situation) -> str:
     """As `why_no_room`, where it is for the budget."""
     return (
-        f"placeholders and workspace of graphs take {_size(_beside(situation))}, and beside them no executable fits "
+        f"placeholders and workspace of graphs take {_size(beside(situation))}, and beside them no executable fits "
         f"into the memory budget of {_size(situation.memory_budget or 0)}"
     )
 

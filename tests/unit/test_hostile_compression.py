@@ -499,3 +499,17 @@ def test_a_module_that_dies_while_memory_is_counted(monkeypatch: pytest.MonkeyPa
         assert not models and not len(store) and not residents.all
     finally:
         engine().close()
+
+
+def test_without_sharing_a_budget_counts_the_pool_and_other_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TapeBackend, "updatable", False)
+    first = Graphed()
+    first.call(9000, times=8)
+    situation = first.region.situation
+    assert situation.executables is None and first.region.entries
+    situation.memory_budget = situation.backend.memory().pool_bytes + situation.store.nbytes
+    second = Shared(lambda x: torch.tanh(x * 3).exp() + 1, first.region)
+    for turn in range(12):
+        second(torch.full((4,), float(turn)))
+    (shape,) = region_of(second).shapes.values()
+    assert not shape.entries and shape.decision is not None and "the memory budget" in shape.decision.why
