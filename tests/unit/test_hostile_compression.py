@@ -513,3 +513,5 @@ def test_without_sharing_a_budget_counts_the_pool_and_other_regions(monkeypatch:
         second(torch.full((4,), float(turn)))
     (shape,) = region_of(second).shapes.values()
     assert not shape.entries and shape.decision is not None and "the memory budget" in shape.decision.why
+    second.release()
+    first.graphed.release()
