@@ -76,7 +76,7 @@ def _function_code(
 
 def _definition(arguments: Sequence[str], body: Sequence[ast.stmt], at: ast.stmt) -> ast.stmt:
     parameters = ast.arguments([], [ast.arg(name) for name in arguments], None, [], [], None, [])
-    function = ast.FunctionDef("run", parameters, list(body), [])
+    function = ast.FunctionDef("<run>", parameters, list(body), [])  # no name that the statements could mean
     if hasattr(function, "type_params"):
         function.type_params = []
     return ast.copy_location(function, at)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import types
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import ExitStack
@@ -451,6 +452,8 @@ class _Capture:
         """Nothing may refer to the autograd graph of the eager run any more, nor to gradients that it dropped."""
         given = {id(leaf) for leaf in self.layout.leaves}
         self.sealed = [leaf for leaf in self.eager_after.leaves if leaf.grad_fn is not None and id(leaf) not in given]
+        if any(leaf.retains_grad for leaf in self.sealed):
+            raise _Stop(Refused(code="GR405", why="a result retains its gradient, which a replay would not give it"))
         for leaf in self.sealed:
             seal(leaf)
         refused = self.gradients.prepare()
@@ -523,7 +526,12 @@ class _Capture:
             self.compare_structure(leaving)
             self.end_graphs(leaving)
             recipe = write_recipe(
-                leaving, entering, dict(enumerate(entering.containers)), self.classifier(), self.consumed
+                leaving,
+                entering,
+                dict(enumerate(entering.containers)),
+                self.classifier(),
+                self.found_outside(leaving),
+                self.consumed,
             )
         except Diverged as diverged:
             graph.release()
@@ -554,6 +562,19 @@ class _Capture:
             mine, theirs = next(((a, b) for a, b in pairs if a != b), (len(leaving.key), len(self.eager_after.key)))
             why = f"the result differs between two runs of the same call: {theirs} and {mine}"
             raise _Stop(Refused(code="GR404", why=why[:300]))
+
+    def found_outside(self, leaving: Layout) -> dict[int, Any]:
+        """Containers in the result that the call did not make: the eager run gave the very same objects."""
+        attributes = {id(vars(container)) for container in leaving.containers if hasattr(container, "__dict__")}
+        found = {}
+        for number, (mine, eager) in enumerate(zip(leaving.containers, self.eager_after.containers, strict=True)):
+            if mine is not eager or isinstance(mine, (tuple, types.MethodType)) or id(mine) in attributes:
+                continue
+            if not self.guards.reaches(mine):
+                why = f"it returns a {type(mine).__name__} that it did not make and Grape cannot find"
+                raise _Stop(Refused(code="GR404", why=why))
+            found[number] = mine
+        return found
 
     def classifier(self) -> Callable[[torch.Tensor], Any]:
         """Where a tensor of the result comes from; see `Recipe.origin`."""

@@ -143,7 +143,11 @@ class GuardSet:
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that was found itself, not through another view of its memory."""
-        return self._seen.get(id(tensor)) is tensor
+        return self.reaches(tensor)
+
+    def reaches(self, value: object) -> bool:
+        """Whether this very object was found, so that what it holds is guarded."""
+        return self._seen.get(id(value)) is value
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Name and tensor of all that were found and may have a gradient."""

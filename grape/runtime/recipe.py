@@ -2,7 +2,7 @@
 
 The recipe is written once, from the capture: each tensor in the result is an argument itself, a view of one, a tensor
 that the region reads from outside, or an output of the graph. Containers that came in are given back, with the items
-that the call changed; containers that the call made are made anew.
+that the call changed, and so are containers from outside; containers that the call made are made anew.
 """
 
 from __future__ import annotations
@@ -60,13 +60,15 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`origin[i]` says what the i-th leaf of the result is: an int (argument), an `ArgumentView`, an `Outside`, or
-    None (the next output of the graph). `root` is the result's node. `consumed` are the leaves that eager gives back
-    with an autograd graph that a `backward` inside the region has consumed, with the name of its last node."""
+    None (the next output of the graph). `root` is the result's node. `outside` are the containers that the region
+    found outside, by number. `consumed` are the leaves that eager gives back with an autograd graph that a `backward`
+    inside the region has consumed, with the name of its last node."""
 
     root: Any
     origin: tuple[Any, ...]
     changes: tuple[Change, ...]
     existing: Mapping[int, int]
+    outside: Mapping[int, Any] = field(default_factory=dict)
     consumed: Mapping[int, str] = field(default_factory=dict)
 
     def serve(
@@ -96,6 +98,7 @@ class _Builder:
     def __init__(self, recipe: Recipe, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> None:
         self.leaves = leaves
         self.made: dict[int, Any] = {number: containers[index] for number, index in recipe.existing.items()}
+        self.made.update(recipe.outside)
 
     def build(self, node: Any) -> Any:
         if isinstance(node, int):
@@ -151,13 +154,14 @@ def write_recipe(
     before: Layout,
     containers: Mapping[int, Any],
     classify: Callable[[torch.Tensor], Any],
+    outside: Mapping[int, Any] = MappingProxyType({}),
     consumed: Mapping[int, str] = MappingProxyType({}),
 ) -> Recipe:
     """The recipe of a capture.
 
     `after` is the layout of (result, args, kwargs) once the capture ran, `before` that of (args, kwargs) as they went
     in, `containers` the capture's own argument containers by their number in `before`, `classify` tells where a
-    tensor comes from.
+    tensor comes from, `outside` has the containers of `after` that the call did not make, by number.
     """
     identities = {id(container): number for number, container in containers.items()}
     existing = {
@@ -178,6 +182,7 @@ def write_recipe(
         origin=tuple(classify(leaf) for leaf in after.leaves),
         changes=tuple(changes),
         existing=existing,
+        outside=outside,
         consumed=consumed,
     )
 

@@ -293,3 +293,36 @@ def test_own_failure_never_breaks_the_loop(shell: Shell, broken: str, monkeypatc
     monkeypatch.setattr(broken, fail)
     shell.run(source)
     assert all(one.equal(other) for one, other in zip(shell.space["log"], plain.space["log"], strict=True))
+
+
+def test_a_function_named_as_runs_were(shell: Shell) -> None:
+    plain = Shell()
+    source = (
+        "def run(x):\n    return torch.tanh(x) * 2\n"
+        "for i in range(30):\n    y = run(x) + 1\n    x = y * 0.1\n"
+        "def rolled(x):\n    for i in range(30):\n        run = torch.tanh(x @ w)\n        x = run * 0.5\n"
+        "    return run\n"
+        "log.append(rolled(x)); log.append(x)\n"
+    )
+    plain.run(source, grape=False)
+    shell.run(source)
+    assert all(one.equal(other) for one, other in zip(shell.space["log"], plain.space["log"], strict=True))
+    assert told()[0] == ("loop at line 3", 4, 5, None, True)
+
+
+def test_what_a_name_stands_for_outside_stays_the_same_object(shell: Shell) -> None:
+    shell.run(
+        "table = {'seen': []}\n"
+        "for i in range(30):\n    pair = (torch.tanh(x) * 2, table)\n    x = pair[0] * 0.1\n"
+        "    pair[1]['seen'].append(i)\n"
+    )
+    assert shell.space["table"]["seen"] == list(range(30))
+
+
+def test_a_result_that_retains_its_gradient(shell: Shell) -> None:
+    shell.run(
+        "for i in range(30):\n    leaf = x.clone().requires_grad_(True)\n    inner = torch.tanh(leaf) * 2\n"
+        "    inner.retain_grad()\n    (inner * inner).sum().backward()\n    x = inner.grad * 0.1\n"
+        "    log.append((inner.grad * 0.1).equal(x) and inner.retains_grad)\n"
+    )
+    assert shell.space["log"] == [True] * 30

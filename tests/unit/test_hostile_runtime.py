@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import ctypes
+import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -395,3 +396,27 @@ def test_an_interrupt_while_the_tracer_is_set_up_leaves_no_mode(step: str, monke
     served = GraphedFunction(work, backend=TapeBackend(poison=True), tolerance=0.0)
     with pytest.raises(KeyboardInterrupt), torch.no_grad():
         served(torch.ones(3, 4), torch.ones(4, 4))
+
+
+def _table(name: str) -> Callable[[], dict[str, list[int]]]:
+    table: dict[str, list[int]] = {"calls": []}
+    if name == "reached":
+        return lambda: table
+    return functools.cache(lambda: {"calls": []})  # what a cache holds is out of sight
+
+
+@pytest.mark.parametrize("name", ["reached", "hidden"])
+def test_a_container_from_outside_is_returned_itself(name: str) -> None:
+    table = _table(name)
+    w = torch.randn(4, 4)
+
+    def pair(x: torch.Tensor) -> Any:
+        y = torch.tanh(x @ w)
+        return y * 2, {"made": y.sum(), "found": table()}
+
+    graphed = GraphedFunction(pair, backend=TapeBackend(poison=True), tolerance=0.0)
+    with torch.no_grad(), eager_to_graph():
+        for _ in range(20):
+            assert graphed(torch.randn(3, 4))[1]["found"] is table()
+    evidence = graphed.evidence()
+    assert evidence is not None and bool(evidence.replays) == (name == "reached")

@@ -89,11 +89,11 @@ def _named(name: str) -> Any:
 def seal(tensor: torch.Tensor, name: str | None = None) -> None:
     """Give `tensor` a consumed graph in the place of its own, whose nodes nothing keeps alive then.
 
-    `name` is that of the graph's last node, by default of the tensor's own. A view keeps its graph: torch cannot take
-    it away.
+    `name` is that of the graph's last node, by default of the tensor's own. A view keeps its graph, and so does what
+    was told to retain its gradient: torch cannot take it away.
     """
     if tensor.grad_fn is not None:
-        if tensor._is_view():
+        if tensor._is_view() or tensor.retains_grad:
             return
         name = name or type(tensor.grad_fn).__name__
         tensor.detach_()
