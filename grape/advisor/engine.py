@@ -138,4 +138,5 @@ def _order(
 
 
 def _executions(finding: Finding) -> int:
-    return int(dict(finding.evidence).get("executions", 1))
+    evidence = dict(finding.evidence)
+    return int(evidence.get("executions", evidence.get("executions_at_least", 1)))

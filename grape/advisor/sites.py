@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..model import DECISION, CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Trace
 from .cost import idle_ms, sync_gap_ms
 from .source import cell_source
-from .words import library
+from .words import library, times
 
 __all__ = ["BRANCHES", "Site", "op_sites", "sync_saving_ms", "sync_sites"]
 
@@ -21,8 +21,9 @@ _SYNCS = frozenset({"host-read", "transfer-out", "dynamic"})
 class Site:
     """One line that ran operators of one name, over all traced calls of a region (or in the cell outside of regions).
 
-    `executions` counts them over `traces` calls; `wait_ns` is the CPU's waiting over all executions. `op` is the first
-    of the operators, None for a wait without one (`torch.cuda.synchronize()`).
+    `executions` counts them over `traces` calls, of which not all was recorded where it is `cut`; `wait_ns` is the
+    CPU's waiting over all executions. `op` is the first of the operators, None for a wait without one
+    (`torch.cuda.synchronize()`).
     """
 
     region: RegionEvidence | None
@@ -36,6 +37,7 @@ class Site:
     values: tuple[object, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     nbytes: int = 0
+    cut: bool = False
 
     @property
     def at(self) -> Position | None:
@@ -55,6 +57,18 @@ class Site:
     def per_call(self) -> float:
         """Executions per call of the region; 1 outside of regions, where each execution is counted by itself."""
         return self.executions / self.traces if self.region is not None else 1.0
+
+    @property
+    def how_often(self) -> str:
+        """Per call of the region; outside of regions the number of executions, where it is known."""
+        if self.region is not None:
+            return times(self.per_call)
+        return "at each execution" if self.cut else f"at each of {self.executions} executions"
+
+    @property
+    def counted(self) -> tuple[str, int]:
+        """For a finding's evidence: how many executions there were, or were seen."""
+        return ("executions_at_least" if self.cut and self.region is None else "executions", self.executions)
 
     @property
     def wait_ms(self) -> float:
@@ -78,7 +92,7 @@ def op_sites(
     for region, trace in _traces(evidence):
         for op in trace.ops:
             if wanted(op, trace, region) and not _stays_on_the_cpu(evidence, op):
-                _gather(gathered, region, op, None)
+                _gather(gathered, region, trace, op, None)
     return _hot(evidence, gathered)
 
 
@@ -91,10 +105,10 @@ def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
             if op.kind in _SYNCS and _stays_on_the_cpu(evidence, op):
                 reads.pop(op.ordinal, None)
             elif op.kind in _SYNCS:
-                _gather(gathered, region, op, reads.pop(op.ordinal, None))
+                _gather(gathered, region, trace, op, reads.pop(op.ordinal, None))
         for read in reads.values():
             if read.construct != DECISION:  # a graph has none of them, and rewritten code has its finding behind it
-                _gather(gathered, region, None, read)
+                _gather(gathered, region, trace, None, read)
     return _hot(evidence, gathered)
 
 
@@ -129,7 +143,11 @@ def _traces(evidence: CellEvidence) -> Iterator[tuple[RegionEvidence | None, Tra
 
 
 def _gather(
-    sites: dict[object, Site], region: RegionEvidence | None, op: OpRecord | None, read: HostRead | None
+    sites: dict[object, Site],
+    region: RegionEvidence | None,
+    trace: Trace,
+    op: OpRecord | None,
+    read: HostRead | None,
 ) -> None:
     user = op.user if op else None
     user = user or (read.position if read else None)
@@ -143,6 +161,7 @@ def _gather(
         construct=construct,
         op=op,
         traces=len(region.traces) if region else 1,
+        cut=trace.cut,
     )
     moved = op.outputs[0] if op and op.outputs else None
     sites[key] = replace(

@@ -107,7 +107,10 @@ class HostRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """All operators of one call, in order. `external` are storages that were read but neither passed in nor made."""
+    """All operators of one call, in order. `external` are storages that were read but neither passed in nor made.
+
+    `cut`: there were more operators, past the limit of what is recorded.
+    """
 
     ops: tuple[OpRecord, ...]
     host_reads: tuple[HostRead, ...] = ()
@@ -115,6 +118,7 @@ class Trace:
     external_storages: tuple[int, ...] = ()
     needs_grad: bool = False
     wall_ns: int = 0
+    cut: bool = False
 
     def signature(self) -> tuple[Any, ...]:
         """Equal for two calls that issued the same operators on the same storages with the same scalars."""

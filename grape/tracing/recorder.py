@@ -357,6 +357,7 @@ class Recorder:
                 external_storages=external,
                 needs_grad=self._needs_grad,
                 wall_ns=wall_ns,
+                cut=self.overflowed,
             ),
             functions=tuple(self._functions),
             storages=tuple(self._references),

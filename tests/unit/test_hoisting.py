@@ -18,6 +18,7 @@ import torch._dynamo  # imported by the first dispatch mode in some versions; it
 from grape.hoisting.loop import Loop
 from grape.hoisting.run import Run
 from grape.options import Options
+from grape.render import Report
 from grape.runtime import Region
 from grape.sessions import Cell, Session, close_engine, engine
 
@@ -42,6 +43,7 @@ class Shell:
 
     def __init__(self) -> None:
         self.space: dict[str, Any] = {"__name__": "__main__"}
+        self.report: Report | None = None
         exec(SETUP, self.space)
 
     def run(self, source: str, *, grape: bool = True) -> None:
@@ -58,9 +60,11 @@ class Shell:
                     session.statement_boundary()
                     code = engine().hoister.compile(tree, file, "exec", 0, self.space) or code
                 exec(code, self.space)
-        finally:
-            if grape:
-                session.abandon()
+        except BaseException:
+            session.abandon()
+            raise
+        if grape:
+            self.report = session.close(None)
 
 
 @pytest.fixture
@@ -326,3 +330,14 @@ def test_a_result_that_retains_its_gradient(shell: Shell) -> None:
         "    log.append((inner.grad * 0.1).equal(x) and inner.retains_grad)\n"
     )
     assert shell.space["log"] == [True] * 30
+
+
+def test_a_count_of_executions_is_true_or_not_claimed(shell: Shell) -> None:
+    body = "    y = torch.tanh(x @ w)\n    log.append(y.mean().item())\n    x = net(y) * 0.5 + x\n"
+    for count, said in ((96, "at each of 96 executions"), (300, "at each execution")):
+        shell.run(f"log.clear()\nfor i in range({count}):\n{body}")
+        report = shell.report
+        assert report is not None
+        (found,) = [finding for finding in report.findings if finding.code == "GR101"]
+        assert found.message == f"`y.mean().item()` would make the CPU wait for a GPU {said}"
+        assert ("executions" in dict(found.evidence)) == (count == 96)

@@ -16,7 +16,7 @@ from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
 from ..static import Placed, find_in_sources
-from ..words import milliseconds, operator_name, times, via
+from ..words import milliseconds, operator_name, via
 
 CODE = "GR101"
 
@@ -52,7 +52,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     saving = sync_saving_ms(evidence, site, sites)
     gap = sync_gap_ms(site.region.before) if site.region else None
     verb = "makes the CPU wait for the GPU" if evidence.cuda else "would make the CPU wait for a GPU"
-    how_often = times(site.per_call) if site.region else f"at each of {site.executions} executions"
+    how_often = site.how_often
     cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     severity = severity_in(site.region, CODE)
     return Finding(
@@ -63,7 +63,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
         region=site.region.name if site.region else None,
         evidence=(
             ("syncs_per_call", site.per_call),
-            ("executions", site.executions),
+            site.counted,
             *site.in_library,
             ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
             ("gap_ms_per_call", gap if evidence.cuda else None),

@@ -15,7 +15,7 @@ from ..cost import H200, MachineCosts
 from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
-from ..words import milliseconds, times, via, waits
+from ..words import milliseconds, via, waits
 
 CODE = "GR102"
 
@@ -42,10 +42,10 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     construct = site.construct or "if"
     test = cell_source(evidence).condition(site.inner or site.user, construct)
     known = [bool(value) for value in site.values if value is not None]
-    ways = f", true {sum(known)} of {len(known)} times" if known else ""
+    ways = f", true {sum(known)} of {len(known)} times{' seen' if site.cut else ''}" if known else ""
     statement = _statement(construct, test)
     cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
-    rate = f"{times(site.per_call)}" if site.region else f"at each of {site.executions} executions"
+    rate = site.how_often
     severity = severity_in(site.region, CODE)
     return Finding(
         code=CODE,
@@ -57,7 +57,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
             ("construct", construct),
             ("condition", test),
             ("syncs_per_call", site.per_call),
-            ("executions", site.executions),
+            site.counted,
             *site.in_library,
             ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
             ("taken", sum(known)),

@@ -15,7 +15,7 @@ from ..cost import H200, MachineCosts
 from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import Site, sync_saving_ms, sync_sites
 from ..source import cell_source
-from ..words import milliseconds, operator_name, shape_text, times, via, waits
+from ..words import milliseconds, operator_name, shape_text, via, waits
 
 CODE = "GR103"
 
@@ -52,7 +52,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     written = source.subscript(spot) if ".index" in site.op.name else source.call(spot, _CALLS)
     sizes = tuple(dict.fromkeys(site.shapes))
     seen = f", shapes {', '.join(shape_text(s) for s in sizes[:3])}" if len(sizes) > 1 else ""
-    rate = times(site.per_call) if site.region else f"at each of {site.executions} executions"
+    rate = site.how_often
     cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     subject = f"`{written}`" if written else operator_name(site.op)
     severity = severity_in(site.region, CODE)
@@ -66,7 +66,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
         evidence=(
             ("operator", site.op.name),
             ("syncs_per_call", site.per_call),
-            ("executions", site.executions),
+            site.counted,
             *site.in_library,
             ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
             ("output_shapes", tuple(shape_text(size) for size in sizes[:5])),

@@ -103,18 +103,19 @@ def _of_loops(evidence: CellEvidence) -> Iterator[Finding]:
         if growth is None:
             continue
         name = cell_source(evidence).target(site.at)
+        sizes = f"from {growth.first} on" if site.cut else f"{growth.first} to {growth.last}"
         yield Finding(
             code=CODE,
             severity="costly",
-            message=f"dimension {growth.dim} of {f'`{name}`' if name else 'a concatenation'} grows by {growth.step} at "
-            f"each of {site.executions} executions, {growth.first} to {growth.last}{via(site.user, site.inner)}",
+            message=f"dimension {growth.dim} of {f'`{name}`' if name else 'a concatenation'} grows by {growth.step} "
+            f"{site.how_often}, {sizes}{via(site.user, site.inner)}",
             at=site.at,
             evidence=(
                 ("argument", name),
                 ("dimension", growth.dim),
                 ("step", growth.step),
                 ("sizes", (growth.first, growth.last)),
-                ("executions", site.executions),
+                site.counted,
             ),
             advice=_ADVICE.format(f"`{name}`" if name else "the state"),
         )

@@ -18,7 +18,7 @@ from ..refusals import with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
 from ..transfers import Origins, sources
-from ..words import amount, milliseconds, times, via
+from ..words import amount, milliseconds, via
 
 CODE = "GR302"
 
@@ -82,7 +82,7 @@ def _of_site(evidence: CellEvidence, site: Site, costs: MachineCosts) -> Finding
     timeline = site.region.before if site.region else evidence.timeline
     cost = transfer_ms(timeline, moved.nbytes, site.per_call, costs) if evidence.cuda else None
     written = cell_source(evidence).call(site.inner or site.user, _CALLS)
-    rate = times(site.per_call) if site.region else f"at each of {site.executions} executions"
+    rate = site.how_often
     price = f", {milliseconds(cost)}" if cost is not None else ""
     return Finding(
         code=CODE,
@@ -95,7 +95,7 @@ def _of_site(evidence: CellEvidence, site: Site, costs: MachineCosts) -> Finding
             ("bytes", moved.nbytes),
             ("shape", moved.shape),
             ("per_call", site.per_call),
-            ("executions", site.executions),
+            site.counted,
         ),
         predicted_ms_per_call=cost,
         advice=_UNPINNED.format("it"),

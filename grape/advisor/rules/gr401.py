@@ -17,7 +17,7 @@ from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
 from ..transfers import Origin, Origins, sources
-from ..words import amount, milliseconds, times, via
+from ..words import amount, milliseconds, via
 
 CODE = "GR401"
 
@@ -58,7 +58,7 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
     timeline = site.region.before if site.region else evidence.timeline
     cost = transfer_ms(timeline, nbytes, site.per_call, costs) if evidence.cuda else None
     written = cell_source(evidence).call(site.inner or site.user, _CALLS)
-    rate = times(site.per_call) if site.region else f"at each of {site.executions} executions"
+    rate = site.how_often
     price = f", {milliseconds(cost)}" if cost is not None else ""
     subject = f"`{written}`" if written else _WHAT[kind]
     verb = "is sent" if evidence.cuda else "would be sent"
@@ -75,7 +75,7 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
             ("operator", site.op.name),
             ("origin", kind),
             ("per_call", site.per_call),
-            ("executions", site.executions),
+            site.counted,
             ("bytes", nbytes),
             *site.in_library,
         ),
