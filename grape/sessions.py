@@ -308,7 +308,7 @@ class Session:
 
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
         if not outside.ops and self._traced_as in owner.traced:
-            outside = owner.traced[self._traced_as]
+            outside = replace(owner.traced[self._traced_as], cut=True)  # of this run nothing was counted
         elif error is None:
             owner.traced[self._traced_as] = outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]

@@ -341,3 +341,13 @@ def test_a_count_of_executions_is_true_or_not_claimed(shell: Shell) -> None:
         (found,) = [finding for finding in report.findings if finding.code == "GR101"]
         assert found.message == f"`y.mean().item()` would make the CPU wait for a GPU {said}"
         assert ("executions" in dict(found.evidence)) == (count == 96)
+
+
+def test_a_count_of_an_earlier_run_is_not_claimed(shell: Shell) -> None:
+    source = "for i in range(steps):\n    y = torch.tanh(x @ w)\n    log.append(y.mean().item())\n    x = net(y) + x\n"
+    for steps, said in ((20, "at each of 20 executions"), (40, "at each execution")):
+        shell.space["steps"] = steps
+        shell.run(source)
+        assert shell.report is not None
+        (found,) = [finding for finding in shell.report.findings if finding.code == "GR101"]
+        assert found.message.endswith(said)
