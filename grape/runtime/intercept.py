@@ -8,6 +8,7 @@ through; once it is refused, the candidates inside it get the floor.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import types
 import weakref
@@ -49,7 +50,7 @@ class Interceptor:
         """Where operators outside every region are recorded while a cell is observed."""
         self._name_of = name_of
         self._floor = True
-        self._thread = get_ident()
+        self._thread: int | None = get_ident()
         self._modules: weakref.WeakKeyDictionary[torch.nn.Module, Region] = weakref.WeakKeyDictionary()
         self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
         self._trampolines: dict[int, Trampoline] = {}
@@ -66,6 +67,7 @@ class Interceptor:
         self.hoisted: list[Region] = []
         """Statements of loops of a cell; who makes these regions calls them through `enter`."""
         situation.open_floor = self._open
+        _all.add(self)
 
     @property
     def _floor(self) -> bool:
@@ -351,6 +353,19 @@ class Interceptor:
     def _resume(self) -> None:
         if self.outside is not None and not self.outside.overflowed:
             self.situation.tracer.listen(self.outside)
+
+
+_all: weakref.WeakSet[Interceptor] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """A data loader's worker: its thread has the number of the one it comes from, but no device to replay on."""
+    for interceptor in _all:
+        interceptor._thread = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _same_binding(one: Trampoline, other: Trampoline) -> bool:

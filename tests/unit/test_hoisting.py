@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import os
 import pickle
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -351,3 +352,29 @@ def test_a_count_of_an_earlier_run_is_not_claimed(shell: Shell) -> None:
         assert shell.report is not None
         (found,) = [finding for finding in shell.report.findings if finding.code == "GR101"]
         assert found.message.endswith(said)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_forked_worker_runs_as_written(shell: Shell) -> None:
+    told: list[bytes] = []
+
+    def in_a_worker(work: Callable[[], Any]) -> None:
+        before = [(region.calls, region.replays) for region in regions()]
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            work()
+            same = [(region.calls, region.replays) for region in regions()] == before
+            os.write(writer, b"as written" if same else b"as regions")
+            os._exit(0)
+        os.waitpid(child, 0)
+        told.append(os.read(reader, 20))
+
+    shell.space["in_a_worker"] = in_a_worker
+    shell.run(
+        "def roll(x):\n    for i in range(60):\n        h = torch.tanh(x @ w)\n        x = h * 0.5 + x\n    return x\n"
+        "for k in range(4): roll(x)\n"
+        "in_a_worker(lambda: roll(x))\n"
+    )
+    assert any(region.replays for region in regions())
+    assert told == [b"as written"]
