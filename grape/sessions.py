@@ -17,7 +17,7 @@ from typing import Any
 
 from .advisor import advise, predict
 from .errors import UsageError
-from .model import CellEvidence, MachineCosts, MemoryCurve, RegionEvidence, Trace
+from .model import CellEvidence, MachineCosts, MemoryCurve, Position, RegionEvidence, Trace
 from .options import Options, budget_bytes
 from .render import Report, build_report
 
@@ -57,8 +57,8 @@ class Engine:
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
         self.session: Session | None = None
-        self.traced: dict[tuple[str, frozenset[CodeType]], Trace] = {}
-        """What ran outside of regions, by the source of the cell and the code of the functions that it could call."""
+        self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
+        """Name and trace of what ran outside of regions, by the cell's source and the code of functions it could call."""
         self.report: Report | None = None
 
     def status(self) -> str:
@@ -308,9 +308,10 @@ class Session:
 
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
         if not outside.ops and self._traced_as in owner.traced:
-            outside = replace(owner.traced[self._traced_as], cut=True)  # of this run nothing was counted
+            name, earlier = owner.traced[self._traced_as]
+            outside = replace(_renamed(earlier, name, self.cell.name), cut=True)  # of this run nothing was counted
         elif error is None:
-            owner.traced[self._traced_as] = outside
+            owner.traced[self._traced_as] = self.cell.name, outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]
         kept = [region.evidence() for region in _told(regions) if not owner.hoister.covers(region)]
         return CellEvidence(
@@ -361,6 +362,17 @@ def _sources(owner: Engine) -> tuple[tuple[str, str], ...]:
 def _trivial(region: Any) -> bool:
     """A callable without device work is no region worth a row."""
     return region.refused is not None and region.refused.code == "GR406" and not region.captures.durations_ms
+
+
+def _renamed(trace: Trace, old: str, new: str) -> Trace:
+    """The trace of a cell that has another name now that it runs again."""
+
+    def at(position: Position | None) -> Position | None:
+        return replace(position, file=new) if position is not None and position.file == old else position
+
+    ops = tuple([replace(op, user=at(op.user), inner=at(op.inner)) for op in trace.ops])
+    reads = tuple([replace(read, position=at(read.position)) for read in trace.host_reads])
+    return replace(trace, ops=ops, host_reads=reads)
 
 
 def _told(regions: list[Any]) -> Iterator[Any]:

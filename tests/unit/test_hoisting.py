@@ -47,9 +47,9 @@ class Shell:
         self.report: Report | None = None
         exec(SETUP, self.space)
 
-    def run(self, source: str, *, grape: bool = True) -> None:
+    def run(self, source: str, *, grape: bool = True, name: str = "In[7]") -> None:
         file = place(source, source)
-        cell = Cell(name="In[7]", source=source, filename=file)
+        cell = Cell(name=name, source=source, filename=file)
         session = Session(options=Options(), cell=cell, namespace=self.space)
         if grape:
             session.open()
@@ -344,14 +344,15 @@ def test_a_count_of_executions_is_true_or_not_claimed(shell: Shell) -> None:
         assert ("executions" in dict(found.evidence)) == (count == 96)
 
 
-def test_a_count_of_an_earlier_run_is_not_claimed(shell: Shell) -> None:
+def test_of_a_cell_that_runs_again_its_present_name_is_told_and_no_earlier_count(shell: Shell) -> None:
     source = "for i in range(steps):\n    y = torch.tanh(x @ w)\n    log.append(y.mean().item())\n    x = net(y) + x\n"
     for steps, said in ((20, "at each of 20 executions"), (40, "at each execution")):
         shell.space["steps"] = steps
-        shell.run(source)
+        shell.run(source, name=f"In[{steps}]")
         assert shell.report is not None
         (found,) = [finding for finding in shell.report.findings if finding.code == "GR101"]
-        assert found.message.endswith(said)
+        assert found.message == f"`y.mean().item()` would make the CPU wait for a GPU {said}"
+        assert found.at is not None and found.at.file == f"In[{steps}]"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
