@@ -58,7 +58,7 @@ class Engine:
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
         self.session: Session | None = None
         self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
-        """Name and trace of what ran outside of regions, by the cell's source and the code of functions it could call."""
+        """What ran outside of regions, under which cell's name, by its source and the code that it could call."""
         self.report: Report | None = None
 
     def status(self) -> str:
