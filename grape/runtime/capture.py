@@ -684,7 +684,8 @@ def _equal(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a call may not change of a tensor that it was given, but for the contents."""
-    return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, int(tensor.storage_offset()))
+    graded = tensor.is_leaf and tensor.grad is not None
+    return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, int(tensor.storage_offset()), graded)
 
 
 def _typed(tensor: torch.Tensor) -> torch.Tensor:

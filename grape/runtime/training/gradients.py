@@ -16,7 +16,7 @@ import torch
 
 from ...model import Refused
 from ..backends.protocol import Backend
-from .homes import SUPPORTED, Home, alone, home_of, vacant_home
+from .homes import SUPPORTED, Home, alone, home_of, overlaps, vacant_home
 
 __all__ = ["GradientCapture", "GradientPlan"]
 
@@ -123,7 +123,7 @@ class GradientCapture:
                 continue
             home = home_of(leaf)
             if home is None or not _at_home(leaf, home):
-                if gradient.layout is not torch.strided or not alone(gradient):
+                if gradient.layout is not torch.strided or overlaps(gradient) or not alone(gradient):
                     return Refused(code="GR405", why="it accumulates into a gradient that is in use elsewhere")
                 home = vacant_home(leaf, gradient)
                 self._backend.copy([home.base], [gradient.detach()])

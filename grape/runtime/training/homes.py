@@ -11,11 +11,12 @@ import functools
 import weakref
 from sys import getrefcount
 from typing import Any
+from weakref import getweakrefcount
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["SUPPORTED", "Home", "alone", "home_of", "vacant_home"]
+__all__ = ["SUPPORTED", "Home", "alone", "home_of", "overlaps", "vacant_home"]
 
 _use_count = torch._C._storage_Use_Count
 _tensor_use_count: Any = getattr(torch.Tensor, "_use_count", None)
@@ -38,13 +39,16 @@ class Home:
         self._counts = _use_count(self.cdata), getrefcount(self._object), getrefcount(self.tensor)
 
     def fits(self, gradient: torch.Tensor) -> bool:
-        """Whether a gradient of this layout can live here."""
+        """Whether a gradient of this layout can live here, an ordinary one that nobody differentiates."""
         base = self.base
         return (
-            gradient.dtype == base.dtype
+            not gradient.requires_grad
+            and type(gradient) is torch.Tensor
+            and gradient.dtype == base.dtype
             and gradient.device == base.device
             and gradient.shape == base.shape
             and gradient.stride() == base.stride()
+            and not (gradient.is_conj() or gradient.is_neg() or gradient.is_inference())
         )
 
     def occupied(self, *, by_its_leaf: bool) -> bool:
@@ -60,9 +64,12 @@ class Home:
         )
 
     def renew(self) -> torch.Tensor:
-        """The tensor to hand out; a new one, where somebody has changed more of the last one than its contents."""
+        """The tensor to hand out; a new one, where somebody has changed more of the last one than its contents.
+
+        Whoever has a weak reference to the last one must see it end.
+        """
         tensor = self.tensor
-        odd = tensor.data_ptr() != self.address or tensor.requires_grad or tensor.__dict__
+        odd = tensor.data_ptr() != self.address or tensor.requires_grad or tensor.__dict__ or getweakrefcount(tensor)
         if odd or tensor.shape != self.base.shape or tensor.stride() != self.base.stride():
             with torch.inference_mode(False), torch.no_grad():
                 self.tensor = self.base.data
@@ -100,8 +107,18 @@ def vacant_home(leaf: torch.Tensor, like: torch.Tensor) -> Home:
 
 
 def alone(tensor: torch.Tensor) -> bool:
-    """Whether this object is the only one that refers to its memory, so that it can be given other memory."""
+    """Whether this `.grad` of one leaf is the only tensor that refers to its memory, which can be replaced then.
+
+    A second leaf or a consumer of DLPack refers to the tensor itself, as its Python object and the leaf do.
+    """
+    if not SUPPORTED or _tensor_use_count(tensor) > 2:
+        return False
     return all(mine <= least for mine, least in zip(_uses(tensor), _uses_alone(), strict=True))
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether elements may share memory (an expanded tensor): nothing can be copied there."""
+    return bool(torch._debug_has_internal_overlap(tensor))
 
 
 def _uses(tensor: torch.Tensor) -> tuple[int, int]:

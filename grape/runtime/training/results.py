@@ -20,8 +20,17 @@ def graph_that_leaves(results: Sequence[torch.Tensor], arguments: Sequence[torch
     given = {id(tensor) for tensor in arguments}
     if any(tensor.grad_fn is not None and id(tensor) not in given and not is_consumed(tensor) for tensor in results):
         return Refused(code="GR405", why="its results need gradients")
+    if any(_has_gradient(tensor) for tensor in results):
+        return Refused(code="GR405", why="an argument or a result that is no parameter has a gradient of its own")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return Refused(code="GR405", why="autocast is entered outside of what calls backward; enter it inside")
     if any(tensor.requires_grad for tensor in arguments):
         return Refused(code="GR405", why="an argument requires a gradient")
     return None
+
+
+def _has_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that is no parameter has a `.grad`, or will get one."""
+    if not tensor.is_leaf:
+        return tensor.retains_grad
+    return not tensor.requires_grad and tensor.grad is not None

@@ -1,0 +1,198 @@
+"""What people do to gradients, parameters and optimizers between two steps of a training region that replays."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch.nn import functional as F
+
+from tests.property.programs import Twins, World
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+X, Y = torch.linspace(-1, 1, 12).view(3, 4), torch.linspace(0, 1, 12).view(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def without_eager_calls_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a graph replays it replays every call that it can."""
+    monkeypatch.setattr("grape.runtime.region.INTERLEAVE", 1 << 30)
+
+
+def batch(w: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (X, Y), {}
+
+
+Step = Callable[[World], Callable[..., Any]]
+
+
+def twins_of(step: Step) -> Twins:
+    def build() -> World:
+        net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        world = World(net=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+        world.function = step(world)
+        return world
+
+    return Twins(build)
+
+
+def accumulating(w: World) -> Callable[..., Any]:
+    net = w.net
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = F.mse_loss(net(x), y)
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def whole(w: World) -> Callable[..., Any]:
+    net, optimizer = w.net, w.optimizer
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def stepping(w: World) -> Callable[..., Any]:
+    """The optimizer's step alone, on gradients that are there."""
+    optimizer = w.optimizer
+    F.mse_loss(w.net(X), Y).backward()
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.step()
+        return x + y
+
+    return step
+
+
+def measuring(w: World) -> Callable[..., Any]:
+    """Norms of gradients, with grad enabled."""
+    net = w.net
+    F.mse_loss(net(X), Y).backward()
+    return lambda x, y: torch.stack([p.grad.norm() for p in net.parameters()]).sum() + y.sum()
+
+
+def _set(w: World, gradient: torch.Tensor) -> None:
+    w.net[0].weight.grad = gradient
+
+
+def _shared(w: World) -> None:
+    w.net[0].weight.grad = w.net[2].weight.grad = torch.ones(4, 4)
+
+
+def _exported(w: World) -> None:
+    gradient = w.net[0].weight.grad = w.net[0].weight.grad * 0.5
+    w.exported = torch.from_dlpack(gradient)
+
+
+def _of_inference(w: World) -> None:
+    with torch.inference_mode():
+        gradient = torch.ones(4, 4)
+    _set(w, gradient)
+
+
+def _swapped(w: World) -> None:
+    one, other = w.net[0].weight, w.net[2].weight
+    one.grad, other.grad = other.grad, one.grad
+
+
+REPLACED: dict[str, tuple[Step, Callable[[World], Any]]] = {
+    "one for two parameters": (accumulating, _shared),
+    "one for two parameters, stepped": (stepping, _shared),
+    "exported": (accumulating, _exported),
+    "an array": (accumulating, lambda w: (_set(w, torch.ones(4, 4)), setattr(w, "a", w.net[0].weight.grad.numpy()))),
+    "another parameter": (accumulating, lambda w: _set(w, w.net[2].weight)),
+    "the parameter": (accumulating, lambda w: _set(w, w.net[0].weight.data)),
+    "the momentum": (stepping, lambda w: _set(w, w.optimizer.state[w.net[0].weight]["momentum_buffer"])),
+    "requires a gradient": (measuring, lambda w: _set(w, torch.ones(4, 4, requires_grad=True))),
+    "comes to require a gradient": (measuring, lambda w: w.net[0].weight.grad.requires_grad_()),
+    "expanded": (stepping, lambda w: _set(w, torch.ones(1).expand(4, 4).data)),
+    "transposed": (accumulating, lambda w: _set(w, torch.arange(16.0).view(4, 4).t().data)),
+    "of inference": (stepping, _of_inference),
+    "swapped": (accumulating, _swapped),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_gradient_that_the_person_replaced(name: str) -> None:
+    step, replace = REPLACED[name]
+    twins = twins_of(step)
+    twins.warm(batch, limit=12)
+    twins.both(lambda w: (replace(w), None)[1])
+    twins.calls_of(batch, 4)
+    if name == "an array":
+        for w in (twins.eager, twins.world):
+            assert (w.a == w.net[0].weight.grad.numpy()).all()
+
+
+def test_a_weak_reference_to_a_gradient_ends_with_it() -> None:
+    twins = twins_of(whole)
+    twins.warm(batch, limit=12)
+    known = [weakref.ref(w.net[0].weight.grad) for w in (twins.eager, twins.world)]
+    before = twins.replays
+    twins.call(batch)
+    assert twins.replays > before
+    assert [reference() for reference in known] == [None, None]
+
+
+def test_an_argument_keeps_the_gradient_that_a_call_leaves_on_it() -> None:
+    def attack(w: World) -> Callable[..., Any]:
+        net = w.net
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            x.requires_grad_(True)
+            F.mse_loss(net(x), y).backward()
+            x.requires_grad_(False)
+            net.zero_grad()
+            return x.grad.sign()  # type: ignore[union-attr]
+
+        return step
+
+    twins = twins_of(attack)
+    for index in range(12):
+        twins.call(lambda w, index=index: ((X + index, Y), {}))
+
+
+def test_a_result_keeps_its_gradient() -> None:
+    def made(w: World) -> Callable[..., Any]:
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            z = torch.zeros(3, 4).requires_grad_()
+            ((z + x) ** 2).sum().backward()
+            return z.requires_grad_(False)
+
+        return step
+
+    twins_of(made).calls_of(batch, 12)
+
+
+def test_a_result_that_retains_its_gradient() -> None:
+    def retaining(w: World) -> Callable[..., Any]:
+        net = w.net
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            net.zero_grad()
+            out = net(x)
+            out.retain_grad()
+            F.mse_loss(out, y).backward()
+            return out
+
+        return step
+
+    twins = twins_of(retaining)
+    for _ in range(12):
+        twins.call(batch)
+        one, other = twins.last
+        assert torch.equal(one.grad, other.grad)
