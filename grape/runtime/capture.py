@@ -422,6 +422,10 @@ class _Capture:
         foreign = foreign_modes(int(self.request.tracer.on_stack))
         if foreign:
             raise _Stop(Refused(code="GR405", why=f"a {foreign} is active, which would not see a replay"))
+        if self.call.trace.needs_grad and self.guards.has_hooked_nodes():
+            raise _Stop(
+                Refused(code="GR405", why="a hook on the node of a parameter's gradient would not see a replay")
+            )
 
     def check_writes(self) -> None:
         """A write to memory from before the call needs a snapshot; without one the next call makes it."""

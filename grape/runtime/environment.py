@@ -34,10 +34,12 @@ _SETTINGS = tuple(
 _matmul_precision: Callable[[], Any] = getattr(torch._C, "_get_float32_matmul_precision", lambda: None)
 _fp32_precision: Callable[[str, str], Any] = getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
 """The setting that replaces `allow_tf32` and the one above, by backend and operator."""
+_saved_tensor_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
-    """Grad and inference mode, autocast with its dtype, default dtype, determinism, precision, stream.
+    """Grad and inference mode, autocast with its dtype, default dtype, determinism, precision, stream; what watches
+    autograd (search for anomalies, hooks on saved tensors).
 
     `own_modes` of the dispatch modes on the stack are Grape's.
     """
@@ -49,6 +51,8 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
         _setting(_matmul_precision),
         *[_fp32_precision("mkldnn" if kind == "cpu" else kind, name) for name in ("matmul", "conv", "rnn")],
         torch._C._len_torch_dispatch_stack() - own_modes,
+        torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled(),
+        _saved_tensor_hooks(True) is not None,
         torch._C._len_torch_function_stack() and (torch._C._len_torch_function_stack(), torch.get_default_device()),
     )
     if kind != "cuda":
@@ -85,6 +89,10 @@ def foreign_modes(own_modes: int = 0) -> str | None:
     """
     if torch._C._len_torch_dispatch_stack() > own_modes:
         return "TorchDispatchMode"
+    if _saved_tensor_hooks(True) is not None:
+        return "hook on saved tensors"
+    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+        return "search for anomalies"
     modes = (type(mode) for mode in _get_current_function_mode_stack())
     if any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes):
         return "TorchFunctionMode"

@@ -87,6 +87,7 @@ _CONTENTS: dict[type, Callable[[Any], Any]] = {
 """Containers that are neither lists nor dicts, and what their contents are."""
 _CONTAINERS = frozenset({dict, list, set, collections.defaultdict, collections.OrderedDict, collections.deque})
 _GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+_CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
 _LIMIT = 60_000
 _LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
 
@@ -148,6 +149,10 @@ class GuardSet:
     def reaches(self, value: object) -> bool:
         """Whether this very object was found, so that what it holds is guarded."""
         return self._seen.get(id(value)) is value
+
+    def has_hooked_nodes(self) -> bool:
+        """Whether somebody holds the node of a gradient and has a hook on it, which ends with the node, unguarded."""
+        return any(map(_is_node_hooked, self._tensors))
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Name and tensor of all that were found and may have a gradient."""
@@ -247,6 +252,8 @@ class GuardSet:
                     return f"a hook on {type(owner).__name__}"
             if any(_new_hooks(_hooks_of(tensor), known) for tensor in self._tensors):
                 return "a hook on a tensor"
+            if self.has_hooked_nodes():
+                return "a hook on a gradient's node"
             if _new_hooks(_GLOBAL_HOOKS, known):
                 return "a hook on all modules"
             self._handles = RemovableHandle.next_id
@@ -345,6 +352,7 @@ class GuardSet:
 
     def _function(self, function: types.FunctionType, where: str) -> None:
         if not _is_followed(function.__code__) and not any(function is root for root in self._roots):
+            self._wrapped(function, where)
             return
         self._codes.append((function, written_code(function)))
         for name in ("__defaults__", "__kwdefaults__"):
@@ -371,6 +379,14 @@ class GuardSet:
                 self._library(value, every, {id(value)})
             elif value is not self:
                 self._pending.append((value, name))
+
+    def _wrapped(self, function: types.FunctionType, where: str) -> None:
+        """What a library's function was made around: with `@torch.no_grad()` that is the person's own code."""
+        for cell in function.__closure__ or ():
+            contents = _read(cell, "cell_contents", None)
+            if isinstance(contents, _CALLABLES):
+                self._attributes.append((cell, "cell_contents", contents))
+                self._pending.append((contents, where))
 
     def _library(self, module: types.ModuleType, names: frozenset[str], above: set[int]) -> None:
         """What code that mentions these names can read from an imported module (``config.SCALE``)."""
@@ -478,6 +494,27 @@ def _hooks_of(tensor: torch.Tensor) -> list[dict[Any, Any]]:
     """What autograd calls with a tensor's gradient."""
     found = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
     return [hooks for hooks in found if hooks]
+
+
+def _is_node_hooked(tensor: torch.Tensor) -> bool:
+    """Whether there are hooks on the node that accumulates a parameter's gradient, which ends when nobody holds it.
+
+    A hook of our own, taken back at once, lands among the others: torch has no other way to ask.
+    """
+    if not (tensor.requires_grad and tensor.is_leaf):
+        return False
+    with torch.inference_mode(False):
+        node: Any = torch.autograd.graph.get_gradient_edge(tensor).node
+    number = RemovableHandle.next_id
+    handles = node.register_prehook(_no_hook), node.register_hook(_no_hook)
+    found = [handle.hooks_dict_ref() for handle in handles]
+    for handle in handles:
+        handle.remove()
+    RemovableHandle.next_id = number
+    return any(found)
+
+
+def _no_hook(*gradients: Any) -> None: ...
 
 
 def _new_hooks(found: Iterable[Any], known: Collection[int]) -> bool:

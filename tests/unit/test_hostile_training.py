@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -196,3 +197,95 @@ def test_a_result_that_retains_its_gradient() -> None:
         twins.call(batch)
         one, other = twins.last
         assert torch.equal(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("step", [accumulating, whole, stepping])
+def test_parameters_may_be_swapped(step: Step) -> None:
+    """`swap_tensors`, which conversions of modules use, refuses a tensor that anything refers to weakly."""
+    twins = twins_of(step)
+    twins.warm(batch, limit=12)
+    twins.both(lambda w: torch.utils.swap_tensors(w.net[0].weight, nn.Parameter(torch.ones(4, 4))))
+    twins.calls_of(batch, 6)
+
+
+def test_hooks_on_saved_tensors_are_seen() -> None:
+    twins = twins_of(whole)
+    twins.warm(batch, limit=12)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor * 2, lambda tensor: tensor):
+        twins.calls_of(batch, 3)
+    twins.calls_of(batch, 2)
+
+
+def test_a_search_for_anomalies_searches() -> None:
+    twins = twins_of(whole)
+    twins.warm(batch, limit=12)
+    before = twins.replays
+    with torch.autograd.set_detect_anomaly(True):
+        twins.calls_of(batch, 2)
+        with pytest.raises(RuntimeError, match="nan"):
+            twins.graphed(X * float("nan"), Y)
+    assert twins.replays == before
+
+
+def _node(w: World) -> Any:
+    weight = w.net[0].weight
+    return weight.view_as(weight).grad_fn.next_functions[0][0]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_hook_on_the_node_of_a_gradient(late: bool) -> None:
+    nodes: list[Any] = []
+    hits: list[int] = []
+
+    def hook(w: World) -> None:
+        nodes.append(_node(w))
+        nodes[-1].register_prehook(lambda gradients: (gradients[0] * 3,))
+        nodes[-1].register_hook(lambda before, after: hits.append(1))
+
+    twins = twins_of(whole)
+    if late:
+        twins.warm(batch, limit=12)
+    twins.both(hook)
+    twins.calls_of(batch, 9)
+    assert len(hits) == 2 * 9
+
+
+def _decorated(w: World, decorate: Callable[[Any], Any]) -> Callable[..., Any]:
+    net, scale = w.net, w.scale
+
+    @decorate
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return net(x).detach() * scale[0]
+
+    return lambda x, y: scaled(x) + y
+
+
+DECORATORS: dict[str, Callable[[Any], Any]] = {
+    "no_grad": torch.no_grad(),
+    "inference_mode": torch.inference_mode(),
+    "autocast": torch.autocast("cpu", torch.bfloat16),
+    "two": lambda function: torch.no_grad()(torch.autocast("cpu", torch.bfloat16)(function)),
+    "partial": lambda function: functools.partial(torch.no_grad()(function)),
+}
+
+
+@pytest.mark.parametrize("name", DECORATORS)
+def test_state_that_is_read_below_a_decorator_of_a_library(name: str) -> None:
+    def step(w: World) -> Callable[..., Any]:
+        w.scale = [2.0]
+        return _decorated(w, DECORATORS[name])
+
+    twins = twins_of(step)
+    twins.warm(batch, limit=12)
+    twins.both(lambda w: w.scale.__setitem__(0, 3.0))
+    twins.calls_of(batch, 4)
+
+
+def test_an_effect_of_a_hook_of_many_gradients() -> None:
+    def step(w: World) -> Callable[..., Any]:
+        w.seen = []
+        seen = w.seen
+        torch.autograd.graph.register_multi_grad_hook([*w.net.parameters()], lambda gradients: seen.append(1))
+        return whole(w)
+
+    twins_of(step).calls_of(batch, 10)

@@ -14,7 +14,6 @@ from typing import Any
 from weakref import getweakrefcount
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["SUPPORTED", "Home", "alone", "home_of", "overlaps", "vacant_home"]
 
@@ -81,14 +80,26 @@ class Home:
         self.tensor = gradient
 
 
-_homes: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""Of each leaf tensor, weak references to its homes: they die with the graphs that use them."""
+_homes: dict[int, list[weakref.ref[Home]]] = {}
+"""The homes of each leaf tensor, by its identity: they die with the graphs that use them, which keep the leaf alive.
+
+Nothing refers to the leaf, weakly either: `torch.utils.swap_tensors` would refuse it.
+"""
 
 
 def _known(leaf: torch.Tensor) -> list[Home]:
-    homes = [home for reference in _homes.get(leaf, ()) if (home := reference()) is not None]
-    _homes[leaf] = [weakref.ref(home) for home in homes]
-    return homes
+    return [home for reference in _homes.get(id(leaf), ()) if (home := reference()) is not None]
+
+
+def _settle(leaf: torch.Tensor, home: Home) -> None:
+    key = id(leaf)
+
+    def forget(reference: weakref.ref[Home]) -> None:
+        _homes[key].remove(reference)
+        if not _homes[key]:
+            del _homes[key]
+
+    _homes.setdefault(key, []).append(weakref.ref(home, forget))
 
 
 def home_of(leaf: torch.Tensor) -> Home | None:
@@ -102,7 +113,7 @@ def vacant_home(leaf: torch.Tensor, like: torch.Tensor) -> Home:
         if home.fits(like) and not home.occupied(by_its_leaf=leaf.grad is home.tensor):
             return home
     made = Home(like)
-    _homes[leaf].append(weakref.ref(made))
+    _settle(leaf, made)
     return made
 
 
