@@ -289,3 +289,42 @@ def test_an_effect_of_a_hook_of_many_gradients() -> None:
         return whole(w)
 
     twins_of(step).calls_of(batch, 10)
+
+
+def _counting(w: World, x: torch.Tensor, y: torch.Tensor) -> None:
+    w.count.add_(1)
+
+
+def _backward(w: World, x: torch.Tensor, y: torch.Tensor) -> None:
+    F.mse_loss(w.net(x), y).backward()
+
+
+@pytest.mark.parametrize("effect", [_counting, _backward])
+@pytest.mark.parametrize("by_value", [False, True])
+def test_a_call_that_fails_for_want_of_memory_has_its_effects_once(
+    effect: Callable[[World, torch.Tensor, torch.Tensor], None], by_value: bool
+) -> None:
+    """What the graph knows to be harmless was captured in another state, or from other contents."""
+
+    def step(w: World) -> Callable[..., Any]:
+        net, flags = w.net, [False]
+        w.flags, w.count = flags, torch.zeros(1)
+        w.state = state = World(net=net, count=w.count)
+
+        def call(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            out = net(x).detach()
+            if flags[0] or (by_value and float(scale) > 1):
+                effect(state, x, y)
+                raise torch.OutOfMemoryError("as on a device")
+            return out * 2
+
+        return call
+
+    twins = twins_of(step)
+    twins.warm(lambda w: ((X, Y, torch.tensor(1.0)), {}), limit=12)
+    region = twins.graphed._region
+    assert region is not None
+    region.situation.observing = False
+    if not by_value:
+        twins.both(lambda w: w.flags.__setitem__(0, True))
+    twins.call(lambda w: ((X, Y, torch.tensor(2.0)), {}))
