@@ -37,7 +37,7 @@ from .recipe import ArgumentView, Outside, Recipe, write_recipe
 from .redirect import out_form, redirect
 from .slots import SlotStore
 from .structure import Layout, Unsupported, flatten, leaf_meta, rebuild, stateful
-from .training import GradientCapture, graph_that_leaves, seal
+from .training import GradientCapture, graph_that_leaves, seal, sealable
 
 __all__ = ["Captured", "Observation", "Request", "capture_call", "judge"]
 
@@ -455,7 +455,7 @@ class _Capture:
     def prepare_gradients(self) -> None:
         """Nothing may refer to the autograd graph of the eager run any more, nor to gradients that it dropped."""
         given = {id(leaf) for leaf in self.layout.leaves}
-        self.sealed = [leaf for leaf in self.eager_after.leaves if leaf.grad_fn is not None and id(leaf) not in given]
+        self.sealed = sealable(leaf for leaf in self.eager_after.leaves if id(leaf) not in given)
         if any(leaf.retains_grad for leaf in self.sealed):
             raise _Stop(Refused(code="GR405", why="a result retains its gradient, which a replay would not give it"))
         for leaf in self.sealed:

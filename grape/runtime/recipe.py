@@ -87,6 +87,8 @@ class Recipe:
             else:
                 leaves.append(origin.give())
         for index, name in self.consumed.items():
+            if leaves[index]._is_view():  # autograd would give the graph to all that share its memory
+                leaves[index] = leaves[index].data
             seal(leaves[index], name)
         builder = _Builder(self, leaves, containers)
         for change in self.changes:

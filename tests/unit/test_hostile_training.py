@@ -328,3 +328,31 @@ def test_a_call_that_fails_for_want_of_memory_has_its_effects_once(
     if not by_value:
         twins.both(lambda w: w.flags.__setitem__(0, True))
     twins.call(lambda w: ((X, Y, torch.tensor(2.0)), {}))
+
+
+def _detached(loss: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return loss, loss.detach()
+
+
+def _expanded(loss: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (loss.expand(3), loss)
+
+
+@pytest.mark.parametrize("results", [_detached, _expanded])
+def test_a_consumed_result_that_shares_memory_with_another(
+    results: Callable[[torch.Tensor], tuple[torch.Tensor, ...]],
+) -> None:
+    def step(w: World) -> Callable[..., Any]:
+        net = w.net
+
+        def call(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            net.zero_grad()
+            loss = F.mse_loss(net(x), y)
+            loss.backward()
+            return results(loss)
+
+        return call
+
+    twins = twins_of(step)
+    twins.calls_of(batch, 12)
+    assert results is _expanded or twins.replays

@@ -7,13 +7,13 @@ replay makes no autograd graph at all, so its result gets one that refuses in th
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["is_consumed", "seal", "seal_all"]
+__all__ = ["is_consumed", "seal", "seal_all", "sealable"]
 
 
 def is_consumed(tensor: torch.Tensor) -> bool:
@@ -101,8 +101,18 @@ def seal(tensor: torch.Tensor, name: str | None = None) -> None:
         _named(name or "").apply(tensor, _anchor())
 
 
+def sealable(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Those with a graph that can be replaced: what is done to a tensor that has views shows in the views' graphs."""
+    recorded = [tensor for tensor in tensors if tensor.grad_fn is not None]
+    viewed = {tensor.untyped_storage()._cdata for tensor in recorded if tensor._is_view()}
+    return [tensor for tensor in recorded if tensor.untyped_storage()._cdata not in viewed]
+
+
 def seal_all(result: Any) -> None:
     """Seal the tensors in `result` whose graphs are consumed: nodes of the leaves' gradients end with their graphs."""
-    for tensor in tree_leaves(result):
-        if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None and is_consumed(tensor):
+    tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    if any(tensor.grad_fn is not None and tensor.layout is not torch.strided for tensor in tensors):
+        return
+    for tensor in sealable(tensors):
+        if is_consumed(tensor):
             seal(tensor)
