@@ -61,6 +61,12 @@ class Run:
 
     def begin(self, namespace: dict[str, Any], filename: str, flags: int) -> None:
         """The code is compiled, maybe once more, under this file name, to run with these globals."""
+        if self.parts and namespace is not self.namespace:  # regions are bound to the names that they were made with
+            for region in [part.region for part in self.parts if isinstance(part, RegionPart) and part.region]:
+                region.release()
+                self.hoister.interceptor.hoisted.remove(region)
+            self.parts, self._splits = [], 0
+            self._apart.clear()
         self.namespace, self.filename, self.flags = namespace, filename, flags
         for part in self.parts:
             part.begin()

@@ -13,7 +13,9 @@ import torch._dynamo
 from torch import nn
 from torch.nn import functional as F
 
-from tests.property.programs import Twins, World
+from grape.sessions import close_engine
+from tests.property.cell_loops import run_cell
+from tests.property.programs import Twins, World, eager_to_graph, same
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -356,3 +358,21 @@ def test_a_consumed_result_that_shares_memory_with_another(
     twins = twins_of(step)
     twins.calls_of(batch, 12)
     assert results is _expanded or twins.replays
+
+
+def test_a_loop_that_runs_again_in_another_namespace() -> None:
+    """As `%run` does with a file: the names are new ones, and so are the model and its optimizer."""
+    source = """for item in items:
+    net[0].weight.mul_(0.99)
+    b = net(a) * 0.5
+    a = b + scale * item
+"""
+    try:
+        for _ in range(2):
+            plain, _ = run_cell(source, hoist=False, times=2)
+            with eager_to_graph():
+                hoisted, replays = run_cell(source, hoist=True, times=2)
+            assert replays and hoisted.error is None
+            same(plain.values, hoisted.values)
+    finally:
+        close_engine()
