@@ -92,7 +92,7 @@ def _not_measured(evidence: CellEvidence, main: RegionReport | None, regions: Se
     why = "the work ran on the CPU" if evidence.cuda else "no CUDA device"
     replayed = sum(region.outcome == "replayed" for region in regions)
     if main is None:
-        what = "no callable was called twice"
+        what = "no device work was seen to repeat"
     elif replayed:
         what = f"{plural(replayed, 'region')} replayed on the CPU reference"
     elif main.outcome == "refused":
@@ -104,7 +104,7 @@ def _not_measured(evidence: CellEvidence, main: RegionReport | None, regions: Se
 
 def _without_regions(evidence: CellEvidence) -> str:
     share = evidence.timeline.gpu_busy_share if evidence.timeline else None
-    return f"no significant change: {_busy(share) or 'no callable was called twice, so there is nothing to replay'}"
+    return f"no significant change: {_busy(share) or 'no device work was seen to repeat, so there is nothing to replay'}"
 
 
 def _busy(share: float | None) -> str | None:

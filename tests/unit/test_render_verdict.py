@@ -304,7 +304,7 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "no GPU, no region",
         tape_cell(trace=operators()),
         (),
-        "not measured: no CUDA device; no callable was called twice",
+        "not measured: no CUDA device; no device work was seen to repeat",
     ),
     (
         "model on the CPU of a CUDA machine",
@@ -318,7 +318,7 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "operators but nothing twice",
         cell(trace=operators()),
         (),
-        "no significant change: no callable was called twice, so there is nothing to replay",
+        "no significant change: no device work was seen to repeat, so there is nothing to replay",
     ),
     (
         "a busy GPU and no region",
