@@ -104,7 +104,7 @@ def _not_measured(evidence: CellEvidence, main: RegionReport | None, regions: Se
 
 def _without_regions(evidence: CellEvidence) -> str:
     share = evidence.timeline.gpu_busy_share if evidence.timeline else None
-    return f"no significant change: {_busy(share) or 'no device work was seen to repeat, so there is nothing to replay'}"
+    return f"no significant change: {_busy(share) or 'no device work repeats, so there is nothing to replay'}"
 
 
 def _busy(share: float | None) -> str | None:

@@ -318,7 +318,7 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "operators but nothing twice",
         cell(trace=operators()),
         (),
-        "no significant change: no device work was seen to repeat, so there is nothing to replay",
+        "no significant change: no device work repeats, so there is nothing to replay",
     ),
     (
         "a busy GPU and no region",
