@@ -20,7 +20,7 @@ from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.policy import decide
 from grape.runtime.predication.calibration import node_costs, overridden
 from grape.runtime.predication.costs import H200
-from tests.property.test_control_flow_programs import Program, _replays
+from tests.property.control_flow_programs import Program, replays
 
 PROGRAMS = 200
 ALWAYS_NODES = replace(H200, if_taken_ns=1.0, if_skipped_ns=1.0)
@@ -460,7 +460,7 @@ def test_random_programs_are_identical_or_refused(
     with overridden(ALWAYS_NODES if costs == "nodes" else node_costs(backend)):
         for seed in range(programs):
             try:
-                outcomes += _replays(Program(seed).source(), seed, backend)
+                outcomes += replays(Program(seed).source(), seed, backend)
             except RuntimeError as error:  # a host read that the driver, and not a lowering, has refused
                 outcomes[f"refused: {str(error).splitlines()[0]}"] += 1
     refused = {name: number for name, number in outcomes.items() if name.startswith("refused")}
