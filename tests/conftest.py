@@ -166,6 +166,17 @@ def _threads() -> list[str]:
     return sorted(thread.name for thread, target in targets if _of_grape(target or thread))
 
 
+def _graphs() -> int:
+    """How many graphs the process's engine still holds."""
+    sessions = sys.modules.get("grape.sessions")
+    made = getattr(sessions, "_engine", None)
+    if made is None:
+        return 0
+    situation = made.situation
+    stored = len(situation.executables) if situation.executables is not None else 0
+    return max(stored, sum(len(region.entries) for region in list(situation.regions)))
+
+
 def _process_state() -> dict[str, Any]:
     monitoring = getattr(sys, "monitoring", None)
     return {
@@ -177,6 +188,7 @@ def _process_state() -> dict[str, Any]:
         "IPython hooks": _shell_hooks(),
         "threads": _threads(),
         "running event loop": asyncio._get_running_loop(),
+        "graphs": _graphs(),
     }
 
 

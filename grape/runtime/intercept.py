@@ -160,7 +160,7 @@ class Interceptor:
         for finalizer in self._finalizers.values():
             finalizer.detach()
         self._finalizers.clear()
-        for region in self.regions:
+        for region in list(self.situation.regions):
             region.release()
         self._modules.clear()
         self._late.clear()
@@ -195,6 +195,8 @@ class Interceptor:
             known[0].function = trampoline.original
             self._functions[code] = (known[0], trampoline)
             return
+        if known is not None:  # the same code with another closure or other defaults
+            known[0].release()
         at = Position(
             file=self._name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname, instruction=-1
         )

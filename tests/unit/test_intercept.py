@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import threading
 from collections.abc import Iterator
@@ -87,6 +88,19 @@ def notebook() -> Iterator[Notebook]:
 
 STEP = "def step(x):\n    return net(x) * 0.5 + x\n"
 LOOP = "for _ in range(20):\n    x = step(x)\n"
+
+
+def test_graphs_of_a_closure_that_is_made_anew_are_released(notebook: Notebook) -> None:
+    """Its code is the same, its values are not; each run of the cell captures again, and holds no more than the last"""
+    cell = "def make(k):\n    def step(x):\n        return net(x) * k + x\n    return step\nstep = make(0.5)\n"
+    held = []
+    for _ in range(4):
+        notebook.plain(cell)
+        notebook.observed(LOOP)
+        assert notebook.region("make.<locals>.step").entries
+        gc.collect()
+        held.append(len(list(notebook.interceptor.situation.backend._graphs)))  # type: ignore[attr-defined]
+    assert len(set(held)) == 1, held
 
 
 CANDIDATES = {
