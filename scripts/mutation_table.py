@@ -114,9 +114,9 @@ def _without(method: str) -> Callable[[], None]:
     """A kind of state that the walk passes by."""
 
     def apply() -> None:
-        from grape.runtime.guards import GuardSet
+        from grape.runtime.state import Reach
 
-        _set(GuardSet, method, _always(None))
+        _set(Reach, method, _always(None))
 
     return apply
 
@@ -135,18 +135,20 @@ def hooks_are_unseen() -> None:
 
 def code_is_constant() -> None:
     from grape.runtime import guards
+    from grape.runtime.state import walk
 
     _set(guards, "written_code", _always(None))
-    _set(guards, "_names", _always((frozenset(), frozenset())))
+    _set(walk, "written_code", _always(None))
+    _set(walk, "names_in", _always((frozenset(), frozenset())))
 
 
 def zeros_are_equal() -> None:
     from grape.runtime import guards
 
-    original = guards._equal
+    original = guards.is_equal
     _set(
         guards,
-        "_equal",
+        "is_equal",
         lambda one, other: original(one, other) or (type(one) is type(other) is float and one == other),
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..model import Position
 from ..rewrite.hoisting import LOOP, Hoisted, hoist_loops
 from ..runtime import Interceptor, Region, Situation
-from ..runtime.intercept import candidates, compiles, last_line
+from ..runtime.candidates import candidates, compiles, last_line
 from ..runtime.trampoline import written_code
 from .code import compile_quietly, with_objects
 from .functions import hoisted_function, loops_in

@@ -1,32 +1,28 @@
 """Finds candidate regions while a cell runs, and stands between the caller and the callable.
 
 Candidates are root `nn.Module` calls (also those that a library makes, as `generate` does) and functions that the
-person wrote. One candidate at a time has the floor: the outermost that has not been refused. What it calls passes
-through; once it is refused, the candidates inside it get the floor.
+person wrote. Which of those that are called becomes a region, `floor` decides.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
-import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any, TypeVar
 
 import torch
 
 from ..model import Position
-from ..tracing import Recorder, is_own_code
-from .effects import EffectWatch
-from .environment import is_transformed
+from .candidates import candidates, compiles, is_compiled, last_line
+from .floor import Floor, inside_module
 from .loop_steps import LoopSteps
 from .observer import NO_WORK
-from .predication import in_loop
 from .predication.early_stop import set_stepper
-from .region import Region, Situation
+from .region import Region
+from .situation import Situation
 from .slots import watch_streams
 from .trampoline import Trampoline, prune_traceback
 
@@ -34,11 +30,8 @@ T = TypeVar("T")
 
 __all__ = ["Interceptor", "candidates", "compiles", "last_line"]
 
-LOOPS = 24
-_REGION_CALL = Region.call.__code__
 MOST_CALLED_ONCE = 256
 """Modules that the code makes anew for each call never repeat: so many are watched, the rest is let be."""
-_ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Interceptor:
@@ -46,37 +39,23 @@ class Interceptor:
 
     def __init__(self, situation: Situation, name_of: Callable[[str], str]) -> None:
         self.situation = situation
-        self.outside: Recorder | None = None
-        """Where operators outside every region are recorded while a cell is observed."""
+        self.floor = Floor(situation, lambda: self.regions)
+        self.floor.free = True
         self._name_of = name_of
-        self._floor = True
         self._thread: int | None = get_ident()
         self._modules: weakref.WeakKeyDictionary[torch.nn.Module, Region] = weakref.WeakKeyDictionary()
         self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
         self._trampolines: dict[int, Trampoline] = {}
         self._original: Any = None
         self._unwatch: Callable[[], None] = lambda: None
-        self._running: list[Region] = []
-        self._counts: dict[int, int] | None = None
         self._namespace: Mapping[str, Any] = {}
-        self._steps = LoopSteps(situation, self._may_step, self._enter, name_of)
+        self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
         self._finalizers: weakref.WeakKeyDictionary[torch.nn.Module, weakref.finalize[Any, Any]]
         self._finalizers = weakref.WeakKeyDictionary()
-        self._dead: list[Region] = []
         self._late: list[Region] = []
         self.hoisted: list[Region] = []
         """Statements of loops of a cell; who makes these regions calls them through `enter`."""
-        situation.open_floor = self._open
         _all.add(self)
-
-    @property
-    def _floor(self) -> bool:
-        """Whether a candidate that is called now may become a region. While one runs, none may."""
-        return not self.situation.predictor.paused
-
-    @_floor.setter
-    def _floor(self, free: bool) -> None:
-        self.situation.predictor.paused = not free
 
     @property
     def regions(self) -> list[Region]:
@@ -97,19 +76,20 @@ class Interceptor:
     def install(self) -> None:
         """Stand between from now on, in the calling thread."""
         self._thread = get_ident()
-        self._floor = True
+        self.floor.free = True
         self._late.clear()
         self.hoisted = [region for region in self.hoisted if region.refused is None]
         if self._original is not None:
             return
-        original = self._original = torch.nn.Module.__call__
+        original, floor = torch.nn.Module.__call__, self.floor
+        self._original = original
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or get_ident() != self._thread:
                 return original(module, *args, **kwargs)
-            if not self._floor and (self._counts is None or not self._repeats(module, __call__.__code__)):
+            if not floor.free and (floor.counts is None or not floor.repeats(module, __call__.__code__)):
                 return original(module, *args, **kwargs)
-            if self._inside_module(__call__.__code__):
+            if inside_module(__call__.__code__):
                 return original(module, *args, **kwargs)
             try:
                 return self._module(module, args, kwargs)
@@ -184,7 +164,7 @@ class Interceptor:
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             trampoline.follow()
-            if get_ident() != self._thread or (not self._floor and not self._repeats(function, None)):
+            if get_ident() != self._thread or (not self.floor.free and not self.floor.repeats(function, None)):
                 return trampoline.original(*args, **kwargs)
             return self._function(trampoline, args, kwargs)
 
@@ -205,9 +185,9 @@ class Interceptor:
 
     def enter(self, region: Region, arguments: dict[str, Any]) -> Any:
         """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
-        if not self.is_here or (not self._floor and not self._repeats(region, None)):
+        if not self.is_here or (not self.floor.free and not self.floor.repeats(region, None)):
             return region.function(**arguments)
-        return self._enter(region, (), arguments)
+        return self.floor.enter(region, (), arguments)
 
     def _give_back(self, trampoline: Trampoline) -> None:
         trampoline.undo()
@@ -218,61 +198,36 @@ class Interceptor:
         if current is not trampoline:
             return trampoline.original(*args, **kwargs)
         try:
-            return self._enter(region, args, kwargs)
+            return self.floor.enter(region, args, kwargs)
         finally:
             if region.refused is not None and region.refused.why == NO_WORK:
                 self._give_back(trampoline)
 
-    def _inside_module(self, wrapper: types.CodeType, skip: int = 0) -> bool:
-        """True where a module that was not taken as a region is running: its parts are no regions either.
-
-        That happens when a callable around it turns out not to be capturable in the middle of its trace.
-        """
-        frame: types.FrameType | None = sys._getframe(2 + skip)
-        while frame is not None and frame.f_code is not _REGION_CALL:
-            if frame.f_code is wrapper:
-                return True
-            frame = frame.f_back
-        return False
-
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         region = self._modules.get(module)
         if region is None:
-            if not self.situation.observing or isinstance(module, torch.jit.ScriptModule) or _is_compiled(module):
-                return self._closed(lambda: self._original(module, *args, **kwargs))
+            if not self.situation.observing or isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
+                return self.floor.closed(lambda: self._original(module, *args, **kwargs))
             region = self._region_of(module)
             if sum(r.calls == 1 and r.at == region.at for r in self._modules.values()) >= MOST_CALLED_ONCE:
-                return self._closed(lambda: self._original(module, *args, **kwargs))
+                return self.floor.closed(lambda: self._original(module, *args, **kwargs))
             self._modules[module] = region
             self._finalizers[module] = weakref.finalize(module, self._bury, region)
             self._finalizers[module].atexit = False
-        return self._enter(region, args, kwargs)
+        return self.floor.enter(region, args, kwargs)
 
     def _bury(self, region: Region) -> None:
-        """Its module was deleted. A capture may run just now, which no graph may be released in."""
-        self._dead.append(region)
         if self.situation.observing and len(self._late) < MOST_CALLED_ONCE:
             self._late.append(region)  # the report tells of it
-        if self._floor:
-            self._release_dead()
-
-    def _release_dead(self) -> None:
-        free, self._floor = self._floor, False  # one that dies meanwhile waits its turn
-        try:
-            while self._dead:
-                self._dead.pop().release()
-        finally:
-            self._floor = free
+        self.floor.release_later(region)
 
     def undisturbed(self, body: Callable[[], T]) -> T:
         """Run `body` while no region is released because its module died: it looks through what regions hold."""
-        free, self._floor = self._floor, False
-        try:
-            return body()
-        finally:
-            self._floor = free
-            if free and self._dead:
-                self._release_dead()
+        return self.floor.undisturbed(body)
+
+    def _may_step(self) -> bool:
+        """Whether the iteration of a loop that runs now may become a region: no callable around it has the floor."""
+        return self.floor.free and self.is_here
 
     def _region_of(self, module: torch.nn.Module) -> Region:
         original = self._original
@@ -288,73 +243,6 @@ class Interceptor:
         variables = [name for name, value in self._namespace.items() if value is module and not name.startswith("_")]
         name = type(module).__name__ + (f" ({variables[0]})" if variables else "")
         return Region(self.situation, run, module, name, at)
-
-    # -- the floor ---------------------------------------------------------------------------------------------------
-
-    def _may_step(self) -> bool:
-        """Whether the iteration of a loop that runs now may become a region: no callable around it has the floor."""
-        return self._floor and get_ident() == self._thread
-
-    def _open(self) -> None:
-        self._floor = True
-
-    def _repeats(self, candidate: Any, wrapper: types.CodeType | None) -> bool:
-        """Does the floor pass to `candidate`, because the callable that has it holds the whole loop?
-
-        A function that is called for the first time may be a step, or everything; what it has called `LOOPS` times is
-        taken to be the step.
-        """
-        if self._counts is None or (wrapper is not None and self._inside_module(wrapper, 1)):
-            return False
-        if in_loop():  # one that the device can run as a whole, with the callable around it
-            return False
-        times = self._counts[id(candidate)] = self._counts.get(id(candidate), 0) + 1
-        if times < LOOPS or not self._running:
-            return False
-        self._counts = None
-        self._running[-1].observer.gave_up = True
-        self._floor = True
-        return True
-
-    def _closed(self, body: Callable[[], Any]) -> Any:
-        self._floor = False
-        try:
-            return body()
-        finally:
-            self._floor = True
-            if self._dead:
-                self._release_dead()
-
-    def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tracer = self.situation.tracer
-        if is_transformed() or (self.situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()):
-            return self._closed(lambda: region.function(*args, **kwargs))
-        if tracer.recorder is not None:
-            tracer.mute()
-            EffectWatch.stop()
-        if self._running and region.parent is None and self._running[-1] is not region:
-            region.parent = self._running[-1].name
-        self._running.append(region)
-        counts, self._counts = self._counts, None
-        if region.calls == 0 and not region.root_is_module and self.situation.observing:
-            self._counts = {}
-        try:
-            if region.refused is not None or self._lost(region):
-                return region.call(args, kwargs)
-            return self._closed(lambda: region.call(args, kwargs))
-        finally:
-            self._running.pop()
-            self._counts = counts
-            if self.outside is not None and self.situation.observing and tracer.recorder is None:
-                self._resume()
-
-    def _lost(self, region: Region) -> bool:
-        """True where `region` gave the floor to a callable inside it, and that one replays now."""
-        return region.observer.gave_up and any(inner.parent == region.name and inner.entries for inner in self.regions)
-
-    def _resume(self) -> None:
-        if self.outside is not None and not self.outside.overflowed:
-            self.situation.tracer.listen(self.outside)
 
 
 _all: weakref.WeakSet[Interceptor] = weakref.WeakSet()
@@ -375,50 +263,3 @@ def _same_binding(one: Trampoline, other: Trampoline) -> bool:
     a, b = one.original, other.original
     simple = all(f.__closure__ is None and f.__defaults__ is None and f.__kwdefaults__ is None for f in (a, b))
     return simple and a.__globals__ is b.__globals__
-
-
-def compiles(namespace: Mapping[str, Any]) -> bool:
-    """True where a function, a method or a module in `namespace` goes through `torch.compile`."""
-    for value in list(namespace.values()):
-        members = list(vars(value).values()) if isinstance(value, type) and value.__module__ == "__main__" else [value]
-        for member in members:
-            if isinstance(member, types.FunctionType) and "_torchdynamo_orig_callable" in member.__dict__:
-                return True
-            if isinstance(member, torch.nn.Module) and _is_compiled(member):
-                return True
-    return False
-
-
-def _is_compiled(module: torch.nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-
-
-def last_line(code: types.CodeType) -> int:
-    """The last line of the source of `code`."""
-    lines = [line for _, _, line in code.co_lines() if line is not None]
-    nested = [last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return max([code.co_firstlineno, *lines, *nested])
-
-
-def candidates(namespace: Mapping[str, Any]) -> Iterator[types.FunctionType]:
-    """The functions in `namespace` that the person wrote, and methods of their classes."""
-    for value in list(namespace.values()):
-        if isinstance(value, types.FunctionType):
-            if _is_candidate(value):
-                yield value
-        elif isinstance(value, type) and value.__module__ == "__main__":
-            for name, member in list(vars(value).items()):
-                hidden = name.startswith("__") and name != "__call__"
-                forward = name in ("forward", "__call__") and issubclass(value, torch.nn.Module)
-                if isinstance(member, types.FunctionType) and not hidden and not forward and _is_candidate(member):
-                    yield member
-
-
-def _is_candidate(function: types.FunctionType) -> bool:
-    code = function.__code__
-    return (
-        is_own_code(code.co_filename)
-        and not code.co_flags & _ASYNC
-        and not hasattr(function, "__wrapped__")
-        and function.__module__ == "__main__"
-    )

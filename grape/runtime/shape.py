@@ -42,3 +42,20 @@ class Shape:
     closed: bool = False
     starved_at: int | None = None
     """The memory budget that was too small for this shape, 0 for a full device; a larger one opens it again."""
+
+    def count(self, run: int | None) -> None:
+        """One more call. `run` numbers the cell that observes it; None where none does."""
+        self.calls += 1
+        if run is None:
+            return
+        if self.run != run:
+            self.run = run
+            self.seen = 0
+        self.seen += 1
+        self.runs.add(run)
+
+    def uncount(self, *, observing: bool) -> None:
+        """The last call only looked as if it had this shape."""
+        self.calls -= 1
+        if observing:
+            self.seen -= 1

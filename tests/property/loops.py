@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import grape.runtime.alias.predictor as _predictor
 from grape.runtime import GraphedFunction
-from grape.runtime import region as _region
+from grape.runtime import replays as _replays
 from grape.runtime.backends.protocol import Backend
 
 from .programs import eager_to_graph, same
@@ -150,7 +150,7 @@ def run_loop(loop: Loop, backend: Backend) -> Run:
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(eager_to_graph())
-        for module in (_region, _predictor):
+        for module in (_replays, _predictor):
             stack.enter_context(mock.patch.object(module, "MIN_BYTES", 1))
         stack.enter_context(mock.patch.object(_predictor, "WEIGHED", 1 << 30))
         try:

@@ -10,8 +10,7 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch import Tensor
 
-from grape.runtime import GraphedFunction
-from grape.runtime import region as region_module
+from grape.runtime import GraphedFunction, replays
 from grape.runtime.alias import predictor as predictor_module
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.slots import Slot
@@ -57,7 +56,7 @@ class Loop:
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    monkeypatch.setattr(region_module, "MIN_BYTES", 1)
+    monkeypatch.setattr(replays, "MIN_BYTES", 1)
     monkeypatch.setattr(predictor_module, "MIN_BYTES", 1)
     monkeypatch.setattr(predictor_module, "WEIGHED", 1 << 30)
     made = Loop()

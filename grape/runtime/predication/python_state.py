@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..guards import GuardSet, TooLarge
+from ..state import ABSENT
 from .lowering import refuse
 
 __all__ = ["unchanged"]
@@ -40,13 +41,13 @@ class _Snapshot(GuardSet):
                 value.clear()
                 (value.update if isinstance(value, set) else value.extend)(contents)
         for names, name, item in self._items:
-            if type(names) is dict and names.get(name, self) is not item:
-                if item is self:
+            if type(names) is dict and names.get(name, ABSENT) is not item:
+                if item is ABSENT:
                     del names[name]
                 else:
                     names[name] = item
         for owner, name, item in self._attributes:
-            if item is not self and getattr(owner, name, self) is not item:
+            if item is not ABSENT and getattr(owner, name, ABSENT) is not item:
                 setattr(owner, name, item)
 
 

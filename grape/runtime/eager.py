@@ -1,0 +1,99 @@
+"""How a call runs as the person wrote it, and what is learned from it meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .memory import give_way, run_eagerly
+from .shape import Shape
+from .structure import Layout, Unsupported, flatten
+from .training import seal_all
+
+if TYPE_CHECKING:
+    from .region import Region
+
+__all__ = ["EagerCalls"]
+
+
+class EagerCalls:
+    """Of one region."""
+
+    def __init__(self, region: Region) -> None:
+        self._region = region
+
+    def observe(
+        self,
+        shape: Shape,
+        layout: Layout,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        may_capture: bool,
+    ) -> Any:
+        """Run one call of a cell that is observed. `may_capture`: a graph of this call could serve others."""
+        region = self._region
+        region.serving.was_eager = True
+        region.captures.note_addresses(layout)
+        region.situation.predictor.passed(region)
+        if not region.lifetimes.enough:
+            region.lifetimes.arrive(region.calls, layout.leaves)
+            result = self._watched(shape, layout, args, kwargs, may_capture)
+            self._note_results(result, args, kwargs)
+            return result
+        return self._watched(shape, layout, args, kwargs, may_capture)
+
+    def _note_results(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        region = self._region
+        with contextlib.suppress(Unsupported):
+            region.lifetimes.leave(region.calls, flatten((result, args, kwargs), "result"))
+
+    def _watched(
+        self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any], may_capture: bool
+    ) -> Any:
+        """Run one call eagerly, in the way that tells most."""
+        region = self._region
+        if region.observer.trace_now(shape, may_capture):
+            region.situation.progress(f"observing {region.name}")
+            result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
+        elif region.observer.profile_now(shape, may_capture):
+            result = self._or_give_way(lambda: region.observer.profile(args, kwargs))
+        elif may_capture and region.situation.apply and not shape.closed and region.captures.pays(shape):
+            result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
+        else:
+            timer = region.situation.backend.timer()  # what observation costs is not the person's time
+            timer.start()
+            began = time.perf_counter()
+            result = self.plain(shape, args, kwargs)
+            region.observer.eager_s += time.perf_counter() - began
+            timer.stop()
+            if not shape.before.full:
+                shape.before.add(timer)
+        if region.refused is None and region.observer.trains:
+            seal_all(result)
+        return result
+
+    def _or_give_way(self, call: Callable[[], Any]) -> Any:
+        """An eager call that is watched. Out of memory is the person's error, but graphs are not its cause twice."""
+        try:
+            return call()
+        except torch.OutOfMemoryError:
+            give_way(self._region.situation)
+            raise
+
+    def plain(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The person's code; a captured shape was run twice before, without effects but its results."""
+        entries = shape.entries
+        return run_eagerly(self._region, args, kwargs, repeatable=lambda: any(one.repeatable() for one in entries))
+
+    def passed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The person's code, of a region that was refused."""
+        region = self._region
+        start = time.perf_counter()
+        result = run_eagerly(region, args, kwargs, repeatable=lambda: False)
+        if len(region.host_ms) < 256:
+            region.host_ms.append((time.perf_counter() - start) * 1e3)
+        return result

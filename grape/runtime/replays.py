@@ -1,0 +1,147 @@
+"""How a call of a shape that has graphs is served by one of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..model import Decision, Measured, Refused
+from .alias import MIN_BYTES, ROUNDS
+from .captures import MAX_ENTRIES
+from .entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry
+from .shape import Shape
+
+if TYPE_CHECKING:
+    from .region import Region
+
+__all__ = ["Replays"]
+
+STRAYS = 3
+"""After so many copies out of one slot into another, a graph is captured that reads the arguments where they are."""
+RECHECK = 64
+
+
+class Replays:
+    """Of one region. `was_eager`: the region's last call ran as written."""
+
+    def __init__(self, region: Region) -> None:
+        self._region = region
+        self.was_eager = False
+        self._rounds = 0
+
+    def serve(
+        self, shape: Shape, leaves: Sequence[torch.Tensor], containers: Sequence[Any], timer: Any, again: bool
+    ) -> Any:
+        """What the best of the shape's graphs returns; MISMATCH or BLOCKED if none can serve the call.
+
+        `again`: the last call had the same shape. A recurrence needs two graphs that read what the other wrote.
+        """
+        region = self._region
+        outcome: Any = MISMATCH
+        ranked = [(entry.astray(leaves), entry) for entry in shape.entries]
+        if len(ranked) > 1:
+            ranked.sort(key=lambda pair: len(pair[0]))
+        if region.situation.store.side_streams:
+            region.situation.store.wait()
+        for _, entry in ranked:
+            region.captures.unbound.update(entry.moved(leaves))
+        astray, predictor = ranked[0][0], region.situation.predictor
+        if predictor.waits_for(region):
+            self._rounds += predictor.learned(region, leaves, ranked[0][1], astray)
+            predictor.arrived(region, leaves)
+        settled = not again or shape.strays < STRAYS or not astray or len(ranked) >= MAX_ENTRIES
+        if not settled:
+            if self._in_slots(leaves, astray):
+                return BLOCKED
+            if not self.was_eager:  # else nothing could lie in a slot
+                shape.strays = -RECHECK
+        for astray, entry in ranked:
+            served = self._serve(shape, entry, leaves, containers, timer, astray)
+            if served is BLOCKED:
+                outcome = BLOCKED
+            elif served is NO_EXECUTABLE:
+                region.captures.without_executable(shape, entry)
+                if region.refused is not None:
+                    return NO_EXECUTABLE
+                outcome = NO_EXECUTABLE if outcome is MISMATCH else outcome
+            elif served is OTHER_MODES:
+                return OTHER_MODES
+            elif served is not MISMATCH:
+                if astray:
+                    self._after_copies(shape, leaves, astray, again)
+                return served
+        if outcome is BLOCKED:
+            region.ledger.blocked += 1
+        return outcome
+
+    def _after_copies(self, shape: Shape, leaves: Sequence[torch.Tensor], astray: Sequence[int], again: bool) -> None:
+        """Arguments were copied: see to it that they need not be."""
+        region = self._region
+        shape.strays += again and shape.strays < STRAYS
+        if self._rounds >= ROUNDS or not region.situation.observing or region.replays < 2:
+            return
+        if any(leaves[i].nbytes >= MIN_BYTES for i in astray):
+            region.situation.predictor.learn(region)
+
+    def held_elsewhere(self, shape: Shape, leaves: Sequence[torch.Tensor]) -> bool:
+        """Whether what blocks every graph of the shape is kept for other purposes than to be this call's argument."""
+        given = {leaf.untyped_storage()._cdata for leaf in leaves}
+        blockers = [entry.blocker for entry in shape.entries if entry.blocker is not None and entry.blocker.occupied]
+        return bool(blockers) and all(slot.cdata not in given for slot in blockers)
+
+    def _in_slots(self, leaves: Sequence[torch.Tensor], indices: Sequence[int]) -> bool:
+        """Whether one of these arguments is a result that lies where an earlier replay put it."""
+        occupants = self._region.situation.store.occupants()
+        return any(leaves[i].untyped_storage()._cdata in occupants for i in indices)
+
+    def _serve(
+        self,
+        shape: Shape,
+        entry: Entry,
+        leaves: Sequence[torch.Tensor],
+        containers: Sequence[Any],
+        timer: Any,
+        astray: Sequence[int],
+    ) -> Any:
+        region, situation = self._region, self._region.situation
+        profile = region.observer.profile_replay_now(shape)
+        try:
+            with region.observer.replayed() if profile else contextlib.nullcontext():
+                outcome = entry.serve(leaves, containers, astray)
+        except torch.OutOfMemoryError:
+            if entry.acted:  # what the replay changed, an eager call would change once more
+                raise
+            outcome = MISMATCH
+        if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES or outcome is NO_EXECUTABLE:
+            return outcome
+        region.replays += 1
+        self.was_eager = False
+        if timer is not None and not profile and not shape.after.full:
+            timer.stop()
+            shape.after.add(timer)
+        if situation.observing and entry.replays == 48 and situation.backend.kind == "cuda":
+            self._weigh(shape, entry)
+        return outcome
+
+    def _weigh(self, shape: Shape, entry: Entry) -> None:
+        """Drop a graph that turned out not to be faster (GR406)."""
+        region = self._region
+        before, after = Measured.of(shape.before.ms()), Measured.of(shape.after.ms(leave=2))
+        if before is None or after is None or before.n < 5 or not before.clearly_below(after):
+            return
+        why = f"the graph took {after.median_ms:.3g} ms a call, eager {before.median_ms:.3g} ms; left eager"
+        region.captures.decisions.append(
+            Decision(
+                action="drop",
+                shapes=entry.shapes,
+                seen=shape.seen,
+                expected_calls=float(shape.seen),
+                saving_ms=before.median_ms - after.median_ms,
+                capture_ms=entry.capture_ms,
+                why=why,
+            )
+        )
+        region.refuse(Refused(code="GR406", why=why, at=region.at))

@@ -1,0 +1,52 @@
+"""What the regions of one process share."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..tracing import Tracer
+from .alias import Predictor
+from .backends.protocol import Backend
+from .compression import ExecutableStore
+from .slots import SlotStore
+
+if TYPE_CHECKING:
+    from .region import Region
+
+__all__ = ["Situation"]
+
+
+@dataclass(slots=True)
+class Situation:
+    """What the regions of one process share. `observing` is set while a cell runs under Grape.
+
+    `run` numbers the cells; `open_floor` is called when the region being traced turns out not to be capturable, so
+    that callables inside it may become regions.
+    """
+
+    backend: Backend
+    tracer: Tracer
+    store: SlotStore
+    predictor: Predictor
+    observing: bool = False
+    apply: bool = True
+    profile: bool = True
+    tolerance: float = 0.0
+    memory_budget: int | None = None
+    run: int = 0
+    stream: int | None = None
+    """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
+    open_floor: Callable[[], None] = lambda: None
+    progress: Callable[[str], None] = lambda text: None
+    exhausted: bool = False
+    """The person's code ran out of memory: nothing is captured any more."""
+    executables: ExecutableStore | None = None
+    """Of all regions; None where each graph keeps an executable of its own."""
+    regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
+
+    def __post_init__(self) -> None:
+        if self.executables is None and self.backend.updatable:
+            self.executables = ExecutableStore()

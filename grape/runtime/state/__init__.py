@@ -1,0 +1,18 @@
+"""State that a callable can read besides its arguments: found by a walk, and compared by `guards.GuardSet`."""
+
+from .contents import is_equal, read
+from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, hooks_of, is_node_hooked, new_hooks
+from .walk import ABSENT, Reach, TooLarge
+
+__all__ = [
+    "ABSENT",
+    "HOOKS",
+    "HOOKS_OF_ALL_MODULES",
+    "Reach",
+    "TooLarge",
+    "hooks_of",
+    "is_equal",
+    "is_node_hooked",
+    "new_hooks",
+    "read",
+]

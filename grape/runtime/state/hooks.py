@@ -1,0 +1,72 @@
+"""Hooks: what torch calls around modules, tensors, nodes of gradients and optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+from torch.nn.modules import module as _modules
+from torch.optim import optimizer as _optimizer
+from torch.utils.hooks import RemovableHandle
+
+__all__ = ["HOOKS", "HOOKS_OF_ALL_MODULES", "HOOKS_OF_ALL_OPTIMIZERS", "hooks_of", "is_node_hooked", "new_hooks"]
+
+HOOKS = frozenset(
+    {
+        "_backward_pre_hooks",
+        "_backward_hooks",
+        "_forward_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+        "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+    }
+)
+"""The attributes in which a module keeps its hooks."""
+HOOKS_OF_ALL_MODULES: tuple[dict[int, Any], ...] = (
+    _modules._global_forward_hooks,
+    _modules._global_forward_pre_hooks,
+    _modules._global_forward_hooks_always_called,
+    _modules._global_forward_hooks_with_kwargs,
+)
+HOOKS_OF_ALL_OPTIMIZERS: tuple[dict[Any, Any], ...] = (
+    _optimizer._global_optimizer_pre_hooks,
+    _optimizer._global_optimizer_post_hooks,
+)
+
+
+def hooks_of(tensor: torch.Tensor) -> list[dict[Any, Any]]:
+    """What autograd calls with a tensor's gradient."""
+    found = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
+    return [hooks for hooks in found if hooks]
+
+
+def is_node_hooked(tensor: torch.Tensor) -> bool:
+    """Whether there are hooks on the node that accumulates a parameter's gradient, which ends when nobody holds it.
+
+    A hook of our own, taken back at once, lands among the others: torch has no other way to ask.
+    """
+    if not (tensor.requires_grad and tensor.is_leaf):
+        return False
+    with torch.inference_mode(False):
+        node: Any = torch.autograd.graph.get_gradient_edge(tensor).node
+    number = RemovableHandle.next_id
+    handles = node.register_prehook(_no_hook), node.register_hook(_no_hook)
+    found = [handle.hooks_dict_ref() for handle in handles]
+    for handle in handles:
+        handle.remove()
+    RemovableHandle.next_id = number
+    return any(found)
+
+
+def _no_hook(*gradients: Any) -> None: ...
+
+
+def new_hooks(found: Iterable[Any], known: Collection[int]) -> bool:
+    """Whether one of `found` holds a hook and is not among `known`, by identity."""
+    return any(hooks and id(hooks) not in known for hooks in found)

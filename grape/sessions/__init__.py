@@ -1,0 +1,11 @@
+"""Orchestration: one cell (or one `with` block) is observed, decided on, accelerated and reported.
+
+The engine lives as long as the process and owns what outlives a cell; a session lives for one cell. No module here has
+the name of a function below: importing it would put the module in the function's place.
+"""
+
+from .block import session
+from .cell import Cell, Session
+from .process import Engine, close_engine, engine, last_report, preload
+
+__all__ = ["Cell", "Engine", "Session", "close_engine", "engine", "last_report", "preload", "session"]

@@ -1,0 +1,47 @@
+"""`grape.session`: Grape for a `with` block."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from ..errors import UsageError
+from ..options import Options, budget_bytes
+from .cell import Cell, Session
+
+__all__ = ["session"]
+
+
+@contextmanager
+def session(options: Options | None = None, **settings: Any) -> Iterator[Session]:
+    """Do for a `with` block what `%%grape` does for a cell; what it yields has the `.report`, as has `grape.last`.
+
+    `settings` are fields of `Options` (``session(profile=True)``); a memory budget may be text. Functions of the
+    calling module and modules called in the block are candidates. Raises `UsageError` for unknown settings, a budget
+    that is no size, or a session inside a session. An exception of the block propagates; what was observed until then
+    is still reported.
+    """
+    try:
+        chosen = replace(options or Options(), **settings)
+    except TypeError as error:
+        raise UsageError(f"unknown setting: {error}") from None
+    chosen = replace(chosen, memory_budget=budget_bytes(chosen.memory_budget))
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    filename = caller.f_code.co_filename if caller is not None else "?"
+    namespace: Mapping[str, Any] = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
+    cell = Cell(name=filename, source="".join(linecache.getlines(filename)), filename=filename)
+    current = Session(options=chosen, cell=cell, namespace=dict(namespace))
+    current.open()
+    failure: BaseException | None = None
+    try:
+        yield current
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        current.close(failure)

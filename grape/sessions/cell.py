@@ -1,0 +1,183 @@
+"""One cell is observed, decided on, accelerated and reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..advisor import advise, predict
+from ..errors import UsageError
+from ..model import CellEvidence, MachineCosts, MemoryCurve
+from ..options import Options
+from ..render import Report, build_report
+from .process import Engine, engine
+from .told import distinct, renamed, sources, told
+
+__all__ = ["Cell", "Session"]
+
+OUTSIDE_LIMIT = 400
+"""Operators outside every region that are traced per cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What runs: the name to show ("In[4]"), the source as written, and the file name it is compiled under."""
+
+    name: str
+    source: str
+    filename: str
+
+
+class Session:
+    """One cell under Grape. `open` before it runs, `close` after it, `statement_boundary` between its statements."""
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        cell: Cell,
+        namespace: dict[str, Any],
+        on_progress: Callable[[str], None] | None = None,
+        file_names: Callable[[str], str] | None = None,
+    ) -> None:
+        self.options = options
+        self.cell = cell
+        self.namespace = namespace
+        self.report: Report | None = None
+        self._on_progress = on_progress or (lambda text: None)
+        self._file_names = file_names
+        self._engine: Engine | None = None
+        self._wall_ms = 0.0
+
+    def open(self) -> None:
+        """Install everything. Raises `UsageError` where a session is already open."""
+        owner = engine()
+        if owner.session is not None:
+            raise UsageError("a Grape session is already open; sessions do not nest")
+        self._engine = owner
+        self._start = time.perf_counter()
+        owner.session = self
+        try:
+            self._install(owner)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _install(self, owner: Engine) -> None:
+        from ..profiling import MemorySampler
+        from ..runtime import enforce_budget
+        from ..tracing import Recorder
+
+        cell, names = self.cell, self._file_names
+
+        def name_of(filename: str) -> str:
+            if filename == cell.filename:
+                return cell.name
+            return names(filename) if names else filename
+
+        owner.names = name_of
+        situation = owner.situation
+        situation.observing = True
+        situation.apply = not self.options.profile
+        situation.tolerance = self.options.tolerance
+        situation.memory_budget = self.options.memory_budget
+        situation.progress = self._on_progress
+        situation.run += 1
+        for region in owner.interceptor.regions:
+            region.begin_run()
+        owner.interceptor.undisturbed(lambda: enforce_budget(situation))
+        owner.interceptor.install()
+        owner.adopt(self.namespace)
+        self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
+        owner.interceptor.floor.outside = self._outside
+        self._traced_as = cell.source, owner.interceptor.codes
+        if owner.traced.get(self._traced_as) is None:
+            situation.tracer.enter()
+            situation.tracer.listen(self._outside)
+        else:
+            owner.interceptor.floor.outside = None  # this very cell has been traced before
+        self._memory = MemorySampler(situation.backend.device)
+        self._memory.start()
+        self._start = time.perf_counter()
+
+    def statement_boundary(self) -> None:
+        """A top-level statement ended: functions that it defined become candidates."""
+        if self._engine is not None:
+            self._engine.adopt(self.namespace)
+            if self._outside.overflowed:
+                self._engine.situation.tracer.leave()
+
+    def _leave(self) -> Engine | None:
+        owner, self._engine = self._engine, None
+        if owner is None:
+            return None
+        self._wall_ms = (time.perf_counter() - self._start) * 1e3
+        owner.situation.observing = False
+        owner.situation.predictor.stop_learning()
+        owner.situation.progress = lambda text: None
+        owner.situation.tracer.leave()
+        owner.interceptor.floor.outside = None
+        owner.settle()
+        owner.session = None
+        return owner
+
+    def abandon(self) -> None:
+        """Leave without a report."""
+        if self._leave() is not None:
+            self._memory.stop()
+
+    def close(self, error: BaseException | None) -> Report:
+        """Leave, and report. `error` is what the cell raised, if it did."""
+        owner = self._leave()
+        if owner is None:
+            raise UsageError("this session is not open")
+        from ..fixing import with_fixes
+
+        memory = self._memory.stop()
+        evidence = self._evidence(owner, memory, error)
+        costs = _costs(owner, evidence)
+        evidence = predict(evidence, costs)
+        # A script's source is the whole file, which must not run again to compare a rewrite of it.
+        namespace = self.namespace if self._file_names is not None else None
+        findings = with_fixes(evidence, advise(evidence, costs), namespace)
+        self.report = owner.report = build_report(evidence, findings)
+        return self.report
+
+    def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
+        import torch
+
+        from ..runtime import account
+
+        outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
+        if not outside.ops and self._traced_as in owner.traced:
+            name, earlier = owner.traced[self._traced_as]
+            outside = replace(renamed(earlier, name, self.cell.name), cut=True)  # of this run nothing was counted
+        elif error is None:
+            owner.traced[self._traced_as] = self.cell.name, outside
+        regions = [region for region in owner.interceptor.regions if region.calls_in_run]
+        kept = [region.evidence() for region in told(regions) if not owner.hoister.covers(region)]
+        return CellEvidence(
+            file=self.cell.name,
+            source=self.cell.source,
+            device=owner.device,
+            backend=owner.situation.backend.kind,
+            wall_ms=self._wall_ms,
+            regions=distinct(kept),
+            trace=outside,
+            memory=memory,
+            error=f"{type(error).__name__}: {error}" if error is not None else None,
+            cuda=torch.cuda.is_available(),
+            profile_only=self.options.profile,
+            sources=sources(owner.names),
+            graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
+        )
+
+
+def _costs(owner: Engine, evidence: CellEvidence) -> MachineCosts:
+    """This machine's constants, measured once something was profiled: until then nothing is predicted from them."""
+    from ..profiling import machine_costs
+
+    profiled = any(region.before is not None for region in evidence.regions)
+    return machine_costs(owner.situation.backend.device) if evidence.cuda and profiled else MachineCosts()

@@ -1,0 +1,175 @@
+"""What outlives a cell: regions, graphs, the interceptor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..model import Trace
+from ..render import Report
+
+if TYPE_CHECKING:
+    from .cell import Session
+
+__all__ = ["Engine", "close_engine", "engine", "last_report", "preload"]
+
+
+class Engine:
+    """Process-wide. Graphs learned in one cell serve the next, until `undo`, `reset` or `close`."""
+
+    def __init__(self) -> None:
+        # Imported here: what loads torch is loaded when the first cell runs under Grape, not with the extension.
+        from ..hoisting import Hoister
+        from ..runtime import Interceptor, Predictor, Situation, SlotStore, make_backend
+        from ..tracing import PositionFinder, Tracer
+
+        self.names: Callable[[str], str] = lambda filename: filename
+        backend = make_backend()
+        tracer = Tracer(PositionFinder(lambda filename: self.names(filename)))
+        self.situation = Situation(
+            backend=backend,
+            store=SlotStore(backend),
+            predictor=Predictor(backend.device, tracer.positions),
+            tracer=tracer,
+        )
+        self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
+        self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
+        self.session: Session | None = None
+        self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
+        """What ran outside of regions, under which cell's name, by its source and the code that it could call."""
+        self.report: Report | None = None
+
+    def status(self) -> str:
+        """The regions that Grape knows, what became of them, and the memory of their graphs."""
+        regions = self.interceptor.regions
+        if not regions:
+            return "grape: nothing observed yet; put %%grape on the first line of a slow cell"
+        lines = [f"grape: {self.device}, {self.situation.backend.kind} backend"]
+        applied = self._applied()
+        for region in sorted(regions, key=lambda r: (not r.entries, -r.calls)):
+            number = f"{applied.index(region) + 1:>3}" if region in applied else "  -"
+            state = f"refused ({region.refused.code}: {region.refused.why})" if region.refused else "observed"
+            if region.entries:
+                state = f"{len(region.entries)} graphs, {region.replays} replays, {_held_beside_pool(region)}"
+            lines.append(f"{number} {region.name} at {region.at}: {region.calls} calls, {state}")
+        lines += self._memory()
+        if self.report is not None:
+            lines += [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in self.report.findings]
+        return "\n".join(lines)
+
+    def _memory(self) -> list[str]:
+        """What the graphs hold, store by store, in lines."""
+        from ..render import graph_stores
+        from ..runtime import account
+
+        held = self.interceptor.undisturbed(lambda: account(self.situation))
+        if held is not None:
+            return ["memory: " + line for line in graph_stores(held)]
+        stores = self.situation.backend.memory()
+        pool, executables = stores.pool_bytes / 2**20, stores.executable_bytes / 2**20
+        return [f"memory: pool {pool:.1f} MB, executables {executables:.1f} MB"]
+
+    @property
+    def applied_count(self) -> int:
+        """How many regions hold graphs; `status` and `undo` number them from 1."""
+        return len(self._applied())
+
+    def _applied(self) -> list[Any]:
+        return [region for region in self.interceptor.regions if region.entries]
+
+    def undo(self, number: int | None = None) -> str:
+        """Release the graphs of one applied region (numbered as in `status`), or of all. Raises `UsageError`."""
+        applied = self._applied()
+        if number is not None and not 1 <= number <= len(applied):
+            known = f"1 to {len(applied)}" if applied else "none is applied"
+            raise UsageError(f"no applied region {number} ({known}); see %grape status")
+        return self._take_back(applied if number is None else [applied[number - 1]])
+
+    def undo_at(self, file: str, line: int) -> str:
+        """Release the graphs of the applied regions whose code begins at this line."""
+        return self._take_back([r for r in self._applied() if (r.at.file, r.at.line) == (file, line)])
+
+    def _take_back(self, chosen: list[Any]) -> str:
+        self.interceptor.undisturbed(lambda: [region.release() for region in chosen])
+        if self.session is None:
+            self.settle()
+        if not chosen:
+            return "nothing to undo: no graph is applied"
+        return "undone: " + ", ".join(f"{region.name} at {region.at}" for region in chosen) + " runs eagerly again"
+
+    def adopt(self, namespace: Mapping[str, Any]) -> None:
+        """Make candidates of the functions in `namespace`, and of the bodies of their loops."""
+        self.hoister.adopt(namespace)
+        self.interceptor.adopt(namespace)
+
+    def settle(self) -> None:
+        """No cell runs: give everything back that replays nothing."""
+        self.interceptor.settle()
+        self.hoister.settle()
+
+    def reset(self) -> str:
+        """Forget every region and release every graph."""
+        count = len(self.interceptor.regions)
+        self.interceptor.forget()
+        self.hoister.forget()
+        self.situation.backend.close()
+        self.situation.store.clear()
+        self.situation.stream = None
+        self.situation.exhausted = False
+        self.traced.clear()
+        self.report = None
+        return f"forgot {count} region{'s' if count != 1 else ''} and released their graphs"
+
+    def close(self) -> None:
+        """Take back every patch and release everything; for `%unload_ext`."""
+        if self.session is not None:
+            self.session.abandon()
+        self.reset()
+
+    @property
+    def device(self) -> str:
+        import torch
+
+        device = self.situation.backend.device
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+_engine: Engine | None = None
+
+
+def engine() -> Engine:
+    """The process's engine; made at the first call."""
+    global _engine
+    if _engine is None:
+        _engine = Engine()
+    return _engine
+
+
+def close_engine() -> None:
+    """Take back every patch and release everything, if there is an engine."""
+    if _engine is not None:
+        _engine.close()
+
+
+def preload() -> None:
+    """Import what the first session needs, so that the first cell does not wait for it."""
+    import rich.console
+    import rich.table  # noqa: F401
+
+    from .. import hoisting, profiling, runtime, tracing  # noqa: F401
+
+
+def last_report() -> Report | None:
+    """The report of the last session that ended, or None."""
+    return _engine.report if _engine is not None else None
+
+
+def _held_beside_pool(region: Any) -> str:
+    """What a region's graphs hold on the device, but for the pool, which all regions share."""
+    from ..render.units import nbytes
+    from ..runtime import account
+
+    held = account(region.situation, region)
+    return nbytes(held.device_bytes - held.pool_bytes if held else sum(entry.nbytes for entry in region.entries))

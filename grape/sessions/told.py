@@ -1,0 +1,62 @@
+"""What a report tells of: which regions, under which names, and the person's code."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..model import Position, RegionEvidence, Trace
+
+__all__ = ["distinct", "renamed", "sources", "told"]
+
+
+def sources(names: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
+    """The person's code that ran so far, by the name to show: cells and files."""
+    from ..tracing import is_own_code
+
+    return tuple(
+        (names(filename), "".join(linecache.getlines(filename)))
+        for filename in list(linecache.cache)
+        if is_own_code(filename)
+    )
+
+
+def _trivial(region: Any) -> bool:
+    """A callable without device work is no region worth a row."""
+    return region.refused is not None and region.refused.code == "GR406" and not region.captures.durations_ms
+
+
+def renamed(trace: Trace, old: str, new: str) -> Trace:
+    """The trace of a cell that has another name now that it runs again."""
+
+    def at(position: Position | None) -> Position | None:
+        return replace(position, file=new) if position is not None and position.file == old else position
+
+    ops = tuple([replace(op, user=at(op.user), inner=at(op.inner)) for op in trace.ops])
+    reads = tuple([replace(read, position=at(read.position)) for read in trace.host_reads])
+    return replace(trace, ops=ops, host_reads=reads)
+
+
+def told(regions: list[Any]) -> Iterator[Any]:
+    """The regions worth a row. Modules of one kind that are called once each at one place are told of once."""
+    once = set()
+    for region in regions:
+        kind = (region.name.partition(" ")[0], region.at)
+        repeated = region.calls == 1 and region.root_is_module and kind in once
+        if region.calls == 1:
+            once.add(kind)
+        if not repeated and not _trivial(region):
+            yield region
+
+
+def distinct(regions: list[RegionEvidence]) -> tuple[RegionEvidence, ...]:
+    """Names are unique within a report: a second region of the same name gets a number."""
+    seen: dict[str, int] = {}
+    result = []
+    for region in regions:
+        seen[region.name] = seen.get(region.name, 0) + 1
+        count = seen[region.name]
+        result.append(region if count == 1 else replace(region, name=f"{region.name} #{count}"))
+    return tuple(result)
