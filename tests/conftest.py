@@ -168,11 +168,10 @@ def _threads() -> list[str]:
 
 def _graphs() -> int:
     """How many graphs the process's engine still holds."""
-    sessions = sys.modules.get("grape.sessions")
-    made = getattr(sessions, "_engine", None)
-    if made is None:
+    process = sys.modules.get("grape.sessions.process")
+    if process is None or process._engine is None:
         return 0
-    situation = made.situation
+    situation = process._engine.situation
     stored = len(situation.executables) if situation.executables is not None else 0
     return max(stored, sum(len(region.entries) for region in list(situation.regions)))
 
