@@ -658,8 +658,8 @@ ROWS = (
     Row(
         "a replay that differs excused without a look",
         edited(
-            f"{RUNTIME}.capture",
-            "        seen = [self.eager_after.leaves]\n",
+            f"{RUNTIME}.capture.verification",
+            "        seen: list[Sequence[torch.Tensor]] = [self._eager.after.leaves]\n",
             "        return True\n        seen = []\n",
         ),
         (REPEATABILITY,),
