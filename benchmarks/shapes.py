@@ -294,7 +294,9 @@ def timed_passes(job: Job, variants: dict[str, Workload], rounds: int, expected:
 
 def of_grape(job: Job, rounds: int, sessions: int) -> dict[str, Any]:
     from grape.runtime import account
-    from grape.runtime.capture import _Capture
+    from grape.runtime.capture.attempt import _Attempt
+    from grape.runtime.capture.in_step import InStep
+    from grape.runtime.capture.verification import Verification
     from grape.runtime.compression import ExecutableStore
     from grape.sessions import engine
 
@@ -302,9 +304,9 @@ def of_grape(job: Job, rounds: int, sessions: int) -> dict[str, Any]:
     expected = [tensor.clone() for tensor in timed(work)[0]]
     eager = timed_passes(job, {"eager": work}, 1, expected)["eager"]
     before, host = free_bytes(), resident_bytes()
-    phases = {"capture": (_Capture, "capture"), "verify": (_Capture, "verify"), "whole": (_Capture, "run")}
+    phases = {"capture": (InStep, "capture"), "verify": (Verification, "verify"), "whole": (_Attempt, "run")}
     if engine().situation.executables is not None:
-        phases["admit"] = (_Capture, "admit")
+        phases["admit"] = (_Attempt, "admit")
     with clocked(**phases) as capturing:
         passes, right = learn(work, sessions, expected)
     grown = fallen(before)

@@ -160,9 +160,9 @@ def environment_is_constant() -> None:
 
 
 def modes_are_unseen() -> None:
-    from grape.runtime import capture
+    from grape.runtime.capture import attempt
 
-    _set(capture, "foreign_modes", _always(None))
+    _set(attempt, "foreign_modes", _always(None))
 
 
 def prologue_is_constant() -> None:
@@ -236,7 +236,8 @@ def outside_overlaps() -> None:
 
 
 def lockstep_is_blind() -> None:
-    from grape.runtime import capture, lockstep
+    from grape.runtime import lockstep
+    from grape.runtime.capture import in_step
 
     class Agreeable(lockstep.Lockstep):
         def _step(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -248,14 +249,14 @@ def lockstep_is_blind() -> None:
         def finish(self) -> Any:
             return self._recorder.finish()
 
-    _set(capture, "Lockstep", Agreeable)
+    _set(in_step, "Lockstep", Agreeable)
 
 
 def verification_is_blind() -> None:
-    from grape.runtime import capture
+    from grape.runtime.capture import verification
 
-    _set(capture, "first_mismatch", _always(None))
-    _set(capture, "_same_state", _always(True))
+    _set(verification, "first_mismatch", _always(None))
+    _set(verification, "_same_state", _always(True))
     lockstep_is_blind()
 
 
@@ -291,40 +292,41 @@ def random_state_stays() -> None:
 
 
 def state_not_restored() -> None:
-    from grape.runtime.capture import _Capture
+    from grape.runtime.capture.snapshot import Snapshot
 
-    original = _Capture.keep_eager_state
+    original = Snapshot.keep
 
-    def keep(self: Any) -> None:
-        original(self)
-        self.in_place, self.in_place_before, self.in_place_after = [], [], []
+    def keep(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self.in_place, self._before, self.after = [], [], []
 
-    _set(_Capture, "keep_eager_state", keep)
+    _set(Snapshot, "keep", keep)
 
 
 def only_the_view_restored() -> None:
-    from grape.runtime import capture
+    from grape.runtime.capture import snapshot
 
-    capture.whole = capture._typed = lambda tensor: tensor.detach()
+    snapshot.whole = snapshot._typed = lambda tensor: tensor.detach()
 
 
 def effects_unseen() -> None:
-    from grape.runtime import capture, observer
+    from grape.runtime import observer
+    from grape.runtime.capture import attempt
 
-    _set(capture, "effect_of", _always(None))
+    _set(attempt, "effect_of", _always(None))
     _set(observer, "effect_of", _always(None))
 
 
 def effects_seen_once() -> None:
-    from grape.runtime.capture import _Capture
+    from grape.runtime.capture.attempt import _Attempt
 
-    _set(_Capture, "check_effects", _always(None))
+    _set(_Attempt, "check_effects", _always(None))
 
 
 def arguments_without_state() -> None:
-    from grape.runtime import capture
+    from grape.runtime.capture import attempt
 
-    _set(capture, "stateful", _always(()))
+    _set(attempt, "stateful", _always(()))
 
 
 def containers_unchanged() -> None:
@@ -658,8 +660,8 @@ ROWS = (
     Row(
         "a replay that differs excused without a look",
         edited(
-            f"{RUNTIME}.capture",
-            "        seen = [self.eager_after.leaves]\n",
+            f"{RUNTIME}.capture.verification",
+            "        seen: list[Sequence[torch.Tensor]] = [self._eager.after.leaves]\n",
             "        return True\n        seen = []\n",
         ),
         (REPEATABILITY,),

@@ -373,8 +373,8 @@ def test_an_exception_only_in_the_capture(error: type[BaseException]) -> None:
 @pytest.mark.parametrize("where", ["replay", "compare"])
 def test_state_is_whole_after_a_failed_verification(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay of the verification fails half-way; what the eager call left in the buffer stands."""
-    from grape.runtime import capture
     from grape.runtime.backends.tape_executable import TapeExecutable
+    from grape.runtime.capture import verification
 
     def fails(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("no memory")
@@ -382,7 +382,7 @@ def test_state_is_whole_after_a_failed_verification(where: str, monkeypatch: pyt
     if where == "replay":
         monkeypatch.setattr(TapeExecutable, "replay", fails)
     else:
-        monkeypatch.setattr(capture, "first_mismatch", fails)
+        monkeypatch.setattr(verification, "first_mismatch", fails)
 
     def build() -> World:
         buffer = torch.zeros(3, 4)
@@ -394,12 +394,12 @@ def test_state_is_whole_after_a_failed_verification(where: str, monkeypatch: pyt
 
 
 def test_a_fault_of_the_capture_does_not_reach_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grape.runtime import capture
+    from grape.runtime.capture import in_step
 
     def fails(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(capture, "write_recipe", fails)
+    monkeypatch.setattr(in_step, "write_recipe", fails)
     twins = Twins(lambda: World(function=work))
     twins.calls_of(one, 8)
     assert "a fault" in twins.refused.why

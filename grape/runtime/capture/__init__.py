@@ -1,0 +1,12 @@
+"""Captures one call of a region and proves the graph right before it is used.
+
+`attempt.py` has the order of things; `judging.py` what a trace may hold; `snapshot.py` what the region writes;
+`in_step.py` the second run, which is captured; `lowered.py` control flow that is left to the device;
+`provenance.py` where results come from; `verification.py` the replay that is compared.
+"""
+
+from .attempt import capture_call
+from .judging import judge
+from .request import Captured, Request
+
+__all__ = ["Captured", "Request", "capture_call", "judge"]

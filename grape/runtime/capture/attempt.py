@@ -1,0 +1,327 @@
+"""One attempt to capture a call of a region and to prove the graph right before it is used.
+
+The order is: snapshot what the region writes; run the person's code once, traced, for the result that the person gets;
+run it again in step for the capture; replay from the same inputs, state and random state; compare every output and
+every written tensor bit for bit. Whatever goes wrong after the eager run is a `Refused`, and the eager result stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from ...model import Position, Refused
+from ...tracing import record
+from ..backends.protocol import CaptureFailed, Graph, UpdatableGraph
+from ..compression import StoredGraph
+from ..effects import EffectWatch, effect_of
+from ..entry import Entry, identities
+from ..environment import foreign_modes
+from ..guards import GuardSet, TooLarge
+from ..outputs import Outputs
+from ..placeholders import Placeholders, distinct
+from ..predication import Surveyed, iterations
+from ..prologue import Prologue
+from ..structure import Layout, Unsupported, flatten, leaf_meta, stateful
+from ..training import GradientCapture, GradientPlan, seal, sealable
+from .in_step import CapturedRun, InStep
+from .judging import judge
+from .lowered import is_left_to_device, learn_arms, survey_call
+from .request import Captured, EagerRun, Request
+from .snapshot import Snapshot
+from .stop import Stop
+from .verification import Verification
+
+__all__ = ["capture_call"]
+
+
+def capture_call(request: Request, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    """Serve one call eagerly and capture it. The person's own exceptions propagate; nothing else does."""
+    return _Attempt(request, layout).run(args, kwargs)
+
+
+class _Attempt:
+    def __init__(self, request: Request, layout: Layout) -> None:
+        self.request = request
+        self.backend = request.backend
+        self.layout = layout
+        self.verification: Verification | None = None
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+        request, backend = self.request, self.backend
+        backend.prepare()
+        started = time.perf_counter()
+        random_before = backend.rng_state()
+        unready = self.prepare()
+        self.arguments_before = [_place(leaf) for leaf in self.layout.leaves]
+        self.watch = EffectWatch(request.tracer.positions)
+
+        def body() -> Any:
+            with self.watch:
+                return request.function(*args, **kwargs)
+
+        iterations_before = iterations()
+        result, call, escapes = record(request.tracer, backend.device, self.layout.leaves, body, keep=True)
+        random_after = backend.rng_state()
+        # An eager run may take some more iterations where its kernels do not repeat themselves.
+        most_iterations = 2 * (iterations() - iterations_before) + 16
+        self.gradients.note()
+        if unready is not None:
+            return Captured(result=result, outcome=unready, trace=call.trace, graded=self.gradients.present)
+
+        def eager() -> EagerRun:
+            self.check_guards(call.trace.needs_grad)
+            self.check_effects(call.trace.needs_grad)
+            return EagerRun(
+                call=call,
+                after=flatten((result, args, kwargs), "result"),
+                random_before=random_before,
+                random_after=random_after,
+                most_iterations=most_iterations,
+            )
+
+        try:
+            outcome = self.outcome(eager, escapes, started)
+        finally:
+            backend.set_rng_state(random_after)
+            self.gradients.forget()
+        if isinstance(outcome, Entry) and outcome.outputs.slots and outcome.verified == "identical":
+            # The same bits from the slots: so the next call finds its arguments where a graph can read them.
+            with contextlib.suppress(torch.OutOfMemoryError):
+                result = outcome.results(self.layout.leaves, self.layout.containers)
+        return Captured(
+            result=result,
+            outcome=outcome,
+            trace=call.trace,
+            graded=self.gradients.present,
+            plain=self.verification.unfaithful if self.verification is not None else frozenset(),
+        )
+
+    def prepare(self) -> Refused | None:
+        """Guards, gradients and snapshot, before the call; why it cannot be captured, or None."""
+        request, refused = self.request, None
+        guards: GuardSet | None = None
+        try:
+            reached = stateful(self.layout)
+            guards = request.guards or GuardSet(request.root, reached)
+        except TooLarge as error:
+            refused = Refused(code="GR405", why=str(error))
+        self.gradients = GradientCapture(guards.leaves() if guards is not None else (), self.backend)
+        try:
+            refused = self.gradients.adopt(request.writes) or refused
+            if guards is not None and refused is None:
+                self.guards = guards
+                sources = {**guards.sources, **self.gradients.sources()}
+                self.snapshot = Snapshot(request.writes, self.layout, sources)
+        except torch.OutOfMemoryError:
+            refused = Refused(code="GR405", why="no memory for a snapshot of what the region writes")
+        return refused
+
+    def outcome(
+        self, eager: Callable[[], EagerRun], escapes: Sequence[tuple[str, Position | None]], started: float
+    ) -> Entry | Refused:
+        """The graph, or why there is none: whatever happens here, the eager result stands."""
+        try:
+            return self.attempt(eager(), escapes, started)
+        except Stop as stop:
+            return stop.refused
+        except torch.OutOfMemoryError as error:
+            return Refused(code="GR405", why=f"out of memory while capturing: {str(error).splitlines()[0]}")
+        except CaptureFailed as failed:
+            return Refused(code=failed.code, why=str(failed))
+        except Unsupported as unsupported:
+            return Refused(code="GR405", why=str(unsupported))
+        except Exception as error:  # a fault of Grape's or of the backend's must not reach the person's cell
+            return Refused(code="GR405", why=f"the capture failed: {type(error).__name__}: {str(error)[:200]}")
+
+    def attempt(
+        self, eager: EagerRun, escapes: Sequence[tuple[str, Position | None]], started: float
+    ) -> Entry | Refused:
+        request = self.request
+        prologue = judge(eager.call, self.layout.leaves, eager.after.leaves, escapes, self.backend)
+        if isinstance(prologue, Refused):
+            return prologue
+        self.placeholders = Placeholders(
+            request.store, request.owner, self.backend.device, self.layout.leaves, self.layout.paths, request.bound
+        )
+        surveyed: Surveyed | None = None
+        if is_left_to_device(eager.call.trace):
+            if eager.call.trace.needs_grad:
+                return Refused(code="GR102", why="control flow that is left to the device records gradients")
+            found = survey_call(request, self.layout, prologue, self.placeholders, self.guards)
+            if isinstance(found, Refused):
+                return found
+            surveyed, eager = found, replace(eager, call=found.call)
+            prologue = judge(eager.call, self.layout.leaves, eager.after.leaves, (), self.backend)
+            if isinstance(prologue, Refused):
+                return prologue
+        self.snapshot.find_externals(eager.call)
+        self.snapshot.find_writes(eager.call, self.gradients)
+        self.prepare_gradients(eager.after)
+        if any(vars(leaf) for leaf in eager.after.leaves):
+            raise Stop(Refused(code="GR405", why="an argument or a result is a tensor with Python attributes"))
+        self.snapshot.keep(eager.call, self.placeholders, self.gradients.replaced())
+        self.fill_placeholders()
+        arrivals = eager.call.arrivals
+        hidden = {i: torch.empty_like(arrivals[i]).copy_(arrivals[i]) for i in prologue.inputs}
+        run = InStep(
+            request,
+            self.layout,
+            eager,
+            guards=self.guards,
+            gradients=self.gradients,
+            placeholders=self.placeholders,
+            hidden=hidden,
+            surveyed=surveyed,
+        ).capture()
+        graph = run.graph
+        try:
+            homes = {target.untyped_storage()._cdata: slot for target, slot in run.redirected.values()}
+            outputs = Outputs(self.backend, run.made, homes)
+            if not outputs.uniform:
+                raise Stop(Refused(code="GR405", why="results of different dtypes share memory"))
+            graph, verified = self.admit(graph, eager, run)
+            if run.arms is not None and surveyed is not None:
+                learn_arms(run.arms, eager, surveyed, (request.owner, self.layout.key))
+            outputs.lend()
+            plan = self.gradients.plan()
+        except BaseException:
+            graph.release()
+            raise
+        return self.entry(eager, run, graph, prologue, hidden, outputs, plan, verified, started)
+
+    def entry(
+        self,
+        eager: EagerRun,
+        run: CapturedRun,
+        graph: Graph,
+        prologue: Prologue,
+        hidden: dict[int, torch.Tensor],
+        outputs: Outputs,
+        plan: GradientPlan,
+        verified: str,
+        started: float,
+    ) -> Entry:
+        call, snapshot = eager.call, self.snapshot
+        verification = self.verification
+        assert verification is not None
+        return Entry(
+            backend=self.backend,
+            graph=graph,
+            guards=self.guards,
+            reached=identities(stateful(self.layout)),
+            prologue=prologue,
+            placeholders=self.placeholders,
+            hidden=[hidden[i] for i in prologue.inputs],
+            outputs=outputs,
+            recipe=run.recipe,
+            externals=snapshot.externals,
+            written=snapshot.written_leaves,
+            changed=snapshot.changed,
+            effectful=snapshot.writes or plan.active or any(op.kind == "random" for op in call.trace.ops),
+            gradients=plan,
+            verified=verified,
+            arms=run.arms,
+            checked=run.checked,
+            replay_ms=verification.replay_ms,
+            capture_ms=(time.perf_counter() - started) * 1e3,
+            shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
+            paths=tuple(self.layout.paths),
+            keep=(
+                run.arms,
+                call.arrivals,
+                call.constants,
+                _storages(snapshot.externals.values(), besides=self.gradients.homes),
+                [target for target, _ in run.redirected.values()],
+            ),
+        )
+
+    def fill_placeholders(self) -> None:
+        """Put there what the eager call was given."""
+        ready = self.placeholders.copied
+        inputs = [self.snapshot.inputs.get(i, self.layout.leaves[i]) for i in ready]
+        self.backend.copy([self.placeholders.targets[i] for i in ready], [distinct(t) for t in inputs])
+
+    def admit(self, graph: Graph, eager: EagerRun, run: CapturedRun) -> tuple[Graph, str]:
+        """The graph as it will be replayed, and how its replay compares with eager. Raises where it is not right.
+
+        An executable of other shapes may take it; if that one is wrong, the graph's own is tried.
+        """
+        verification = self.verification = Verification(
+            self.request,
+            self.layout,
+            eager,
+            run,
+            snapshot=self.snapshot,
+            placeholders=self.placeholders,
+            gradients=self.gradients,
+        )
+        store = self.request.executables
+        if store is None:
+            return graph, verification.verify(graph.replay)
+        failure: Stop | None = None
+        verified: list[str] = []
+
+        def verify(launch: Callable[[], None]) -> bool:
+            nonlocal failure
+            if failure is not None:
+                self.fill_placeholders()  # the replay that was wrong may have written them
+            try:
+                verified.append(verification.verify(launch))
+            except Stop as stop:
+                if stop.refused.code == "unsettled":
+                    raise
+                failure = stop
+                return False
+            return True
+
+        stored = StoredGraph.admit(store, cast(UpdatableGraph, graph), verify, owner=self.request.owner)
+        if isinstance(stored, StoredGraph):
+            return stored, verified[-1]
+        raise failure or Stop(Refused(code="no room", why="no executable could be had"))
+
+    def check_guards(self, needs_grad: bool) -> None:
+        if not self.guards.holds():
+            # An optimizer makes the state of a parameter that it has not seen before; the next call will not.
+            code = "unsteady" if needs_grad else "GR404"
+            raise Stop(Refused(code=code, why=f"the call changes {self.guards.difference()}"))
+
+    def check_effects(self, needs_grad: bool) -> None:
+        """What the eager run did besides its operators, on a path that no earlier call may have taken."""
+        effect = effect_of(self.watch)
+        if effect is not None:
+            raise Stop(effect)
+        if [_place(leaf) for leaf in self.layout.leaves] != self.arguments_before:
+            raise Stop(Refused(code="GR404", why="it changes the shape, the flags or the memory of an argument"))
+        foreign = foreign_modes(int(self.request.tracer.on_stack))
+        if foreign:
+            raise Stop(Refused(code="GR405", why=f"a {foreign} is active, which would not see a replay"))
+        if needs_grad and self.guards.has_hooked_nodes():
+            raise Stop(Refused(code="GR405", why="a hook on the node of a parameter's gradient would not see a replay"))
+
+    def prepare_gradients(self, after: Layout) -> None:
+        """Nothing may refer to the autograd graph of the eager run any more, nor to gradients that it dropped."""
+        given = {id(leaf) for leaf in self.layout.leaves}
+        sealed = sealable(leaf for leaf in after.leaves if id(leaf) not in given)
+        if any(leaf.retains_grad for leaf in sealed):
+            raise Stop(Refused(code="GR405", why="a result retains its gradient, which a replay would not give it"))
+        for leaf in sealed:
+            seal(leaf)
+        refused = self.gradients.prepare()
+        if refused is not None:
+            raise Stop(refused)
+
+
+def _storages(tensors: Collection[torch.Tensor], *, besides: Collection[int]) -> list[torch.UntypedStorage]:
+    return [storage for tensor in tensors if (storage := tensor.untyped_storage())._cdata not in besides]
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a call may not change of a tensor that it was given, but for the contents."""
+    graded = tensor.is_leaf and tensor.grad is not None
+    return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, int(tensor.storage_offset()), graded)

@@ -1,0 +1,78 @@
+"""What a traced call may hold to be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...model import OpRecord, Position, Refused, Trace
+from ...tracing import SPARSE, RecordedCall
+from ..backends.protocol import Backend
+from ..prologue import Prologue, build_prologue
+from ..training import graph_that_leaves
+
+__all__ = ["judge"]
+
+_AUTOGRAD = ("backward", "register_hook")
+"""Of these the trace shows all that they do, where the graph of autograd ends inside the region."""
+_PLACES = ("storage_offset", "is_shared", "_base", "_version")
+
+
+def judge(
+    call: RecordedCall,
+    leaves: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    escapes: Sequence[tuple[str, Position | None]],
+    backend: Backend,
+) -> Prologue | Refused:
+    """Can a call with this trace and these tensors in its result be captured? Its prologue, or why not."""
+    trace = call.trace
+    if trace.needs_grad:
+        if not backend.autograd:
+            return Refused(code="GR405", why="its results need gradients")
+        kept = graph_that_leaves(results, leaves)
+        if kept is not None:
+            return kept
+        escapes = [escape for escape in escapes if escape[0] not in _AUTOGRAD]
+    refused = _escaped(escapes) or _absolute(trace) or _on_other_devices(trace, backend)
+    return refused or build_prologue(call, leaves)
+
+
+def _escaped(escapes: Sequence[tuple[str, Position | None]]) -> Refused | None:
+    """What was done to a tensor that no operator shows."""
+    if not escapes:
+        return None
+    name, at = escapes[0]
+    if name == SPARSE:
+        return Refused(code="GR405", why=f"it works on {name}, such as a sparse one", at=at)
+    if name in _PLACES:
+        return Refused(code="GR405", why=f".{name} tells where a tensor lies, which differs in a replay", at=at)
+    return Refused(code="GR101", why=f".{name}() takes a tensor's contents to the host", at=at)
+
+
+def _absolute(trace: Trace) -> Refused | None:
+    for op in trace.ops:
+        if op.name.startswith("aten.as_strided") and _is_absolute(op, trace):
+            why = f"{op.name} takes an offset from the beginning of an argument's memory"
+            return Refused(code="GR405", why=why, at=op.user or op.inner)
+    return None
+
+
+def _is_absolute(op: OpRecord, trace: Trace) -> bool:
+    """Does `as_strided` with an offset of its own look at an argument? Where that lies in its memory is not guarded."""
+    offset = op.args[3] if len(op.args) > 3 else dict(op.kwargs).get("storage_offset")
+    return offset is not None and any(view.storage in trace.argument_storages for view in op.tensors())
+
+
+def _on_other_devices(trace: Trace, backend: Backend) -> Refused | None:
+    devices = {view.device for op in trace.ops for view in (*op.tensors(), *op.outputs)}
+    foreign = {d for d in devices if d.split(":")[0] not in ("cpu", backend.device.type)}
+    several = {d for d in devices if d.startswith(backend.device.type)}
+    if any(op.kind == "random" and op.outputs and op.outputs[0].device == "cpu" for op in trace.ops) and (
+        backend.device.type != "cpu"
+    ):
+        return Refused(code="GR405", why="it draws random numbers on the CPU")
+    if foreign or len(several) > 1:
+        return Refused(code="GR405", why=f"it works on several devices: {', '.join(sorted(devices))}")
+    return None

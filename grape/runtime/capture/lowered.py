@@ -1,0 +1,76 @@
+"""Control flow that is left to the device: the trace of all ways, results that are refused, branches compared."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ...model import DECISION, Refused, Trace
+from ..effects import EffectBan
+from ..guards import GuardSet
+from ..placeholders import Placeholders
+from ..predication import Arms, Flag, NodeLowering, Surveyed, survey
+from ..prologue import Prologue
+from ..structure import Layout, rebuild
+from .request import EagerRun, Request
+from .stop import Stop
+
+__all__ = ["check_ties", "is_left_to_device", "learn_arms", "refuse_flags", "survey_call"]
+
+_arms: weakref.WeakValueDictionary[tuple[Hashable, Any], Arms] = weakref.WeakValueDictionary()
+"""The branches that replays of a region took and were compared, by its owner and the layout of the arguments."""
+
+
+def is_left_to_device(trace: Trace) -> bool:
+    return any(read.construct == DECISION for read in trace.host_reads)
+
+
+def survey_call(
+    request: Request, layout: Layout, prologue: Prologue, placeholders: Placeholders, guards: GuardSet
+) -> Surveyed | Refused:
+    """A trace of all ways through the code, where the eager one shows one way; nothing is executed."""
+    if prologue.steps:
+        read = next((step.op for step in prologue.steps if step.op.ordinal in prologue.reads), prologue.steps[0].op)
+        why = f"{read.name} needs the host, beside control flow that is left to the device"
+        return Refused(code="GR101", why=why, at=read.user or read.inner)
+
+    def call() -> None:
+        args, kwargs = rebuild(layout.root, placeholders.tensors)
+        request.function(*args, **kwargs)
+
+    positions = request.tracer.positions
+    with EffectBan(positions):
+        surveyed = survey(request.backend, call, placeholders.tensors, positions)
+    if not guards.holds():
+        return Refused(code="GR404", why=f"a branch that was not taken changes {guards.difference()}")
+    return surveyed
+
+
+def refuse_flags(result: Any) -> None:
+    """Raise `Stop` where a result holds a truth value of the device."""
+    if any(isinstance(leaf, Flag) for leaf in tree_leaves(result)):
+        raise Stop(Refused(code="GR102", why="it returns a truth value that is only known on the device"))
+
+
+def check_ties(lowering: NodeLowering, leaving: Layout, given: Sequence[torch.Tensor], guards: GuardSet) -> None:
+    """Raise `Stop` where it depends on data whether a result shares memory with something that is known outside."""
+    leaves = {leaf.untyped_storage()._cdata for leaf in leaving.leaves}
+    outside = leaves | {tensor.untyped_storage()._cdata for tensor in given} | set(guards.sources)
+    for one, other in lowering.ties.pairs():
+        if one.cdata in leaves and other.cdata in outside:
+            why = "whether a result shares memory with another tensor depends on data"
+            raise Stop(Refused(code="GR102", why=why))
+
+
+def learn_arms(arms: Arms, eager: EagerRun, surveyed: Surveyed, key: tuple[Hashable, Any]) -> None:
+    """The verifying replay ran these branches; so did those of other graphs of the same program."""
+    arms.learn()
+    arms.program = (eager.call.trace.signature(), tuple(sorted(surveyed.choices.items())))
+    known = _arms.get(key)
+    if known is not None:
+        arms.join(known)
+    _arms[key] = arms

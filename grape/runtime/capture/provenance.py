@@ -1,0 +1,76 @@
+"""Where the containers and tensors of a captured result come from; what cannot be told is refused."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from ...model import Refused
+from ..guards import GuardSet
+from ..recipe import ArgumentView, Outside
+from ..structure import Layout
+from .stop import Stop
+
+__all__ = ["classifier", "compare_structure", "found_outside"]
+
+
+def compare_structure(leaving: Layout, eager: Layout) -> None:
+    """Raise `Stop` where the captured run's result has another structure than the eager one's."""
+    if leaving.key != eager.key:
+        pairs = zip(leaving.key, eager.key, strict=False)
+        mine, theirs = next(((a, b) for a, b in pairs if a != b), (len(leaving.key), len(eager.key)))
+        why = f"the result differs between two runs of the same call: {theirs} and {mine}"
+        raise Stop(Refused(code="GR404", why=why[:300]))
+
+
+def found_outside(leaving: Layout, eager: Layout, guards: GuardSet) -> dict[int, Any]:
+    """Containers in the result that the call did not make: the eager run gave the very same objects."""
+    attributes = {id(vars(container)) for container in leaving.containers if hasattr(container, "__dict__")}
+    found = {}
+    for number, (mine, theirs) in enumerate(zip(leaving.containers, eager.containers, strict=True)):
+        if mine is not theirs or isinstance(mine, (tuple, types.MethodType)) or id(mine) in attributes:
+            continue
+        if not guards.reaches(mine):
+            why = f"it returns a {type(mine).__name__} that it did not make and Grape cannot find"
+            raise Stop(Refused(code="GR404", why=why))
+        found[number] = mine
+    return found
+
+
+def classifier(
+    given: Sequence[torch.Tensor], born: Collection[int], guards: GuardSet, device: torch.device
+) -> Callable[[torch.Tensor], Any]:
+    """Tells where a tensor of the result comes from; see `Recipe.origin`.
+
+    `given` are the tensors that the captured run was called with, `born` the storages that it made.
+    """
+    direct = {id(tensor): i for i, tensor in enumerate(given)}
+    shared = {t.untyped_storage()._cdata: i for i, t in reversed(list(enumerate(given)))}
+
+    def classify(tensor: torch.Tensor) -> Any:
+        if id(tensor) in direct:
+            return direct[id(tensor)]
+        if guards.owns(tensor):
+            return Outside(tensor, itself=True)
+        storage = tensor.untyped_storage()._cdata
+        index = shared.get(storage)
+        if index is not None:
+            base = given[index]
+            if base.dtype != tensor.dtype:
+                raise Stop(Refused(code="GR405", why="a result reinterprets an argument's dtype"))
+            delta = int(tensor.storage_offset()) - int(base.storage_offset())
+            return ArgumentView(index, tuple(tensor.shape), tensor.stride(), delta)
+        if storage in guards.sources:
+            return Outside(tensor, itself=False)
+        if storage not in born:
+            raise Stop(Refused(code="GR405", why="it returns a tensor that it did not make and Grape cannot find"))
+        if tensor.requires_grad or type(tensor) is not torch.Tensor:
+            raise Stop(Refused(code="GR405", why="it makes a parameter, or a tensor that requires a gradient"))
+        if tensor.device.type != device.type:
+            raise Stop(Refused(code="GR101", why="it returns a CPU tensor, for which the host would have to wait"))
+        return None
+
+    return classify

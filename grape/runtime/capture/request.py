@@ -1,0 +1,71 @@
+"""What a capture is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...model import Refused, Trace
+from ...tracing import RecordedCall, Tracer
+from ..backends.protocol import Backend
+from ..compression import ExecutableStore
+from ..entry import Entry
+from ..guards import GuardSet
+from ..slots import SlotStore
+from ..structure import Layout
+
+__all__ = ["Captured", "EagerRun", "Request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a capture needs to know: the person's function, how to call it, and what earlier calls taught."""
+
+    function: Callable[..., Any]
+    root: Any
+    backend: Backend
+    tracer: Tracer
+    bound: Collection[int]
+    store: SlotStore
+    executables: ExecutableStore | None
+    """Where the backend's graphs share executables."""
+    owner: Hashable
+    """Whose graphs use the slots."""
+    in_place: Collection[str]
+    """Paths of results that were seen to be dead, or to be the next call's arguments, one call later."""
+    writes: Collection[str]
+    """Names of arguments and outside tensors that earlier calls wrote in place; they are snapshotted."""
+    tolerance: float
+    guards: GuardSet | None
+    """Those of another graph, where they guard the same state and hold."""
+    plain: Collection[Any]
+    """Operators whose `out=` form did not give the bits of the other."""
+    next: Sequence[Entry]
+    """The graphs that are likely to read what this one returns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A call that was served eagerly and captured on the way."""
+
+    result: Any
+    outcome: Entry | Refused
+    trace: Trace
+    graded: tuple[bool, ...] = ()
+    """Which leaf tensors that the region reaches had gradients when the call began."""
+    plain: frozenset[Any] = frozenset()
+    """See `Request.plain`: to be tried without, where the outcome is "retry"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerRun:
+    """The run that serves the call. The captured run follows `call`, and its replay must leave what this one left."""
+
+    call: RecordedCall
+    after: Layout
+    """Of (result, args, kwargs)."""
+    random_before: Any
+    random_after: Any
+    most_iterations: int
+    """More than this no loop of a compared replay may take."""
