@@ -33,14 +33,26 @@ def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int
     hoisted = hoist_function(found) if found is not None else None
     if hoisted is None or found is None:
         return None
-    plain = _code_in(compile_quietly(tree, code.co_filename, "exec", flags), code)
-    if plain is None or plain != code:
+    for unit in _units(tree, found):
+        plain = _code_in(compile_quietly(unit, code.co_filename, "exec", flags), code)
+        if plain is not None and plain == code:
+            break
+    else:
         return None
-    new = _Replaced(found, hoisted.body[0]).visit(tree)
-    made = _code_in(compile_quietly(ast.fix_missing_locations(new), code.co_filename, "exec", flags), code)
+    new = ast.fix_missing_locations(_Replaced(found, hoisted.body[0]).visit(unit))
+    made = _code_in(compile_quietly(new, code.co_filename, "exec", flags), code)
     if made is None or made.co_freevars != code.co_freevars:
         return None
     return hoisted, made, flags, cell
+
+
+def _units(tree: ast.Module, definition: ast.FunctionDef) -> Iterator[ast.Module]:
+    """What the definition may have been compiled with: its statement alone, as in a cell, or the whole file.
+
+    That makes a difference: code that names a module imported in the same unit calls its functions in another way.
+    """
+    yield from (ast.Module([item], []) for item in tree.body if any(node is definition for node in ast.walk(item)))
+    yield tree
 
 
 def loops_in(code: types.CodeType) -> Iterator[Loop]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ from .run import Run
 
 __all__ = ["Hoister"]
 
+_Key = tuple[str, str]
+"""Of a loop: the file name where it stands in a function, and its source."""
+
 
 class Hoister:
     """Of one process. Runs found again in a cell that runs again have the regions that they had."""
@@ -28,9 +32,14 @@ class Hoister:
         self.situation = situation
         self.interceptor = interceptor
         self.name_of = name_of
-        self._loops: dict[tuple[str, str], Loop] = {}
+        self._loops: dict[_Key, Loop] = {}
         self._codes: dict[tuple[types.CodeType, str], types.CodeType | None] = {}
-        self._functions: dict[int, tuple[types.FunctionType, types.CodeType, types.CodeType]] = {}
+        self._functions: weakref.WeakKeyDictionary[types.FunctionType, tuple[types.CodeType, types.CodeType]]
+        self._functions = weakref.WeakKeyDictionary()
+        self._begun: dict[str, set[_Key]] = {}
+        """Loops of a cell that were compiled since it began, by its file name."""
+        self._cells: dict[str, set[_Key]] = {}
+        """Loops of a cell when it last ran, by the name that it keeps when it is edited."""
 
     def compile(
         self, tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, Any]
@@ -56,33 +65,69 @@ class Hoister:
             return
         for function in candidates(namespace):
             code = function.__code__
-            if id(function) in self._functions or written_code(function) is not code or code.co_freevars:
+            if function in self._functions or written_code(function) is not code or code.co_freevars:
                 continue
             hoisted = self._hoisted(function)
             if hoisted is not None:
-                self._functions[id(function)] = (function, code, hoisted)
+                self._functions[function] = code, hoisted
                 function.__code__ = hoisted
 
     def settle(self) -> None:
         """The cell is over: functions whose loops replay nothing get their own code back."""
-        for function, code, hoisted in list(self._functions.values()):
+        for function, (code, hoisted) in list(self._functions.items()):
             if not any(loop.replays for loop in loops_in(hoisted)):
                 self._give_back(function, code, hoisted)
 
     def forget(self) -> None:
         """Give every function its own code back and forget every loop."""
-        for held in list(self._functions.values()):
-            self._give_back(*held)
+        for function, held in list(self._functions.items()):
+            self._give_back(function, *held)
         for loop in self._loops.values():
             for run in loop.runs:
                 run.forget()
         self._loops.clear()
         self._codes.clear()
+        self._begun.clear()
+        self._cells.clear()
+
+    def end_cell(self, cell: str | None, filename: str, *, finished: bool) -> None:
+        """A cell has ended. Loops that it had before it was edited are forgotten, with their graphs.
+
+        `cell` is what the front end calls it, which stays when it is edited; None where there is no such name.
+        `finished`: it came to its end, so that each of its loops was compiled.
+        """
+        begun = self._begun.pop(filename, set())
+        if cell is None:
+            return
+        before = self._cells.get(cell, set())
+        self._cells[cell] = begun if finished else begun | before
+        kept = set().union(*self._cells.values())
+        for key in before - kept:
+            self._drop(key)
+
+    def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
+        """Forget the loops of functions that the person has let go of, unless the last cell still ran them."""
+        held = {hoisted for _, hoisted in self._functions.values()}
+        defined = {written_code(function) for function in candidates(namespace)}
+        for (code, filename), hoisted in list(self._codes.items()):
+            if hoisted is None or hoisted in held or code in defined:
+                continue
+            loops = {id(loop) for loop in loops_in(hoisted)}
+            if all(loop.is_idle for loop in loops_in(hoisted)):
+                del self._codes[code, filename]
+                for key in [key for key, loop in self._loops.items() if id(loop) in loops]:
+                    self._drop(key)
+
+    def _drop(self, key: _Key) -> None:
+        loop = self._loops.pop(key, None)
+        for run in loop.runs if loop is not None else ():
+            run.drop_regions()
+            run.forget()
 
     def _give_back(self, function: types.FunctionType, code: types.CodeType, hoisted: types.CodeType) -> None:
         if function.__code__ is hoisted:  # else somebody has given it other code, or a trampoline holds it
             function.__code__ = code
-            self._functions.pop(id(function), None)
+            self._functions.pop(function, None)
 
     def _hoisted(self, function: types.FunctionType) -> types.CodeType | None:
         code = function.__code__
@@ -104,11 +149,13 @@ class Hoister:
         loops: list[Loop] = []
         runs: dict[int, Run] = {}
         for source in hoisted.loops:
-            loop = self._loops.get((filename if source.local else "", source.key))
+            key = filename if source.local else "", source.key
+            if not source.local:
+                self._begun.setdefault(filename, set()).add(key)
+            loop = self._loops.get(key)
             if loop is None:
-                loop = Loop(self._may_start)
+                loop = self._loops[key] = Loop(self._may_start)
                 loop.runs = [Run(self, hoisted.runs[number]) for number in source.runs]
-                self._loops[filename if source.local else "", source.key] = loop
             loop.begin(namespace, filename, flags, cell)
             loops.append(loop)
             runs.update(zip(source.runs, loop.runs, strict=True))

@@ -54,6 +54,11 @@ class Loop:
         """Whether a region of its body has graphs."""
         return any(part.region is not None and part.region.entries for run in self.runs for part in run.regions)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no region of its body was called since the last cell ended."""
+        return all(part.region is None or part.region.is_idle for run in self.runs for part in run.regions)
+
     def _turn(self) -> bool:
         """Before each iteration, called from a function that the person's code called: whether the head goes on."""
         if self._iterations <= OBSERVED:

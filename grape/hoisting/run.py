@@ -62,9 +62,7 @@ class Run:
     def begin(self, namespace: dict[str, Any], filename: str, flags: int) -> None:
         """The code is compiled, maybe once more, under this file name, to run with these globals."""
         if self.parts and namespace is not self.namespace:  # regions are bound to the names that they were made with
-            for region in [part.region for part in self.parts if isinstance(part, RegionPart) and part.region]:
-                region.release()
-                self.hoister.interceptor.hoisted.remove(region)
+            self.drop_regions()
             self.parts, self._splits = [], 0
             self._apart.clear()
         self.namespace, self.filename, self.flags = namespace, filename, flags
@@ -78,6 +76,15 @@ class Run:
         if len(self.regions) < sum(isinstance(part, RegionPart) for part in self.parts):
             self.parts, self._splits, self.live = [], 0, False
             self._apart.clear()
+
+    def drop_regions(self) -> None:
+        """Release the graphs of its regions, which are none any more."""
+        hoisted = self.hoister.interceptor.hoisted
+        for part in self.parts:
+            if isinstance(part, RegionPart) and part.region is not None:
+                part.region.release()
+                if part.region in hoisted:
+                    hoisted.remove(part.region)
 
     def forget(self) -> None:
         """Run as written from now on."""

@@ -5,7 +5,9 @@ Whatever goes wrong on Grape's side becomes one line for the person, and their c
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +22,17 @@ if TYPE_CHECKING:
     from ..render import Report
     from ..sessions import Session
 
-__all__ = ["EMPTY", "GrapeCell"]
+__all__ = ["EMPTY", "GrapeCell", "release_abandoned"]
 
 EMPTY = "%%grape: nothing to run; put the code below the %%grape line"
+
+
+def release_abandoned(shell: Any) -> None:
+    """A cell without Grape has ended: graphs of a model that it made anew, say, are released. Raises nothing."""
+    sessions = sys.modules.get("grape.sessions")
+    if sessions is not None:
+        with contextlib.suppress(Exception):  # the next cell that ends tries again
+            sessions.release_abandoned(shell.user_ns)
 
 
 class GrapeCell:
@@ -73,7 +83,9 @@ class GrapeCell:
 
         session = Session(
             options=self._options,
-            cell=Cell(name=shown(filename), source=self._source, filename=filename),
+            cell=Cell(
+                name=shown(filename), source=self._source, filename=filename, id=getattr(self.info, "cell_id", None)
+            ),
             namespace=self._shell.user_ns,
             on_progress=self._display.progress,
             file_names=shown,

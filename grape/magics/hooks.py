@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ..errors import UsageError
 from ..options import parse_options
-from .cell import EMPTY, GrapeCell
+from .cell import EMPTY, GrapeCell, release_abandoned
 from .display import say
 from .documentation import cell_help
 from .patches import replace_method
@@ -76,6 +76,8 @@ class CellHooks:
     def post_run_cell(self, result: Any) -> None:
         """`result` is None where IPython could not finish the cell; the exception is then on its way."""
         cell = self._cell
+        if cell is None and not inside_running_cell():
+            release_abandoned(self._shell)
         if cell is None or cell.thread != threading.get_ident():
             return
         if result is None:

@@ -70,6 +70,8 @@ class Entry:
     shapes: str
     paths: tuple[str, ...]
     replays: int = 0
+    settled_replays: int = 0
+    """Replays until the last cell ended."""
     ledger: Ledger = field(default_factory=Ledger)
     reached: tuple[int, ...] = ()
     """The arguments whose state and code are guarded with the region's own; see `identities`."""

@@ -49,6 +49,7 @@ class GuardSet:
         self._codes, self._states, self._objects = found.codes, found.states, found.objects
         self._tensors, self._names = found.tensors, found.names
         self._places_of, self._seen = found.places_of, found.seen
+        self.more = more
         self._let_go(root)
         self._snapshot()
 

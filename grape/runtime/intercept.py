@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..model import Position
+from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
 from .floor import Floor, inside_module
 from .loop_steps import LoopSteps
@@ -24,7 +25,7 @@ from .predication.early_stop import set_stepper
 from .region import Region
 from .situation import Situation
 from .slots import watch_streams
-from .trampoline import Trampoline, prune_traceback
+from .trampoline import Trampoline, prune_traceback, written_code
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class Interceptor:
         self._thread: int | None = get_ident()
         self._modules: weakref.WeakKeyDictionary[torch.nn.Module, Region] = weakref.WeakKeyDictionary()
         self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
-        self._trampolines: dict[int, Trampoline] = {}
+        self._trampolines: weakref.WeakKeyDictionary[types.FunctionType, Trampoline] = weakref.WeakKeyDictionary()
         self._original: Any = None
         self._unwatch: Callable[[], None] = lambda: None
         self._namespace: Mapping[str, Any] = {}
@@ -115,7 +116,7 @@ class Interceptor:
                 self._give_back(trampoline)
             return
         for function in candidates(namespace):
-            if id(function) not in self._trampolines:
+            if function not in self._trampolines:
                 self._take_over(function)
 
     def settle(self) -> None:
@@ -126,6 +127,16 @@ class Interceptor:
                 self._give_back(trampoline)
         if not any(region.entries for region in self.regions):
             self._unpatch()
+
+    def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
+        """A cell has ended: release the graphs of what the person has let go of, unless this cell still used them."""
+        self._namespace = {}
+        defined = {written_code(function) for function in candidates(namespace)}
+        for code, (region, trampoline) in list(self._functions.items()):
+            if trampoline.target() is None and region.is_idle and code not in defined:
+                region.release()
+                del self._functions[code]
+        release_abandoned(self.regions)
 
     def remove(self) -> None:
         """Take back every patch. Regions keep what they know."""
@@ -164,12 +175,12 @@ class Interceptor:
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             trampoline.follow()
-            if get_ident() != self._thread or (not self.floor.free and not self.floor.repeats(function, None)):
+            if get_ident() != self._thread or (not self.floor.free and not self.floor.repeats(trampoline, None)):
                 return trampoline.original(*args, **kwargs)
             return self._function(trampoline, args, kwargs)
 
         trampoline = Trampoline(function, receive)
-        self._trampolines[id(function)] = trampoline
+        self._trampolines[function] = trampoline
         code = trampoline.original.__code__
         if known is not None and _same_binding(known[1], trampoline):
             known[0].function = trampoline.original
@@ -191,7 +202,9 @@ class Interceptor:
 
     def _give_back(self, trampoline: Trampoline) -> None:
         trampoline.undo()
-        self._trampolines.pop(id(trampoline.function), None)
+        function = trampoline.target()
+        if function is not None:
+            self._trampolines.pop(function, None)
 
     def _function(self, trampoline: Trampoline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         region, current = self._functions[trampoline.original.__code__]

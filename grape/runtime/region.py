@@ -28,7 +28,7 @@ from .replays import Replays
 from .samples import CallTimes
 from .shape import Shape
 from .situation import Situation
-from .structure import Layout, Unsupported, first_difference, flatten
+from .structure import Layout, Unsupported, first_difference, flatten, stateful
 
 __all__ = ["Region", "Situation"]
 
@@ -72,6 +72,7 @@ class Region:
         self._last: Shape | None = None
         self._last_layout: tuple[Any, list[str]] | None = None
         self._start_of_run = (0, 0)
+        self._settled_calls = 0
         self.observer = Observer(self)
         self.captures = Captures(self)
         self.serving = Replays(self)
@@ -92,6 +93,16 @@ class Region:
     def root(self) -> Any:
         """Where the guards start; None for a module that was deleted."""
         return self._root() if self._root is not None else self._function_root
+
+    def end_run(self) -> None:
+        """A cell has ended: nothing of its calls is held."""
+        self._last_layout = None
+        self._settled_calls = self.calls
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has called it since the last cell ended."""
+        return self.calls == self._settled_calls
 
     def begin_run(self) -> None:
         """Count calls and replays from here: a new cell runs."""
@@ -191,7 +202,9 @@ class Region:
         key = (layout.key, modes)
         shape = self.shapes.get(key)
         if shape is None:
-            shape = self.shapes[key] = Shape(_shapes_of(layout), self.calls - 1, modes)
+            shape = self.shapes[key] = Shape(
+                _shapes_of(layout), self.calls - 1, modes, holds_objects=bool(stateful(layout))
+            )
             changing = self._changing_value(shape, layout)
             if changing is not None:
                 why = f"`{changing}` is no tensor and another one at each call"
@@ -286,6 +299,14 @@ class Region:
             shape.captures, shape.closed = 0, False
         self.situation.store.drop(self.owner)
         self.situation.predictor.settle()
+
+    def forget_shape(self, shape: Shape) -> None:
+        """It is none of `shapes` any more: no other one leads to it."""
+        for other in (*self.shapes.values(), self._last):
+            if other is not None and other.successor is shape:
+                other.successor = None
+        if self._last is shape:
+            self._last = None
 
     @property
     def entries(self) -> list[Entry]:

@@ -40,6 +40,10 @@ class Shape:
     strays: int = 0
     unsettled: int = 0
     closed: bool = False
+    holds_objects: bool = False
+    """Whether modules, optimizers, functions or classes came as arguments; calls with others have another shape."""
+    settled_calls: int = 0
+    """Calls until the last cell ended."""
     starved_at: int | None = None
     """The memory budget that was too small for this shape, 0 for a full device; a larger one opens it again."""
 

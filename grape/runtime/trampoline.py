@@ -11,6 +11,7 @@ import functools
 import inspect
 import os
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,10 +23,10 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 class Trampoline:
     """One function taken over. `original` runs the person's code; `receive(args, kwargs)` is called instead of it."""
 
-    __slots__ = ("_code", "_had_signature", "function", "original", "receive")
+    __slots__ = ("_code", "_function", "_had_signature", "original", "receive")
 
     def __init__(self, function: types.FunctionType, receive: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
-        self.function = function
+        self._function: weakref.ref[types.FunctionType] = weakref.ref(function)
         self.receive = receive
         self.original = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -39,23 +40,33 @@ class Trampoline:
         self._code = _code_for(function.__code__, self)
         function.__code__ = self._code
 
+    def target(self) -> types.FunctionType | None:
+        """The function, which dies when the person lets go of it."""
+        return self._function()
+
     @property
     def in_place(self) -> bool:
-        """False once somebody else (autoreload, the person) has given the function other code."""
-        return self.function.__code__ is self._code
+        """False once somebody else (autoreload, the person) has given the function other code, or it is gone."""
+        function = self.target()
+        return function is not None and function.__code__ is self._code
 
     def follow(self) -> None:
         """Take over defaults that were assigned to the function since."""
-        function, original = self.function, self.original
+        function, original = self.target(), self.original
+        if function is None:
+            return
         if function.__defaults__ is not original.__defaults__ or function.__kwdefaults__ is not original.__kwdefaults__:
             original.__defaults__, original.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
 
     def undo(self) -> None:
         """Give the function its own code back, unless it was given other code meanwhile."""
+        function = self.target()
+        if function is None:
+            return
         if self.in_place:
-            self.function.__code__ = self.original.__code__
+            function.__code__ = self.original.__code__
         if not self._had_signature:
-            self.function.__dict__.pop("__signature__", None)
+            function.__dict__.pop("__signature__", None)
 
 
 def _pattern(*args: Any, **kwargs: Any) -> Any:

@@ -6,6 +6,16 @@ the name of a function below: importing it would put the module in the function'
 
 from .block import session
 from .cell import Cell, Session
-from .process import Engine, close_engine, engine, last_report, preload
+from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
 
-__all__ = ["Cell", "Engine", "Session", "close_engine", "engine", "last_report", "preload", "session"]
+__all__ = [
+    "Cell",
+    "Engine",
+    "Session",
+    "close_engine",
+    "engine",
+    "last_report",
+    "preload",
+    "release_abandoned",
+    "session",
+]

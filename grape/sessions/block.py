@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -33,9 +33,14 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     frame = inspect.currentframe()
     caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
     filename = caller.f_code.co_filename if caller is not None else "?"
-    namespace: Mapping[str, Any] = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
+    namespace: dict[str, Any] = {**caller.f_globals} if caller is not None else {}
+    if caller is not None and caller.f_locals is not caller.f_globals:
+        local = caller.f_locals
+        namespace.update(local)
+        if type(local) is dict:
+            local.clear()  # until 3.13 a copy, which would keep what it holds alive
     cell = Cell(name=filename, source="".join(linecache.getlines(filename)), filename=filename)
-    current = Session(options=chosen, cell=cell, namespace=dict(namespace))
+    current = Session(options=chosen, cell=cell, namespace=namespace)
     current.open()
     failure: BaseException | None = None
     try:

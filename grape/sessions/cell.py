@@ -28,6 +28,8 @@ class Cell:
     name: str
     source: str
     filename: str
+    id: str | None = None
+    """What the front end calls the cell, also after it was edited."""
 
 
 class Session:
@@ -125,14 +127,28 @@ class Session:
 
     def abandon(self) -> None:
         """Leave without a report."""
-        if self._leave() is not None:
+        owner = self._leave()
+        if owner is not None:
             self._memory.stop()
+            self._let_go(owner, finished=False)
 
     def close(self, error: BaseException | None) -> Report:
         """Leave, and report. `error` is what the cell raised, if it did."""
         owner = self._leave()
         if owner is None:
             raise UsageError("this session is not open")
+        try:
+            return self._report(owner, error)
+        finally:
+            self._let_go(owner, finished=error is None)
+
+    def _let_go(self, owner: Engine, *, finished: bool) -> None:
+        """Release what the cell no longer has, and hold none of its objects."""
+        owner.forget_edited(self.cell.id, self.cell.filename, finished=finished)
+        owner.release_abandoned(self.namespace)
+        self.namespace = {}
+
+    def _report(self, owner: Engine, error: BaseException | None) -> Report:
         from ..fixing import with_fixes
 
         memory = self._memory.stop()

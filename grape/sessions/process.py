@@ -13,7 +13,7 @@ from ..render import Report
 if TYPE_CHECKING:
     from .cell import Session
 
-__all__ = ["Engine", "close_engine", "engine", "last_report", "preload"]
+__all__ = ["Engine", "close_engine", "engine", "last_report", "preload", "release_abandoned"]
 
 
 class Engine:
@@ -109,6 +109,21 @@ class Engine:
         self.interceptor.settle()
         self.hoister.settle()
 
+    def forget_edited(self, cell: str | None, filename: str, *, finished: bool) -> None:
+        """A cell has ended: forget the loops that it had before it was edited. See `Hoister.end_cell`."""
+        self.interceptor.undisturbed(lambda: self.hoister.end_cell(cell, filename, finished=finished))
+
+    def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
+        """A cell has ended: release the graphs of code and state that the person has let go of."""
+
+        def release() -> None:
+            self.hoister.release_abandoned(namespace)
+            self.interceptor.release_abandoned(namespace)
+
+        self.interceptor.undisturbed(release)
+        if self.session is None:
+            self.settle()
+
     def reset(self) -> str:
         """Forget every region and release every graph."""
         count = len(self.interceptor.regions)
@@ -151,6 +166,12 @@ def close_engine() -> None:
     """Take back every patch and release everything, if there is an engine."""
     if _engine is not None:
         _engine.close()
+
+
+def release_abandoned(namespace: Mapping[str, Any]) -> None:
+    """A cell without Grape has ended in `namespace`; see `Engine.release_abandoned`."""
+    if _engine is not None and _engine.session is None and _engine.applied_count and _engine.interceptor.is_here:
+        _engine.release_abandoned(namespace)
 
 
 def preload() -> None:

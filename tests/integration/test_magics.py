@@ -76,6 +76,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         name: str
         source: str
         filename: str
+        id: str | None = None
 
     class Session:
         def __init__(self, *, options: Any, cell: Cell, namespace: Any, on_progress: Any, file_names: Any) -> None:

@@ -8,27 +8,22 @@ of the plain twin (A1).
 
 from __future__ import annotations
 
-import atexit
 import random
 import re
-import sys
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import IPython
 import pytest
 import torch
 import torch._dynamo.mutation_guard
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from traitlets.config import Config
 
 import grape
-from grape.magics import load, unload
+from grape.magics import load
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
 
@@ -209,24 +204,6 @@ SCENARIOS = {
         F,
     ),
 }
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[InteractiveShell]:
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.chdir(tmp_path)
-    config = Config()
-    config.HistoryManager.hist_file = ":memory:"
-    config.InteractiveShell.colors = "nocolor" if IPython.version_info >= (9,) else "NoColor"
-    InteractiveShell.clear_instance()
-    made = InteractiveShell.instance(config=config)
-    state = random.getstate()
-    yield made
-    random.setstate(state)
-    unload(made)
-    atexit.unregister(made.atexit_operations)
-    made.atexit_operations()
-    InteractiveShell.clear_instance()
 
 
 def plain_data(value: Any, depth: int = 0) -> Any:

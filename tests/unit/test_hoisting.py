@@ -10,12 +10,14 @@ import pickle
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo  # imported by the first dispatch mode in some versions; it wraps functions of torch for good
 
+from grape.hoisting.functions import hoisted_function
 from grape.hoisting.loop import Loop
 from grape.hoisting.run import Run
 from grape.options import Options
@@ -379,3 +381,17 @@ def test_a_forked_worker_runs_as_written(shell: Shell) -> None:
     )
     assert any(region.replays for region in regions())
     assert told == [b"as written"]
+
+
+@pytest.mark.parametrize("as_cell", [True, False])
+def test_a_function_is_found_beside_an_import_of_what_it_calls(as_cell: bool, tmp_path: Path) -> None:
+    """CPython calls `torch.randn` in another way where the import stands in the same unit; cells are compiled by
+    statement, files as a whole."""
+    file = tmp_path / "cell.py"
+    file.write_text("import torch\ndef f(x):\n    for _ in range(9):\n        x = torch.tanh(x)\n    return x\n")
+    tree = ast.parse(file.read_text(), str(file))
+    units = [ast.Module([item], []) for item in tree.body] if as_cell else [tree]
+    space: dict[str, Any] = {"__name__": "__main__"}
+    for unit in units:
+        exec(compile(unit, str(file), "exec", dont_inherit=True), space)
+    assert hoisted_function(space["f"].__code__) is not None

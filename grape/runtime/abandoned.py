@@ -1,0 +1,80 @@
+"""Graphs that only Grape holds on to any more: of state and code that the person has let go of.
+
+Who makes a model anew (``net = Net()`` again), defines a function anew or edits a loop expects the old one's memory
+back. A graph reads the old weights where they lie and would keep them; so at the end of each cell the graphs that
+serve nothing are looked through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .entry import Entry
+from .region import Region
+from .shape import Shape
+from .state import Reach, TooLarge
+
+__all__ = ["release_abandoned"]
+
+
+def release_abandoned(regions: Iterable[Region]) -> int:
+    """Release graphs that served no call since the last time this was asked and that read what cannot be read any more.
+
+    That is a tensor that the region's code no longer reaches, or an object that came as an argument and in whose place
+    another one comes now. Gives how many were released. A graph that goes too early is captured again.
+    """
+    released = 0
+    for region in regions:
+        reach: dict[int, set[int] | None] = {}
+        for key, shape in list(region.shapes.items()):
+            idle = [entry for entry in shape.entries if entry.replays == entry.settled_replays]
+            if len(idle) == len(shape.entries) and _is_replaced(region, shape):
+                _drop(region, key, shape)
+                released += len(idle)
+                continue
+            for entry in idle:
+                if _is_lost(region, entry, reach):
+                    shape.entries.remove(entry)
+                    entry.release()
+                    shape.captures = max(0, shape.captures - 1)
+                    released += 1
+        region.end_run()
+        for shape in region.shapes.values():
+            shape.settled_calls = shape.calls
+            for entry in shape.entries:
+                entry.settled_replays = entry.replays
+    return released
+
+
+def _is_lost(region: Region, entry: Entry, reach: dict[int, set[int] | None]) -> bool:
+    """Whether the graph reads a tensor that the code does not reach any more, by any name."""
+    if not entry.externals or entry.guards.holds():
+        return False
+    known = id(entry.guards)
+    if known not in reach:
+        try:
+            reach[known] = set(Reach((region.root, *entry.guards.more)).sources)
+        except TooLarge:
+            reach[known] = set()
+    found = reach[known] or set()
+    return any(tensor.untyped_storage()._cdata not in found for tensor in entry.externals.values())
+
+
+def _is_replaced(region: Region, shape: Shape) -> bool:
+    """Whether calls come with other modules, optimizers or functions in the place of those of this shape."""
+    if shape.calls > shape.settled_calls or not shape.holds_objects:
+        return False
+    return not shape.entries or any(
+        other.calls > other.settled_calls and other.shapes == shape.shapes
+        for other in region.shapes.values()
+        if other is not shape
+    )
+
+
+def _drop(region: Region, key: Any, shape: Shape) -> None:
+    for entry in shape.entries:
+        entry.release()
+    shape.entries.clear()
+    del region.shapes[key]
+    region.forget_shape(shape)

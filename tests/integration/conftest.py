@@ -1,0 +1,35 @@
+"""Fixtures of the tests that run cells."""
+
+from __future__ import annotations
+
+import atexit
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import IPython
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from grape.magics import unload
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[InteractiveShell]:
+    """A shell of this process, in a folder of its own; Grape is not loaded, and unloaded at the end."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.chdir(tmp_path)
+    config = Config()
+    config.HistoryManager.hist_file = ":memory:"
+    config.InteractiveShell.colors = "nocolor" if IPython.version_info >= (9,) else "NoColor"
+    InteractiveShell.clear_instance()
+    made = InteractiveShell.instance(config=config)
+    state = random.getstate()
+    yield made
+    random.setstate(state)
+    unload(made)
+    atexit.unregister(made.atexit_operations)
+    made.atexit_operations()
+    InteractiveShell.clear_instance()

@@ -1,0 +1,174 @@
+"""What the person lets go of is gone, graphs or not: models made anew, functions defined anew, loops edited (R10)."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+import grape
+from grape.magics import load
+from grape.sessions import close_engine, engine
+
+MODEL = """\
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+    def forward(self, x):
+        return torch.tanh(self.b(torch.relu(self.a(x))))
+net = Net()
+"""
+TRAINED = MODEL + "opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)\n"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A cell that makes `net`, one that defines, one that runs under `%%grape`; `at_once`: no further run is needed."""
+
+    model: str
+    define: str
+    cell: str
+    at_once: bool = True
+
+
+FLOWS = {
+    "a function": Flow(
+        MODEL,
+        "def f(x):\n    return net(x) * 0.5 + x\n",
+        "with torch.no_grad():\n    x = torch.randn(2, 8)\n    for _ in range(20):\n        x = f(x)\n",
+    ),
+    "a loop": Flow(
+        MODEL, "", "with torch.no_grad():\n    x = torch.randn(2, 8)\n    for _ in range(20):\n        x = net(x) + x\n"
+    ),
+    "a module": Flow(MODEL, "", "with torch.no_grad():\n    xs = [net(torch.ones(2, 8)) for _ in range(20)]\n"),
+    "a training loop": Flow(
+        TRAINED,
+        "",
+        "for _ in range(24):\n    x = torch.randn(2, 8)\n    opt.zero_grad()\n    loss = net(x).square().mean()\n"
+        "    loss.backward()\n    opt.step()\n",
+    ),
+    "a step with the model as an argument": Flow(
+        TRAINED,
+        "def step(net, opt, x):\n    opt.zero_grad()\n    loss = net(x).square().mean()\n    loss.backward()\n"
+        "    opt.step()\n    return loss.detach()\n",
+        "for _ in range(24):\n    loss = step(net, opt, torch.randn(2, 8))\n",
+    ),
+    "a loop in a function": Flow(
+        TRAINED,
+        "def train(net, opt):\n    for _ in range(60):\n        x = torch.randn(2, 8)\n        opt.zero_grad()\n"
+        "        loss = net(x).square().mean()\n        loss.backward()\n        opt.step()\n",
+        "train(net, opt)\n",
+        at_once=False,  # what its names held when it ended is held until it runs again
+    ),
+}
+
+
+@pytest.fixture
+def notebook(shell: InteractiveShell) -> InteractiveShell:
+    load(shell)
+    return shell
+
+
+def run(shell: InteractiveShell, source: str, cell: str | None = None) -> None:
+    with capture_output():
+        shell.run_cell(source, cell_id=cell).raise_error()
+
+
+def replays() -> int:
+    return sum(region["replays"] for region in grape.last.to_dict()["regions"])
+
+
+def held() -> int:
+    return sum(len(region.entries) for region in list(engine().situation.regions))
+
+
+@pytest.mark.parametrize("name", list(FLOWS))
+def test_a_model_that_is_made_anew_leaves_no_old_one(notebook: InteractiveShell, name: str) -> None:
+    flow = FLOWS[name]
+    old: list[weakref.ref[Any]] = []
+    graphs = []
+    run(notebook, flow.model + flow.define)
+    for _ in range(3):
+        run(notebook, "%%grape\n" + flow.cell)
+        gc.collect()
+        assert replays() > 0
+        assert not [one for one in old if one() is not None]
+        graphs.append(held())
+        old += [weakref.ref(notebook.user_ns["net"]), weakref.ref(notebook.user_ns["net"].a.weight)]
+        run(notebook, flow.model)
+        gc.collect()
+        if flow.at_once:
+            assert not [one for one in old if one() is not None] and held() == 0
+    assert graphs[2] <= graphs[1] + 1, graphs
+
+
+@pytest.mark.parametrize("name", ["a function", "a loop", "a loop in a function"])
+def test_a_cell_that_is_edited_leaves_no_old_graphs(notebook: InteractiveShell, name: str) -> None:
+    flow = FLOWS[name]
+    run(notebook, flow.model)
+    source, graphs, regions = flow.define + flow.cell, [], []
+    for number in range(4):
+        run(notebook, "%%grape\n" + source.replace("net(x)", f"({number + 1}.25 * net(x))"), cell="the cell")
+        assert replays() > 0
+        graphs.append(held())
+        regions.append(sum(not region.root_is_module for region in engine().interceptor.regions))
+    assert graphs[3] <= graphs[1] and regions[3] <= regions[1], (graphs, regions)
+
+
+def test_the_loops_of_two_cells_that_read_alike_are_one(notebook: InteractiveShell) -> None:
+    """Editing the one leaves the graphs that the other has."""
+    cell = "%%grape\n" + FLOWS["a loop"].cell
+    run(notebook, MODEL)
+    run(notebook, cell, cell="one")
+    run(notebook, cell, cell="other")
+    before = held()
+    run(notebook, "%%grape\nprint('edited')", cell="one")
+    assert held() == before > 0
+    run(notebook, "%%grape\nprint('edited')", cell="other")
+    assert held() == 0
+
+
+def test_a_cell_that_raises_keeps_the_graphs_of_loops_it_did_not_reach(notebook: InteractiveShell) -> None:
+    cell = "stop = {}\nassert not stop\n" + FLOWS["a loop"].cell
+    run(notebook, MODEL)
+    run(notebook, "%%grape\n" + cell.format(False), cell="one")
+    before = held()
+    with pytest.raises(AssertionError):
+        run(notebook, "%%grape\n" + cell.format(True), cell="one")
+    assert held() == before > 0
+
+
+def test_models_that_take_turns_keep_their_graphs(notebook: InteractiveShell) -> None:
+    """Both are used by each cell."""
+    run(notebook, MODEL + "one, other = net, Net()\ndef f(x):\n    return net(x) * 0.5 + x\n")
+    cell = "".join(
+        f"net = {name}\nwith torch.no_grad():\n    for _ in range(20):\n        f(torch.ones(2, 8))\n"
+        for name in ("one", "other")
+    )
+    for _ in range(3):
+        run(notebook, "%%grape\n" + cell)
+    before = held()
+    run(notebook, cell)
+    assert held() == before >= 2
+
+
+def test_a_block_holds_nothing_of_its_caller() -> None:
+    net = torch.nn.Linear(4, 4)
+    with torch.no_grad(), grape.session() as session:
+        for _ in range(20):
+            net(torch.ones(1, 4))
+    assert session.report is not None
+    gone = weakref.ref(net)
+    del net
+    gc.collect()
+    assert gone() is None
+    close_engine()
