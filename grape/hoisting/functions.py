@@ -33,14 +33,24 @@ def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int
     hoisted = hoist_function(found) if found is not None else None
     if hoisted is None or found is None:
         return None
-    plain = _code_in(compile_quietly(tree, code.co_filename, "exec", flags), code)
-    if plain is None or plain != code:
-        return None
-    new = _Replaced(found, hoisted.body[0]).visit(tree)
-    made = _code_in(compile_quietly(ast.fix_missing_locations(new), code.co_filename, "exec", flags), code)
-    if made is None or made.co_freevars != code.co_freevars:
-        return None
-    return hoisted, made, flags, cell
+    for module in _compiled_units(tree, found):
+        if _code_in(compile_quietly(module, code.co_filename, "exec", flags), code) == code:
+            new = ast.fix_missing_locations(_Replaced(found, hoisted.body[0]).visit(module))
+            made = _code_in(compile_quietly(new, code.co_filename, "exec", flags), code)
+            if made is not None and made.co_freevars == code.co_freevars:
+                return hoisted, made, flags, cell
+    return None
+
+
+def _compiled_units(tree: ast.Module, inside: ast.FunctionDef) -> Iterator[ast.Module]:
+    """What may have been compiled at once: the file; or its statement around `inside`, as the shell does.
+
+    The same function gets other code where its imports are compiled with it.
+    """
+    for statement in tree.body:
+        if any(node is inside for node in ast.walk(statement)):
+            yield ast.Module([statement], [])
+    yield tree
 
 
 def loops_in(code: types.CodeType) -> Iterator[Loop]:

@@ -207,6 +207,14 @@ def test_a_function_has_its_own_code_unless_its_loops_replay(shell: Shell) -> No
     assert decode(shell.space["x"], 50).equal(expected)
 
 
+def test_a_function_beside_its_imports_is_hoisted(shell: Shell) -> None:
+    """Compiled with them, as a file is, it has other code than compiled alone, as in a cell (CPython 3.11)."""
+    cell = "import math\nimport torch.nn.functional as F\n" + FUNCTION.replace("h = ", "h = F.relu(x) + ", 1)
+    shell.run(cell, grape=False)
+    shell.run("y = [decode(x, 50) for _ in range(3)]")
+    assert [(line, replays) for _, line, _, _, replays in told()] == [(6, True)]
+
+
 def test_a_function_of_other_source_is_left_alone(shell: Shell) -> None:
     shell.run(FUNCTION, grape=False)
     decode = shell.space["decode"]
