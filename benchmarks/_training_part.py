@@ -16,6 +16,8 @@ from _measure import StepClock, numbers, same, synchronize
 from _training_cells import PARTS, USE, Part
 from torch.utils._pytree import tree_leaves
 
+from grape.model import Measured
+
 STEADY = 1.1
 """A step is accelerated that takes at most so many times the median of its shape at the end."""
 
@@ -157,9 +159,10 @@ class Bench:
             for shape, ms in zip(shapes, sample["steps_ms"], strict=True):
                 by_shape.setdefault(shape, []).append(ms)
         steady = {shape: numbers(ms) or {"median": 0.0} for shape, ms in by_shape.items()}
+        step = Measured.of([ms for sample in timed for ms in sample["steps_ms"]])
         return {
             "run_ms": numbers([sample["run_ms"] for sample in timed]),
-            "step_ms": numbers([ms for sample in timed for ms in sample["steps_ms"]]),
+            "step_ms": step.to_dict() if step else None,
             "by_shape_ms": {shape: found["median"] for shape, found in steady.items()},
             "first_accelerated": self.first(samples, shapes, {s: found["median"] for s, found in steady.items()}),
             "samples": samples,
