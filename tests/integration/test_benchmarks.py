@@ -95,9 +95,7 @@ def test_cells_that_train_end_as_the_plain_ones(tmp_path: Path, monkeypatch: pyt
         assert row["plain"]["run_ms"]["n"] == row["grape"]["run_ms"]["n"] == 1
 
 
-def test_a_policy_replays_between_the_steps_of_its_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_replays_between_the_steps_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     sizes = ("--small", "--runs", "1", "--learn", "2", "--variants", "fused")
     row = run(tmp_path, "training", *sizes, "--only", "policy")["parts"]["policy"]["fused"]
