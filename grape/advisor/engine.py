@@ -29,7 +29,7 @@ def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding,
     found = [finding for rule in RULES for finding in rule.check(evidence, costs)]
     if not evidence.cuda:
         found = [replace(finding, predicted_ms_per_call=None) for finding in found]
-    merged = _within_families(_merge(found), regions)
+    merged = _within_families([_eased(finding, regions) for finding in _merge(found)], regions)
     graded = [_graded(finding, evidence, regions) for finding in merged]
     unlocked = [_unlocked(finding, graded, evidence, regions, costs) for finding in graded]
     return tuple(sorted(unlocked, key=lambda finding: _order(finding, evidence, regions, costs)))
@@ -54,6 +54,18 @@ def _joined(group: list[Finding]) -> Finding:
         evidence=(*first.evidence, ("count", len(group))),
         predicted_ms_per_call=sum(gains) if gains else None,
     )
+
+
+def _eased(finding: Finding, regions: dict[str, RegionEvidence]) -> Finding:
+    """What stops a function whose loop replays blocks no more than what surrounds the loop's graphs."""
+    outer = regions.get(finding.region) if finding.region else None
+    if finding.severity != "blocker" or outer is None or outer.loop_line is not None or outer.end_line is None:
+        return finding
+    lines = range(outer.at.line, outer.end_line + 1)
+    served = any(
+        inner.replays and inner.loop_line in lines and inner.at.file == outer.at.file for inner in regions.values()
+    )
+    return replace(finding, severity="costly") if served else finding
 
 
 def _within_families(found: list[Finding], regions: dict[str, RegionEvidence]) -> list[Finding]:

@@ -33,25 +33,23 @@ def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int
     hoisted = hoist_function(found) if found is not None else None
     if hoisted is None or found is None:
         return None
-    for unit in _units(tree, found):
-        plain = _code_in(compile_quietly(unit, code.co_filename, "exec", flags), code)
-        if plain is not None and plain == code:
-            break
-    else:
-        return None
-    new = ast.fix_missing_locations(_Replaced(found, hoisted.body[0]).visit(unit))
-    made = _code_in(compile_quietly(new, code.co_filename, "exec", flags), code)
-    if made is None or made.co_freevars != code.co_freevars:
-        return None
-    return hoisted, made, flags, cell
+    for module in _compiled_units(tree, found):
+        if _code_in(compile_quietly(module, code.co_filename, "exec", flags), code) == code:
+            new = ast.fix_missing_locations(_Replaced(found, hoisted.body[0]).visit(module))
+            made = _code_in(compile_quietly(new, code.co_filename, "exec", flags), code)
+            if made is not None and made.co_freevars == code.co_freevars:
+                return hoisted, made, flags, cell
+    return None
 
 
-def _units(tree: ast.Module, definition: ast.FunctionDef) -> Iterator[ast.Module]:
-    """What the definition may have been compiled with: its statement alone, as in a cell, or the whole file.
+def _compiled_units(tree: ast.Module, inside: ast.FunctionDef) -> Iterator[ast.Module]:
+    """What may have been compiled at once: the file; or its statement around `inside`, as the shell does.
 
-    That makes a difference: code that names a module imported in the same unit calls its functions in another way.
+    The same function gets other code where its imports are compiled with it.
     """
-    yield from (ast.Module([item], []) for item in tree.body if any(node is definition for node in ast.walk(item)))
+    for statement in tree.body:
+        if any(node is inside for node in ast.walk(statement)):
+            yield ast.Module([statement], [])
     yield tree
 
 

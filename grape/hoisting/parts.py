@@ -167,6 +167,7 @@ class RegionPart(Part):
             title += f", line {at.line}"
         last = self.segment.statements[-1]
         self.region = Region(run.hoister.situation, self.call, pure, title, at, last.end_lineno)
+        self.region.loop_line = run.source.loop_line
         run.hoister.interceptor.hoisted.append(self.region)
         return self.region
 

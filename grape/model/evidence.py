@@ -92,6 +92,8 @@ class RegionEvidence:
     graph_bytes: int = 0
     graph_memory: GraphMemory | None = None
     """What its graphs hold; None where there are none, and where each has an executable of its own."""
+    loop_line: int | None = None
+    """Where the region is a part of a loop's body: the line of the loop."""
     wasted_iterations: int = 0
     """Replays that changed nothing, because the device had left their loop and the host did not know yet."""
 

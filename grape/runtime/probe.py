@@ -102,6 +102,7 @@ class _Writer:
         self.lines.append(f" {name} = {expression}")
         if AVAILABLE:
             self.need(f"type({name}) is {self.constant(type(tensor))} and not {name}.__dict__")
+            self.gradient(tensor, name)
             return
         parts = (
             f"type({name}) is {self.constant(type(tensor))}",
@@ -114,9 +115,16 @@ class _Writer:
             f"not {name}.__dict__",
         )
         self.need(" and ".join(parts))
+        self.gradient(tensor, name)
         if tensor.dtype.is_complex:
             self.need(f"not {name}.is_conj()")
         self.need(f"not {name}.is_neg()")
+
+    def gradient(self, tensor: torch.Tensor, name: str) -> None:
+        """What does not require a gradient is a leaf; of others torch warns who asks."""
+        has = tensor.is_leaf and tensor.grad is not None
+        leaf = f"{name}.is_leaf and " if tensor.requires_grad else ""
+        self.need(f"({leaf}{name}.grad is not None) is {has}")
 
     def static(self, value: Any, expression: str) -> None:
         name = self.constant(value)

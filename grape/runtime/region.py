@@ -58,6 +58,8 @@ class Region:
         self.name = name
         self.at = at
         self.end_line = end_line
+        self.loop_line: int | None = None
+        """Where it is a part of a loop's body: the line of the loop."""
         self.root_is_module = isinstance(root, torch.nn.Module)
         self.parent: str | None = None
         self.refused: Refused | None = None

@@ -27,6 +27,7 @@ def evidence_of(region: Region) -> RegionEvidence:
         name=region.name,
         at=region.at,
         end_line=region.end_line,
+        loop_line=region.loop_line,
         outcome="refused" if region.refused else "replayed" if region.replays_in_run else "observed",
         refused=region.refused,
         calls=region.calls_in_run,

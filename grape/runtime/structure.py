@@ -113,7 +113,9 @@ class Layout:
 
 def leaf_meta(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a graph depends on of one tensor, but for its address and contents."""
-    return (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, type(tensor))
+    has_gradient = tensor.is_leaf and tensor.grad is not None  # torch warns who asks another
+    kind = (tensor.dtype, tensor.device, tensor.requires_grad, has_gradient, type(tensor))
+    return (tensor.shape, tensor.stride(), *kind)
 
 
 class _Flattener:

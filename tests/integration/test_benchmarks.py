@@ -72,6 +72,43 @@ def test_cells_whose_control_flow_follows_data_agree_with_the_rewrites_applied(
         assert not any(finding.startswith(("GR101", "GR102")) for finding in part["findings"]), part["findings"]
 
 
+TRAINED = {"written": {"speech", "graph"}, "fused": {"gpt2"}}
+
+
+@pytest.mark.parametrize("variant", TRAINED)
+def test_cells_that_train_end_as_the_plain_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    names = TRAINED[variant]
+    sizes = ("--small", "--runs", "1", "--learn", "2")
+    parts = run(tmp_path, "training", *sizes, "--variants", variant, "--only", *names)["parts"]
+    assert set(parts) == names
+    for name, variants in parts.items():
+        row = variants[variant]
+        assert not row["errors"] and "ended" not in row, (name, row)
+        assert row["repeatable"] is True and row["identical"] is True, name
+        (loop,) = [region for region in row["regions"] if region["outcome"] == "replayed"]
+        assert loop["name"].startswith("loop at line") and loop["verified"] == "identical" and loop["replays"] > 20
+        stepping = [finding for finding in row["findings"] if finding.startswith(("GR101", "GR403"))]
+        assert bool(stepping) == (variant == "written"), (name, stepping)
+        assert not any("blocker" in finding for finding in stepping), stepping
+        assert row["plain"]["run_ms"]["n"] == row["grape"]["run_ms"]["n"] == 1
+
+
+def test_a_policy_replays_between_the_steps_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    sizes = ("--small", "--runs", "1", "--learn", "2", "--variants", "fused")
+    row = run(tmp_path, "training", *sizes, "--only", "policy")["parts"]["policy"]["fused"]
+    assert row["repeatable"] is True and row["identical"] is True and not row["errors"]
+    outcomes = {region["name"]: region["outcome"] for region in row["regions"]}
+    assert outcomes["act"] == outcomes["learn"] == "replayed", outcomes
+
+
+def test_without_time_a_part_says_so(tmp_path: Path) -> None:
+    parts = run(tmp_path, "training", "--small", "--budget", "0", "--only", "mlp")["parts"]
+    assert parts == {"mlp": dict.fromkeys(("written", "fused", "compile"), {"ended": "no time was left"})}
+
+
 def test_host_costs_are_split_at_the_launch(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     names = ("arguments", "nested-cache", "dynamic-cache")

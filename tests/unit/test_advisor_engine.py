@@ -217,3 +217,15 @@ def test_a_line_of_a_region_that_also_ran_outside_of_it_is_one_finding() -> None
     inside = stopped(traces=(reading(3),), line=3)
     found = advise(cell(inside, trace=outside, source="\n\nfor x in xs: y = x.item()\n"))
     assert [(finding.code, finding.region) for finding in found] == [("GR101", "step")]
+
+
+def test_what_stops_a_function_whose_loop_replays_is_no_blocker() -> None:
+    outer = stopped("train", end_line=9)
+    loop = region("loop at line 3", line=4, outcome="replayed", replays=20, loop_line=3)
+    assert [f.severity for f in advise(cell(outer))] == ["blocker"]
+    assert [f.severity for f in advise(cell(outer, loop))] == ["costly"]
+    assert [f.severity for f in advise(cell(outer, region("model", line=4, replays=20)))] == ["blocker"]
+    assert [f.severity for f in advise(cell(stopped("train", end_line=2), loop))] == ["blocker"]
+    assert [f.severity for f in advise(cell(stopped("loop at line 3", line=4, loop_line=3, end_line=9), loop))] == [
+        "blocker"
+    ]

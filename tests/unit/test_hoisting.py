@@ -10,14 +10,12 @@ import pickle
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo  # imported by the first dispatch mode in some versions; it wraps functions of torch for good
 
-from grape.hoisting.functions import hoisted_function
 from grape.hoisting.loop import Loop
 from grape.hoisting.run import Run
 from grape.options import Options
@@ -209,6 +207,14 @@ def test_a_function_has_its_own_code_unless_its_loops_replay(shell: Shell) -> No
     assert decode(shell.space["x"], 50).equal(expected)
 
 
+def test_a_function_beside_its_imports_is_hoisted(shell: Shell) -> None:
+    """Compiled with them, as a file is, it has other code than compiled alone, as in a cell (CPython 3.11)."""
+    cell = "import math\nimport torch.nn.functional as F\n" + FUNCTION.replace("h = ", "h = F.relu(x) + ", 1)
+    shell.run(cell, grape=False)
+    shell.run("y = [decode(x, 50) for _ in range(3)]")
+    assert [(line, replays) for _, line, _, _, replays in told()] == [(6, True)]
+
+
 def test_a_function_of_other_source_is_left_alone(shell: Shell) -> None:
     shell.run(FUNCTION, grape=False)
     decode = shell.space["decode"]
@@ -381,17 +387,3 @@ def test_a_forked_worker_runs_as_written(shell: Shell) -> None:
     )
     assert any(region.replays for region in regions())
     assert told == [b"as written"]
-
-
-@pytest.mark.parametrize("as_cell", [True, False])
-def test_a_function_is_found_beside_an_import_of_what_it_calls(as_cell: bool, tmp_path: Path) -> None:
-    """CPython calls `torch.randn` in another way where the import stands in the same unit; cells are compiled by
-    statement, files as a whole."""
-    file = tmp_path / "cell.py"
-    file.write_text("import torch\ndef f(x):\n    for _ in range(9):\n        x = torch.tanh(x)\n    return x\n")
-    tree = ast.parse(file.read_text(), str(file))
-    units = [ast.Module([item], []) for item in tree.body] if as_cell else [tree]
-    space: dict[str, Any] = {"__name__": "__main__"}
-    for unit in units:
-        exec(compile(unit, str(file), "exec", dont_inherit=True), space)
-    assert hoisted_function(space["f"].__code__) is not None

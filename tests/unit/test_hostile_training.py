@@ -376,3 +376,30 @@ def test_a_loop_that_runs_again_in_another_namespace() -> None:
             same(plain.values, hoisted.values)
     finally:
         close_engine()
+
+
+@pytest.mark.parametrize("requires", [False, True])
+def test_a_gradient_that_an_argument_gets_is_seen(requires: bool) -> None:
+    """`.grad` of an argument may be asked for; a graph that found none serves no call that finds one."""
+
+    def build() -> World:
+        def read(x: torch.Tensor) -> torch.Tensor:
+            y = torch.tanh(x * 2 + 1) @ torch.ones(4, 4)
+            return y if x.grad is None else y + x.grad
+
+        return World(x=X.clone().requires_grad_(requires), function=read)
+
+    def some(w: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (w.x,), {}
+
+    twins = Twins(build)
+    with torch.no_grad():
+        twins.calls_of(some, 14)
+        assert twins.replays > 5
+        for value in (5.0, 7.0):
+            twins.both(lambda w, value=value: setattr(w.x, "grad", torch.full((3, 4), value)))
+            twins.calls_of(some, 6)
+        twins.both(lambda w: setattr(w.x, "grad", None))
+        before = twins.replays
+        twins.calls_of(some, 6)
+    assert twins.replays == before + 6 or twins.refused is not None

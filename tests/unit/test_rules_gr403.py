@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from grape.advisor.rules import gr403
+import pytest
+
+from grape.advisor.rules import gr101, gr403
 from grape.model import Refused, ScalarChange
 from tests.unit.trace_builder import at, cell, region
 
@@ -43,7 +45,39 @@ def test_the_step_of_an_optimizer_has_advice_of_its_own() -> None:
     source = "def step(x):\n    loss.backward()\n    optimizer.step()\n"
     (finding,) = gr403.check(cell(region(scalar_changes=(CHANGE,)), source=source))
     assert finding.advice is not None
-    assert finding.advice.startswith("the optimizer keeps these numbers in Python: give it `capturable=True`")
+    assert finding.advice.startswith(
+        "give the optimizer `fused=True` (Adam, AdamW) or `capturable=True`: then the step"
+    )
     (other,) = gr403.check(cell(region(scalar_changes=(CHANGE,)), source="def step(x):\n    pass\n    x.mul_(k)\n"))
     assert other.advice is not None
     assert other.advice.startswith("keep the number in a tensor on the device")
+
+
+MADE = {
+    "opt = optim.Adam(net.parameters(), lr=1e-3)": "opt = optim.Adam(net.parameters(), lr=1e-3, fused=True)",
+    "opt = AdamW(net.parameters(), foreach=True)": "opt = AdamW(net.parameters(), fused=True)",
+    "self.opt = optim.RMSprop(groups)": "self.opt = optim.RMSprop(groups, capturable=True)",
+    "opt = Adam(p, fused=True)": None,
+    "opt = Adam(p, **options)": None,
+    "opt = Adam(p)\nopt = SGD(p)": None,
+    "opt = Muon(p)": None,
+    "other = Adam(p)": None,
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("call", ["opt.step()", "scaler.step(opt)", "self.opt.step()"])
+def test_the_line_that_makes_the_optimizer_is_shown_as_it_has_to_be(made: str, call: str) -> None:
+    source = f"def step(x):\n    loss.backward()\n    {call}\n"
+    evidence = cell(region(scalar_changes=(CHANGE,)), source=source, sources=(("In[1]", made),))
+    (finding,) = gr403.check(evidence)
+    written = MADE[made]
+    assert finding.advice is not None
+    assert finding.advice.startswith(f"write `{written}`: then" if written else "give the optimizer `fused=True`")
+
+
+def test_a_host_read_in_an_optimizers_step_has_the_same_advice() -> None:
+    refused = Refused(code="GR101", why="the host waits", at=at(3))
+    source = "opt = Adam(p)\nfor x in xs:\n    opt.step()\n"
+    (finding,) = gr101.check(cell(region(outcome="refused", refused=refused), source=source))
+    assert finding.advice is not None and finding.advice.startswith("write `opt = Adam(p, fused=True)`")

@@ -304,6 +304,16 @@ def test_r21_a_consumed_loss_behaves_as_eager_does() -> None:
         assert not loss.is_leaf
 
 
+def test_r21_a_second_backward_shows_the_frames_that_it_shows_in_eager() -> None:
+    twins = replaying()
+    frames = []
+    for loss in (twins.last[0], twins.last[1]):
+        with pytest.raises(RuntimeError, match="backward through the graph a second time") as raised:
+            (loss * 2).backward()
+        frames.append([(entry.path, entry.name) for entry in raised.traceback])
+    assert frames[0] == frames[1]
+
+
 def _unconsumed(w: World) -> Callable[..., Any]:
     net = w.net
     return lambda x, y: F.mse_loss(net(x), y)

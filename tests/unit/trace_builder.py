@@ -87,7 +87,8 @@ def region(name: str = "step", *, line: int = 1, calls: int = 10, **fields: Any)
     fields.setdefault("refused", None)
     fields.setdefault("replays", 0)
     fields.setdefault("at", at(line))
-    return RegionEvidence(name=name, end_line=None, calls=calls, **fields)
+    fields.setdefault("end_line", None)
+    return RegionEvidence(name=name, calls=calls, **fields)
 
 
 def cell(

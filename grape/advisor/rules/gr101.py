@@ -9,9 +9,11 @@ at that moment (a progress line), or the read is already behind work that takes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ...model import CellEvidence, Finding, Position, Trace
 from ..cost import H200, MachineCosts, sync_gap_ms
+from ..optimizers import advice_for_step
 from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
@@ -41,7 +43,9 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     found = [_finding(evidence, site, sites) for site in mine]
     lines = {_line(site.at) for site in sites}
     found += [_unseen(evidence, placed) for placed in _below_the_tracer(evidence, lines)]
-    return with_refusals(CODE, evidence, found, _ADVICE["host-read"])
+    for finding in with_refusals(CODE, evidence, found, _ADVICE["host-read"]):
+        advice = advice_for_step(source, finding.at) if "construct" not in dict(finding.evidence) else None
+        yield finding if advice is None else replace(finding, advice=advice)
 
 
 def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Finding:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, ScalarChange
 from ..cost import H200, MachineCosts
+from ..optimizers import advice_for_step
 from ..refusals import severity_in, with_refusals
 from ..source import cell_source
 from ..words import operator_name
@@ -23,10 +24,6 @@ _ADVICE = (
     "keep the number in a tensor on the device, made once, and update it in place (`step.add_(1)`), "
     "or pass it as an argument if it takes few values"
 )
-_OPTIMIZER = (
-    "the optimizer keeps these numbers in Python: give it `capturable=True` and a tensor as learning rate "
-    "(`lr=torch.tensor(...)`), or leave its step out of the graph: forward and backward replay without it"
-)
 _SHOWN = 4
 
 
@@ -34,8 +31,8 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     found = [_finding(region, change) for region in evidence.regions for change in region.scalar_changes]
     source = cell_source(evidence)
     for finding in with_refusals(CODE, evidence, found, _ADVICE):
-        stepping = source.call(finding.at, ("step",)) is not None
-        yield replace(finding, advice=_OPTIMIZER) if stepping and finding.advice == _ADVICE else finding
+        advice = advice_for_step(source, finding.at) if finding.advice == _ADVICE else None
+        yield replace(finding, advice=advice) if advice is not None else finding
 
 
 def _finding(region: RegionEvidence, change: ScalarChange) -> Finding:

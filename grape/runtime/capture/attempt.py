@@ -323,5 +323,4 @@ def _storages(tensors: Collection[torch.Tensor], *, besides: Collection[int]) ->
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a call may not change of a tensor that it was given, but for the contents."""
-    graded = tensor.is_leaf and tensor.grad is not None
-    return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, int(tensor.storage_offset()), graded)
+    return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, int(tensor.storage_offset()))

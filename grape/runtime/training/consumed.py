@@ -49,32 +49,32 @@ def _saved_by(kind: Hashable) -> tuple[str, ...]:
 @functools.cache
 def _refusal() -> str:
     """What torch says to a second `backward`, in this version's words."""
-    with torch.inference_mode(False), torch.enable_grad():
-        one = torch.ones((), device="cpu", requires_grad=True)
-        twice = one * one
-    twice.backward()
     try:
-        twice.backward()
+        _freed().backward()
     except RuntimeError as error:
         return str(error)
     raise AssertionError("a second backward did not raise")
 
 
 @functools.cache
-def _anchor() -> torch.Tensor:
-    with torch.inference_mode(False):
-        return torch.zeros((), device="cpu", requires_grad=True)
+def _freed() -> torch.Tensor:
+    """A tensor whose graph was consumed: a node of torch's own refuses, in its words and without a frame of Python."""
+    with torch.inference_mode(False), torch.enable_grad():
+        one = torch.ones((), device="cpu", requires_grad=True)
+        twice = one * one
+    twice.backward()
+    return twice
 
 
 class _Consumed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, data: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, data: torch.Tensor, freed: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(data)  # the tensor itself is the result, not a view of it: it may be written in place
         return data
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(_refusal())
+        return None, torch.zeros((), device="cpu")
 
 
 @functools.cache
@@ -98,7 +98,7 @@ def seal(tensor: torch.Tensor, name: str | None = None) -> None:
         name = name or type(tensor.grad_fn).__name__
         tensor.detach_()
     with torch.enable_grad():
-        _named(name or "").apply(tensor, _anchor())
+        _named(name or "").apply(tensor, _freed())
 
 
 def sealable(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

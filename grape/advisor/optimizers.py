@@ -1,0 +1,71 @@
+"""What to write where the numbers of an optimizer's step keep it out of a graph."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..model import Position
+from .source import CellSource, Parsed, last_name
+
+__all__ = ["advice_for_step"]
+
+_FUSED = frozenset({"Adam", "AdamW"})
+_CAPTURABLE = frozenset({"ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
+_ELSE = (
+    "then the step keeps its numbers on the device and joins the graph; the last bits of the results change, so Grape "
+    'does not switch it on; a learning rate that changes has to be `torch.tensor(..., device="cuda")`. As it is, '
+    "forward and backward replay without the step"
+)
+_ANY = "give the optimizer `fused=True` (Adam, AdamW) or `capturable=True`"
+
+
+def advice_for_step(source: CellSource, at: Position | None) -> str | None:
+    """The line that makes the optimizer, as it has to be written; None where no ``.step(...)`` stands at `at`."""
+    call = source.call(at, ("step",))
+    if call is None:
+        return None
+    written = [_on_device(parsed, node) for parsed, node in _made(source, _stepped(call))]
+    (line,) = written if len(written) == 1 else (None,)
+    return f"{f'write `{line}`' if line else _ANY}: {_ELSE}"
+
+
+def _stepped(call: str) -> str:
+    """The name of the optimizer in ``optimizer.step()`` or ``scaler.step(optimizer)``; empty where it has none."""
+    try:
+        node = ast.parse(call, mode="eval").body
+    except SyntaxError:
+        return ""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return ""
+    owner = node.args[0] if node.args else node.func.value
+    return last_name(owner) if isinstance(owner, (ast.Name, ast.Attribute)) else ""
+
+
+def _made(source: CellSource, name: str) -> Iterator[tuple[Parsed, ast.Assign]]:
+    """Where `name` is assigned what a call returns."""
+    for file in source.files:
+        parsed = source.parsed(file)
+        if parsed is None or parsed.tree is None or not name:
+            continue
+        for node in ast.walk(parsed.tree):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                targets = [target for target in node.targets if isinstance(target, (ast.Name, ast.Attribute))]
+                if any(last_name(target) == name for target in targets):
+                    yield parsed, node
+
+
+def _on_device(parsed: Parsed, node: ast.Assign) -> str | None:
+    """The assignment with the optimizer's numbers on the device; None for one that this does not help."""
+    call = node.value
+    assert isinstance(call, ast.Call)
+    kind = last_name(call.func)
+    keyword = "fused" if kind in _FUSED else "capturable" if kind in _CAPTURABLE else None
+    if keyword is None or any(given.arg in (None, "fused", "capturable") for given in call.keywords):
+        return None
+    given = [parsed.text(argument, "...") for argument in call.args]
+    given += [
+        f"{k.arg}={parsed.text(k.value, '...')}" for k in call.keywords if (keyword, k.arg) != ("fused", "foreach")
+    ]
+    targets = "".join(f"{parsed.text(target)} = " for target in node.targets)
+    return f"{targets}{parsed.text(call.func)}({', '.join([*map(str, given), f'{keyword}=True'])})"
