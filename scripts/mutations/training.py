@@ -7,7 +7,11 @@ from .rows import rows_of
 __all__ = ["ROWS"]
 
 TRAINING = "grape.runtime.training"
-TESTS = ("tests/unit/test_training.py", "tests/unit/test_hostile_training.py")
+TESTS = (
+    "tests/unit/test_training_gradients.py",
+    "tests/unit/test_training.py",
+    "tests/unit/test_hostile_training.py",
+)
 
 ROWS = (
     *rows_of(
@@ -116,9 +120,9 @@ ROWS = (
             "        return None, None\n",
         ),
         (
-            "results: views lose their graph",
-            "        if tensor._is_view() or tensor.retains_grad:\n            return\n",
-            "",
+            "results: those that retain a gradient lose their graph",
+            "        if tensor._is_view() or tensor.retains_grad:\n",
+            "        if tensor._is_view():\n",
         ),
         (
             "results: nodes of the eager run kept",
