@@ -15,13 +15,10 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -30,8 +27,9 @@ import hypothesis  # noqa: F401
 import pytest
 import torch
 import torch._dynamo
+from mutations import ahead, compression, hoisting, training
+from mutations.rows import ROOT, Row, edited
 
-ROOT = Path(__file__).resolve().parent.parent
 GUARDS = "tests/unit/test_runtime_guards.py"
 ARGUMENTS = "tests/unit/test_runtime_arguments.py"
 EFFECTS = "tests/unit/test_runtime_effects.py"
@@ -45,52 +43,6 @@ PREDICTED = "tests/unit/test_alias_predictor.py"
 PARALLEL = 2
 STALE = 70
 """Exit status of a row that could not be applied."""
-
-
-class Row(NamedTuple):
-    """`apply` breaks something in the process of the tests; `tests` are pytest's arguments."""
-
-    what: str
-    apply: Callable[[], None]
-    tests: tuple[str, ...]
-
-
-class _Edited(SourceFileLoader):
-    """Loads a module from its source with one piece of text replaced, past the cache of compiled files."""
-
-    def __init__(self, name: str, path: str, source: str) -> None:
-        super().__init__(name, path)
-        self._source = source
-
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self._source, self.path, "exec")
-
-
-class _Editor(MetaPathFinder):
-    def __init__(self, module: str, path: Path, source: str) -> None:
-        self._module, self._path, self._source = module, str(path), source
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        if fullname != self._module:
-            return None
-        spec = PathFinder.find_spec(fullname, path)
-        if spec is not None:
-            spec.loader = _Edited(fullname, self._path, self._source)
-        return spec
-
-
-def edited(module: str, old: str, new: str) -> Callable[[], None]:
-    """Replaces a piece of the module's text, which must stand there exactly once."""
-
-    def apply() -> None:
-        path = ROOT / (module.replace(".", "/") + ".py")
-        source = path.read_text()
-        if source.count(old) != 1:
-            raise ValueError(f"{module} has {source.count(old)} times {old!r}")
-        assert module not in sys.modules
-        sys.meta_path.insert(0, _Editor(module, path, source.replace(old, new)))
-
-    return apply
 
 
 def _always(value: Any) -> Callable[..., Any]:
@@ -675,6 +627,10 @@ ROWS = (
         ),
         (HELD, "-k", "discarded"),
     ),
+    *training.ROWS,
+    *hoisting.ROWS,
+    *compression.ROWS,
+    *ahead.ROWS,
 )
 
 

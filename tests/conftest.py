@@ -209,3 +209,20 @@ def nothing_survives() -> Iterator[None]:
     if after:
         left += _survivors(torch_state or _fresh_torch_state(), after)
     assert not left, "the test left behind: " + "; ".join(left)
+
+
+@pytest.fixture(autouse=True)
+def no_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is captured, profiled or compared must not depend on how busy the machine is that runs the tests."""
+    if "torch" not in sys.modules or request.node.get_closest_marker("gpu"):
+        yield
+        return
+    from grape.fixing import offers
+    from grape.runtime import captures, observer
+
+    # Not the fixture `monkeypatch`: that would end after `nothing_survives` looks at what a test's patches left.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(captures, "TAPE_LIMIT_MS", float("inf"))
+        patch.setattr(observer, "PROFILE_AFTER_S", float("inf"))
+        patch.setattr(offers, "_SECONDS", float("inf"))
+        yield

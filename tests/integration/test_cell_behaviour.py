@@ -362,8 +362,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
             {"KeyboardInterrupt"},
         ),
         (
-            # ipykernel 7.4 cancels a coroutine only when its event loop wakes up: here after two seconds.
-            "%%grape\nimport asyncio\nprint('go', flush=True)\nawait asyncio.sleep(2)\n",
+            # ipykernel 7.4 cancels a coroutine only when its event loop wakes up: here ten times a second.
+            "%%grape\nimport asyncio\nprint('go', flush=True)\nwhile True: await asyncio.sleep(0.1)\n",
             {"KeyboardInterrupt", "CancelledError"},
         ),
     ],

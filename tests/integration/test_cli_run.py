@@ -267,10 +267,10 @@ class TestTheKernel:
         assert {file.read_text() for file in outputs.values()} == {"from before"}
 
     def test_that_takes_too_long(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        path = notebook_file(tmp_path, "x = 1", "%%grape\nimport os, time\nprint(os.getpid())\ntime.sleep(100)")
-        start = time.monotonic()
-        assert run(path, "--timeout", "1.5") == 3
-        assert time.monotonic() - start < 30
+        ended = tmp_path / "ended"
+        body = f"%%grape\nimport time\ntime.sleep(100)\nopen({str(ended)!r}, 'w').close()"
+        assert run(notebook_file(tmp_path, "x = 1", body), "--timeout", "1.5") == 3
+        assert not ended.exists()
         err = capsys.readouterr().err
         assert err.rstrip().splitlines()[-1] == "grape: cell 2 ran longer than the --timeout of 1.5 s"
 
@@ -282,9 +282,7 @@ class TestTheKernel:
         marker = tmp_path / "pid"
         setup = f"import os, signal, torch\nwith open({str(marker)!r}, 'w') as file:\n    file.write(str(os.getpid()))"
         stubborn = "%%grape\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n    pass"
-        start = time.monotonic()
         assert run(notebook_file(tmp_path, setup, stubborn), "--timeout", "8", *flags(outputs)) == 3
-        assert time.monotonic() - start < 60
         assert "grape: cell 2 ran longer than the --timeout of 8.0 s" in capsys.readouterr().err
         assert {file.read_text() for file in outputs.values()} == {"from before"}
         with pytest.raises(ProcessLookupError):

@@ -198,7 +198,7 @@ def test_a_result_that_retains_its_gradient() -> None:
     for _ in range(12):
         twins.call(batch)
         one, other = twins.last
-        assert torch.equal(one.grad, other.grad)
+        assert torch.equal(one.grad, other.grad) and one.retains_grad == other.retains_grad
 
 
 @pytest.mark.parametrize("step", [accumulating, whole, stepping])

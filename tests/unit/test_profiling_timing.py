@@ -69,10 +69,11 @@ def test_nothing_to_compare() -> None:
 
 def test_host_timer() -> None:
     timer = HostCallTimer()
+    began = time.perf_counter()
     timer.start()
     time.sleep(0.01)
     timer.stop()
-    assert 10 <= timer.elapsed_ms() < 200
+    assert 10 <= timer.elapsed_ms() <= (time.perf_counter() - began) * 1e3
     assert timer.elapsed_ms() == timer.elapsed_ms()
 
 

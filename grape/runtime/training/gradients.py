@@ -180,15 +180,18 @@ class GradientCapture:
         return None
 
     def enter(self) -> None:
-        """Set every `.grad` as it was before the call, for the captured run."""
+        """Set every `.grad` as it was before the call, for the captured run.
+
+        They are other objects than those of the person, which code may hold and set again: that must be seen.
+        """
         self._entered: list[torch.Tensor | None] = []
         for index, leaf in enumerate(self._leaves):
             before = self._before[index]
             if not self.present[index]:
                 before = None
             elif index in self.read:
-                before = self._homes[index].tensor
-            elif before is None:  # nobody reads it: something of its shape will do
+                before = self._homes[index].alias()
+            elif before is None or before.layout is torch.strided:  # nobody reads it: something of its shape will do
                 before = torch.empty((), dtype=leaf.dtype, device=leaf.device).expand(leaf.shape)
             self._entered.append(before)
             leaf.grad = before

@@ -70,9 +70,13 @@ class Home:
         tensor = self.tensor
         odd = tensor.data_ptr() != self.address or tensor.requires_grad or tensor.__dict__ or getweakrefcount(tensor)
         if odd or tensor.shape != self.base.shape or tensor.stride() != self.base.stride():
-            with torch.inference_mode(False), torch.no_grad():
-                self.tensor = self.base.data
+            self.tensor = self.alias()
         return self.tensor
+
+    def alias(self) -> torch.Tensor:
+        """A further tensor over this memory. Whoever keeps it occupies the home."""
+        with torch.inference_mode(False), torch.no_grad():
+            return self.base.data
 
     def take_in(self, gradient: torch.Tensor) -> None:
         """Have `gradient`, whose contents were copied here and whose memory nobody else uses, live here from now on."""

@@ -1,0 +1,1 @@
+"""Rows of the mutation table, by subject, and how a row breaks something."""

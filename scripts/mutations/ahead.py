@@ -1,0 +1,138 @@
+"""Iterations ahead, the prologue, and modes that nobody sees."""
+
+from __future__ import annotations
+
+from .rows import rows_of
+
+__all__ = ["ROWS"]
+
+AHEAD = ("tests/unit/test_early_stop.py",)
+READS = (
+    "tests/unit/test_runtime_effects.py",
+    "tests/unit/test_runtime_arguments.py",
+    "tests/unit/test_hostile_runtime.py",
+)
+UNSEEN = ("tests/unit/test_unseen_modes.py",)
+
+ROWS = (
+    *rows_of(
+        "grape.runtime.predication.early_stop",
+        AHEAD,
+        (
+            "ahead: a wasted iteration does its work",
+            "after = lowering.cond(going.tensor, iterate, lambda: state, certain=True)",
+            "after = iterate()",
+        ),
+        (
+            "ahead: state of the next iteration shares memory",
+            "    return new.clone() if isinstance(new, torch.Tensor) and new is not old else new\n",
+            "    return new\n",
+        ),
+        (
+            "ahead: wasted iterations not counted",
+            "        step.waste(issued - stopped_at)\n",
+            "        step.waste(0)\n",
+        ),
+        (
+            "ahead: any number of flags unknown",
+            "flag = poll.take(wait=poll.pending > AHEAD)",
+            "flag = poll.take(wait=False)",
+        ),
+        (
+            "ahead: the last flags not read",
+            "    while poll.pending and (stopped_at is None or known < stopped_at):\n",
+            "    while False:\n",
+        ),
+        (
+            "ahead: names that are not bound",
+            "    if any(value is UNBOUND or value is NOTHING for value in carried):\n        return None\n",
+            "",
+        ),
+        (
+            "ahead: functions with defaults",
+            " and not function.__defaults__ and not function.__kwdefaults__",
+            "",
+        ),
+        (
+            "ahead: a flag that is a number",
+            "        return (value != 0).reshape(())\n",
+            "        return value.reshape(())\n",
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.prologue",
+        READS,
+        (
+            "prologue: draws random numbers, or writes",
+            'if op.kind in ("random", "dynamic") or any(number not in born for number in op.written):',
+            "if False:",
+        ),
+        ("prologue: computes without bound", "MAX_SLICE = 12\n", "MAX_SLICE = 10**6\n"),
+        (
+            "prologue: other dtypes of a view",
+            "        if not all(_same_dtype(trace, i) for i in part):\n",
+            "        if False:\n",
+        ),
+        (
+            "prologue: constants that the code writes",
+            "        if any(number in call.constants for i in part for number in trace.ops[i].written):\n",
+            "        if False:\n",
+        ),
+        (
+            "prologue: the first of two arguments in one memory",
+            " or int(leaf.storage_offset()) < int(leaves[first[number]].storage_offset()):",
+            ":",
+        ),
+        (
+            "prologue: results whose shape follows from data",
+            '        if op.kind == "dynamic":\n',
+            "        if False:\n",
+        ),
+        (
+            "prologue: base of a view of an argument",
+            "self.bases[number] = (leaves[index], int(leaves[index].storage_offset()))",
+            "self.bases[number] = (leaves[index], 0)",
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.entry",
+        READS,
+        (
+            "prologue: 1, True and 1.0 one value",
+            "    return all(type(a) is type(b) and repr(a) == repr(b) for a, b in zip(found, expected, strict=True))\n",
+            "    return all(a == b for a, b in zip(found, expected, strict=True))\n",
+        ),
+        ("prologue: its tensors not brought in", "            arrived = outcome.tensors\n", "            pass\n"),
+    ),
+    *rows_of(
+        "grape.tracing.unseen",
+        UNSEEN,
+        (
+            "unseen: seen",
+            "        overrides.has_torch_function = _is_overridden\n",
+            "",
+        ),
+        (
+            "unseen: the question stays answered",
+            "            overrides.has_torch_function = _real\n",
+            "            pass\n",
+        ),
+        (
+            "unseen: modes of the person too",
+            "    if any(not isinstance(mode, UnseenMode) for mode in overrides._get_current_function_mode_stack()):\n"
+            "        return bool(_real(args))\n",
+            "",
+        ),
+        ("unseen: subclasses too", "any(map(_overrides, args))", "False"),
+        (
+            "unseen: subclasses though overriding is off",
+            "return torch._C._is_torch_function_enabled() and any",
+            "return any",
+        ),
+        (
+            "unseen: left from below another mode",
+            "        if overrides._get_current_function_mode() is not self:\n            return False\n",
+            "",
+        ),
+    ),
+)

@@ -1,0 +1,155 @@
+"""Executables that shapes share: trial updates, verified replays, switching, eviction."""
+
+from __future__ import annotations
+
+from .rows import rows_of
+
+__all__ = ["ROWS"]
+
+STORE = "grape.runtime.compression"
+TESTS = (
+    "tests/unit/test_compression_store.py",
+    "tests/property/test_compression_store.py",
+    "tests/unit/test_shared_executables.py",
+    "tests/unit/test_hostile_compression.py",
+)
+
+ROWS = (
+    *rows_of(
+        f"{STORE}.admission",
+        TESTS,
+        (
+            "trial: the replay of a shape that joins not verified",
+            "accepted = written and verify(loaded.executable.replay)",
+            "accepted = written",
+        ),
+        (
+            "trial: an executable that did wrong is used on",
+            "        attempt.certain = accepted or not written\n",
+            "        attempt.certain = True\n",
+        ),
+        (
+            "trial: the first replay of a class not verified",
+            "        verified = verify(loaded.executable.replay)\n",
+            "        verified = True\n",
+        ),
+        (
+            "trial: records not read back",
+            "    if record.nodes() != parameters:\n        return False\n",
+            "",
+        ),
+        (
+            "trial: its nodes not known to be touched",
+            "        loaded.touched = before | record.changed\n",
+            "        loaded.touched = before\n",
+        ),
+        (
+            "trial: the shape before may still be launched",
+            "        residents.load(loaded, None)\n        loaded.touched = before",
+            "        loaded.touched = before",
+        ),
+        (
+            "trial: a refused update forgets who was loaded",
+            "            residents.load(loaded, did)\n",
+            "",
+        ),
+        (
+            "members: nothing keeps what their nodes read",
+            "Member(shape, kin_of[candidate], candidate.base.encode(parameters), graph.attachment, graph, user)",
+            "Member(shape, kin_of[candidate], candidate.base.encode(parameters), None, graph, user)",
+        ),
+    ),
+    *rows_of(
+        f"{STORE}.switching",
+        TESTS,
+        (
+            "switch: touched nodes not noted before the first write",
+            "        loaded.touched |= record.changed  # before the first write: an interrupt may follow any\n",
+            "",
+        ),
+        (
+            "switch: nodes of the shape before stay",
+            "for number in sorted(record.changed | loaded.touched)]",
+            "for number in sorted(record.changed)]",
+        ),
+        (
+            "switch: one that ended in the dark is used on",
+            "        attempt.certain = done\n",
+            "        attempt.certain = True\n",
+        ),
+        (
+            "switch: a refused one counts",
+            "    return loaded if _switch(residents, loaded, member) else Refusing()\n",
+            "    _switch(residents, loaded, member)\n    return loaded\n",
+        ),
+        (
+            "switch: the shape before may still be launched",
+            "        residents.load(loaded, None)\n        loaded.touched |=",
+            "        loaded.touched |=",
+        ),
+    ),
+    *rows_of(
+        f"{STORE}.residents",
+        TESTS,
+        (
+            "eviction: who was loaded is not told",
+            "            before.user.moved(None)\n",
+            "",
+        ),
+        (
+            "eviction: launched afterwards",
+            "            self.load(loaded, None)\n            loaded.executable.release()\n",
+            "            loaded.executable.release()\n",
+        ),
+        (
+            "an executable that cannot be had takes others with it",
+            "            if worth_ns is not None:\n                return None\n",
+            "",
+        ),
+    ),
+    *rows_of(
+        f"{STORE}.residency",
+        TESTS,
+        ("eviction: the most useful first", "        least = min(crowd,", "        least = max(crowd,"),
+        ("eviction: too many stay", "too_many = len(owned) + count > limits.executables", "too_many = False"),
+        (
+            "eviction: too large ones stay",
+            "too_large = limits.nbytes is not None and used + nbytes > limits.nbytes",
+            "too_large = False",
+        ),
+        (
+            "eviction: for what is worth less",
+            "sum(resident.benefit_ns for resident in gone) >= worth_ns:",
+            "False:",
+        ),
+    ),
+    *rows_of(
+        f"{STORE}.store",
+        TESTS,
+        (
+            "a class goes with its founder",
+            "        if kin.topology is None or not kin.topology.shapes:\n",
+            "        if True:\n",
+        ),
+        (
+            "what an admission left behind stays",
+            "                self._disown(owner, shape, graph)\n",
+            "                pass\n",
+        ),
+        (
+            "whole graphs are kept without bound",
+            "        if total <= self.graph_budget_bytes:\n            return\n        kept.sort",
+            "        return\n        kept.sort",
+        ),
+    ),
+    *rows_of(
+        f"{STORE}.stored",
+        TESTS,
+        ("a released graph replays", "        self.replay = _released\n", ""),
+        (
+            "a shape stays bound to its executable",
+            "        self.replay = launch if launch is not None else self._ask\n",
+            "        self.replay = launch if launch is not None else self.replay\n",
+        ),
+    ),
+)

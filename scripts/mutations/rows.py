@@ -1,0 +1,66 @@
+"""What a row is, and how a piece of a module's source is replaced."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+__all__ = ["ROOT", "Row", "edited", "rows_of"]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Row(NamedTuple):
+    """`apply` breaks something in the process of the tests; `tests` are pytest's arguments."""
+
+    what: str
+    apply: Callable[[], None]
+    tests: tuple[str, ...]
+
+
+class _Edited(SourceFileLoader):
+    """Loads a module from its source with one piece of text replaced, past the cache of compiled files."""
+
+    def __init__(self, name: str, path: str, source: str) -> None:
+        super().__init__(name, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._source, self.path, "exec")
+
+
+class _Editor(MetaPathFinder):
+    def __init__(self, module: str, path: Path, source: str) -> None:
+        self._module, self._path, self._source = module, str(path), source
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        if fullname != self._module:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None:
+            spec.loader = _Edited(fullname, self._path, self._source)
+        return spec
+
+
+def edited(module: str, old: str, new: str) -> Callable[[], None]:
+    """Replaces a piece of the module's text, which must stand there exactly once."""
+
+    def apply() -> None:
+        path = ROOT / (module.replace(".", "/") + ".py")
+        source = path.read_text()
+        if source.count(old) != 1:
+            raise ValueError(f"{module} has {source.count(old)} times {old!r}")
+        assert module not in sys.modules
+        sys.meta_path.insert(0, _Editor(module, path, source.replace(old, new)))
+
+    return apply
+
+
+def rows_of(module: str, tests: tuple[str, ...], *edits: tuple[str, str, str]) -> tuple[Row, ...]:
+    """Rows for one module and the same tests; an edit is what the row is called, the old text, the new one."""
+    return tuple(Row(what, edited(module, old, new), tests) for what, old, new in edits)
