@@ -6,7 +6,7 @@ Tensors lie on the CPU and operators execute: what a device would make of them i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,6 +81,7 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RawGraph]]:
         patch.setattr(cuda, "_streams", {})
         patch.setattr(cuda, "load", lambda: stand_in.driver)
         patch.setattr(cuda, "warm_products", lambda device, stream, autograd: None)
+        patch.setattr(cuda, "another_seed", lambda device: nullcontext())
         patch.setattr(cuda, "_count_nodes", lambda graph: 5)
         stand_in.driver.types.cuDriverGetVersion = lambda: (0, 13_000)
         before = _get_current_dispatch_mode_stack()
@@ -113,13 +114,20 @@ def test_without_switches_a_capture_is_instantiated_and_nothing_watches_it(raw: 
 def test_an_updatable_graph_has_no_executable_and_knows_whether_it_draws(raw: type[RawGraph]) -> None:
     made = backend(updatable=True)
     x, graphs = torch.ones(4), []
-    for body, draws in ((lambda: x + 1, False), (lambda: torch.nn.functional.dropout(x, 0.5), True)):
+    host = torch.ones(4, device="meta")  # elsewhere than the backend's device, which is the CPU here
+    bodies = (
+        (lambda: x + 1, False),
+        (lambda: torch.rand(2, device="meta") + host.uniform_()[:2], False),
+        (lambda: torch.nn.functional.dropout(x, 0.5), True),
+        (lambda: torch.rand(2), True),
+    )
+    for body, draws in bodies:
         graph, _ = made.capture(body)
         assert isinstance(graph, UpdatableCudaGraph)
         graphs.append(graph)
         assert graph._draws is draws and graph.nbytes == 0 and not any("instantiate" in one for one in raw.log)
     assert graphs[-1].topology is None
-    assert made.memory().host_bytes == 2 * 5 * 3_500 and made.memory().pool_bytes == 64
+    assert made.memory().host_bytes == 4 * 5 * 3_500 and made.memory().pool_bytes == 64
     graph.replay()
     graph.replay()
     assert [one.split()[0] for one in raw.log[-3:]] == ["instantiate", "replay", "replay"]

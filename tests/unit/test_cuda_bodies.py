@@ -142,7 +142,7 @@ def bodies(bindings: Bindings) -> Bodies:
 
 
 def test_a_while_body_sets_its_handle_before_and_at_its_end(bodies: Bodies, log: list[str]) -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     with bodies.body("while", torch.tensor(True), watch):
         log.append("work")
     assert log == [
@@ -161,7 +161,7 @@ def test_a_while_body_sets_its_handle_before_and_at_its_end(bodies: Bodies, log:
 
 
 def test_bodies_in_bodies_have_streams_of_their_own_and_one_pool(bodies: Bodies, log: list[str]) -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     with bodies.body("if", torch.tensor(True), watch), bodies.body("if", torch.tensor(True), watch):
         log.append("work")
     with bodies.body("if", torch.tensor(True), watch):
@@ -176,7 +176,7 @@ def test_bodies_in_bodies_have_streams_of_their_own_and_one_pool(bodies: Bodies,
 
 
 def test_an_exception_ends_the_captures_of_all_bodies(bodies: Bodies, bindings: Bindings, log: list[str]) -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     outer, inner = (bodies.body(kind, torch.tensor(True), watch) for kind in ("while", "if"))
     with pytest.raises(ZeroDivisionError), outer, inner:
         bindings.fails = "cuStreamEndCapture"  # an invalidated capture says so when it is ended
@@ -200,7 +200,7 @@ def test_an_exception_ends_the_captures_of_all_bodies(bodies: Bodies, bindings: 
     ],
 )
 def test_what_the_driver_refuses_is_refused(bodies: Bodies, bindings: Bindings, log: list[str], function: str) -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     bindings.fails = function
     with pytest.raises(CaptureFailed) as caught, bodies.body("if", torch.tensor(True), watch):
         log.append("work")
@@ -212,7 +212,7 @@ def test_what_the_driver_refuses_is_refused(bodies: Bodies, bindings: Bindings, 
 
 @pytest.mark.parametrize("pred", [torch.ones(1, dtype=torch.bool), torch.tensor(1)])
 def test_a_condition_is_one_bool(bodies: Bodies, pred: torch.Tensor, log: list[str]) -> None:
-    body = bodies.body("if", pred, CaptureWatch())
+    body = bodies.body("if", pred, CaptureWatch(CPU))
     with pytest.raises(CaptureFailed, match="bool tensor without dimensions"), body:
         pass
     assert log == []
@@ -220,11 +220,11 @@ def test_a_condition_is_one_bool(bodies: Bodies, pred: torch.Tensor, log: list[s
 
 def test_a_body_needs_a_capture_and_preparation(bodies: Bodies, bindings: Bindings) -> None:
     bindings.capturing.clear()
-    body = bodies.body("if", torch.tensor(True), CaptureWatch())
+    body = bodies.body("if", torch.tensor(True), CaptureWatch(CPU))
     with pytest.raises(CaptureFailed, match="outside of a capture"), body:
         pass
     bodies.close()
-    with pytest.raises(CaptureFailed, match="not prepared"), bodies.body("if", torch.tensor(True), CaptureWatch()):
+    with pytest.raises(CaptureFailed, match="not prepared"), bodies.body("if", torch.tensor(True), CaptureWatch(CPU)):
         pass
 
 
@@ -232,7 +232,7 @@ def test_a_body_needs_a_capture_and_preparation(bodies: Bodies, bindings: Bindin
 
 
 def test_random_draws_are_seen_and_refused_in_bodies() -> None:
-    watch, x = CaptureWatch(), torch.ones(4)
+    watch, x = CaptureWatch(CPU), torch.ones(4)
     q = x.reshape(1, 1, 2, 2)
     with watch:
         torch.nn.functional.scaled_dot_product_attention(q, q, q)
@@ -240,7 +240,7 @@ def test_random_draws_are_seen_and_refused_in_bodies() -> None:
         torch.nn.functional.dropout(x, 0.5)
         assert watch.drew
     watch.settle()
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     refused = pytest.raises(CaptureFailed, match="draws random numbers in a conditional body")
     with watch, refused, watch.inside(loop=False):
         x.bernoulli_(0.5)
@@ -250,7 +250,7 @@ def test_random_draws_are_seen_and_refused_in_bodies() -> None:
 
 
 def test_memory_from_before_a_loop_that_it_reads_outlives_the_loop() -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
 
     def ref(tensor: torch.Tensor) -> StorageWeakRef:
         return StorageWeakRef(tensor.untyped_storage())
@@ -276,7 +276,7 @@ def test_memory_from_before_a_loop_that_it_reads_outlives_the_loop() -> None:
 
 def test_a_condition_from_before_a_loop_outlives_the_loop(bodies: Bodies) -> None:
     """The kernel that reads it is no operator."""
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     with watch, torch.no_grad():
         way = torch.ones(1) > 0
         pred = way[0]

@@ -146,7 +146,7 @@ def _put_back(x: Tensor) -> Tensor:
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "read": (lambda x: work(x) * (2.0 if host(1).item() < 2 else 3.0), "uses them"),
-    "decides": (lambda x: work(x) if host() < 2 else x, "uses them"),
+    "decides": (lambda x: work(x) if host() else x, "uses them"),
     "decides without being read": (lambda x: work(x) * (host().reshape(1).numel()), "uses them"),
     "written to": (lambda x: (host(2).add_(1), work(x))[1], "uses them"),
     "sent to the device": (lambda x: work(x) + host().to(torch.float32) * 0, "uses them"),

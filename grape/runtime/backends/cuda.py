@@ -22,6 +22,7 @@ from .autocast_cache import autocast_cache_off
 from .cuda_conditional import CONDITIONAL_BODIES, Bodies
 from .cuda_driver import load
 from .cuda_executable import UPDATABLE_GRAPHS, Executables
+from .cuda_generator import another_seed
 from .cuda_memory import CudaReservation, reserve
 from .cuda_poll import EventPoll
 from .cuda_updatable import UpdatableCudaGraph
@@ -118,7 +119,13 @@ class CudaBackend:
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream), _no_collection(), _not_capturing(), self._watching() as watch:
+        with (
+            torch.cuda.stream(self._stream),
+            another_seed(self.device),
+            _no_collection(),
+            _not_capturing(),
+            self._watching() as watch,
+        ):
             try:
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             except RuntimeError as error:  # by then the allocator may be diverted to the pool
@@ -155,7 +162,7 @@ class CudaBackend:
         """What looks at the operators of a capture; None where nothing has to be known of them."""
         before = self._watch
         needed = self._executables is not None or self._bodies is not None
-        self._watch = CaptureWatch() if needed else None
+        self._watch = CaptureWatch(self.device) if needed else None
         try:
             yield self._watch
         finally:
