@@ -11,6 +11,8 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import Tensor, nn
 
 from grape.runtime import GraphedFunction
+from grape.runtime.host_draws import HostDraws, host_draws
+from grape.tracing import PositionFinder, Tracer, record
 from tests.property.programs import eager_to_graph
 from tests.unit.host_stand_in import HOST, HostedTape, a_host
 
@@ -201,3 +203,20 @@ def test_a_region_without_draws_that_seeds_is_refused() -> None:
     evidence = graphed.evidence()
     assert evidence is not None and evidence.refused is not None and evidence.replays == 0
     graphed.release()
+
+
+def test_an_encoder_of_transformers_draws_numbers_that_can_be_drawn_again() -> None:
+    """Traced on a device without contents, beside which the CPU is a host."""
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+    encoder = transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(**small)).encoder.eval().to("meta")
+    x = torch.empty(2, 9, 32, device="meta")
+    tracer = Tracer(PositionFinder())
+    torch.manual_seed(0)
+    _, call, _ = record(tracer, torch.device("meta"), [x], lambda: encoder(x).last_hidden_state)
+    left = torch.get_rng_state()
+    found = host_draws(call)
+    assert isinstance(found, HostDraws) and len(found.draws) == 3
+    torch.manual_seed(0)
+    found.repeat()
+    assert torch.equal(torch.get_rng_state(), left)
