@@ -24,6 +24,7 @@ from .cuda_driver import load
 from .cuda_executable import UPDATABLE_GRAPHS, Executables
 from .cuda_generator import another_seed
 from .cuda_memory import CudaReservation, reserve
+from .cuda_meter import ExecutableMeter
 from .cuda_poll import EventPoll
 from .cuda_updatable import UpdatableCudaGraph
 from .cuda_warmup import warm_products
@@ -51,12 +52,17 @@ _thread = _Thread()
 class CudaGraph:
     """One instantiated graph."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, nodes: int, nbytes: int, keep: object = None) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, nodes: int, meter: ExecutableMeter, keep: object = None) -> None:
         self._graph: torch.cuda.CUDAGraph | None = graph
+        self._meter = meter
         self._keep = keep
         self.nodes = nodes
-        self.nbytes = nbytes
         self.replay = graph.replay  # bound once: a replay is one call
+
+    @property
+    def nbytes(self) -> int:
+        """Of the executable, on the device; 0 once released."""
+        return self._meter.nbytes(self.nodes) if self._graph is not None else 0
 
     def release(self) -> None:
         """Destroy graph and executable. A later `replay` raises RuntimeError."""
@@ -64,6 +70,7 @@ class CudaGraph:
         self.replay = _released
         if graph is not None:
             graph.reset()
+            self._meter.freed(self.nodes)
         self._keep = None
 
 
@@ -87,7 +94,8 @@ class CudaBackend:
         update = UPDATABLE_GRAPHS if updatable is None else updatable
         decide = CONDITIONAL_BODIES if conditional_bodies is None else conditional_bodies
         driver = load() if update or decide else None
-        self._executables = Executables(driver, self.device) if update and driver is not None else None
+        self._meter = ExecutableMeter(self.device)
+        self._executables = Executables(driver, self.device, self._meter) if update and driver is not None else None
         decide = decide and driver is not None and Bodies.supported(driver)
         self._bodies = Bodies(driver, self.device) if decide and driver is not None else None
         self._watch: CaptureWatch | None = None
@@ -96,6 +104,8 @@ class CudaBackend:
         self._stream = _streams[self.device]
         self._pool: Any = None
         self._anchor: torch.cuda.CUDAGraph | None = None
+        self._pools: list[tuple[Any, weakref.ref[torch.cuda.CUDAGraph]]] = []
+        """Every private pool so far, and the graph that holds it open as long as any graph of the pool lives."""
         self._graphs: weakref.WeakSet[CudaGraph | UpdatableCudaGraph] = weakref.WeakSet()
         self._warm = False
 
@@ -169,12 +179,8 @@ class CudaBackend:
             self._watch = before
 
     def _instantiate(self, graph: torch.cuda.CUDAGraph, nodes: int, keep: object) -> CudaGraph:
-        free_before = torch.cuda.mem_get_info(self.device)[0]
-        reserved_before = torch.cuda.memory_reserved(self.device)
-        graph.instantiate()
-        grown = free_before - torch.cuda.mem_get_info(self.device)[0]
-        grown -= torch.cuda.memory_reserved(self.device) - reserved_before
-        captured = CudaGraph(graph, nodes, max(0, grown), keep)
+        self._meter.made(nodes, graph.instantiate)
+        captured = CudaGraph(graph, nodes, self._meter, keep)
         self._graphs.add(captured)
         return captured
 
@@ -210,6 +216,8 @@ class CudaBackend:
             cell.add_(1)
             anchor.capture_end()
         self._anchor = anchor
+        self._pools = [(pool, held) for pool, held in self._pools if held() is not None]
+        self._pools.append((self._pool, weakref.ref(anchor)))
         return anchor
 
     @property
@@ -275,7 +283,7 @@ class CudaBackend:
         torch.cuda.set_rng_state(state[1], self.device)
 
     def memory(self) -> MemoryAccount:
-        pools = [self._pool] if self._anchor is not None else []
+        pools = [pool for pool, held in self._pools if held() is not None]
         if self._bodies is not None and self._bodies.pool is not None:
             pools.append(self._bodies.pool.id)
         alone = sum(graph.nbytes for graph in self._graphs if isinstance(graph, CudaGraph))
@@ -294,6 +302,7 @@ class CudaBackend:
         if self._anchor is not None:
             self._anchor.reset()
             self._anchor = None
+        self._pools = []
         if self._bodies is not None:
             self._bodies.close()
 

@@ -150,15 +150,13 @@ class Bodies:
 class _Streams:
     """On which bodies of one device are captured, by depth. torch's pooled streams may be in use already.
 
-    They live as long as the process, and so does the pool of their cuBLAS workspaces: cuBLAS keeps one a stream, and
-    graphs remember its address.
+    They live as long as the process, as the cuBLAS workspaces of theirs do (`cuda_warmup`).
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._streams: list[torch.cuda.Stream] = []
         self._warm = 0
-        self._workspaces: torch.cuda.MemPool | None = None
 
     @classmethod
     def of(cls, device: torch.device) -> _Streams:
@@ -174,12 +172,9 @@ class _Streams:
         return self._streams[depth]
 
     def warm(self, driver: Driver, depths: int) -> None:
-        if self._workspaces is None:
-            self._workspaces = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(self._workspaces, self._device):
-            while self._warm < depths:
-                warm_products(self._device, self.at(driver, self._warm))
-                self._warm += 1
+        while self._warm < depths:
+            warm_products(self._device, self.at(driver, self._warm))
+            self._warm += 1
 
 
 _streams: dict[torch.device, _Streams] = {}
