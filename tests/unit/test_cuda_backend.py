@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # random operators without a device import it, and it wraps functions of torch for good
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from grape.runtime.backends import cuda, cuda_warmup
