@@ -16,8 +16,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from grape.runtime.backends import cuda_conditional
+from grape.runtime.backends.cuda_bound import LOOPS, LoopBound
 from grape.runtime.backends.cuda_conditional import Bodies
 from grape.runtime.backends.cuda_driver import Driver
+from grape.runtime.backends.cuda_kernels import Kernels
 from grape.runtime.backends.cuda_watch import CaptureWatch
 from grape.runtime.backends.protocol import CaptureFailed
 
@@ -65,8 +67,10 @@ class Bindings:
         return self._did("cuGraphConditionalHandleCreate", f"handle in {graph}", 77)
 
     def cuLaunchKernel(self, kernel: str, *rest: Any) -> Any:
-        stream, ((handle, _), _) = rest[7], rest[8]
-        return self._did("cuLaunchKernel", f"set {handle} on {stream}")
+        stream, ((handle, _, *steered), types) = rest[7], rest[8]
+        assert len(types) == 2 + len(steered)
+        loop = f" of loop {steered[1]}{', first' * steered[2]}" if kernel == "steer" else ""
+        return self._did("cuLaunchKernel", f"set {handle}{loop} on {stream}")
 
     def cuGraphAddNode(self, graph: str, behind: Any, edges: Any, count: int, parameters: Any) -> Any:
         assert behind == ["before"] and count == 1 and parameters.type == 13
@@ -137,7 +141,11 @@ def bindings(log: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bindin
 @pytest.fixture
 def bodies(bindings: Bindings) -> Bodies:
     made: Any = Bodies(Driver(bindings), CPU)
-    made._setter, made.pool = "setter", "pool"
+    made._kernels, made.pool, made.bound = (
+        Kernels(module=0, set_condition="set", steer_loop="steer"),
+        "pool",
+        LoopBound(CPU),
+    )
     return made  # type: ignore[no-any-return]
 
 
@@ -147,13 +155,13 @@ def test_a_while_body_sets_its_handle_before_and_at_its_end(bodies: Bodies, log:
         log.append("work")
     assert log == [
         "handle in graph",
-        "set 77 on 1",
+        "set 77 of loop 0, first on 1",
         "while in graph",
         "go on in 1",
         "enter pool",
         "begin graph.while on 10",
         "work",
-        "set 77 on 10",
+        "set 77 of loop 0 on 10",
         "end graph.while",
         "leave pool",
     ]
@@ -173,6 +181,27 @@ def test_bodies_in_bodies_have_streams_of_their_own_and_one_pool(bodies: Bodies,
         *("handle in graph", "set 77 on 1", "if in graph", "go on in 1", "enter pool", "begin graph.if on 10"),
         *("end graph.if", "leave pool"),
     ]
+
+
+def test_loops_have_numbers_of_their_own(bodies: Bodies, log: list[str]) -> None:
+    watch = CaptureWatch(CPU)
+    outer, between, inner = (bodies.body(kind, torch.tensor(True), watch) for kind in ("while", "if", "while"))
+    with outer, between, inner:
+        pass
+    with bodies.body("while", torch.tensor(True), watch):
+        pass
+    assert [one for one in log if one.startswith("set")] == [
+        "set 77 of loop 0, first on 1",
+        "set 77 on 10",
+        "set 77 of loop 1, first on 20",
+        "set 77 of loop 1 on 30",
+        "set 77 of loop 0 on 10",
+        "set 77 of loop 2, first on 1",
+        "set 77 of loop 2 on 10",
+    ]
+    watch.loops = LOOPS
+    with pytest.raises(CaptureFailed, match="more than 4096 loops"), bodies.body("while", torch.tensor(True), watch):
+        pass
 
 
 def test_an_exception_ends_the_captures_of_all_bodies(bodies: Bodies, bindings: Bindings, log: list[str]) -> None:

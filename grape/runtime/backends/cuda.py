@@ -160,7 +160,7 @@ class CudaBackend:
                 raise CaptureFailed("GR405", f"the capture was invalidated: {_first_line(error)}") from error
         current.wait_stream(self._stream)
         nodes = _count_nodes(graph) + (watch.body_nodes if watch is not None else 0)
-        pool = (self._anchor, self._bodies.pool if self._bodies is not None else None)
+        pool = (self._anchor, self._bodies.kept if self._bodies is not None else None)
         if self._executables is None or watch is None:
             return self._instantiate(graph, nodes, pool), result
         updatable = UpdatableCudaGraph(self._executables, graph, nodes=nodes, draws=watch.drew, pool=pool)
@@ -254,8 +254,9 @@ class CudaBackend:
 
     @contextmanager
     def bounded(self, iterations: int) -> Iterator[Callable[[], bool]]:
-        """Not on the device yet: `CONDITIONAL_BODIES` are off, and a loop that does not end would not be noticed."""
-        yield lambda: False
+        bound = self._bodies.bound if self._bodies is not None else None
+        with bound.of(iterations) if bound is not None else nullcontext(lambda: False) as reached:
+            yield reached
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         groups: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}

@@ -19,7 +19,8 @@ __all__ = ["CaptureWatch"]
 class CaptureWatch(TorchDispatchMode):
     """Active while a body is captured. `drew`: the graph moves the generator of `device`.
 
-    `body_nodes` counts the nodes of bodies. Refusals count also where the person's code swallows them: `settle`.
+    `body_nodes` counts the nodes of bodies, `loops` the bodies that run again and again. Refusals count also where the
+    person's code swallows them: `settle`.
     """
 
     supports_higher_order_operators = True
@@ -30,6 +31,7 @@ class CaptureWatch(TorchDispatchMode):
         self.drew = False
         self.depth = 0
         self.body_nodes = 0
+        self.loops = 0
         self._failure: CaptureFailed | None = None
         self._broken = False
         self._loops: list[_Loop] = []
