@@ -1,4 +1,4 @@
-"""Flags on their way to the host, over a stand-in for events: in order, never before their copy, never in used memory."""
+"""Flags on their way to the host, over a stand-in for events: in order, behind their copy, never in memory in use."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_flags_arrive_in_order_and_not_before_their_event(stream: SimpleNamespac
 def test_what_was_taken_is_used_again_and_what_was_pending_is_not(stream: SimpleNamespace) -> None:
     poll = EventPoll()
     post(poll, stream, True)
-    first = poll._posted[0]
+    first = poll._posted[0][0]
     assert poll.take(wait=True)
     post(poll, stream, False)
-    assert poll._posted[0] is first
+    assert poll._posted[0][0] is first
     poll.clear()
     assert poll.pending == 0
     post(poll, stream, True)
-    assert poll._posted[0] is not first and poll.take(wait=True)
+    assert poll._posted[0][0] is not first and poll.take(wait=True)
