@@ -149,7 +149,8 @@ def _step(model: Any, ids: torch.Tensor, inputs: list[torch.Tensor]) -> Result:
 
 class Encoder(torch.nn.Module):
     """Wav2Vec2's encoder without LayerDrop, for which the library's loop draws a number on the CPU at each layer, in
-    evaluation too; a call that draws there is not captured on a GPU. `[batch, frames, width]` to the same."""
+    evaluation too. For the tape, on which that is a draw on the device, and a graph that draws shares no executable.
+    `[batch, frames, width]` to the same."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
@@ -170,7 +171,8 @@ def audio(lengths: int, size: str, device: torch.device) -> Job:
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     config = Wav2Vec2Config(**(small if size == "tiny" else {}))
     dtype = torch.float16 if device.type == "cuda" else torch.float32
-    model = Encoder(Wav2Vec2Model(config).encoder).to(device, dtype).eval().requires_grad_(False)
+    encoder = Wav2Vec2Model(config).encoder
+    model = (encoder if device.type == "cuda" else Encoder(encoder)).to(device, dtype).eval().requires_grad_(False)
     batch = 2 if size == "tiny" else 8
     frames = [65 + round(index * 134 / max(1, lengths - 1)) for index in range(lengths)]
     order = torch.randperm(lengths, generator=torch.Generator().manual_seed(1)).tolist()

@@ -36,6 +36,7 @@ EFFECTS = "tests/unit/test_runtime_effects.py"
 REPEATABILITY = "tests/unit/test_runtime_repeatability.py"
 SLOTS = "tests/unit/test_slots.py"
 HELD = "tests/unit/test_slots_held.py"
+HOST_DRAWS = "tests/unit/test_host_draws.py"
 REDIRECTED = "tests/unit/test_slots_redirect.py"
 LIFETIMES = "tests/unit/test_slots_lifetimes.py"
 RULES = "tests/unit/test_alias_rules.py"
@@ -353,6 +354,26 @@ ROWS = (
         (ARGUMENTS, "-k", "share_memory"),
     ),
     Row("random state not restored", random_state_stays, (EFFECTS, "-k", "random_operators")),
+    Row(
+        "draws on the CPU not repeated",
+        edited(f"{RUNTIME}.entry", "        self.draws.repeat()\n", ""),
+        (HOST_DRAWS,),
+    ),
+    Row(
+        "what a run does to the CPU's generator not compared",
+        edited(f"{RUNTIME}.host_draws", "return torch.equal(found, torch.get_rng_state())", "return True"),
+        (HOST_DRAWS, "-k", "one or seeds"),
+    ),
+    Row(
+        "numbers drawn on the CPU that live on",
+        edited(f"{RUNTIME}.host_draws", "not call.storages[number].expired()", "False"),
+        (HOST_DRAWS, "-k", "something_uses"),
+    ),
+    Row(
+        "numbers drawn on the CPU that are used",
+        edited(f"{RUNTIME}.host_draws", "if op.kind != HOST_RANDOM and any(", "if False and any("),
+        (HOST_DRAWS, "-k", "something_uses"),
+    ),
     Row("state not restored after verification", state_not_restored, (ARGUMENTS, EFFECTS, "-k", "state")),
     Row("only the view that was found restored", only_the_view_restored, (ARGUMENTS, "-k", "another_view")),
     Row("effects not noticed", effects_unseen, (EFFECTS, "-k", "effects")),

@@ -10,12 +10,13 @@ from .measured import Measured, quartiles
 from .outcome import Decision, Refused
 from .report import RegionReport, ReportData
 from .timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
-from .trace import DECISION, HostRead, OpRecord, TensorView, Trace
+from .trace import DECISION, HOST_RANDOM, HostRead, OpRecord, TensorView, Trace
 
 __all__ = [
     "CODES",
     "DECISION",
     "DEVICE_WORK",
+    "HOST_RANDOM",
     "Category",
     "CellEvidence",
     "CopyRecord",

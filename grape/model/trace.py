@@ -12,7 +12,10 @@ from typing import Any
 
 from .location import Position
 
-__all__ = ["HostRead", "OpRecord", "TensorView", "Trace"]
+__all__ = ["HOST_RANDOM", "HostRead", "OpRecord", "TensorView", "Trace"]
+
+HOST_RANDOM = "host-random"
+"""The kind of an operator that draws random numbers on the CPU, in a region that works on a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class OpRecord:
     elsewhere, nested as they were passed. `written` are storages that existed before and that the operator writes.
     `born` are storages that the operator allocated. `kind` is "compute", "view" (no device work), "host-read"
     (the CPU waits for a value), "transfer-in" (CPU to device), "transfer-out" (device to CPU; the CPU waits),
-    "dynamic" (output shape depends on data), "random" or "host" (runs on CPU tensors only).
+    "dynamic" (output shape depends on data), "random", "host" (runs on CPU tensors only) or "host-random" (draws on the
+    CPU beside the device of the trace).
     """
 
     ordinal: int
@@ -53,6 +57,11 @@ class OpRecord:
     user: Position | None
     inner: Position | None
     host_ns: int = 0
+
+    @property
+    def draws(self) -> bool:
+        """Whether it moves a random generator."""
+        return self.kind in ("random", HOST_RANDOM)
 
     def tensors(self) -> Iterator[TensorView]:
         """The tensors among the arguments, in order."""

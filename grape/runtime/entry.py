@@ -12,6 +12,7 @@ import torch
 
 from .backends.protocol import Backend, Graph, MemoryMoved, NoExecutable
 from .guards import GuardSet
+from .host_draws import HostDraws
 from .ledger import Ledger
 from .outputs import Outputs
 from .placeholders import Placeholders, distinct, whole
@@ -57,6 +58,7 @@ class Entry:
     placeholders: Placeholders
     hidden: Sequence[torch.Tensor]
     outputs: Outputs
+    draws: HostDraws
     recipe: Recipe
     externals: Mapping[int, torch.Tensor]
     written: tuple[int, ...]
@@ -189,6 +191,7 @@ class Entry:
         if self.arms is not None and undo is not None and not self._sound(self.arms):
             undo()  # an eager call tells which assertion it was, and raises it
             return MISMATCH
+        self.draws.repeat()
         self.acted = self.effectful
         if not self.effectful:
             if self.modes_now() != self.modes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..model import OpRecord, Refused, ScalarChange, Timeline, Trace
+from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trace
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, record
 from . import policy
@@ -102,7 +102,7 @@ class Observer:
         if len(call.trace.ops) >= LIMIT:
             why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"
             self._region.refuse(Refused(code="GR405", why=why, at=self._region.at))
-        work = sum(op.kind not in ("view", "host") for op in call.trace.ops)
+        work = sum(op.kind not in ("view", "host", HOST_RANDOM) for op in call.trace.ops)
         if self._region.refused is None and work < MIN_OPERATORS:
             self._region.refuse(self._no_work(call.trace))
         if self._region.refused is None:

@@ -16,7 +16,7 @@ import torch
 from ..model import HostRead, OpRecord, Refused, TensorView, Trace
 from ..tracing import HOST_READS, RecordedCall, tensors_in
 
-__all__ = ["Prologue", "Step", "build_prologue", "refuse_read", "slice_of"]
+__all__ = ["Prologue", "Step", "build_prologue", "refuse_read", "slice_of", "thaw"]
 
 MAX_SLICE = 12
 """A slice with more operators that compute is not a cheap question about the inputs; the region is refused."""
@@ -34,7 +34,7 @@ def slice_of(ops: Sequence[OpRecord], ordinal: int, born: Collection[int]) -> tu
         touches = storages.intersection(op.written) or storages.intersection(op.born)
         if not touches:
             continue
-        if op.kind in ("random", "dynamic") or any(number not in born for number in op.written):
+        if op.kind == "dynamic" or op.draws or any(number not in born for number in op.written):
             return None
         needed.add(op.ordinal)
         storages.update(view.storage for view in op.tensors())
@@ -132,14 +132,14 @@ class _Run:
         return value
 
 
-def _thaw(value: Any) -> Any:
+def thaw(value: Any) -> Any:
     """Undo what the recorder did to plain values: ("float", 1.0) is 1.0 again."""
     if isinstance(value, TensorView):
         return value
     if isinstance(value, tuple):
         if len(value) == 2 and isinstance(value[0], str) and type(value[1]).__name__ == value[0]:
             return value[1]
-        return tuple([_thaw(item) for item in value])
+        return tuple([thaw(item) for item in value])
     return float("nan") if value == "nan" else value
 
 
@@ -176,8 +176,8 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
         Step(
             op=trace.ops[i],
             function=call.functions[i],
-            args=tuple(_thaw(arg) for arg in trace.ops[i].args),
-            kwargs={name: _thaw(value) for name, value in trace.ops[i].kwargs if name != "contents"},
+            args=tuple(thaw(arg) for arg in trace.ops[i].args),
+            kwargs={name: thaw(value) for name, value in trace.ops[i].kwargs if name != "contents"},
         )
         for i in sorted(needed)
         if trace.ops[i].kind != "view" or i in reads

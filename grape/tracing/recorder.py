@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..model import HostRead, OpRecord, Position, TensorView, Trace
+from ..model import HOST_RANDOM, HostRead, OpRecord, Position, TensorView, Trace
 
 __all__ = ["HOST_READS", "LIMIT", "RecordedCall", "Recorder", "contents_of", "tensors_in"]
 
@@ -331,8 +331,9 @@ class Recorder:
         if inputs and not inside and results_inside:
             return "transfer-in"
         if not inside and not results_inside:
-            seeded = facts.seeded and (born or written)
-            return "random" if seeded else "host" if inputs or outputs else "compute"
+            if facts.seeded and (born or written) and _draws(facts.function, args, kwargs):
+                return HOST_RANDOM
+            return "host" if inputs or outputs else "compute"
         if facts.dynamic and _depends_on_data(facts.function, args):
             return "dynamic"
         if not written and not born:

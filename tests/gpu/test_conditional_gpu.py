@@ -132,6 +132,37 @@ def test_a_while_body_runs_until_it_clears_its_condition(backend: CudaBackend, l
         assert count.item() == 6 * limit
 
 
+def test_a_loop_that_never_ends_is_ended_while_replays_are_bounded(backend: CudaBackend) -> None:
+    """Also the inner one of two, in each iteration of the outer one. Afterwards loops run as long as they want."""
+    ends, rounds = torch.tensor(False), torch.tensor(2)
+
+    def body() -> tuple[torch.Tensor, torch.Tensor]:
+        left, inner, on = rounds.clone(), torch.zeros_like(rounds), rounds > 0
+        outer = torch.zeros_like(rounds)
+        with backend.while_body(on):
+            outer.add_(1)
+            again = rounds > 0
+            with backend.while_body(again):
+                inner.add_(1)
+                again.copy_(torch.logical_not(ends))
+            left.sub_(1)
+            torch.gt(left, 0, out=on)
+        return outer, inner
+
+    graph, (outer, inner) = backend.capture(body)
+    for limit, found in ((5, [2, 10]), (1, [1, 1])):
+        with backend.bounded(limit) as endless:
+            graph.replay()
+            assert endless() and [outer.item(), inner.item()] == found
+    ends.fill_(True)
+    with backend.bounded(5) as endless:
+        graph.replay()
+        assert not endless() and [outer.item(), inner.item()] == [2, 2]
+    rounds.fill_(300)
+    graph.replay()
+    assert [outer.item(), inner.item()] == [300, 300]
+
+
 def test_memory_that_loops_in_bodies_read_is_not_reused(backend: CudaBackend) -> None:
     """All of it in the pool of the bodies, where only what the capture holds keeps it."""
     x, rounds = torch.ones(4096), torch.tensor(3)

@@ -6,15 +6,16 @@ Tensors lie on the CPU and operators execute: what a device would make of them i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # random operators without a device import it, and it wraps functions of torch for good
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from grape.runtime.backends import cuda
+from grape.runtime.backends import cuda, cuda_warmup
 from grape.runtime.backends.cuda import CudaBackend, CudaGraph
 from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
 from grape.runtime.backends.protocol import CaptureFailed
@@ -81,6 +82,7 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RawGraph]]:
         patch.setattr(cuda, "_streams", {})
         patch.setattr(cuda, "load", lambda: stand_in.driver)
         patch.setattr(cuda, "warm_products", lambda device, stream, autograd: None)
+        patch.setattr(cuda, "another_seed", lambda device: nullcontext())
         patch.setattr(cuda, "_count_nodes", lambda graph: 5)
         stand_in.driver.types.cuDriverGetVersion = lambda: (0, 13_000)
         before = _get_current_dispatch_mode_stack()
@@ -113,13 +115,20 @@ def test_without_switches_a_capture_is_instantiated_and_nothing_watches_it(raw: 
 def test_an_updatable_graph_has_no_executable_and_knows_whether_it_draws(raw: type[RawGraph]) -> None:
     made = backend(updatable=True)
     x, graphs = torch.ones(4), []
-    for body, draws in ((lambda: x + 1, False), (lambda: torch.nn.functional.dropout(x, 0.5), True)):
+    host = torch.ones(4, device="meta")  # elsewhere than the backend's device, which is the CPU here
+    bodies = (
+        (lambda: x + 1, False),
+        (lambda: torch.rand(2, device="meta") + host.uniform_()[:2], False),
+        (lambda: torch.nn.functional.dropout(x, 0.5), True),
+        (lambda: torch.rand(2), True),
+    )
+    for body, draws in bodies:
         graph, _ = made.capture(body)
         assert isinstance(graph, UpdatableCudaGraph)
         graphs.append(graph)
         assert graph._draws is draws and graph.nbytes == 0 and not any("instantiate" in one for one in raw.log)
     assert graphs[-1].topology is None
-    assert made.memory().host_bytes == 2 * 5 * 3_500 and made.memory().pool_bytes == 64
+    assert made.memory().host_bytes == 4 * 5 * 3_500 and made.memory().pool_bytes == 64
     graph.replay()
     graph.replay()
     assert [one.split()[0] for one in raw.log[-3:]] == ["instantiate", "replay", "replay"]
@@ -216,3 +225,85 @@ def test_closing_releases_executables_that_others_made(raw: type[RawGraph]) -> N
     assert made.memory().executable_bytes == 0
     with pytest.raises(RuntimeError, match="released"):
         executable.replay()
+
+
+@pytest.fixture
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    """Taken back before what `raw` patched."""
+    with pytest.MonkeyPatch.context() as inside:
+        yield inside
+
+
+def test_bytes_of_graphs_are_what_the_driver_had_less_shared_out_by_nodes(
+    raw: type[RawGraph], patch: pytest.MonkeyPatch
+) -> None:
+    """The driver takes memory in pieces: the first executable takes one, those after it find room there."""
+    made, free = backend(), [1 << 30]
+    nodes = iter([1, 10, 20, 30, 20])  # the first is the graph that holds the pool open
+    patch.setattr(cuda, "_count_nodes", lambda graph: next(nodes))
+    patch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], 1 << 31))
+    patch.setattr(raw, "instantiate", lambda self: free.append(free.pop() - pieces.pop(0)))
+    pieces = [6000, 0, 0, 10**6]
+    graphs = [made.capture(lambda: 1)[0] for _ in range(3)]
+    assert [graph.nbytes for graph in graphs] == [1000, 2000, 3000]
+    assert made.memory().executable_bytes == 6000
+    graphs[1].release()
+    assert graphs[1].nbytes == 0 and made.memory().executable_bytes == 4000
+    again = made.capture(lambda: 1)[0]  # where the released one was: nobody asks the driver
+    assert again.nbytes == 2000
+    made.close()
+    assert made.memory().executable_bytes == 0
+
+
+def test_a_pool_from_before_a_failed_capture_counts_while_a_graph_of_it_lives(raw: type[RawGraph]) -> None:
+    made, handles, bytes_of = backend(), iter([(0, 1), (0, 2)]), {(0, 1): 100, (0, 2): 7}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            patch.setattr(torch._C, name, lambda device, pool: None, raising=False)
+        patch.setattr(torch.cuda, "graph_pool_handle", lambda: raw.fails.clear() or next(handles))
+        patch.setattr(torch.cuda, "memory_snapshot", lambda pool: [{"total_size": bytes_of[pool]}])
+        first, _ = made.capture(lambda: 1)
+        assert made.memory().pool_bytes == 100
+        with pytest.raises(CaptureFailed, match="invalidated"):
+            made.capture(lambda: raw.fails.add("end"))
+        second, _ = made.capture(lambda: 1)
+        assert made.memory().pool_bytes == 107
+        first.release()
+        assert made.memory().pool_bytes == 7
+        second.release()
+        assert made.memory().pool_bytes == 7  # kept for the next capture
+        made.close()
+        assert made.memory().pool_bytes == 0
+
+
+def test_workspaces_lie_in_a_pool_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cuBLAS allocates on the stream of captures, from whatever thread, is never given to eager code."""
+    log: list[Any] = []
+    on = [None]
+
+    @contextmanager
+    def stream(one: Any) -> Iterator[None]:
+        on.append(one.name)
+        yield
+        on.pop()
+
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "MemPool", lambda: SimpleNamespace(id=(5, 0)))
+    monkeypatch.setattr(cuda_warmup, "_workspaces", {})
+    for name in ("_cuda_beginAllocateCurrentStreamToPool", "_cuda_endAllocateToPool", "_cuda_releasePool"):
+        note = lambda index, pool, name=name: log.append((name, on[-1], pool))  # noqa: E731
+        monkeypatch.setattr(torch._C, name, note, raising=False)
+    original = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda *args: log.append("bmm") or original(*args))
+    for name in ("captures", "bodies"):
+        one = SimpleNamespace(name=name, synchronize=lambda: log.append("wait"))
+        cuda_warmup.warm_products(torch.device("cpu"), one, autograd=True)
+    for name, part in (("captures", log[:7]), ("bodies", log[7:])):
+        assert part == [
+            ("_cuda_beginAllocateCurrentStreamToPool", name, (5, 0)),
+            *["bmm"] * 3,
+            "wait",
+            ("_cuda_endAllocateToPool", name, (5, 0)),
+            ("_cuda_releasePool", name, (5, 0)),
+        ]

@@ -16,8 +16,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from grape.runtime.backends import cuda_conditional
+from grape.runtime.backends.cuda_bound import LOOPS, LoopBound
 from grape.runtime.backends.cuda_conditional import Bodies
 from grape.runtime.backends.cuda_driver import Driver
+from grape.runtime.backends.cuda_kernels import Kernels
 from grape.runtime.backends.cuda_watch import CaptureWatch
 from grape.runtime.backends.protocol import CaptureFailed
 
@@ -65,8 +67,10 @@ class Bindings:
         return self._did("cuGraphConditionalHandleCreate", f"handle in {graph}", 77)
 
     def cuLaunchKernel(self, kernel: str, *rest: Any) -> Any:
-        stream, ((handle, _), _) = rest[7], rest[8]
-        return self._did("cuLaunchKernel", f"set {handle} on {stream}")
+        stream, ((handle, _, *steered), types) = rest[7], rest[8]
+        assert len(types) == 2 + len(steered)
+        loop = f" of loop {steered[1]}{', first' * steered[2]}" if kernel == "steer" else ""
+        return self._did("cuLaunchKernel", f"set {handle}{loop} on {stream}")
 
     def cuGraphAddNode(self, graph: str, behind: Any, edges: Any, count: int, parameters: Any) -> Any:
         assert behind == ["before"] and count == 1 and parameters.type == 13
@@ -137,23 +141,27 @@ def bindings(log: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bindin
 @pytest.fixture
 def bodies(bindings: Bindings) -> Bodies:
     made: Any = Bodies(Driver(bindings), CPU)
-    made._setter, made.pool = "setter", "pool"
+    made._kernels, made.pool, made.bound = (
+        Kernels(module=0, set_condition="set", steer_loop="steer"),
+        "pool",
+        LoopBound(CPU),
+    )
     return made  # type: ignore[no-any-return]
 
 
 def test_a_while_body_sets_its_handle_before_and_at_its_end(bodies: Bodies, log: list[str]) -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     with bodies.body("while", torch.tensor(True), watch):
         log.append("work")
     assert log == [
         "handle in graph",
-        "set 77 on 1",
+        "set 77 of loop 0, first on 1",
         "while in graph",
         "go on in 1",
         "enter pool",
         "begin graph.while on 10",
         "work",
-        "set 77 on 10",
+        "set 77 of loop 0 on 10",
         "end graph.while",
         "leave pool",
     ]
@@ -161,7 +169,7 @@ def test_a_while_body_sets_its_handle_before_and_at_its_end(bodies: Bodies, log:
 
 
 def test_bodies_in_bodies_have_streams_of_their_own_and_one_pool(bodies: Bodies, log: list[str]) -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     with bodies.body("if", torch.tensor(True), watch), bodies.body("if", torch.tensor(True), watch):
         log.append("work")
     with bodies.body("if", torch.tensor(True), watch):
@@ -175,8 +183,29 @@ def test_bodies_in_bodies_have_streams_of_their_own_and_one_pool(bodies: Bodies,
     ]
 
 
+def test_loops_have_numbers_of_their_own(bodies: Bodies, log: list[str]) -> None:
+    watch = CaptureWatch(CPU)
+    outer, between, inner = (bodies.body(kind, torch.tensor(True), watch) for kind in ("while", "if", "while"))
+    with outer, between, inner:
+        pass
+    with bodies.body("while", torch.tensor(True), watch):
+        pass
+    assert [one for one in log if one.startswith("set")] == [
+        "set 77 of loop 0, first on 1",
+        "set 77 on 10",
+        "set 77 of loop 1, first on 20",
+        "set 77 of loop 1 on 30",
+        "set 77 of loop 0 on 10",
+        "set 77 of loop 2, first on 1",
+        "set 77 of loop 2 on 10",
+    ]
+    watch.loops = LOOPS
+    with pytest.raises(CaptureFailed, match="more than 4096 loops"), bodies.body("while", torch.tensor(True), watch):
+        pass
+
+
 def test_an_exception_ends_the_captures_of_all_bodies(bodies: Bodies, bindings: Bindings, log: list[str]) -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     outer, inner = (bodies.body(kind, torch.tensor(True), watch) for kind in ("while", "if"))
     with pytest.raises(ZeroDivisionError), outer, inner:
         bindings.fails = "cuStreamEndCapture"  # an invalidated capture says so when it is ended
@@ -200,7 +229,7 @@ def test_an_exception_ends_the_captures_of_all_bodies(bodies: Bodies, bindings: 
     ],
 )
 def test_what_the_driver_refuses_is_refused(bodies: Bodies, bindings: Bindings, log: list[str], function: str) -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     bindings.fails = function
     with pytest.raises(CaptureFailed) as caught, bodies.body("if", torch.tensor(True), watch):
         log.append("work")
@@ -212,7 +241,7 @@ def test_what_the_driver_refuses_is_refused(bodies: Bodies, bindings: Bindings, 
 
 @pytest.mark.parametrize("pred", [torch.ones(1, dtype=torch.bool), torch.tensor(1)])
 def test_a_condition_is_one_bool(bodies: Bodies, pred: torch.Tensor, log: list[str]) -> None:
-    body = bodies.body("if", pred, CaptureWatch())
+    body = bodies.body("if", pred, CaptureWatch(CPU))
     with pytest.raises(CaptureFailed, match="bool tensor without dimensions"), body:
         pass
     assert log == []
@@ -220,11 +249,11 @@ def test_a_condition_is_one_bool(bodies: Bodies, pred: torch.Tensor, log: list[s
 
 def test_a_body_needs_a_capture_and_preparation(bodies: Bodies, bindings: Bindings) -> None:
     bindings.capturing.clear()
-    body = bodies.body("if", torch.tensor(True), CaptureWatch())
+    body = bodies.body("if", torch.tensor(True), CaptureWatch(CPU))
     with pytest.raises(CaptureFailed, match="outside of a capture"), body:
         pass
     bodies.close()
-    with pytest.raises(CaptureFailed, match="not prepared"), bodies.body("if", torch.tensor(True), CaptureWatch()):
+    with pytest.raises(CaptureFailed, match="not prepared"), bodies.body("if", torch.tensor(True), CaptureWatch(CPU)):
         pass
 
 
@@ -232,7 +261,7 @@ def test_a_body_needs_a_capture_and_preparation(bodies: Bodies, bindings: Bindin
 
 
 def test_random_draws_are_seen_and_refused_in_bodies() -> None:
-    watch, x = CaptureWatch(), torch.ones(4)
+    watch, x = CaptureWatch(CPU), torch.ones(4)
     q = x.reshape(1, 1, 2, 2)
     with watch:
         torch.nn.functional.scaled_dot_product_attention(q, q, q)
@@ -240,7 +269,7 @@ def test_random_draws_are_seen_and_refused_in_bodies() -> None:
         torch.nn.functional.dropout(x, 0.5)
         assert watch.drew
     watch.settle()
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     refused = pytest.raises(CaptureFailed, match="draws random numbers in a conditional body")
     with watch, refused, watch.inside(loop=False):
         x.bernoulli_(0.5)
@@ -250,7 +279,7 @@ def test_random_draws_are_seen_and_refused_in_bodies() -> None:
 
 
 def test_memory_from_before_a_loop_that_it_reads_outlives_the_loop() -> None:
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
 
     def ref(tensor: torch.Tensor) -> StorageWeakRef:
         return StorageWeakRef(tensor.untyped_storage())
@@ -276,7 +305,7 @@ def test_memory_from_before_a_loop_that_it_reads_outlives_the_loop() -> None:
 
 def test_a_condition_from_before_a_loop_outlives_the_loop(bodies: Bodies) -> None:
     """The kernel that reads it is no operator."""
-    watch = CaptureWatch()
+    watch = CaptureWatch(CPU)
     with watch, torch.no_grad():
         way = torch.ones(1) > 0
         pred = way[0]

@@ -481,7 +481,8 @@ def test_positions_read_as_people_say_them() -> None:
 def test_values_that_cross_layers_are_frozen(name: str) -> None:
     kind = getattr(grape.model, name)
     if not dataclasses.is_dataclass(kind):
-        assert name in {"CODES", "DECISION", "DEVICE_WORK", "Category", "Lane", "Outcome", "Severity", "quartiles"}
+        constants = {"CODES", "DECISION", "DEVICE_WORK", "HOST_RANDOM"}
+        assert name in constants | {"Category", "Lane", "Outcome", "Severity", "quartiles"}
         return
     assert kind.__dataclass_params__.frozen
     assert "__slots__" in vars(kind)

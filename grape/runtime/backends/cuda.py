@@ -22,7 +22,9 @@ from .autocast_cache import autocast_cache_off
 from .cuda_conditional import CONDITIONAL_BODIES, Bodies
 from .cuda_driver import load
 from .cuda_executable import UPDATABLE_GRAPHS, Executables
+from .cuda_generator import another_seed
 from .cuda_memory import CudaReservation, reserve
+from .cuda_meter import ExecutableMeter
 from .cuda_poll import EventPoll
 from .cuda_updatable import UpdatableCudaGraph
 from .cuda_warmup import warm_products
@@ -50,12 +52,17 @@ _thread = _Thread()
 class CudaGraph:
     """One instantiated graph."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, nodes: int, nbytes: int, keep: object = None) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, nodes: int, meter: ExecutableMeter, keep: object = None) -> None:
         self._graph: torch.cuda.CUDAGraph | None = graph
+        self._meter = meter
         self._keep = keep
         self.nodes = nodes
-        self.nbytes = nbytes
         self.replay = graph.replay  # bound once: a replay is one call
+
+    @property
+    def nbytes(self) -> int:
+        """Of the executable, on the device; 0 once released."""
+        return self._meter.nbytes(self.nodes) if self._graph is not None else 0
 
     def release(self) -> None:
         """Destroy graph and executable. A later `replay` raises RuntimeError."""
@@ -63,6 +70,7 @@ class CudaGraph:
         self.replay = _released
         if graph is not None:
             graph.reset()
+            self._meter.freed(self.nodes)
         self._keep = None
 
 
@@ -86,7 +94,8 @@ class CudaBackend:
         update = UPDATABLE_GRAPHS if updatable is None else updatable
         decide = CONDITIONAL_BODIES if conditional_bodies is None else conditional_bodies
         driver = load() if update or decide else None
-        self._executables = Executables(driver, self.device) if update and driver is not None else None
+        self._meter = ExecutableMeter(self.device)
+        self._executables = Executables(driver, self.device, self._meter) if update and driver is not None else None
         decide = decide and driver is not None and Bodies.supported(driver)
         self._bodies = Bodies(driver, self.device) if decide and driver is not None else None
         self._watch: CaptureWatch | None = None
@@ -95,6 +104,8 @@ class CudaBackend:
         self._stream = _streams[self.device]
         self._pool: Any = None
         self._anchor: torch.cuda.CUDAGraph | None = None
+        self._pools: list[tuple[Any, weakref.ref[torch.cuda.CUDAGraph]]] = []
+        """Every private pool so far, and the graph that holds it open as long as any graph of the pool lives."""
         self._graphs: weakref.WeakSet[CudaGraph | UpdatableCudaGraph] = weakref.WeakSet()
         self._warm = False
 
@@ -118,7 +129,13 @@ class CudaBackend:
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream), _no_collection(), _not_capturing(), self._watching() as watch:
+        with (
+            torch.cuda.stream(self._stream),
+            another_seed(self.device),
+            _no_collection(),
+            _not_capturing(),
+            self._watching() as watch,
+        ):
             try:
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             except RuntimeError as error:  # by then the allocator may be diverted to the pool
@@ -143,7 +160,7 @@ class CudaBackend:
                 raise CaptureFailed("GR405", f"the capture was invalidated: {_first_line(error)}") from error
         current.wait_stream(self._stream)
         nodes = _count_nodes(graph) + (watch.body_nodes if watch is not None else 0)
-        pool = (self._anchor, self._bodies.pool if self._bodies is not None else None)
+        pool = (self._anchor, self._bodies.kept if self._bodies is not None else None)
         if self._executables is None or watch is None:
             return self._instantiate(graph, nodes, pool), result
         updatable = UpdatableCudaGraph(self._executables, graph, nodes=nodes, draws=watch.drew, pool=pool)
@@ -155,19 +172,15 @@ class CudaBackend:
         """What looks at the operators of a capture; None where nothing has to be known of them."""
         before = self._watch
         needed = self._executables is not None or self._bodies is not None
-        self._watch = CaptureWatch() if needed else None
+        self._watch = CaptureWatch(self.device) if needed else None
         try:
             yield self._watch
         finally:
             self._watch = before
 
     def _instantiate(self, graph: torch.cuda.CUDAGraph, nodes: int, keep: object) -> CudaGraph:
-        free_before = torch.cuda.mem_get_info(self.device)[0]
-        reserved_before = torch.cuda.memory_reserved(self.device)
-        graph.instantiate()
-        grown = free_before - torch.cuda.mem_get_info(self.device)[0]
-        grown -= torch.cuda.memory_reserved(self.device) - reserved_before
-        captured = CudaGraph(graph, nodes, max(0, grown), keep)
+        self._meter.made(nodes, graph.instantiate)
+        captured = CudaGraph(graph, nodes, self._meter, keep)
         self._graphs.add(captured)
         return captured
 
@@ -203,6 +216,8 @@ class CudaBackend:
             cell.add_(1)
             anchor.capture_end()
         self._anchor = anchor
+        self._pools = [(pool, held) for pool, held in self._pools if held() is not None]
+        self._pools.append((self._pool, weakref.ref(anchor)))
         return anchor
 
     @property
@@ -239,8 +254,9 @@ class CudaBackend:
 
     @contextmanager
     def bounded(self, iterations: int) -> Iterator[Callable[[], bool]]:
-        """Not on the device yet: `CONDITIONAL_BODIES` are off, and a loop that does not end would not be noticed."""
-        yield lambda: False
+        bound = self._bodies.bound if self._bodies is not None else None
+        with bound.of(iterations) if bound is not None else nullcontext(lambda: False) as reached:
+            yield reached
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         groups: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
@@ -268,7 +284,7 @@ class CudaBackend:
         torch.cuda.set_rng_state(state[1], self.device)
 
     def memory(self) -> MemoryAccount:
-        pools = [self._pool] if self._anchor is not None else []
+        pools = [pool for pool, held in self._pools if held() is not None]
         if self._bodies is not None and self._bodies.pool is not None:
             pools.append(self._bodies.pool.id)
         alone = sum(graph.nbytes for graph in self._graphs if isinstance(graph, CudaGraph))
@@ -287,6 +303,7 @@ class CudaBackend:
         if self._anchor is not None:
             self._anchor.reset()
             self._anchor = None
+        self._pools = []
         if self._bodies is not None:
             self._bodies.close()
 

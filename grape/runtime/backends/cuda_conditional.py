@@ -1,8 +1,9 @@
 """IF and WHILE bodies on CUDA: conditional nodes, added to a graph while it is captured.
 
-The driver's conditional node decides by a handle that only device code can set. So a kernel of one thread copies the
-condition into the handle before the node, and, for WHILE, again at the end of the body. The body is captured into the
-node's own graph, on a stream of its own. See "Conditional Graph Nodes" in the CUDA programming guide.
+The driver's conditional node decides by a handle that only device code can set. So a kernel of one thread
+(`cuda_kernels`) copies the condition into the handle before the node, and, for WHILE, again at the end of the body. The
+body is captured into the node's own graph, on a stream of its own. See "Conditional Graph Nodes" in the CUDA
+programming guide.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any, Literal
 
 import torch
 
+from .cuda_bound import LOOPS, LoopBound
 from .cuda_driver import Driver, DriverError
+from .cuda_kernels import Kernels, kernels_of
 from .cuda_warmup import warm_products
 from .cuda_watch import CaptureWatch
 from .protocol import CaptureFailed
 
-__all__ = ["CONDITIONAL_BODIES", "Bodies", "compile_setter"]
+__all__ = ["CONDITIONAL_BODIES", "Bodies"]
 
 CONDITIONAL_BODIES = False
 """Whether a `CudaBackend` records conditional bodies unless it is told otherwise. Not yet tried on a GPU."""
@@ -27,15 +30,6 @@ CONDITIONAL_BODIES = False
 _DRIVER_VERSION = 12_040
 _WARM_DEPTHS = 2
 """Bodies within bodies whose streams have a cuBLAS workspace before the first capture."""
-
-_SOURCE = b"""
-extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
-
-extern "C" __global__ void grape_set_condition(unsigned long long handle, const unsigned char *condition) {
-    cudaGraphSetConditional(handle, *condition ? 1u : 0u);
-}
-"""
-_NAME = b"grape_set_condition"
 
 
 class Bodies:
@@ -48,8 +42,9 @@ class Bodies:
     def __init__(self, driver: Driver, device: torch.device) -> None:
         self._driver = driver
         self._device = device
-        self._setter: Any = None
+        self._kernels: Kernels | None = None
         self.pool: torch.cuda.MemPool | None = None
+        self.bound: LoopBound | None = None
 
     @staticmethod
     def supported(driver: Driver) -> bool:
@@ -59,53 +54,69 @@ class Bodies:
 
     def prepare(self) -> None:
         """Compile, make streams, warm up. Idempotent; not inside a capture. Raises `DriverError`, RuntimeError."""
-        if self._setter is None:
+        if self._kernels is None:
             with torch.cuda.device(self._device):
-                self._setter = _setter(self._driver, self._device)
+                self._kernels = kernels_of(self._driver, self._device)
                 self.pool = torch.cuda.MemPool()
+                self.bound = LoopBound(self._device)
                 _Streams.of(self._device).warm(self._driver, _WARM_DEPTHS)
 
     def close(self) -> None:
         """Let go of the pool; no graph with a body may be left."""
-        self._setter = self.pool = None
+        self._kernels = self.pool = self.bound = None
+
+    @property
+    def kept(self) -> object:
+        """What a graph with bodies needs as long as it lives."""
+        return self.pool, self.bound
 
     @contextmanager
     def body(self, kind: Literal["if", "while"], pred: torch.Tensor, watch: CaptureWatch) -> Iterator[None]:
         """What is launched on the current stream within the block becomes the body of a node of this kind."""
-        if self._setter is None or self.pool is None:
+        if self._kernels is None or self.pool is None:
             raise watch.refuse(CaptureFailed("GR405", "conditional bodies were not prepared before the capture"))
         if pred.dtype != torch.bool or pred.dim() != 0 or pred.device != self._device:
             why = f"the condition of a body must be a bool tensor without dimensions on {self._device}"
             raise watch.refuse(CaptureFailed("GR405", why))
+        if kind == "while" and watch.loops == LOOPS:
+            raise watch.refuse(CaptureFailed("GR405", f"it has more than {LOOPS} loops"))
         watch.uses(pred)
+        loop = watch.loops if kind == "while" else None
+        watch.loops += kind == "while"
         try:
-            graph, handle = self._node(kind, pred)
+            graph, handle = self._node(loop, pred)
             stream = _Streams.of(self._device).at(self._driver, watch.depth)
         except DriverError as error:
             raise watch.refuse(CaptureFailed("GR405", f"no conditional node could be added: {error}")) from error
         with ExitStack() as stack:
             if not watch.depth:  # a pool that records already cannot be entered again
                 stack.enter_context(torch.cuda.use_mem_pool(self.pool, self._device))
-            with self._captured(stream, graph, watch), torch.cuda.stream(stream), watch.inside(loop=kind == "while"):
+            with self._captured(stream, graph, watch), torch.cuda.stream(stream), watch.inside(loop=loop is not None):
                 yield
-                if kind == "while":
-                    self._set(handle, pred, stream)
+                if loop is not None:
+                    self._steer(handle, pred, loop, stream, first=False)
 
-    def _node(self, kind: Literal["if", "while"], pred: torch.Tensor) -> tuple[Any, int]:
-        """Add a node behind what the current stream has recorded; the graph of its body, and its handle."""
+    def _node(self, loop: int | None, pred: torch.Tensor) -> tuple[Any, int]:
+        """Add a node behind what the current stream has recorded; the graph of its body, and its handle.
+
+        `loop` is the number of a WHILE node in its graph, None for an IF node.
+        """
         driver, types = self._driver, self._driver.types
         stream = torch.cuda.current_stream(self._device)
         graph = self._recording(stream)[0]
         context = driver.call("cuCtxGetCurrent")
         handle = driver.call("cuGraphConditionalHandleCreate", graph, context, 0, 0)
-        self._set(int(handle), pred, stream)
+        if loop is None:
+            self._set(int(handle), pred, stream)
+        else:
+            self._steer(int(handle), pred, loop, stream, first=True)
         graph, behind, edges = self._recording(stream)
         parameters = types.CUgraphNodeParams()
         parameters.type = types.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
         parameters.conditional.handle = handle
         conditional = types.CUgraphConditionalNodeType
         parameters.conditional.type = (
-            conditional.CU_GRAPH_COND_TYPE_WHILE if kind == "while" else conditional.CU_GRAPH_COND_TYPE_IF
+            conditional.CU_GRAPH_COND_TYPE_IF if loop is None else conditional.CU_GRAPH_COND_TYPE_WHILE
         )
         parameters.conditional.size = 1
         parameters.conditional.ctx = context
@@ -123,8 +134,18 @@ class Bodies:
         return graph, behind, edges if len(edges) == len(behind) else None
 
     def _set(self, handle: int, pred: torch.Tensor, stream: torch.cuda.Stream) -> None:
+        assert self._kernels is not None
         arguments = ((handle, pred.data_ptr()), (ctypes.c_ulonglong, ctypes.c_void_p))
-        self._driver.call("cuLaunchKernel", self._setter, 1, 1, 1, 1, 1, 1, 0, stream.cuda_stream, arguments, 0)
+        self._launch(self._kernels.set_condition, arguments, stream)
+
+    def _steer(self, handle: int, pred: torch.Tensor, loop: int, stream: torch.cuda.Stream, *, first: bool) -> None:
+        assert self._kernels is not None and self.bound is not None
+        values = (handle, pred.data_ptr(), self.bound.cells.data_ptr(), loop, int(first))
+        types = (ctypes.c_ulonglong, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        self._launch(self._kernels.steer_loop, (values, types), stream)
+
+    def _launch(self, kernel: Any, arguments: Any, stream: torch.cuda.Stream) -> None:
+        self._driver.call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream.cuda_stream, arguments, 0)
 
     @contextmanager
     def _captured(self, stream: torch.cuda.Stream, graph: Any, watch: CaptureWatch) -> Iterator[None]:
@@ -150,15 +171,13 @@ class Bodies:
 class _Streams:
     """On which bodies of one device are captured, by depth. torch's pooled streams may be in use already.
 
-    They live as long as the process, and so does the pool of their cuBLAS workspaces: cuBLAS keeps one a stream, and
-    graphs remember its address.
+    They live as long as the process, as the cuBLAS workspaces of theirs do (`cuda_warmup`).
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._streams: list[torch.cuda.Stream] = []
         self._warm = 0
-        self._workspaces: torch.cuda.MemPool | None = None
 
     @classmethod
     def of(cls, device: torch.device) -> _Streams:
@@ -174,54 +193,9 @@ class _Streams:
         return self._streams[depth]
 
     def warm(self, driver: Driver, depths: int) -> None:
-        if self._workspaces is None:
-            self._workspaces = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(self._workspaces, self._device):
-            while self._warm < depths:
-                warm_products(self._device, self.at(driver, self._warm))
-                self._warm += 1
+        while self._warm < depths:
+            warm_products(self._device, self.at(driver, self._warm))
+            self._warm += 1
 
 
 _streams: dict[torch.device, _Streams] = {}
-
-_setters: dict[torch.device, tuple[Any, Any]] = {}
-"""Module and function, per device. The module lives as long as the process: graphs use its kernel."""
-
-
-def _setter(driver: Driver, device: torch.device) -> Any:
-    if device not in _setters:
-        major, minor = torch.cuda.get_device_capability(device)
-        error: DriverError | None = None
-        # Where the device's runtime library is linked in by the driver depends on its version.
-        for relocatable in (True, False):
-            try:
-                module = driver.call("cuModuleLoadData", compile_setter(f"sm_{major}{minor}", relocatable=relocatable))
-                _setters[device] = module, driver.call("cuModuleGetFunction", module, _NAME)
-                break
-            except DriverError as failed:
-                error = failed
-        else:
-            raise error or DriverError("cuModuleLoadData", 0)
-    return _setters[device][1]
-
-
-def compile_setter(architecture: str, *, relocatable: bool) -> bytes:
-    """A CUBIN of the kernel that copies a condition into a handle. Needs no device. Raises RuntimeError."""
-    from cuda.bindings import nvrtc
-
-    def check(error: Any) -> None:
-        if int(error):
-            raise RuntimeError(f"NVRTC could not compile the kernel of conditional nodes: {error}")
-
-    error, program = nvrtc.nvrtcCreateProgram(_SOURCE, b"grape_set_condition.cu", 0, [], [])
-    check(error)
-    try:
-        options = [f"--gpu-architecture={architecture}".encode(), *([b"-rdc=true"] if relocatable else [])]
-        check(nvrtc.nvrtcCompileProgram(program, len(options), options)[0])
-        error, nbytes = nvrtc.nvrtcGetCUBINSize(program)
-        check(error)
-        cubin = b" " * int(nbytes)  # the binding writes into it
-        check(nvrtc.nvrtcGetCUBIN(program, cubin)[0])
-        return cubin
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)

@@ -7,12 +7,13 @@ for launches issued after it; the driver keeps what queued launches need.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from .cuda_driver import OUT_OF_MEMORY, Driver, DriverError
+from .cuda_meter import ExecutableMeter
 from .cuda_nodes import Inspected, NodeWriter
 
 __all__ = ["UPDATABLE_GRAPHS", "CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
@@ -57,36 +58,25 @@ class GraphSource:
 
 
 class Executables:
-    """The executables of one backend: how they are made, and what they take on the device.
+    """The executables of one backend. `meter` knows what they take on the device."""
 
-    Bytes are what the driver had less after executables were made, shared out among them by their nodes: the driver
-    takes memory in pieces larger than one executable, and keeps that of destroyed ones for the next. So it is asked
-    only while there are more of them than ever before.
-    """
-
-    def __init__(self, driver: Driver, device: torch.device) -> None:
+    def __init__(self, driver: Driver, device: torch.device, meter: ExecutableMeter | None = None) -> None:
         self.driver = driver
         self.device = device
+        self.meter = meter or ExecutableMeter(device)
         self.writer = NodeWriter(driver)
-        self._grown_bytes = 0
-        self._live_nodes = 0
-        self._most_nodes = 0
         self._made: weakref.WeakSet[CudaExecutable | TorchExecutable] = weakref.WeakSet()
 
     @property
     def live_bytes(self) -> int:
         return sum(made.nbytes for made in self._made)
 
-    def nbytes(self, nodes: int) -> int:
-        """What an executable with so many nodes takes; 0 until the driver had less."""
-        return self._grown_bytes * nodes // self._most_nodes if self._most_nodes else 0
-
     def make(self, source: GraphSource, inspected: Inspected | None, nodes: int) -> CudaExecutable:
         """Raises torch.OutOfMemoryError, `DriverError`."""
         driver = self.driver
         graph = driver.types.CUgraph(source.graph.raw_cuda_graph())
         with torch.cuda.device(self.device), driver.relaxed():
-            handle = self._measured(nodes, lambda: _instantiate(driver, graph))
+            handle = self.meter.made(nodes, lambda: _instantiate(driver, graph))
         made = CudaExecutable(self, handle, source.hold(), inspected, nodes)
         self._made.add(made)
         return made
@@ -94,29 +84,10 @@ class Executables:
     def make_of_torch(self, source: GraphSource, nodes: int) -> TorchExecutable:
         """For a graph that draws random numbers. Raises torch.OutOfMemoryError."""
         with torch.cuda.device(self.device):
-            self._measured(nodes, source.instantiate_once)
+            self.meter.made(nodes, source.instantiate_once)
         made = TorchExecutable(self, source.hold(), nodes)
         self._made.add(made)
         return made
-
-    def _measured(self, nodes: int, make: Callable[[], Any]) -> Any:
-        """What `make` gives; its nodes count until `freed`. Propagates what `make` raises."""
-        live = self._live_nodes + nodes
-        if live <= self._most_nodes:
-            made = make()
-        else:
-            free_before = torch.cuda.mem_get_info(self.device)[0]
-            reserved_before = torch.cuda.memory_reserved(self.device)
-            made = make()
-            grown = free_before - torch.cuda.mem_get_info(self.device)[0]
-            grown -= torch.cuda.memory_reserved(self.device) - reserved_before
-            self._grown_bytes += max(0, grown)
-            self._most_nodes = live
-        self._live_nodes = live
-        return made
-
-    def freed(self, nodes: int) -> None:
-        self._live_nodes -= nodes
 
     def close(self) -> None:
         """Release all that are left."""
@@ -144,7 +115,7 @@ class CudaExecutable:
     @property
     def nbytes(self) -> int:
         """0 once released."""
-        return self._executables.nbytes(self._nodes) if self._source is not None else 0
+        return self._executables.meter.nbytes(self._nodes) if self._source is not None else 0
 
     def replay(self) -> None:
         if self._source is None:
@@ -221,7 +192,7 @@ class CudaExecutable:
             return
         with torch.cuda.device(self._device), self._driver.relaxed():
             self._driver.succeeds("cuGraphExecDestroy", self._handle)
-        self._executables.freed(self._nodes)
+        self._executables.meter.freed(self._nodes)
         self._current, self._attachment = [], None
         source.drop()
 
@@ -244,7 +215,7 @@ class TorchExecutable:
     @property
     def nbytes(self) -> int:
         """0 once released."""
-        return self._executables.nbytes(self._nodes) if self._source is not None else 0
+        return self._executables.meter.nbytes(self._nodes) if self._source is not None else 0
 
     def replay(self) -> None:
         if self._source is None:
@@ -260,7 +231,7 @@ class TorchExecutable:
     def release(self) -> None:
         source, self._source = self._source, None
         if source is not None:
-            self._executables.freed(self._nodes)
+            self._executables.meter.freed(self._nodes)
             source.drop()
 
 

@@ -10,7 +10,7 @@ __all__ = ["EventPoll"]
 
 
 class EventPoll:
-    """Implements `FlagPoll` on the current stream."""
+    """Implements `FlagPoll` on the current stream of the flags' device."""
 
     def __init__(self) -> None:
         self._posted: deque[tuple[torch.Tensor, torch.cuda.Event]] = deque()
@@ -23,7 +23,7 @@ class EventPoll:
     def post(self, flag: torch.Tensor) -> None:
         arrived, event = self._free.pop() if self._free else _slot()
         arrived.copy_(flag, non_blocking=True)
-        event.record()
+        event.record(torch.cuda.current_stream(flag.device))  # where the copy was issued, whatever device is current
         self._posted.append((arrived, event))
 
     def take(self, *, wait: bool) -> bool | None:

@@ -17,18 +17,21 @@ __all__ = ["CaptureWatch"]
 
 
 class CaptureWatch(TorchDispatchMode):
-    """Active while a body is captured. `drew`: the graph moves the generator.
+    """Active while a body is captured. `drew`: the graph moves the generator of `device`.
 
-    `body_nodes` counts the nodes of bodies. Refusals count also where the person's code swallows them: `settle`.
+    `body_nodes` counts the nodes of bodies, `loops` the bodies that run again and again. Refusals count also where the
+    person's code swallows them: `settle`.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
         self.drew = False
         self.depth = 0
         self.body_nodes = 0
+        self.loops = 0
         self._failure: CaptureFailed | None = None
         self._broken = False
         self._loops: list[_Loop] = []
@@ -41,7 +44,7 @@ class CaptureWatch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.OpOverload) and draws(func, args, kwargs):
-            self.drew = True
+            self.drew = self.drew or self._here(args, kwargs)
             if self.depth:
                 raise self.refuse(CaptureFailed("GR405", f"{func} draws random numbers in a conditional body"))
         if not self._loops:
@@ -54,6 +57,11 @@ class CaptureWatch(TorchDispatchMode):
         for loop in self._loops:
             loop.makes(made)
         return result
+
+    def _here(self, args: Any, kwargs: Any) -> bool:
+        """Whether an operator that draws does so on the device; what it draws on the CPU is no part of the graph."""
+        devices = {leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        return self._device.type in (devices or {torch.device(kwargs.get("device") or "cpu").type})
 
     def uses(self, tensor: torch.Tensor) -> None:
         """Something that is no operator reads it here, in each iteration of the loops around."""

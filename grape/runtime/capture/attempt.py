@@ -23,6 +23,7 @@ from ..effects import EffectWatch, effect_of
 from ..entry import Entry, identities
 from ..environment import foreign_modes
 from ..guards import GuardSet, TooLarge
+from ..host_draws import host_draws
 from ..outputs import Outputs
 from ..placeholders import Placeholders, distinct
 from ..predication import Surveyed, iterations
@@ -160,6 +161,11 @@ class _Attempt:
             prologue = judge(eager.call, self.layout.leaves, eager.after.leaves, (), self.backend)
             if isinstance(prologue, Refused):
                 return prologue
+        draws = host_draws(eager.call)
+        if isinstance(draws, Refused):
+            return draws
+        if surveyed is not None and draws.draws:
+            return Refused(code="GR405", why="it draws random numbers on the CPU beside control flow of the device")
         self.snapshot.find_externals(eager.call)
         self.snapshot.find_writes(eager.call, self.gradients)
         self.prepare_gradients(eager.after)
@@ -177,6 +183,7 @@ class _Attempt:
             gradients=self.gradients,
             placeholders=self.placeholders,
             hidden=hidden,
+            draws=draws,
             surveyed=surveyed,
         ).capture()
         graph = run.graph
@@ -219,11 +226,12 @@ class _Attempt:
             placeholders=self.placeholders,
             hidden=[hidden[i] for i in prologue.inputs],
             outputs=outputs,
+            draws=run.draws,
             recipe=run.recipe,
             externals=snapshot.externals,
             written=snapshot.written_leaves,
             changed=snapshot.changed,
-            effectful=snapshot.writes or plan.active or any(op.kind == "random" for op in call.trace.ops),
+            effectful=snapshot.writes or plan.active or any(op.draws for op in call.trace.ops),
             gradients=plan,
             verified=verified,
             arms=run.arms,

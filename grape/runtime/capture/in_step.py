@@ -14,6 +14,7 @@ from ...tracing import Recorder
 from ..backends.protocol import CaptureFailed, Graph
 from ..effects import EffectBan
 from ..guards import GuardSet
+from ..host_draws import HostDraws
 from ..lockstep import Diverged, HostConstants, Lockstep
 from ..placeholders import Placeholders
 from ..predication import Arms, NodeLowering, Surveyed
@@ -42,6 +43,7 @@ class CapturedRun:
     """All tensors of the result and of the arguments, in the order of `EagerRun.after`."""
     redirected: Mapping[int, tuple[torch.Tensor, Slot]]
     """Results that are written straight into slots, by ordinal of the operator."""
+    draws: HostDraws
     arms: Arms | None
     checked: bool
     """Whether the code asserts something about tensors."""
@@ -60,6 +62,7 @@ class InStep:
         gradients: GradientCapture,
         placeholders: Placeholders,
         hidden: Mapping[int, torch.Tensor],
+        draws: HostDraws,
         surveyed: Surveyed | None,
     ) -> None:
         self._request = request
@@ -69,6 +72,7 @@ class InStep:
         self._gradients = gradients
         self._placeholders = placeholders
         self._hidden = hidden
+        self._draws = draws
         self._surveyed = surveyed
 
     def capture(self) -> CapturedRun:
@@ -107,6 +111,7 @@ class InStep:
             made=[leaf for leaf, origin in zip(leaving.leaves, recipe.origin, strict=True) if origin is None],
             left=leaving.leaves,
             redirected=redirected,
+            draws=self._draws,
             arms=lowering.arms if lowering is not None else None,
             checked=bool(lowering.checks) if lowering is not None else False,
         )
@@ -130,7 +135,13 @@ class InStep:
 
         try:
             self._gradients.enter()
-            return backend.capture(body)
+            with self._draws.alone() as as_drawn:
+                graph, result = backend.capture(body)
+                if not as_drawn():
+                    graph.release()
+                    why = "it sets the state of the CPU's random generator, which a replay would not repeat"
+                    raise CaptureFailed("GR405", why)
+            return graph, result
         except Diverged as diverged:
             raise Stop(divergence(diverged)) from None
         except (CaptureFailed, torch.OutOfMemoryError):

@@ -9,6 +9,7 @@ import torch
 from ...model import OpRecord, Position, Refused, Trace
 from ...tracing import SPARSE, RecordedCall
 from ..backends.protocol import Backend
+from ..host_draws import host_draws
 from ..prologue import Prologue, build_prologue
 from ..training import graph_that_leaves
 
@@ -36,6 +37,8 @@ def judge(
             return kept
         escapes = [escape for escape in escapes if escape[0] not in _AUTOGRAD]
     refused = _escaped(escapes) or _absolute(trace) or _on_other_devices(trace, backend)
+    if refused is None and isinstance(draws := host_draws(call), Refused):
+        refused = draws
     return refused or build_prologue(call, leaves)
 
 
@@ -69,10 +72,6 @@ def _on_other_devices(trace: Trace, backend: Backend) -> Refused | None:
     devices = {view.device for op in trace.ops for view in (*op.tensors(), *op.outputs)}
     foreign = {d for d in devices if d.split(":")[0] not in ("cpu", backend.device.type)}
     several = {d for d in devices if d.startswith(backend.device.type)}
-    if any(op.kind == "random" and op.outputs and op.outputs[0].device == "cpu" for op in trace.ops) and (
-        backend.device.type != "cpu"
-    ):
-        return Refused(code="GR405", why="it draws random numbers on the CPU")
     if foreign or len(several) > 1:
         return Refused(code="GR405", why=f"it works on several devices: {', '.join(sorted(devices))}")
     return None

@@ -64,6 +64,7 @@ class Verification:
             timer.start()
             launch()
             timer.stop()
+            self._run.draws.repeat()
             if not _same_state(self._backend.rng_state(), self._eager.random_after):
                 raise Stop(Refused(code="GR405", why="the replay consumed another random stream than the eager call"))
             pairs = self._pairs()
@@ -104,7 +105,7 @@ class Verification:
         no replay gave the bits of any run: a later call may try again.
         """
         trace = self._eager.call.trace
-        if self._snapshot.writes or trace.needs_grad or any(op.kind == "random" for op in trace.ops):
+        if self._snapshot.writes or trace.needs_grad or any(op.draws for op in trace.ops):
             return False
         seen: list[Sequence[torch.Tensor]] = [self._eager.after.leaves]
         for _ in range(EAGER_RUNS):
