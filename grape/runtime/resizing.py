@@ -61,7 +61,7 @@ def _patch(owner: Any, name: str, first: Callable[..., None]) -> Callable[[], No
     """Have `owner.name` call `first` with its arguments before it does what it does."""
     original, inherited = getattr(owner, name), name not in vars(owner)
 
-    @functools.wraps(original)
+    @functools.wraps(original, assigned=("__name__", "__qualname__", "__doc__"))
     def resize(this: Any, *args: Any, **kwargs: Any) -> Any:
         first(this, *args, **kwargs)
         return original(this, *args, **kwargs)
