@@ -22,6 +22,9 @@ _SECONDS = 2.0
 _ADVICE = {"GR102": "let the device decide, as in the rewrite below; what is around it can then be one graph"}
 """What a finding advises where it has a rewrite: the rewrite, and nothing else."""
 
+_IMPORTED = (FLOW_IMPORT, "import grape")
+"""What rewrites import."""
+
 _MASKED = ("aten.index.", "aten.index_put.", "aten.index_put_.")
 
 
@@ -124,7 +127,7 @@ def _changed_functions(old: str, new: str) -> str | None:
         return None
     before, after = (ast.parse(item.text).body for item in masked if not isinstance(item, Refused))
     known = {ast.unparse(item) for item in before}
-    support = [item for item in after if ast.unparse(item) == FLOW_IMPORT and FLOW_IMPORT not in known]
+    support = [item for item in after if (text := ast.unparse(item)) in _IMPORTED and text not in known]
     after = [item for item in after if item not in support]
     if len(before) != len(after):
         return None
