@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from grape.runtime import GraphedFunction
-from grape.runtime import region as region_module
+from grape.runtime import GraphedFunction, replays
+from grape.runtime.alias import predictor as predictor_module
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.resizing import watch_resizes
 from grape.runtime.slots import SlotStore
@@ -23,7 +23,8 @@ def step(x: Tensor, weight: Tensor) -> Tensor:
 
 @pytest.fixture
 def graphed(monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphedFunction]:
-    monkeypatch.setattr(region_module, "MIN_BYTES", 1)
+    monkeypatch.setattr(replays, "MIN_BYTES", 1)
+    monkeypatch.setattr(predictor_module, "MIN_BYTES", 1)
     made = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
     yield made
     made.release()
