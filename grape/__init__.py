@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .runtime import GraphedFunction, graph
     from .runtime.predication import Predicate, cond, while_loop
     from .runtime.predication import flow as flow
+    from .runtime.prefetch import prefetch
     from .sessions import session
 
     last: Report | None
@@ -33,6 +34,7 @@ __all__ = [
     "graph",
     "last",
     "load_ipython_extension",
+    "prefetch",
     "session",
     "unload_ipython_extension",
     "while_loop",
@@ -45,6 +47,7 @@ _HOMES = {
     "cond": ".runtime.predication",
     "flow": ".runtime.predication",
     "graph": ".runtime",
+    "prefetch": ".runtime.prefetch",
     "session": ".sessions",
     "while_loop": ".runtime.predication",
 }

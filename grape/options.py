@@ -19,6 +19,7 @@ class Options:
     """What a person can ask of one session. The defaults are right for most cells."""
 
     profile: bool = False
+    rewrite: bool = False
     tolerance: float = 0.0
     memory_budget: int | None = None
     no_widget: bool = False
@@ -38,6 +39,12 @@ class Option:
 
 OPTIONS: tuple[Option, ...] = (
     Option(flags=("--profile",), field="profile", metavar=None, help="observe and advise; apply nothing"),
+    Option(
+        flags=("--rewrite",),
+        field="rewrite",
+        metavar=None,
+        help="run the cell with the rewrites that are known: from its source, or compared in an earlier run",
+    ),
     Option(
         flags=("--tolerance",),
         field="tolerance",
@@ -110,7 +117,7 @@ def parse_options(line: str | Sequence[str]) -> Options:
         flag, equals, attached = word.partition("=") if word.startswith("--") else (word, "", "")
         option = known.get(flag)
         if option is None:
-            close = difflib.get_close_matches(flag, known, n=1, cutoff=0.5)
+            close = difflib.get_close_matches(flag, known, n=1, cutoff=0.5) if word.startswith("-") else []
             hint = f"; did you mean {close[0]}?" if close else f"; options: {', '.join(known)}"
             kind = "option" if word.startswith("-") else "argument"
             raise UsageError(f"unknown {kind} '{word}'{hint}")
@@ -126,4 +133,6 @@ def parse_options(line: str | Sequence[str]) -> Options:
             position += 1
         values[option.field] = _convert(option, attached)
     assert set(values) <= {f.name for f in fields(Options)}
+    if values.get("profile") and values.get("rewrite"):
+        raise UsageError("--profile applies nothing, so --rewrite cannot go with it; choose one")
     return replace(Options(), **values)

@@ -5,7 +5,8 @@ Stands above `advisor` and `rewrite`, which know neither torch nor each other.
 
 from __future__ import annotations
 
+from .at_once import Offers, rewritten_cell
 from .offers import elsewhere, find_fix, source_of, with_fixes
 from .verify import Verification, verify
 
-__all__ = ["Verification", "elsewhere", "find_fix", "source_of", "verify", "with_fixes"]
+__all__ = ["Offers", "Verification", "elsewhere", "find_fix", "rewritten_cell", "source_of", "verify", "with_fixes"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,9 @@ _SECONDS = 2.0
 
 _ADVICE = {"GR102": "let the device decide, as in the rewrite below; what is around it can then be one graph"}
 """What a finding advises where it has a rewrite: the rewrite, and nothing else."""
+
+_IMPORTED = (FLOW_IMPORT, "import grape")
+"""What rewrites import."""
 
 _MASKED = ("aten.index.", "aten.index_put.", "aten.index_put_.")
 
@@ -58,17 +61,27 @@ def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Refused:
 
 
 def with_fixes(
-    evidence: CellEvidence, findings: tuple[Finding, ...], namespace: Mapping[str, Any] | None
+    evidence: CellEvidence,
+    findings: tuple[Finding, ...],
+    namespace: Mapping[str, Any] | None,
+    *,
+    ran: Collection[Finding] = (),
 ) -> tuple[Finding, ...]:
     """`findings`, each with its fix where there is one. Fixes are numbered from 1 in the order of the findings.
 
     The cell runs again on copies of `namespace`, with and without each rewrite, where that is safe and quick; a
-    rewrite that computes something else is not offered. None as namespace verifies nothing.
+    rewrite that computes something else is not offered. None as namespace verifies nothing. `ran` are findings whose
+    rewrites the cell ran with: they get no fix.
     """
     deadline = time.perf_counter() + _SECONDS
     offered: dict[str, Fix | None] = {}
     result = []
+    places = {(finding.code, finding.at) for finding in ran}
+    lines = {(code, at.file, at.line) for code, at in places if at is not None}
     for finding in findings:
+        if finding.at is not None and (finding.code, finding.at.file, finding.at.line) in lines:
+            result.append(finding)
+            continue
         finding = _with_shapes(evidence, finding)
         made = find_fix(evidence, finding)
         if isinstance(made, Rewritten):
@@ -124,7 +137,7 @@ def _changed_functions(old: str, new: str) -> str | None:
         return None
     before, after = (ast.parse(item.text).body for item in masked if not isinstance(item, Refused))
     known = {ast.unparse(item) for item in before}
-    support = [item for item in after if ast.unparse(item) == FLOW_IMPORT and FLOW_IMPORT not in known]
+    support = [item for item in after if (text := ast.unparse(item)) in _IMPORTED and text not in known]
     after = [item for item in after if item not in support]
     if len(before) != len(after):
         return None

@@ -73,6 +73,7 @@ class _Checker:
         self._seen: set[Any] = set()
         self._parts: set[str] = set()
         self._support: set[str] = set()
+        self._prefetches = False
 
     def check(self, tree: ast.AST) -> None:
         defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -84,6 +85,7 @@ class _Checker:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 _check_import(node)
                 self._support |= _flow_names(node)
+                self._prefetches |= _is_import_of_grape(node)
             elif isinstance(node, ast.FunctionDef) and node.decorator_list:
                 raise Unsafe(f"`{node.name}` is decorated")
             elif isinstance(node, ast.Call):
@@ -104,6 +106,8 @@ class _Checker:
         if node.attr.startswith("__"):
             raise Unsafe(f"it reaches for `{node.attr}`")
         path = _path(node)
+        if path == ["grape", "prefetch"] and self._prefetches:
+            return
         value = self._namespace.get(path[0]) if path else None
         if not isinstance(value, types.ModuleType):
             return
@@ -125,7 +129,7 @@ class _Checker:
         of_module = bool(path) and isinstance(self._namespace.get(path[0]), types.ModuleType)
         if any(keyword.arg == "num_workers" for keyword in node.keywords):
             raise Unsafe("it starts worker processes")
-        if len(path) == 2 and path[0] in self._support:
+        if len(path) == 2 and (path[0] in self._support or (path == ["grape", "prefetch"] and self._prefetches)):
             return
         if len(path) == 2 and path[0] == "self" and path[1] in self._parts:
             return
@@ -208,7 +212,7 @@ def _tree_of(function: types.FunctionType) -> ast.Module:
 def _check_import(node: ast.Import | ast.ImportFrom) -> None:
     names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
     for name in names:
-        if _flow_names(node):
+        if _flow_names(node) or _is_import_of_grape(node):
             return
         if name.partition(".")[0] not in ("torch", "math"):
             raise Unsafe(f"it imports `{name}`")
@@ -219,6 +223,11 @@ def _flow_names(node: ast.Import | ast.ImportFrom) -> set[str]:
     if not isinstance(node, ast.ImportFrom) or node.module != "grape" or [a.name for a in node.names] != ["flow"]:
         return set()
     return {alias.asname or alias.name for alias in node.names}
+
+
+def _is_import_of_grape(node: ast.Import | ast.ImportFrom) -> bool:
+    """What rewritten input loops import; of it, nothing but `grape.prefetch` may be used."""
+    return isinstance(node, ast.Import) and ast.unparse(node) == "import grape"
 
 
 def _is_of_torch(value: Any, shown: str) -> bool:

@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
+from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
 from .loops import hoist_loops_of
+from .taken import at_once
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -45,11 +47,25 @@ class GrapeCell:
         self.thread = threading.get_ident()
         self._shell = shell
         self._source = source
-        self._options = options
+        self.options = options
         self._session: Session | None = None
         self._started = False
         self._display = CellDisplay(shell)
         self._restore_compiler = hoist_loops_of(shell)
+        self._replacement: Replacement | None = None
+        self._unwatch: Callable[[], None] = lambda: None
+
+    def rewrite(self) -> None:
+        """Under --rewrite: have the tree of the cell replaced before it is compiled, where rewrites are known."""
+        if self.options.rewrite:
+            self._guard("could not rewrite", self._rewrite)
+
+    def _rewrite(self) -> None:
+        file = f"In[{self._shell.execution_count}]"
+        rewritten = at_once.rewritten(self._source, file)
+        if rewritten is not None and self._shell.ast_node_interactivity == "last_expr":
+            self._replacement = Replacement(self._shell, self._source, rewritten)
+            self._unwatch = watch_tree(self._shell, self._replacement)
 
     def before_statement(self, filename: str) -> None:
         """Called before each top-level statement; `filename` is the code filename of the cell."""
@@ -63,6 +79,9 @@ class GrapeCell:
         """Close the session, bind and write what was asked for, show the report. Idempotent; raises nothing."""
         session, self._session = self._session, None
         self._restore_compiler()
+        self._unwatch()
+        if self._replacement is not None:
+            self._replacement.tidy()
         try:
             if session is not None:
                 with _same_random_stream():
@@ -81,10 +100,16 @@ class GrapeCell:
             label = self._shell.compile.format_code_name(file)
             return str(label[1]) if label else file
 
+        replacement = self._replacement
+        rewritten = replacement.rewritten if replacement is not None and replacement.happened else None
         session = Session(
-            options=self._options,
+            options=self.options,
             cell=Cell(
-                name=shown(filename), source=self._source, filename=filename, id=getattr(self.info, "cell_id", None)
+                name=shown(filename),
+                source=self._source,
+                filename=filename,
+                id=getattr(self.info, "cell_id", None),
+                rewritten=rewritten,
             ),
             namespace=self._shell.user_ns,
             on_progress=self._display.progress,
@@ -96,6 +121,8 @@ class GrapeCell:
             _abandon(session)
             raise
         self._session = session
+        if replacement is not None and rewritten is not None:
+            at_once.remember(replacement.ran(shown(filename), filename))
 
     def _guard(self, what: str, step: Callable[..., None], *args: object) -> None:
         """Run `step` of the session; where it fails, say so and go on without a session. An interrupt passes."""
@@ -114,13 +141,14 @@ class GrapeCell:
         except (Exception, KeyboardInterrupt) as failure:
             self._display.withdraw(f"no report, the cell itself is not affected: {_words(failure)}")
             return
-        if self._options.output is not None:
-            self._shell.push({self._options.output: report})
-        if self._options.json is not None:
-            _write_json(report, self._options.json)
+        at_once.learn(self._source, report)
+        if self.options.output is not None:
+            self._shell.push({self.options.output: report})
+        if self.options.json is not None:
+            _write_json(report, self.options.json)
         try:
             self._display.finish(report, error)
-            if error is None and not self._options.no_widget:
+            if error is None and not self.options.no_widget:
                 self._display.widget(report)
         except (Exception, KeyboardInterrupt) as failure:
             say(f"Grape: the report is in grape.last but could not be shown: {_words(failure)}")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from ..model import CODES
 from .documentation import line_help
-from .rewrites import AppliedRewrites, diff_text
+from .rewrites import NO_FIX, AppliedRewrites, diff_text
+from .taken import at_once
 
 if TYPE_CHECKING:
     from ..render import Report
@@ -95,9 +96,10 @@ def _status(_: str | None) -> str:
     if sessions is None:
         return _NOTHING_YET
     engine = sessions.engine()
-    if not rewrites:
+    if not rewrites and not at_once:
         return str(engine.status())
-    return "\n".join([engine.status(), *rewrites.status(engine.applied_count + 1)])
+    first = engine.applied_count + 1
+    return "\n".join([engine.status(), *rewrites.status(first), *at_once.status(first + len(rewrites))])
 
 
 def _undo(number: str | None) -> str:
@@ -106,21 +108,28 @@ def _undo(number: str | None) -> str:
     if sessions is None:
         return f"nothing to undo: {_NOTHING_YET}"
     engine = sessions.engine()
-    if not rewrites:
+    if not rewrites and not at_once:
         return str(engine.undo(chosen))
     graphs = engine.applied_count
     if chosen is None:
         undone = [engine.undo(None)] if graphs else []
-        return "\n".join([*undone, rewrites.undo_all(_shell())])
-    if graphs < chosen <= graphs + len(rewrites):
+        given_back = [rewrites.undo_all(_shell())] if rewrites else []
+        return "\n".join([*undone, *at_once.undo_all(_shell()), *given_back])
+    taken = graphs + len(rewrites)
+    if graphs < chosen <= taken:
         return rewrites.undo(chosen - graphs - 1, _shell())
+    if taken < chosen <= taken + len(at_once):
+        return at_once.undo(chosen - taken - 1, _shell())
     if chosen > graphs:
         raise UsageError(f"nothing is applied under the number {chosen}; see %grape status")
     return str(engine.undo(chosen))
 
 
 def _diff(number: str | None) -> str:
-    return diff_text(_report(), _number("diff", number))
+    report, chosen = _report(), _number("diff", number)
+    shown = diff_text(report, chosen)
+    ran = at_once.diffs(report.evidence.file) if chosen is None else []
+    return "\n\n".join([*ran, *([] if ran and shown == NO_FIX else [shown])])
 
 
 def _apply(number: str | None) -> str:
@@ -129,6 +138,7 @@ def _apply(number: str | None) -> str:
 
 def _reset(_: str | None) -> str:
     rewrites.clear()
+    at_once.clear()
     sessions = _sessions()
     return sessions.engine().reset() if sessions is not None else f"nothing to reset: {_NOTHING_YET}"
 

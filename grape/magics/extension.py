@@ -17,6 +17,7 @@ from .completion import grape_matcher
 from .documentation import cell_help, line_help
 from .hooks import CellHooks
 from .nested import run_nested
+from .taken import at_once
 from .view import close_views
 
 __all__ = ["load", "unload"]
@@ -32,6 +33,7 @@ def load(ipython: Any) -> None:
         hooks = CellHooks(ipython)
         undo.callback(_close_engine)
         undo.callback(rewrites.clear)
+        undo.callback(at_once.clear)
         undo.callback(close_views)
         _add_transformer(ipython, hooks, undo)
         _add_matcher(ipython, undo)

@@ -100,6 +100,7 @@ class CellHooks:
             say(f"UsageError: %%grape: {error} (the cell runs without Grape)")
             return
         self._cell = cell = GrapeCell(self._shell, source=source, options=parsed, info=info)
+        cell.rewrite()
         self._restore = replace_method(self._shell, "run_code", self._watch_statements(cell))
 
     def _finish(self, error: BaseException | None) -> None:

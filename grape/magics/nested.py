@@ -34,6 +34,8 @@ def run_nested(shell: Any, outer: GrapeCell | None, line: str, body: str) -> Any
     else:
         try:
             cell = GrapeCell(shell, source=source, options=parse_options(line))
+            if cell.options.rewrite:
+                say("%%grape --rewrite works on the first line of a cell; this cell runs as written")
         except UsageError as error:
             say(f"UsageError: %%grape: {error} (the cell runs without Grape)")
     try:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from ..model import Finding
     from ..render import Report
 
-__all__ = ["Applied", "AppliedRewrites", "diff_text"]
+__all__ = ["NO_FIX", "Applied", "AppliedRewrites", "diff_text"]
+
+NO_FIX = "no fix: no finding of the last report has a rewrite of source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ def diff_text(report: Report, number: int | None) -> str:
     shown = [_one_diff(finding) for finding in _fixable(report)]
     reasons = [reason for finding in report.findings if finding.fix is None and (reason := _why_none(report, finding))]
     if not shown and not reasons:
-        return "no fix: no finding of the last report has a rewrite of source"
+        return NO_FIX
     return "\n\n".join([*shown, *(["\n".join(reasons)] if reasons else [])])
 
 

@@ -14,7 +14,7 @@ from libcst.metadata import (
     PositionProvider,
 )
 
-__all__ = ["Block", "Code", "Loop", "descendants", "dotted", "edited", "importing_torch", "same"]
+__all__ = ["Block", "Code", "Loop", "descendants", "dotted", "edited", "importing", "importing_torch", "same"]
 
 Loop = cst.For | cst.While
 _Node = TypeVar("_Node", bound=cst.CSTNode)
@@ -179,11 +179,16 @@ class _Replace(cst.CSTTransformer):
 
 def importing_torch(code: Code, text: str) -> str:
     """`text`, a rewrite of `code`, with ``import torch`` at its top where `code` did not have the name."""
-    if "torch" in code.all_names():
+    return importing(code, text, "torch")
+
+
+def importing(code: Code, text: str, name: str) -> str:
+    """`text`, a rewrite of `code`, with ``import name`` at its top where `code` did not have the name."""
+    if name in code.all_names():
         return text
     module = cst.parse_module(text)
     first = next((i for i, statement in enumerate(module.body) if not _comes_first(statement)), len(module.body))
-    imported = cst.parse_statement("import torch", module.config_for_parsing)
+    imported = cst.parse_statement(f"import {name}", module.config_for_parsing)
     return module.with_changes(body=[*module.body[:first], imported, *module.body[first:]]).code
 
 

@@ -20,6 +20,7 @@ from .backends.protocol import Backend
 from .backends.tape import TapeBackend
 from .environment import is_transformed
 from .region import Region, Situation
+from .resizing import watch_resizes
 from .slots import SlotStore, watch_streams
 from .trampoline import prune_traceback
 
@@ -64,7 +65,7 @@ class GraphedFunction:
         self._region: Region | None = None
         self._thread: int | None = None
         self._running = False
-        self._unwatch: Callable[[], None] = lambda: None
+        self._unwatch: list[Callable[[], None]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._thread is None:
@@ -89,7 +90,7 @@ class GraphedFunction:
         backend = self._backend or make_backend()
         tracer = Tracer(PositionFinder())
         store = SlotStore(backend)
-        self._unwatch = watch_streams(store) if backend.kind == "cuda" else lambda: None
+        self._unwatch = [watch_resizes(store), *([watch_streams(store)] if backend.kind == "cuda" else [])]
         situation = Situation(
             backend=backend,
             store=store,
@@ -120,7 +121,8 @@ class GraphedFunction:
             situation = self._region.situation
             self._region.release()
             situation.predictor.forget()
-            self._unwatch()
+            while self._unwatch:
+                self._unwatch.pop()()
             situation.backend.close()
         self._region = None
 

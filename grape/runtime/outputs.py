@@ -32,6 +32,7 @@ class _InPlace:
     templates: list[torch.Tensor]
     storage: Any
     address: int
+    nbytes: int
     idle: int
 
 
@@ -94,14 +95,14 @@ class Outputs:
     def _over_slot(self, slot: Slot, members: list[int], nbytes: int) -> _InPlace:
         storage = slot.storage(nbytes)
         templates = [_over(storage, self._made[index]) for index in members]
-        return _InPlace(slot, members, templates, storage, storage.data_ptr(), _use_count(storage._cdata))
+        return _InPlace(slot, members, templates, storage, storage.data_ptr(), nbytes, _use_count(storage._cdata))
 
     def hand_out(self) -> list[torch.Tensor]:
         """What the replay just enqueued has written, in order: aliases of slots, and copies."""
         result: list[torch.Tensor] = [None] * len(self._made)  # type: ignore[list-item]
         for position, group in enumerate(self._in_place):
-            if group.storage.data_ptr() != group.address:  # `share_memory_` of an earlier result moves its storage
-                group = self._in_place[position] = self._over_slot(group.slot, group.members, group.storage.nbytes())
+            if group.storage.data_ptr() != group.address:  # an earlier result was resized, or shared: its storage moved
+                group = self._in_place[position] = self._over_slot(group.slot, group.members, group.nbytes)
             group.slot.occupy(group, group.storage._cdata, group.idle, group.storage)
             for index, template in zip(group.members, group.templates, strict=True):
                 result[index] = template.data

@@ -18,7 +18,7 @@ import torch
 
 from .backends.protocol import Backend, Reservation
 
-__all__ = ["Slot", "SlotStore", "watch_streams"]
+__all__ = ["Slot", "SlotStore", "orphans", "watch_streams"]
 
 _SMALL = 256 * 1024
 """Up to here a slot is an ordinary block of fixed size; above, a reservation that grows in place."""
@@ -124,6 +124,10 @@ class Slot:
             self._storages.append(storage)
             known = self._templates[key] = (made, cdata, _use_count(cdata))
         return known
+
+    def forget_template(self, cdata: int) -> None:
+        """The storage `cdata` lies elsewhere from now on: no more tensors over the slot are made from it."""
+        self._templates = {key: known for key, known in self._templates.items() if known[1] != cdata}
 
     def release(self) -> None:
         """Give the memory back. Nobody may use it any more."""
@@ -242,6 +246,11 @@ def watch_streams(store: SlotStore) -> Callable[[], None]:
 
 _orphans: list[Slot] = []
 """Slots whose store is gone, in which something still lives."""
+
+
+def orphans() -> tuple[Slot, ...]:
+    """Slots whose store is gone, in which something still lives."""
+    return tuple(_orphans)
 
 
 def _give_back(backend: Backend, slots: list[Slot]) -> None:

@@ -29,6 +29,8 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
         chosen = replace(options or Options(), **settings)
     except TypeError as error:
         raise UsageError(f"unknown setting: {error}") from None
+    if chosen.rewrite:
+        raise UsageError("rewrite is for cells: a `with` block is part of a file, which runs as it is written")
     chosen = replace(chosen, memory_budget=budget_bytes(chosen.memory_budget))
     frame = inspect.currentframe()
     caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None

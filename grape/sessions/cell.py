@@ -12,6 +12,7 @@ from ..errors import UsageError
 from ..model import CellEvidence, MachineCosts, MemoryCurve
 from ..options import Options
 from ..render import Report, build_report
+from ..rewrite.at_once import RewrittenCell
 from .process import Engine, engine
 from .told import distinct, renamed, sources, told
 
@@ -30,6 +31,8 @@ class Cell:
     filename: str
     id: str | None = None
     """What the front end calls the cell, also after it was edited."""
+    rewritten: RewrittenCell | None = None
+    """What runs in the place of `source`, with the lines of `source`."""
 
 
 class Session:
@@ -94,7 +97,7 @@ class Session:
         owner.adopt(self.namespace)
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.floor.outside = self._outside
-        self._traced_as = cell.source, owner.interceptor.codes
+        self._traced_as = (cell.rewritten or cell).source, owner.interceptor.codes
         if owner.traced.get(self._traced_as) is None:
             situation.tracer.enter()
             situation.tracer.listen(self._outside)
@@ -157,7 +160,8 @@ class Session:
         evidence = predict(evidence, costs)
         # A script's source is the whole file, which must not run again to compare a rewrite of it.
         namespace = self.namespace if self._file_names is not None else None
-        findings = with_fixes(evidence, advise(evidence, costs), namespace)
+        ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
+        findings = with_fixes(evidence, advise(evidence, costs), namespace, ran=ran)
         self.report = owner.report = build_report(evidence, findings)
         return self.report
 
@@ -185,10 +189,17 @@ class Session:
             memory=memory,
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
+            notes=_notes(self.cell),
             profile_only=self.options.profile,
             sources=sources(owner.names),
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
         )
+
+
+def _notes(cell: Cell) -> tuple[str, ...]:
+    if cell.rewritten is None:
+        return ()
+    return (f"the cell ran rewritten: {cell.rewritten}; %grape diff shows how, %grape undo takes it back",)
 
 
 def _costs(owner: Engine, evidence: CellEvidence) -> MachineCosts:

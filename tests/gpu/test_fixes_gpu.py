@@ -13,10 +13,8 @@ from grape.rewrite import Rewritten, fix
 from tests.unit.rewrite_cases import finding, outcome, run
 from tests.unit.test_rewrite_fixes import CASES, Case
 
-ON_DEVICE = [case for case in CASES if case.code != "GR302"]
 
-
-@pytest.mark.parametrize("case", ON_DEVICE, ids=lambda case: f"{case.code} {case.name}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.code} {case.name}")
 def test_fix(case: Case) -> None:
     results = []
     for source in (dedent(case.before), dedent(case.after)):
@@ -35,14 +33,18 @@ for x in loader:
 """
 
 
-def test_pinned_batches() -> None:
-    made = fix(PINNED, finding("GR302", 4))
+@pytest.mark.parametrize("prefetched", [True, False])
+def test_pinned_batches(prefetched: bool) -> None:
+    # A batch that the CPU looks at is no batch for prefetching.
+    source = PINNED if prefetched else PINNED.replace("for x in loader:", "for x in loader:\n    mean = x.mean()")
+    made = fix(source, finding("GR302", 4 if prefetched else 5))
     assert isinstance(made, Rewritten)
     torch.manual_seed(0)
     space: dict[str, Any] = {"torch": torch, "net": torch.nn.Linear(64, 64).cuda()}
     space["data"] = torch.utils.data.TensorDataset(torch.randn(256, 64))
-    old, new = PINNED.replace("for x in", "for (x,) in"), made.source.replace("for x in", "for (x,) in")
-    assert "pin_memory=torch.cuda.is_available()" in new and "non_blocking=True" in new
+    old, new = source.replace("for x in", "for (x,) in"), made.source.replace("for x in", "for (x,) in")
+    assert "pin_memory=torch.cuda.is_available()" in new
+    assert 'grape.prefetch(loader, "cuda")' in new if prefetched else "non_blocking=True" in new
     assert str(verify(old, new, space)) == "identical"
 
 

@@ -32,6 +32,7 @@ from grape.magics.source import comment_out, find_magic
 @dataclass
 class FakeReport:
     verdict: str = "no significant change"
+    findings: tuple[Any, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": 1, "verdict": self.verdict}
@@ -77,6 +78,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         source: str
         filename: str
         id: str | None = None
+        rewritten: Any = None
 
     class Session:
         def __init__(self, *, options: Any, cell: Cell, namespace: Any, on_progress: Any, file_names: Any) -> None:
@@ -691,8 +693,8 @@ def test_cell_help(
     ("line", "starts_cell", "expected"),
     [
         ("%%grape --pro", True, ["--profile"]),
-        ("%%grape ", True, ["--profile", "--tolerance", "--memory-budget", "--no-widget", "-o", "--output", "--json"]),
-        ("%%grape --profile --", True, ["--tolerance", "--memory-budget", "--no-widget", "--output", "--json"]),
+        ("%%grape ", True, ["--profile", "--rewrite", "--tolerance", "--memory-budget", "--no-widget", "-o", "--output", "--json"]),
+        ("%%grape --profile --", True, ["--rewrite", "--tolerance", "--memory-budget", "--no-widget", "--output", "--json"]),
         ("%%grape --json ", True, []),
         ("%%grape --pro", False, []),
         ("%%grape", True, []),

@@ -310,53 +310,6 @@ CASES = [
         ("out",),
     ),
     Case(
-        "pinned batches",
-        "GR302",
-        4,
-        """\
-        loader = torch.utils.data.DataLoader(xs[0].new_ones(6, 4), batch_size=2)
-        total = 0
-        for i, x in enumerate(loader):
-            x = x.to(device)
-            total = total + f(x)
-        """,
-        """\
-        loader = torch.utils.data.DataLoader(xs[0].new_ones(6, 4), batch_size=2, pin_memory=torch.cuda.is_available())
-        total = 0
-        for i, x in enumerate(loader):
-            x = x.to(device, non_blocking=True)
-            total = total + f(x)
-        """,
-        ("total",),
-    ),
-    Case(
-        "pinned batches of a dictionary",
-        "GR302",
-        7,
-        """\
-        rows = [{"x": torch.ones(4) * n, "y": n} for n in range(6)]
-        loader = torch.utils.data.DataLoader(
-            rows,
-            batch_size=2,
-        )
-        for batch in loader:
-            batch = {k: v.to(device) for k, v in batch.items()}
-            total = f(batch["x"])
-        """,
-        """\
-        rows = [{"x": torch.ones(4) * n, "y": n} for n in range(6)]
-        loader = torch.utils.data.DataLoader(
-            rows,
-            batch_size=2,
-            pin_memory=torch.cuda.is_available(),
-        )
-        for batch in loader:
-            batch = {k: v.to(device, non_blocking=True) for k, v in batch.items()}
-            total = f(batch["x"])
-        """,
-        ("total",),
-    ),
-    Case(
         "a constant in an expression",
         "GR401",
         4,
@@ -627,15 +580,6 @@ REFUSED = [
     ("GR202", 3, "for i in r:\n    y = f(k)\n    k = torch.cat([k, y], 1)", "line 2: the loop reads `k`"),
     ("GR202", 2, "for i in r:\n    k = torch.cat([y, k])", "`k` is not extended at its end"),
     ("GR202", 1, "k = torch.cat([k, y])", "the concatenation is in no loop of this function"),
-    ("GR302", 1, "x = x.to('cuda')", "`x` is no variable of a loop over a DataLoader"),
-    ("GR302", 2, "for x in loader:\n    x = x.to(d)", "where `loader` is made is not in this cell"),
-    (
-        "GR302",
-        3,
-        "loader = DataLoader(d)\nfor x in loader:\n    y = x.to(d)\n    x += 1",
-        "line 4: `x` is used on the CPU as well",
-    ),
-    ("GR302", 2, "for x in f():\n    x = x.to(d)", "the loop does not go over a DataLoader by name"),
     ("GR401", 2, "for x in xs:\n    y = g(torch.tensor(0.0, device='cuda'))", "who gets the tensor might write to it"),
     (
         "GR401",

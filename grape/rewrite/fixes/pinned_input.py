@@ -18,13 +18,13 @@ from ..code import Code, importing_torch
 from ..effects import call_name, only_statement
 from ..result import Refused
 
-__all__ = ["fix"]
+__all__ = ["fix", "is_move", "made_at"]
 
 
 def fix(code: Code, finding: Finding) -> str | Refused:
     assert finding.at is not None
     line = finding.at.line
-    moves = [call for call in code.on_line(line, cst.Call) if _is_move(call)]
+    moves = [call for call in code.on_line(line, cst.Call) if is_move(call)]
     if not moves:
         return Refused(why="no `.to(device)` or `.cuda()` stands on the line", line=line)
     edits: dict[cst.CSTNode, cst.CSTNode] = {}
@@ -37,7 +37,7 @@ def fix(code: Code, finding: Finding) -> str | Refused:
         if keyword(move, "non_blocking") is None:
             edits[move] = with_keyword(move, "non_blocking", "True")
     for loader in sorted(loaders):
-        made = _made_at(code, loader)
+        made = made_at(code, loader)
         if isinstance(made, Refused):
             return made
         if keyword(made, "pin_memory") is None:
@@ -47,7 +47,7 @@ def fix(code: Code, finding: Finding) -> str | Refused:
     return importing_torch(code, code.replaced(edits))
 
 
-def _is_move(call: cst.Call) -> bool:
+def is_move(call: cst.Call) -> bool:
     if not isinstance(call.func, cst.Attribute):
         return False
     if call.func.attr.value == "cuda":
@@ -116,7 +116,7 @@ def _used_again(code: Code, root: cst.Name, moved: cst.BaseExpression, move: cst
     return None
 
 
-def _made_at(code: Code, loader: str) -> cst.Call | Refused:
+def made_at(code: Code, loader: str) -> cst.Call | Refused:
     made = [use for use in code.uses(loader) if code.is_stored(use)]
     if len(made) != 1:
         return Refused(why=f"where `{loader}` is made is not in this cell", line=code.line(made[0]) if made else None)

@@ -1,0 +1,89 @@
+"""The cells of this process that ran rewritten, and the rewrites that the next run of a cell may begin with."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..rewrite import unified_diff
+from .at_once import Ran, restore_functions
+
+if TYPE_CHECKING:
+    from ..fixing import Offers
+    from ..render import Report
+    from ..rewrite.at_once import RewrittenCell
+
+__all__ = ["AtOnce", "at_once"]
+
+
+class AtOnce:
+    """``%grape reset`` and unloading forget everything."""
+
+    def __init__(self) -> None:
+        self._ran: list[Ran] = []
+        self._offers: Offers | None = None
+
+    def __len__(self) -> int:
+        return len(self._ran)
+
+    def clear(self) -> None:
+        self._ran.clear()
+        self._offers = None
+
+    def learn(self, source: str, report: Report) -> None:
+        """Keep the fixes of `report` that were compared, for the next run of the cell with this source."""
+        if not any(finding.fix is not None for finding in report.findings):
+            return
+        if self._offers is None:
+            from ..fixing import Offers
+
+            self._offers = Offers()
+        self._offers.learn(source, report.findings, report.evidence.file)
+
+    def rewritten(self, source: str, file: str) -> RewrittenCell | None:
+        """What the cell `file` runs instead of `source`; None where nothing is known, or all of it is refused."""
+        from ..fixing import rewritten_cell
+        from ..sessions.told import sources
+
+        body = source.partition("\n")[2].rstrip()
+        others = [(name, text) for name, text in sources(lambda name: name) if text.partition("\n")[2].rstrip() != body]
+        offered = self._offers.of(source) if self._offers is not None else ()
+        return rewritten_cell(source, file, offered, others=others)
+
+    def remember(self, ran: Ran) -> None:
+        self._ran = [one for one in self._ran if one.filename != ran.filename] + [ran]
+
+    def status(self, first: int) -> list[str]:
+        """One line per cell that ran rewritten, numbered from `first`."""
+        return [f"{number:>3} {_told(ran)}" for number, ran in enumerate(self._ran, start=first)]
+
+    def diffs(self, file: str) -> list[str]:
+        """The differences with which the cell `file` ran."""
+        return [
+            f"{_told(ran)}\n{unified_diff(ran.source, ran.rewritten.source, file)}".rstrip()
+            for ran in self._ran
+            if ran.file == file
+        ]
+
+    def undo(self, index: int, shell: Any) -> str:
+        """Give the functions of the cell at `index`, counted from 0 as in `status`, the code that was typed."""
+        ran = self._ran.pop(index)
+        sessions = sys.modules.get("grape.sessions")
+        if sessions is not None:
+            sessions.engine().undo(None)  # a function with graphs holds other code meanwhile
+        names = restore_functions(ran, shell.user_ns if shell is not None else {})
+        functions = (
+            f"; {', '.join(names)} {'has' if len(names) == 1 else 'have'} the code that you typed" if names else ""
+        )
+        return f"undone: {_told(ran)}{functions}; without --rewrite the cell runs as written"
+
+    def undo_all(self, shell: Any) -> list[str]:
+        return [self.undo(0, shell) for _ in range(len(self._ran))]
+
+
+def _told(ran: Ran) -> str:
+    return f"{ran.file} ran rewritten: {ran.rewritten}"
+
+
+at_once = AtOnce()
+"""Of this process."""

@@ -1,0 +1,79 @@
+"""A cell with several rewrites, to run in the place of what was typed: its source, and whose lines its lines are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ..model import Finding
+from .control_flow import Rewritten as Lowered
+from .control_flow import rewrite_control_flow
+from .registry import fix, moved, moved_line
+from .result import Refused
+from .source import mask
+
+__all__ = ["FROM_SOURCE", "VERIFIED", "RewrittenCell", "rewrite_cell"]
+
+FROM_SOURCE = frozenset({"GR102", "GR302"})
+"""Rewrites that mean the same whatever the values are, so that nothing has to be tried."""
+
+VERIFIED = FROM_SOURCE | {"GR101", "GR401"}
+"""Rewrites that may run unread once they were compared: the source shows that they are right, for all shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenCell:
+    """`lines[i]` is the line of the cell as it was typed that line `i + 1` of `source` stands for."""
+
+    source: str
+    lines: tuple[int, ...]
+    applied: tuple[Finding, ...]
+    refused: tuple[tuple[Finding, Refused], ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{one.code} (line {one.at.line})" for one in self.applied if one.at is not None)
+
+
+def rewrite_cell(source: str, findings: Sequence[Finding], *, elsewhere: Collection[str] = ()) -> RewrittenCell:
+    """`source` with the fixes of `findings`, all about it, in their order; `elsewhere` as for `fix`."""
+    current = source
+    lines = tuple(range(1, source.count("\n") + 2))
+    applied: list[Finding] = []
+    refused: list[tuple[Finding, Refused]] = []
+    for finding in findings:
+        there = moved(finding, source, current)
+        made = Refused(why="its line is gone") if there is None else fix(current, there, elsewhere=elsewhere)
+        if isinstance(made, Refused) or there is None or there.at is None:
+            if isinstance(made, Refused):
+                refused.append((finding, made))
+            continue
+        step = _lowered_lines(current, there.at.line, made.source) if finding.code == "GR102" else None
+        lines = tuple(lines[line - 1] for line in step or _lines(current, made.source))
+        applied.append(finding)
+        current = made.source
+    return RewrittenCell(source=current, lines=lines, applied=tuple(applied), refused=tuple(refused))
+
+
+def _lowered_lines(old: str, line: int, new: str) -> tuple[int, ...] | None:
+    """The rewriter of control flow knows where each of its lines comes from."""
+    masked = mask(old)
+    if isinstance(masked, Refused):
+        return None
+    made = rewrite_control_flow(masked.text, filename="cell", only_lines=(line,))
+    fits = isinstance(made, Lowered) and len(made.lines) == new.count("\n") + 1
+    return made.lines if fits and isinstance(made, Lowered) else None
+
+
+def _lines(old: str, new: str) -> tuple[int, ...]:
+    """The line of `old` for each line of `new`; a line that is new has the one above it."""
+    before, after = old.split("\n"), new.split("\n")
+    found: list[int] = []
+    for tag, i1, _, j1, j2 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag == "equal":
+            found += range(i1 + 1, i1 + 1 + j2 - j1)
+        elif tag == "insert":
+            found += [max(1, i1)] * (j2 - j1)
+        elif tag == "replace":
+            found += [moved_line(j + 1, new, old) or max(1, i1) for j in range(j1, j2)]
+    return tuple(found)

@@ -1,0 +1,245 @@
+"""Batches whose tensors are on the device already: what `grape.prefetch` returns.
+
+A batch is copied from pinned memory, so the CPU does not wait for the device. With `SIDE_STREAM` the copy has a stream
+of its own, on which it overlaps with the work on the batch before; the loop's stream waits for it on the device. After
+NVIDIA's data prefetcher (apex), but nothing is taken from the loader before the loop asks for it, so that `break`,
+exceptions and random numbers stay where they are. Only where worker processes prepare the batches ahead anyway, in an
+order that is drawn in advance, the next copy starts one batch earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from ..errors import UsageError
+
+__all__ = ["Prefetch", "prefetch"]
+
+SIDE_STREAM = False
+"""Off until tests/gpu/test_prefetch_gpu.py has passed on a GPU: copies are issued on the loop's own stream, in time."""
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def prefetch(loader: Iterable[Any], device: torch.device | str | int) -> Prefetch:
+    """`loader` with the tensors of each batch on `device`: ``for x, y in grape.prefetch(loader, "cuda")``.
+
+    Batches may be tensors, or tuples, lists and dicts of them, nested; anything else in them stays as it is. The
+    values are those of ``tensor.to(device)``, each tensor in memory of its own. They belong to the stream that was
+    current when the loop asked for the batch. What is on `device` already is handed on as it is.
+
+    Copies go through pinned memory and block nothing. Pinned tensors of anything but a `DataLoader` are copied once
+    more on the CPU, because their owner might write to them. Raises `UsageError` for what is no device or cannot be
+    iterated over.
+    """
+    try:
+        there = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"grape.prefetch: '{device}' is no device: {str(error).splitlines()[0]}") from None
+    _check_iterable(loader)
+    return Prefetch(loader, there)
+
+
+def _check_iterable(loader: object) -> None:
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise UsageError(f"grape.prefetch needs something to iterate over, not a {type(loader).__name__}")
+
+
+class Prefetch:
+    """A loader whose batches come on a device. Each `iter` begins anew; it has the loader's length, if that has one."""
+
+    def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
+        self._loader = loader
+        self._device = device
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._loader)
+        if self._device.type != "cuda":
+            return _Moved(batches, self._device)
+        device = torch.device("cuda", torch.cuda.current_device()) if str(self._device) == "cuda" else self._device
+        copies = _Copies(device, fresh=_makes_fresh_batches(self._loader))
+        if SIDE_STREAM and _is_prepared_ahead(self._loader):
+            return _Ahead(batches, copies)
+        return _InTime(batches, copies)
+
+    def __len__(self) -> int:
+        if not isinstance(self._loader, Sized):
+            raise TypeError(f"object of type '{type(self._loader).__name__}' has no len()")
+        return len(self._loader)
+
+
+class _Moved:
+    """Ordinary copies, for a device without streams."""
+
+    def __init__(self, batches: Iterator[Any], device: torch.device) -> None:
+        self._batches = batches
+        self._device = device
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return _mapped(next(self._batches), lambda tensor: tensor.to(self._device))
+
+
+class _InTime:
+    """The copy of a batch begins when the loop asks for it: the device is still busy with the last one."""
+
+    def __init__(self, batches: Iterator[Any], copies: _Copies) -> None:
+        self._batches = batches
+        self._copies = copies
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        return self._copies.hand_over(self._copies.start(batch))
+
+
+class _Ahead:
+    """The copy of a batch begins before the loop gets the one before it. What the loader raises waits for its turn."""
+
+    def __init__(self, batches: Iterator[Any], copies: _Copies) -> None:
+        self._batches = batches
+        self._copies = copies
+        self._next: list[Any] = []
+        self._error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._next and self._error is None:
+            self._draw()
+        if not self._next and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        begun = self._next.pop()
+        self._draw()
+        return self._copies.hand_over(begun)
+
+    def _draw(self) -> None:
+        try:
+            self._next.append(self._copies.start(next(self._batches)))
+        except Exception as error:
+            self._error = error
+
+
+class _Copies:
+    """Copies to one device on its side stream. `fresh`: nobody else has the CPU tensors of a batch."""
+
+    def __init__(self, device: torch.device, *, fresh: bool) -> None:
+        self._device = device
+        self._fresh = fresh
+
+    def start(self, batch: Any) -> tuple[Any, list[torch.Tensor], torch.cuda.Event | None]:
+        """The batch with its copies under way, those copies, and the event after them; nothing waits."""
+        moved: list[torch.Tensor] = []
+        if torch.cuda.is_current_stream_capturing():
+            return _mapped(batch, lambda tensor: tensor.to(self._device)), moved, None
+        current = torch.cuda.current_stream(self._device)
+        stream = self._beside(current) if SIDE_STREAM else current
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            if not _is_plain(tensor):
+                return tensor.to(self._device)
+            pinned = tensor if self._fresh and tensor.is_pinned() else _pinned(tensor)
+            with torch.cuda.stream(stream):
+                moved.append(pinned.to(self._device, non_blocking=True))
+            return moved[-1]
+
+        started = _mapped(batch, move)
+        return started, moved, stream.record_event() if moved and stream != current else None
+
+    def hand_over(self, begun: tuple[Any, list[torch.Tensor], torch.cuda.Event | None]) -> Any:
+        """The batch, for the current stream, which waits for the copies."""
+        batch, moved, event = begun
+        if event is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_event(event)
+            for tensor in moved:
+                tensor.record_stream(current)
+        return batch
+
+    def _beside(self, current: torch.cuda.Stream) -> torch.cuda.Stream:
+        """One stream per device for the process; torch hands out few in turn, the one that is current among them."""
+        stream = _streams.get(self._device)
+        while stream is None or stream == current:
+            stream = _streams[self._device] = torch.cuda.Stream(self._device)
+        return stream
+
+
+def _mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`batch` with `move` of each tensor, in containers of the same kinds; where nothing moved, `batch` itself."""
+    if isinstance(batch, torch.Tensor):
+        return move(batch)
+    values: list[Any]
+    if type(batch) is dict:
+        values = list(batch.values())
+    elif type(batch) in (list, tuple) or (isinstance(batch, tuple) and hasattr(batch, "_fields")):
+        values = list(batch)
+    else:
+        return batch
+    made = [_mapped(value, move) for value in values]
+    if all(new is old for new, old in zip(made, values, strict=True)):
+        return batch
+    if type(batch) is dict:
+        return dict(zip(batch, made, strict=True))
+    return type(batch)(made) if type(batch) in (list, tuple) else type(batch)(*made)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """A dense CPU tensor without a history: what a copy through pinned memory does not change."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.is_quantized
+        and tensor.numel() > 0
+        and (tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last))
+    )
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in pinned memory, with the strides of `tensor`."""
+    return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+
+
+def _makes_fresh_batches(loader: Any) -> bool:
+    """Whether each batch is stacked and pinned anew, so that nobody writes to its memory later."""
+    return (
+        type(loader) is DataLoader
+        and loader.pin_memory
+        and loader.batch_sampler is not None
+        and loader.collate_fn is default_collate
+    )
+
+
+def _is_prepared_ahead(loader: Any) -> bool:
+    """Whether one batch more changes nothing that the loop can see.
+
+    The items are made in worker processes, which are ahead by several batches anyway, and the order of the items is
+    drawn when the iteration begins.
+    """
+    if type(loader) is not DataLoader or not loader.num_workers or isinstance(loader.dataset, IterableDataset):
+        return False
+    sampler = loader.sampler
+    plain = type(sampler) is SequentialSampler or (
+        type(sampler) is RandomSampler and not sampler.replacement and sampler.generator is None
+    )
+    return plain and type(loader.batch_sampler) is BatchSampler

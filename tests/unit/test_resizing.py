@@ -1,0 +1,114 @@
+"""A result in place grows as an ordinary tensor does: the same bits, views that follow, and no slot is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grape.runtime import GraphedFunction, replays
+from grape.runtime.alias import predictor as predictor_module
+from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.resizing import watch_resizes
+from grape.runtime.slots import SlotStore
+from tests.property.programs import same
+
+
+def step(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.tanh(x @ weight) + 1
+
+
+@pytest.fixture
+def graphed(monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphedFunction]:
+    monkeypatch.setattr(replays, "MIN_BYTES", 1)
+    monkeypatch.setattr(predictor_module, "MIN_BYTES", 1)
+    made = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
+    yield made
+    made.release()
+
+
+def _grown(y: Tensor) -> Any:
+    y.resize_(5, 4)
+    y[2:] = 7.0
+    return y.clone()
+
+
+def _grown_by_a_tuple(y: Tensor) -> Any:
+    y.resize_((6, 4))
+    y[2:] = 7.0
+    return y.clone()
+
+
+def _grown_as(y: Tensor) -> Any:
+    y.resize_as_(torch.empty(9, 4))
+    y[2:] = 7.0
+    return y.clone()
+
+
+def _grown_under_a_view(y: Tensor) -> Any:
+    view = y.view(4, 2)
+    y.resize_(5, 4)
+    y[:] = 3.0
+    return view.clone(), view.data_ptr() == y.data_ptr()
+
+
+def _grown_storage(y: Tensor) -> Any:
+    y.untyped_storage().resize_(4 * y.nbytes)
+    return y.clone(), y.untyped_storage().nbytes()
+
+
+def _emptied_storage(y: Tensor) -> Any:
+    y.untyped_storage().resize_(0)
+    return y.untyped_storage().nbytes()
+
+
+def _smaller(y: Tensor) -> Any:
+    y.resize_(1, 4)
+    return y.clone()
+
+
+WAYS = [_grown, _grown_by_a_tuple, _grown_as, _grown_under_a_view, _grown_storage, _emptied_storage, _smaller]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("keep", [False, True], ids=["let go", "kept"])
+def test_a_result_in_place_is_resized(graphed: GraphedFunction, way: Callable[[Tensor], Any], keep: bool) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(4, 4)
+    states = [torch.ones(2, 4), torch.ones(2, 4)]
+    kept: tuple[list[Any], list[Any]] = ([], [])
+    in_slots = 0
+    for number in range(40):
+        for side, function in enumerate((step, graphed)):
+            states[side] = function(states[side], weight)
+        region: Any = graphed._region
+        if number > 25 and number % 4 == 0:
+            in_slots += any(slot.cdata == states[1].untyped_storage()._cdata for slot in region.situation.store)
+            before = [state.clone() for state in states]
+            results = [way(state) for state in states]
+            same(results[0], results[1], f"after call {number}")
+            if keep:
+                for side, state in enumerate(states):
+                    kept[side].append(state)
+            states = before
+        same(states[0], states[1], f"state after call {number}")
+        if way is not _emptied_storage:
+            same(kept[0], kept[1], f"what is kept after call {number}")
+    assert in_slots and region.replays > 5
+
+
+def test_memory_that_is_not_grapes_raises_as_ever() -> None:
+    numpy = pytest.importorskip("numpy")
+    undo = watch_resizes(SlotStore(TapeBackend()))
+    try:
+        with pytest.raises(RuntimeError, match="not resizable"):
+            torch.from_numpy(numpy.ones(4)).resize_(8)
+        with pytest.raises(TypeError):
+            torch.ones(3).resize_("four")
+    finally:
+        undo()
+    assert "resize_" not in vars(torch.Tensor)
+    assert "resize_" not in vars(torch.UntypedStorage)
