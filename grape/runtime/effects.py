@@ -34,8 +34,8 @@ _WATCHED: tuple[tuple[Any, str], ...] = (
     (torch.cuda, "manual_seed"),
     (torch.cuda, "manual_seed_all"),
 )
-"""`torch.manual_seed` calls the last. A seed that the person has just set leaves the state as it was; nothing else would
-tell that a replay does not set it."""
+"""`torch.manual_seed` calls the last. A seed that the person has just set leaves the state as it was; nothing else
+would tell that a replay does not set it."""
 
 
 class _Stream:
