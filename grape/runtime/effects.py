@@ -31,7 +31,11 @@ _WATCHED: tuple[tuple[Any, str], ...] = (
     (builtins, "open"),
     (time, "sleep"),
     (logging.Logger, "callHandlers"),
+    (torch.cuda, "manual_seed"),
+    (torch.cuda, "manual_seed_all"),
 )
+"""`torch.manual_seed` calls the last. A seed that the person has just set leaves the state as it was; nothing else
+would tell that a replay does not set it."""
 
 
 class _Stream:

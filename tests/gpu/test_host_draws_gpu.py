@@ -26,7 +26,8 @@ def capture_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def compared(function: Callable[[Tensor], Tensor], seed: Callable[[int], int]) -> GraphedFunction:
     """Called beside its eager twin, from one state of both generators each: same results, same states afterwards."""
-    graphed = GraphedFunction(function, backend=CudaBackend(torch.device("cuda", torch.cuda.current_device())))
+    device = torch.device("cuda", torch.cuda.current_device())
+    graphed = GraphedFunction(function, backend=CudaBackend(device), tolerance=0.0)
     for call in range(CALLS):
         x = torch.full((3, 4), call / 10, device="cuda")
         torch.manual_seed(seed(call))

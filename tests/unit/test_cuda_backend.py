@@ -82,7 +82,6 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RawGraph]]:
         patch.setattr(cuda, "_streams", {})
         patch.setattr(cuda, "load", lambda: stand_in.driver)
         patch.setattr(cuda, "warm_products", lambda device, stream, autograd: None)
-        patch.setattr(cuda, "another_seed", lambda device: nullcontext())
         patch.setattr(cuda, "_count_nodes", lambda graph: 5)
         stand_in.driver.types.cuDriverGetVersion = lambda: (0, 13_000)
         before = _get_current_dispatch_mode_stack()

@@ -138,6 +138,12 @@ def _seeded(x: Tensor) -> Tensor:
     return work(x)
 
 
+def _seeded_itself(x: Tensor) -> Tensor:
+    torch.default_generator.manual_seed(5)
+    host(3)
+    return work(x)
+
+
 def _put_back(x: Tensor) -> Tensor:
     state = torch.get_rng_state()
     host(3)
@@ -161,7 +167,8 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "a generator of its own": (_own_generator(torch.Generator()), "depends on more"),
     "kept": (lambda x: (_kept.append(host(2)), work(x))[1], "keeps them"),
     "kept in an attribute": (_stored, "keeps them"),
-    "seeds": (_seeded, ""),
+    "seeds": (_seeded, "manual_seed"),
+    "seeds the generator itself": (_seeded_itself, ""),
     "forks": (_forked, ""),
     "puts the state back": (_put_back, ""),
 }
@@ -174,7 +181,9 @@ def test_numbers_that_something_uses_are_refused(name: str, seed: Callable[[int]
     graphed = compared(function, seed=seed)
     evidence = graphed.evidence()
     assert evidence is not None and evidence.refused is not None and evidence.replays == 0
-    assert evidence.refused.code == "GR405" and why in evidence.refused.why, evidence.refused
+    assert evidence.refused.code == ("GR404" if name == "seeds" else "GR405") and why in evidence.refused.why, (
+        evidence.refused
+    )
     graphed.release()
 
 
@@ -196,7 +205,7 @@ def test_a_region_without_draws_that_seeds_is_refused() -> None:
     """Also where the person sets the same seed before each call, so that no state shows it."""
 
     def function(x: Tensor) -> Tensor:
-        torch.manual_seed(7)
+        torch.default_generator.manual_seed(7)
         return work(x)
 
     graphed = compared(function, seed=lambda call: 7)

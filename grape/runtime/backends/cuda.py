@@ -22,7 +22,6 @@ from .autocast_cache import autocast_cache_off
 from .cuda_conditional import CONDITIONAL_BODIES, Bodies
 from .cuda_driver import load
 from .cuda_executable import UPDATABLE_GRAPHS, Executables
-from .cuda_generator import another_seed
 from .cuda_memory import CudaReservation, reserve
 from .cuda_meter import ExecutableMeter
 from .cuda_poll import EventPoll
@@ -131,7 +130,6 @@ class CudaBackend:
         self._stream.wait_stream(current)
         with (
             torch.cuda.stream(self._stream),
-            another_seed(self.device),
             _no_collection(),
             _not_capturing(),
             self._watching() as watch,
@@ -281,7 +279,9 @@ class CudaBackend:
 
     def set_rng_state(self, state: Any) -> None:
         torch.set_rng_state(state[0])
-        torch.cuda.set_rng_state(state[1], self.device)
+        # Setting the state of a CUDA generator, to whatever, also has cuDNN draw the state of its dropout anew.
+        if not torch.equal(torch.cuda.get_rng_state(self.device), state[1]):
+            torch.cuda.set_rng_state(state[1], self.device)
 
     def memory(self) -> MemoryAccount:
         pools = [pool for pool, held in self._pools if held() is not None]
