@@ -26,7 +26,7 @@ def release_abandoned(regions: Iterable[Region]) -> int:
     """
     released = 0
     for region in regions:
-        reach: dict[int, set[int] | None] = {}
+        reach: dict[int, Reach | None] = {}
         for key, shape in list(region.shapes.items()):
             idle = [entry for entry in shape.entries if entry.replays == entry.settled_replays]
             if len(idle) == len(shape.entries) and _is_replaced(region, shape):
@@ -47,18 +47,20 @@ def release_abandoned(regions: Iterable[Region]) -> int:
     return released
 
 
-def _is_lost(region: Region, entry: Entry, reach: dict[int, set[int] | None]) -> bool:
-    """Whether the graph reads a tensor that the code does not reach any more, by any name."""
-    if not entry.externals or entry.guards.holds():
+def _is_lost(region: Region, entry: Entry, reach: dict[int, Reach | None]) -> bool:
+    """Whether the graph reads a tensor, or does what a function did, that the code does not reach any more."""
+    guards = entry.guards
+    if guards.holds():
         return False
-    known = id(entry.guards)
-    if known not in reach:
+    if id(guards) not in reach:
         try:
-            reach[known] = set(Reach((region.root, *entry.guards.more)).sources)
+            reach[id(guards)] = Reach((region.root, *guards.more))
         except TooLarge:
-            reach[known] = set()
-    found = reach[known] or set()
-    return any(tensor.untyped_storage()._cdata not in found for tensor in entry.externals.values())
+            reach[id(guards)] = None
+    found = reach[id(guards)]
+    if found is None or not guards.codes() <= {code for _, code in found.codes}:
+        return True
+    return any(tensor.untyped_storage()._cdata not in found.sources for tensor in entry.externals.values())
 
 
 def _is_replaced(region: Region, shape: Shape) -> bool:

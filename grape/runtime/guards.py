@@ -6,6 +6,8 @@ storage without a source cannot be guarded, and the region is refused.
 
 from __future__ import annotations
 
+import functools
+import types
 import weakref
 from collections.abc import Iterator
 from itertools import chain
@@ -21,7 +23,9 @@ from .state import (
     HOOKS_OF_ALL_MODULES,
     Reach,
     TooLarge,
+    attribute_names,
     hooks_of,
+    is_defined_again,
     is_equal,
     is_node_hooked,
     new_hooks,
@@ -61,6 +65,10 @@ class GuardSet:
             self._root_class = type(root)
             self._objects = [value for value in self._objects if value is not root]
             self._seen[id(root)] = None
+
+    def codes(self) -> set[types.CodeType]:
+        """The code that the region runs, as the person wrote it."""
+        return {code for _, code in self._codes}
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that was found itself, not through another view of its memory."""
@@ -137,8 +145,31 @@ class GuardSet:
         """Equal values under other identities (``self.eps = 1e-5`` again) hold as well; remember the new ones."""
         if self.difference() is not None:
             return False
+        for names, name, value in self._items:
+            now = names.get(name, ABSENT)
+            if now is not value and isinstance(value, types.FunctionType):
+                self._renew(value, now)
         self._snapshot()
         return True
+
+    def _renew(self, function: types.FunctionType, again: types.FunctionType) -> None:
+        """From now on watch `again`, in the place of a function that does the same."""
+
+        def renewed(value: Any) -> Any:
+            return again if value is function else value
+
+        self._items = [(names, name, renewed(value)) for names, name, value in self._items]
+        self._attributes = [(renewed(owner), name, value) for owner, name, value in self._attributes]
+        self._codes = [(again, written_code(again)) if one is function else (one, code) for one, code in self._codes]
+        watched = functools.partial(attribute_names, function)
+        self._states = [
+            (functools.partial(attribute_names, again), then)
+            if isinstance(state, functools.partial) and (state.func, state.args) == (watched.func, watched.args)
+            else (state, then)
+            for state, then in self._states
+        ]
+        del self._seen[id(function)]
+        self._seen[id(again)] = again
 
     def difference(self) -> str | None:
         """What has changed, in words; None where nothing has."""
@@ -194,7 +225,8 @@ class GuardSet:
         if what is not None:
             return what
         for names, name, value in self._items:
-            if names.get(name, ABSENT) is not value and not is_equal(names.get(name, ABSENT), value):
+            now = names.get(name, ABSENT)
+            if now is not value and not is_equal(now, value) and not is_defined_again(now, value, self._codes):
                 self.culprits = [name]
                 return f"the global '{name}'"
         for owner, name, value in self._attributes:

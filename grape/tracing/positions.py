@@ -55,7 +55,7 @@ def _place(filename: str) -> int:
 
 def _is_own(filename: str) -> bool:
     if filename.startswith("<"):
-        return filename.startswith("<ipython-input")
+        return filename.startswith(("<ipython-input", "<timed exec>"))
     path = os.path.abspath(filename)
     return not path.startswith(_HERE) and not path.startswith(_ROOTS)
 

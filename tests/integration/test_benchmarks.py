@@ -106,7 +106,7 @@ def test_a_policy_replays_between_the_steps_of_its_environment(tmp_path: Path, m
 
 def test_without_time_a_part_says_so(tmp_path: Path) -> None:
     parts = run(tmp_path, "training", "--small", "--budget", "0", "--only", "mlp")["parts"]
-    assert parts == {"mlp": {key: {"ended": "no time was left"} for key in ("written", "fused", "compile")}}
+    assert parts == {"mlp": {name: {"ended": "no time was left"} for name in ("written", "fused", "compile")}}
 
 
 def test_host_costs_are_split_at_the_launch(tmp_path: Path) -> None:

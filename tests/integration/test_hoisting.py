@@ -153,6 +153,37 @@ def test_a_cell_with_a_loop_is_the_plain_cell(ran: tuple[list[Any], list[Any]], 
     assert raised == (name in RAISES)
 
 
+TIMED = {
+    name: EVERY[name] for name in ("effects in between", "training", "break and else", "in a function", "in a method")
+}
+
+
+def test_a_loop_below_time_is_the_plain_one_and_replays(tmp_path: Path) -> None:
+    """That magic compiles its body under a file name of its own."""
+
+    def outputs(*first: str) -> list[Any]:
+        magics = "".join(f"{line}\n" for line in first)
+        rounds = [["start()", f"{magics}%%time\n{body}", "show()"] for body in TIMED.values()]
+        begin = ["%load_ext grape" if first else "pass", SETUP]
+        cells = [*begin, *[cell for each in rounds for cell in each * 2]]
+        if first:
+            cells += ["%%grape -o one --no-widget\n%%time\n" + TIMED["effects in between"], "one.regions[0]"]
+        return [cell.outputs for cell in run_all(cells, tmp_path, allow_errors=True).cells[2:]]
+
+    plain, grape = outputs(), outputs("%%grape --no-widget")
+    for at, (mine, theirs) in enumerate(zip(plain, grape, strict=False)):
+        shown = _streams(without_report(theirs)) if at % 3 == 1 else _streams(merged(theirs))
+        assert _below_time(shown) == _below_time(_streams(merged(mine))), at
+    region = merged(grape[-1])[0][2]["text/plain"]
+    assert "outcome='replayed'" in region and "file='<timed exec>'" in region, region
+
+
+def _below_time(shown: str) -> str:
+    """The magic stands one line lower below another."""
+    shown = re.sub(r" +1 %%grape --no-widget(\\n|\n)", "", shown)
+    return re.sub(r"(?m)(line|Line|-+>) ?\d+|In ?\[\d+\]|run_cell_magic.*", "", shown)
+
+
 def test_regions_of_loops_are_reported_and_undone(tmp_path: Path) -> None:
     loop = CELLS["effects in between"]
     cells = [

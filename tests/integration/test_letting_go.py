@@ -172,3 +172,13 @@ def test_a_block_holds_nothing_of_its_caller() -> None:
     gc.collect()
     assert gone() is None
     close_engine()
+
+
+def test_a_cell_that_defines_what_its_loop_calls_is_not_captured_anew(notebook: InteractiveShell) -> None:
+    cell = "%%grape\ndef f(x):\n    return net(x) * 1.5 + x\n" + FLOWS["a loop"].cell.replace("net(x) + x", "f(x) + 1")
+    run(notebook, MODEL)
+    for _ in range(2):
+        run(notebook, cell)
+    graphs = {id(entry) for region in engine().situation.regions for entry in region.entries}
+    run(notebook, cell)
+    assert {id(entry) for region in engine().situation.regions for entry in region.entries} == graphs

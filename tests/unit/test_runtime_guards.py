@@ -16,6 +16,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import nn
 from torch.nn import functional as F
 
+from grape.runtime.state import is_defined_again
 from tests.property.programs import Twins, World
 
 
@@ -482,3 +483,86 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], Callabl
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_an_argument_with_state(name: str) -> None:
     with_argument(*ARGUMENTS[name])
+
+
+def inner(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x) * 2
+
+
+def other_inner(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x) * 3
+
+
+def calls_inner(x: torch.Tensor) -> Any:
+    return helper(x) + 1  # type: ignore[name-defined]  # noqa: F821
+
+
+def helped_world() -> World:
+    function = own_globals(calls_inner)
+    function.__globals__["helper"] = _defined(function, inner)
+    return World(function=function)
+
+
+def _defined(function: types.FunctionType, body: types.FunctionType, *defaults: Any) -> types.FunctionType:
+    """What `def helper` makes where `function` finds it."""
+    return types.FunctionType(body.__code__, function.__globals__, "helper", defaults or None)
+
+
+def _define(body: Any, *defaults: Any) -> Callable[[World], None]:
+    def define(world: World) -> None:
+        world.function.__globals__["helper"] = _defined(world.function, body, *defaults)
+
+    return define
+
+
+def _of_helper(act: Callable[[Any], None]) -> Callable[[World], None]:
+    return lambda world: act(world.function.__globals__["helper"])
+
+
+def test_a_function_that_is_defined_again_as_it_was_keeps_its_graphs() -> None:
+    twins = Twins(helped_world)
+    twins.warm(one)
+    region = twins.graphed._region
+    assert region is not None
+    for _ in range(3):
+        captured = len(region.captures.durations_ms)
+        twins.both(_define(inner))
+        replays = region.replays
+        twins.calls_of(one, 4)
+        assert len(region.captures.durations_ms) == captured and region.replays > replays
+    twins.close()
+
+
+def by_default(x: torch.Tensor, by: float = 1.0) -> torch.Tensor:
+    return torch.tanh(x) * by
+
+
+CHANGES_AFTER_DEFINITION: dict[str, Callable[[World], None]] = {
+    "other code by then": _define(other_inner),
+    "code of the new one": _of_helper(lambda f: setattr(f, "__code__", other_inner.__code__)),
+    "other arguments": _define(by_default, 4.0),
+    "something else that is called": lambda w: w.function.__globals__.update(helper=nn.Tanh()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_AFTER_DEFINITION)
+def test_a_function_that_was_defined_again_is_guarded_like_the_first(change: str) -> None:
+    twins = Twins(helped_world)
+    twins.warm(one)
+    twins.both(_define(inner))
+    twins.calls_of(one, 3)
+    twins.both(CHANGES_AFTER_DEFINITION[change])
+    twins.calls_of(one, 3)
+    twins.close()
+
+
+def test_defaults_and_attributes_make_it_another_function() -> None:
+    plain, codes = own_globals(inner), own_globals(inner)
+    again = types.FunctionType(inner.__code__, plain.__globals__, "inner")
+    assert is_defined_again(again, plain, [(plain, inner.__code__)])
+    assert not is_defined_again(codes, plain, [(plain, inner.__code__)]), "it has other globals"
+    again.calls = 0  # type: ignore[attr-defined]
+    assert not is_defined_again(again, plain, [(plain, inner.__code__)])
+    defaults = types.FunctionType(inner.__code__, plain.__globals__, "inner", (1,))
+    assert not is_defined_again(defaults, plain, [(plain, inner.__code__)])
+    assert not is_defined_again(plain, plain, []), "nobody watches its code"

@@ -1,6 +1,6 @@
 """State that a callable can read besides its arguments: found by a walk, and compared by `guards.GuardSet`."""
 
-from .contents import is_equal, read
+from .contents import attribute_names, is_defined_again, is_equal, read
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, hooks_of, is_node_hooked, new_hooks
 from .walk import ABSENT, Reach, TooLarge
 
@@ -10,7 +10,9 @@ __all__ = [
     "HOOKS_OF_ALL_MODULES",
     "Reach",
     "TooLarge",
+    "attribute_names",
     "hooks_of",
+    "is_defined_again",
     "is_equal",
     "is_node_hooked",
     "new_hooks",

@@ -7,11 +7,13 @@ import collections
 import contextvars
 import ctypes
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any
 
 import torch
+
+from ..trampoline import written_code
 
 __all__ = [
     "CONTAINERS",
@@ -24,6 +26,7 @@ __all__ = [
     "emptiness",
     "getter",
     "has_position",
+    "is_defined_again",
     "is_equal",
     "read",
     "slots_of",
@@ -95,6 +98,22 @@ def getter(names: list[str]) -> Any:
     if len(names) > 1:
         return itemgetter(*names)
     return lambda attributes: tuple([attributes[name] for name in names])
+
+
+def is_defined_again(one: Any, other: Any, codes: Iterable[tuple[types.FunctionType, types.CodeType]]) -> bool:
+    """Whether two functions do the same: as when the cell that defines `other` ran again.
+
+    Both are plain ones, without closure, defaults and attributes. A `def` makes another object of the same code.
+    """
+    if not isinstance(one, types.FunctionType) or not isinstance(other, types.FunctionType):
+        return False
+    plain = all(
+        f.__closure__ is None and f.__defaults__ is None and f.__kwdefaults__ is None and not attribute_names(f)
+        for f in (one, other)
+    )
+    if not plain or one.__globals__ is not other.__globals__ or one.__module__ != other.__module__:
+        return False
+    return any(function is other and written_code(one) == code for function, code in codes)
 
 
 def is_equal(one: Any, other: Any) -> bool:
