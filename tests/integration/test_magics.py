@@ -688,12 +688,24 @@ def test_cell_help(
 # --- completion
 
 
+FIRST = ["--profile", "--rewrite"]
+REST = ["--tolerance", "--memory-budget", "--no-widget", "--output", "--json"]
+
+
 @pytest.mark.parametrize(
     ("line", "starts_cell", "expected"),
     [
         ("%%grape --pro", True, ["--profile"]),
-        ("%%grape ", True, ["--profile", "--rewrite", "--tolerance", "--memory-budget", "--no-widget", "-o", "--output", "--json"]),
-        ("%%grape --profile --", True, ["--rewrite", "--tolerance", "--memory-budget", "--no-widget", "--output", "--json"]),
+        (
+            "%%grape ",
+            True,
+            ["--profile", "--rewrite", "--tolerance", "--memory-budget", "--no-widget", "-o", "--output", "--json"],
+        ),
+        (
+            "%%grape --profile --",
+            True,
+            ["--rewrite", "--tolerance", "--memory-budget", "--no-widget", "--output", "--json"],
+        ),
         ("%%grape --json ", True, []),
         ("%%grape --pro", False, []),
         ("%%grape", True, []),
