@@ -66,6 +66,8 @@ def _is_masked(why: str) -> bool:
 
 
 def _text(path: Path, sources: Sequence[tuple[str, str]], findings: Sequence[Finding]) -> str:
+    if not sources and path.suffix == ".ipynb":
+        return f"{path.name}: no cell of Python"
     if not findings:
         if not any(re.search(r"\b(torch|transformers|diffusers)\b", source) for _, source in sources):
             return f"{path.name}: no PyTorch code"

@@ -18,6 +18,7 @@ from ..errors import RewriteError, UsageError
 from ..model import CODES, Finding, Position
 from ..render.files import write_text
 from ..rewrite import Refused, digest, fix, fix_all, names_in_functions, split_magic
+from .files import read_json
 from .notebook import read_notebook
 
 __all__ = ["apply"]
@@ -94,12 +95,7 @@ def _reports(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _read_reports(path: Path) -> list[dict[str, Any]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read '{path}': {error.strerror or error}; check the path") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"'{path}' is not a report: {error}") from None
+    content = read_json(str(path))
     reports = content.get("cells", [content]) if isinstance(content, dict) else []
     if not reports or not all(isinstance(report, dict) and "findings" in report for report in reports):
         raise UsageError(f"'{path}' is not a report; write one with grape run NOTEBOOK --json {path.name}")

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from ..errors import UsageError
+from .files import read_json
 
 __all__ = ["compare"]
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Print the comparison. Raises `UsageError` for a file that holds no report."""
-    from ..render.comparison import comparison_text
+    from ..render.comparison import comparison_text, reports_of
 
-    print(comparison_text(_read(arguments.first), _read(arguments.second)))
+    files = (arguments.first, arguments.second)
+    first, second = (reports_of(read_json(file), file) for file in files)
+    for reports, file in zip((first, second), files, strict=True):
+        try:
+            comparison_text(reports, reports)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+            raise UsageError(f"'{file}' is a damaged report: {why}") from None
+    print(comparison_text(first, second))
     return 0
-
-
-def _read(file: str) -> tuple[Mapping[str, Any], ...]:
-    from ..render.comparison import reports_of
-
-    try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read '{file}': {error.strerror or error}; check the path") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"'{file}' is no JSON: {' '.join(str(error).split())[:120]}") from None
-    return reports_of(content, file)

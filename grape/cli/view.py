@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ..errors import UsageError
 from ..render.files import write_text
 from ..render.page import read_view, view_page
 from ..widgets import script, style
+from .files import parse_json, read_text
 
 __all__ = ["view"]
 
@@ -16,12 +18,8 @@ __all__ = ["view"]
 def view(arguments: argparse.Namespace) -> int:
     """Read FILE.json and write the page, beside it unless told where. Raises `UsageError`."""
     source = Path(arguments.file).expanduser()
-    try:
-        text = source.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"'{source.name}' is not JSON") from None
-    except OSError as error:
-        raise UsageError(f"cannot read '{arguments.file}': {error.strerror}") from None
+    text = read_text(arguments.file)
+    _check_kind(parse_json(text, arguments.file), arguments.file)
     page = view_page(read_view(text, source.name), script=script(), style=style())
     target = Path(arguments.out).expanduser() if arguments.out else source.with_suffix(".html")
     if target.exists() and target.samefile(source):
@@ -29,3 +27,14 @@ def view(arguments: argparse.Namespace) -> int:
     write_text(target, page, "the page")
     print(target)
     return 0
+
+
+def _check_kind(content: Any, file: str) -> None:
+    """A report is what people have at hand; it has figures, and no events to draw."""
+    reports = content.get("cells", [content]) if isinstance(content, dict) else []
+    kinds = [set(one) for one in reports if isinstance(one, dict)] if isinstance(reports, list) else []
+    if any({"verdict", "findings"} <= kind for kind in kinds):
+        raise UsageError(
+            f"'{file}' is a report, which holds no timelines to draw; %grape view FILE.json writes a view in a "
+            "notebook, and grape compare reads reports"
+        )

@@ -32,7 +32,7 @@ def reports_of(content: Any, name: str) -> tuple[Json, ...]:
         if not isinstance(cell, Mapping) or not {"version", "verdict", "regions", "findings", "cell"} <= set(cell):
             raise UsageError(f"'{name}' holds no report of Grape; write one with --json")
         if cell["version"] != 1:
-            raise UsageError(f"'{name}' has version {cell['version']} of the report; this Grape reads version 1")
+            raise UsageError(f"'{name}' has version {cell['version']!r} of the report; this Grape reads version 1")
     return tuple(cells)
 
 

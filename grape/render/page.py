@@ -53,7 +53,7 @@ def read_view(text: str, name: str) -> View:
     """The view that `view_json` wrote. `name` is the file's, for the message of the `UsageError` where it is none."""
     try:
         content: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"'{name}' is not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise UsageError(f"'{name}' holds no view; %grape view FILE.json writes one in a notebook")

@@ -229,5 +229,5 @@ def test_compare_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert run("compare", two, two) == 0
     assert "= cell 2, step: no significant change" in capsys.readouterr().out
     assert run("compare", one, broken) == 2
-    assert "is no JSON" in capsys.readouterr().err
+    assert "is not JSON: it ends in the middle" in capsys.readouterr().err
     assert run("compare", one, tmp_path / "missing.json") == 2

@@ -198,7 +198,7 @@ def test_nothing_is_overwritten(notebook: Path, report: Report, capsys: pytest.C
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", "is not a report: "),
+        ("{", "is not JSON: it ends in the middle"),
         ("[]", "is not a report; write one with grape run NOTEBOOK --json report.json"),
         (
             '{"findings": [{"fix": {"diff": "--- In[2]\\tsha256:00\\n", "verified": true}}]}',

@@ -689,6 +689,10 @@ def test_cell_help(
 # --- completion
 
 
+FIRST = ["--profile", "--rewrite"]
+REST = ["--tolerance", "--memory-budget", "--no-widget", "--output", "--json"]
+
+
 @pytest.mark.parametrize(
     ("line", "starts_cell", "expected"),
     [

@@ -139,8 +139,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["missing.json"], "grape: cannot read 'missing.json': No such file or directory\n"),
-        (["bytes.json"], "grape: 'bytes.json' is not JSON\n"),
+        (["missing.json"], "grape: cannot read 'missing.json': No such file or directory; check the path\n"),
+        (["bytes.json"], "grape: 'bytes.json' is not JSON: it is not UTF-8 text\n"),
         (
             ["good.json", "--out", "good.json"],
             "grape: 'good.json' would be overwritten; name another file with --out\n",
