@@ -173,7 +173,7 @@ class Entry:
         arrived: Sequence[torch.Tensor] = ()
         if self.prologue.steps:
             outcome = self.prologue.run(leaves, self.externals)
-            if not _same(outcome.values, self.prologue.expected):
+            if outcome is None or not _same(outcome.values, self.prologue.expected):
                 return MISMATCH
             arrived = outcome.tensors
         self.gradients.bring_home(self.backend)

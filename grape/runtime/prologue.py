@@ -7,6 +7,7 @@ captured, when that value depends on the region's inputs alone and through a few
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,9 +81,15 @@ class Prologue:
     bases: tuple[tuple[int, int], ...]
     """(storage, index of the argument leaf that lies first in it), for the argument storages that the steps read."""
 
-    def run(self, leaves: Sequence[torch.Tensor], externals: Mapping[int, torch.Tensor]) -> Outcome:
-        """Run the steps on these inputs; `leaves` in order of the layout, `externals` by storage number."""
-        return _Run(self, leaves, externals).go()
+    def run(self, leaves: Sequence[torch.Tensor], externals: Mapping[int, torch.Tensor]) -> Outcome | None:
+        """Run the steps on these inputs; `leaves` in order of the layout, `externals` by storage number.
+
+        None where an input cannot be had in the dtype in which the call read it.
+        """
+        try:
+            return _Run(self, leaves, externals).go()
+        except _OtherDtype:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,10 @@ class Outcome:
 
     values: tuple[Any, ...]
     tensors: tuple[torch.Tensor, ...]
+
+
+class _OtherDtype(Exception):
+    """What was found for a storage has another dtype than the view that is wanted."""
 
 
 class _Run:
@@ -123,6 +134,8 @@ class _Run:
     def resolve(self, value: Any) -> Any:
         if isinstance(value, TensorView):
             tensor, base = self.bases[value.storage]
+            if _name_of(tensor.dtype) != value.dtype:
+                raise _OtherDtype
             wanted = (base + value.offset, value.shape, value.stride)
             if (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()) == wanted:
                 return tensor
@@ -148,6 +161,7 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
     trace = call.trace
     given = set(trace.argument_storages) | set(trace.external_storages)
     constants = {op.outputs[0].storage for op in trace.ops if op.name == "aten.lift_fresh.default"}
+    dtypes = _dtypes(trace, leaves)
     needed: set[int] = set()
     reads: list[int] = []
     inputs: list[int] = []
@@ -166,7 +180,7 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
             return _refuse_read(trace, op, call.born)
         if not is_read and not _depends_on(trace, part, given):
             continue  # a host constant: its contents are frozen into the graph (GR401)
-        if not all(_same_dtype(trace, i) for i in part):
+        if any(view.dtype != dtypes[view.storage] for i in part for view in trace.ops[i].tensors()):
             return _refuse_read(trace, op, call.born)
         if any(number in call.constants for i in part for number in trace.ops[i].written):
             return _refuse_read(trace, op, call.born)
@@ -229,10 +243,18 @@ def _depends_on(trace: Trace, part: Sequence[int], given: Collection[int]) -> bo
     return any(view.storage in given for i in part for view in trace.ops[i].tensors())
 
 
-def _same_dtype(trace: Trace, ordinal: int) -> bool:
-    """Views that reinterpret the dtype cannot be rebuilt with `as_strided`; they are rare enough to refuse."""
-    op = trace.ops[ordinal]
-    return op.kind != "view" or all(view.dtype == out.dtype for view in op.tensors() for out in op.outputs)
+def _dtypes(trace: Trace, leaves: Sequence[torch.Tensor]) -> dict[int, str]:
+    """The dtype in which each storage is had, from which a view in another one cannot be made with `as_strided`."""
+    found = {number: _name_of(leaves[index].dtype) for number, index in _first_leaves(leaves).items()}
+    for op in trace.ops:
+        for view in (*op.tensors(), *op.outputs):
+            found.setdefault(view.storage, view.dtype)
+    return found
+
+
+@functools.cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _refuse_read(trace: Trace, op: OpRecord, born: Collection[int]) -> Refused:

@@ -14,6 +14,7 @@ from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.predication.early_stop import AHEAD, Stopped, run_ahead, set_stepper, step_of
 from grape.runtime.predication.lowering import in_loop
+from grape.runtime.predication.merge import NOTHING, UNBOUND
 from grape.sessions import Cell, Session, close_engine
 
 SOURCE = """
@@ -184,6 +185,35 @@ def test_the_number_of_wasted_iterations_is_bounded_and_exact(length: int, lag: 
     assert stepper.wasted == stepper.replays - min(length, 10)
     assert stepper.wasted <= min(lag, AHEAD) and stepper.most_pending <= AHEAD + 1
     assert not in_loop()
+
+
+def _with_default(count: Any, stopped: Any, by: int = 1) -> tuple[Any, Any]:
+    return count + by, stopped
+
+
+def _with_keyword(count: Any, stopped: Any, *, by: int = 1) -> tuple[Any, Any]:
+    return count + by, stopped
+
+
+@pytest.mark.parametrize(
+    ("body", "first"),
+    [
+        (lambda count, stopped: (count, stopped), UNBOUND),
+        (lambda count, stopped: (count, stopped), NOTHING),
+        (_with_default, torch.zeros(())),
+        (_with_keyword, torch.zeros(())),
+        (Recorded(1, 0), torch.zeros(())),
+    ],
+    ids=["a name that is not bound", "a value that nobody looks at", "a default", "a keyword", "no function"],
+)
+def test_a_loop_whose_iteration_cannot_be_made_from_its_code_runs_as_written(body: Any, first: Any) -> None:
+    stepper = Recorded(3, 0)
+    set_stepper(stepper)
+    try:
+        assert run_ahead(10, body, (first, False), 1) is None
+    finally:
+        set_stepper(None)
+    assert stepper.replays == 0
 
 
 def test_an_iteration_after_the_end_does_nothing_in_ordinary_python() -> None:

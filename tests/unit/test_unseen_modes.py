@@ -83,3 +83,12 @@ def test_what_others_override_is_seen_and_nothing_stays() -> None:
             assert not overrides.has_torch_function((marked,))
         assert overrides.has_torch_function((marked,))
     assert overrides.has_torch_function is ask
+
+
+def test_a_mode_of_the_person_that_lies_on_top_is_not_popped() -> None:
+    watching = UnseenMode()
+    watching.join()
+    with Plain() as on_top:
+        assert not watching.leave()
+        assert overrides._get_current_function_mode_stack() == [watching, on_top]
+    assert watching.leave() and not overrides._get_current_function_mode_stack()
