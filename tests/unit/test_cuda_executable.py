@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from grape.runtime.backends import cuda_updatable
 from grape.runtime.backends.cuda_executable import CudaExecutable, Executables
 from grape.runtime.backends.cuda_nodes import Inspected
 from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
@@ -310,3 +311,20 @@ def test_closing_releases_what_nobody_released(stand_in: StandIn) -> None:
     assert not stand_in.held and executables.live_bytes == 0
     with pytest.raises(RuntimeError, match="released"):
         executable.replay()
+
+
+def test_a_graph_that_the_bindings_do_not_understand_keeps_an_executable_of_its_own(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer driver has kinds of nodes that are not among the bindings' enumerations: they raise ValueError."""
+
+    def unknown(driver: Any, graph: Any) -> None:
+        raise ValueError("21 is not a valid CUgraphNodeType")
+
+    monkeypatch.setattr(cuda_updatable, "inspect", unknown)
+    raw: Any = RawGraph(stand_in, inspected(b""))
+    graph = UpdatableCudaGraph(Executables(stand_in.driver, DEVICE), raw, nodes=9, draws=False, pool=None)
+    assert graph.topology is None
+    graph.replay()
+    assert stand_in.log[-1].startswith("launch")
+    graph.release()

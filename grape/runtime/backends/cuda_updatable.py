@@ -57,7 +57,7 @@ class UpdatableCudaGraph:
             self._looked = True
             if not self._draws:
                 driver = self._executables.driver
-                with suppress(DriverError):  # what cannot be read cannot be written
+                with suppress(DriverError, ValueError):  # what cannot be read, or no binding knows, cannot be written
                     self._inspected = inspect(driver, driver.types.CUgraph(self.raw()))
         return self._inspected
 
