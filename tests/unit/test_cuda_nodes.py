@@ -159,3 +159,11 @@ def test_an_error_of_the_driver_is_one() -> None:
     bindings.cuFuncGetParamInfo = lambda function, index: (700, None, None)
     with pytest.raises(DriverError, match="cuFuncGetParamInfo failed with error 700"):
         cuda_nodes.inspect(Driver(bindings), 0)
+
+
+def test_bindings_that_are_too_old_are_an_error_of_the_driver() -> None:
+    """Then the nodes of a graph cannot be read, and it keeps an executable of its own."""
+    driver = Driver(SimpleNamespace(cuGraphGetEdges=lambda graph: (0, [], [], 0)))
+    assert driver.call("cuGraphGetEdges", 1) == ([], [], 0)
+    with pytest.raises(DriverError, match="cuKernelGetParamInfo failed with error 801"):
+        driver.function("cuKernelGetParamInfo")

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["INVALID_VALUE", "OUT_OF_MEMORY", "Driver", "DriverError", "load"]
+__all__ = ["INVALID_VALUE", "NOT_SUPPORTED", "OUT_OF_MEMORY", "Driver", "DriverError", "load"]
 
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
+NOT_SUPPORTED = 801
 
 _WITH_EDGES = {
     "cuGraphAddNode": "cuGraphAddNode_v2",
@@ -42,10 +43,15 @@ class Driver:
         self.types = bindings
 
     def function(self, name: str) -> Any:
-        """The binding itself, for loops in which an exception would cost too much."""
-        newer = _WITH_EDGES.get(name)
-        found = getattr(self.types, newer, None) if newer is not None else None
-        return found if found is not None else getattr(self.types, name)
+        """The binding itself, for loops in which an exception would cost too much.
+
+        Raises `DriverError` where the bindings are too old to know it.
+        """
+        for known in (_WITH_EDGES.get(name, name), name):
+            found = getattr(self.types, known, None)
+            if found is not None:
+                return found
+        raise DriverError(name, NOT_SUPPORTED)
 
     def call(self, name: str, *args: Any) -> Any:
         """What the function gives: nothing, one value, or a tuple. Raises `DriverError`."""
