@@ -25,11 +25,7 @@ from grape.runtime.compression.classes import Classes
 from grape.runtime.compression.codec import Record
 from grape.runtime.compression.residency import Resident, Usage, evictions
 
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture
