@@ -228,3 +228,26 @@ def no_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(observer, "PROFILE_AFTER_S", float("inf"))
         patch.setattr(offers, "_SECONDS", float("inf"))
         yield
+
+
+@pytest.fixture
+def without_gradients() -> Iterator[None]:
+    import torch
+
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def without_eager_calls_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a graph replays it replays every call that it can."""
+    monkeypatch.setattr("grape.runtime.region.INTERLEAVE", 1 << 30)
+
+
+@pytest.fixture
+def closed_engine() -> Iterator[None]:
+    """The process's engine holds nothing any more when the test is over."""
+    yield
+    from grape.sessions import close_engine
+
+    close_engine()

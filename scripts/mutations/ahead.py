@@ -65,7 +65,7 @@ ROWS = (
         READS,
         (
             "prologue: draws random numbers, or writes",
-            'if op.kind in ("random", "dynamic") or any(number not in born for number in op.written):',
+            'if op.kind == "dynamic" or op.draws or any(number not in born for number in op.written):',
             "if False:",
         ),
         ("prologue: computes without bound", "MAX_SLICE = 12\n", "MAX_SLICE = 10**6\n"),

@@ -39,11 +39,6 @@ ROWS = (
             "",
         ),
         (
-            "trial: its nodes not known to be touched",
-            "        loaded.touched = before | record.changed\n",
-            "        loaded.touched = before\n",
-        ),
-        (
             "trial: the shape before may still be launched",
             "        residents.load(loaded, None)\n        loaded.touched = before",
             "        loaded.touched = before",

@@ -141,6 +141,10 @@ ROWS = (
             "if culprits and len(culprits) < len(part.segment.statements) and self._splits < MAX_SPLITS:",
             "if False:",
         ),
+    ),
+    *rows_of(
+        f"{VALUES}.run",
+        ("tests/unit/test_hostile_training.py", "-k", "another_namespace"),
         (
             "runs: bound to the names of another cell",
             "        if self.parts and namespace is not self.namespace:",
@@ -162,6 +166,7 @@ ROWS = (
         ),
         (
             "parts: captured runs touch the cell's names",
+            "            or fresh is None\n"
             "            or any(fresh[name] is not value for name, value in arguments.items())\n",
             "",
         ),

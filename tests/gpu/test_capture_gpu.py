@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from grape.runtime import GraphedFunction, policy
 from grape.runtime.backends.cuda import CudaBackend
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.policy import decide
-from grape.sessions import Cell, Session, close_engine
+from grape.sessions import Cell, Session
 
 
 @pytest.fixture
@@ -26,12 +26,6 @@ def device() -> torch.device:
 @pytest.fixture(autouse=True)
 def capture_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "decide", lambda estimate: replace(decide(estimate), action="capture"))
-
-
-@pytest.fixture
-def closed_engine() -> Iterator[None]:
-    yield
-    close_engine()
 
 
 def test_constants_from_the_host_and_the_random_stream(device: torch.device) -> None:

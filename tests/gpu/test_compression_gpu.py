@@ -25,10 +25,7 @@ from grape.runtime.policy import decide
 WIDTH = 64
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture

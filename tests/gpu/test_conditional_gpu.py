@@ -27,10 +27,7 @@ ALWAYS_NODES = replace(H200, if_taken_ns=1.0, if_skipped_ns=1.0)
 """Costs by which a conditional node is never the dearer way."""
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
 from grape.runtime import loop_steps
 from grape.runtime.backends.cuda_poll import EventPoll
 from grape.runtime.graphed import make_backend
-from grape.sessions import Cell, Session, close_engine
+from grape.sessions import Cell, Session
 from tests.property.control_flow_programs import Program, replays
 
 pytestmark = pytest.mark.gpu
@@ -35,12 +34,6 @@ def test_captured_programs_are_identical_or_refused(pytestconfig: pytest.Config)
     print([(name, number) for name, number in outcomes.most_common(12) if name.startswith("refused")])
     assert refused < MOST_REFUSED * programs, outcomes.most_common(8)
     backend.close()
-
-
-@pytest.fixture
-def closed_engine() -> Iterator[None]:
-    yield
-    close_engine()
 
 
 LOOP = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,7 @@ import grape
 from grape.runtime import GraphedFunction, policy
 from grape.runtime.backends.cuda import CudaBackend
 from grape.runtime.policy import decide
-from grape.sessions import close_engine, engine
+from grape.sessions import engine
 from tests.unit.sabotage import warm
 
 CYCLES = 200
@@ -28,21 +28,12 @@ SLACK = 32 * MB
 """What the driver may hold back: destroyed executables are not given back at once."""
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture(autouse=True)
 def capture_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "decide", lambda estimate: replace(decide(estimate), action="capture"))
-
-
-@pytest.fixture
-def closed_engine() -> Iterator[None]:
-    yield
-    close_engine()
 
 
 @pytest.fixture

@@ -25,10 +25,7 @@ SLACK = 32 * 2**20
 """Bytes that the driver may keep for itself: executables are not given back at once."""
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,21 @@ import torch
 
 from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
 from grape.runtime.backends.protocol import Backend, CaptureFailed
+from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.predication import NodeLowering, SelectLowering, survey
 from grape.tracing import PositionFinder
 
-__all__ = ["INPUTS", "Cell", "Program", "bits", "call", "replays"]
+__all__ = ["INPUTS", "Cell", "Program", "SelectsOnly", "bits", "call", "replays"]
 
 CPU = torch.device("cpu")
+
+
+class SelectsOnly(TapeBackend):
+    """A backend without conditional bodies, as CUDA's is unless they are switched on."""
+
+    @property
+    def conditional_bodies(self) -> bool:
+        return False
 
 
 @dataclass

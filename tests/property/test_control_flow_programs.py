@@ -18,7 +18,7 @@ from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.predication import SelectLowering
-from tests.property.control_flow_programs import INPUTS, Cell, Program, bits, call, replays
+from tests.property.control_flow_programs import INPUTS, Cell, Program, SelectsOnly, bits, call, replays
 
 PROGRAMS = 1000
 CELLS = 40
@@ -71,15 +71,7 @@ def _count(config: pytest.Config, usual: int) -> int:
     return int(config.getoption("--grape-random")) or usual
 
 
-class NoBodies(TapeBackend):
-    """A backend that has selects only."""
-
-    @property
-    def conditional_bodies(self) -> bool:
-        return False
-
-
-@pytest.mark.parametrize("kind", [TapeBackend, NoBodies])
+@pytest.mark.parametrize("kind", [TapeBackend, SelectsOnly])
 def test_captured_programs_are_identical_or_refused(kind: type[TapeBackend], pytestconfig: pytest.Config) -> None:
     outcomes: Counter[str] = Counter()
     backend = kind(poison=True)

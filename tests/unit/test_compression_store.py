@@ -10,15 +10,22 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
 from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.compression import Admitted, Base, ExecutableStore, Launched, Limits, NotAdmitted, Unavailable
+from grape.runtime.backends.tape_executable import TapeExecutable, UpdatableTapeGraph
+from grape.runtime.compression import (
+    Admitted,
+    Base,
+    ExecutableStore,
+    Launched,
+    Limits,
+    NotAdmitted,
+    Unavailable,
+    admission,
+)
 from grape.runtime.compression.classes import Classes
+from grape.runtime.compression.codec import Record
 from grape.runtime.compression.residency import Resident, Usage, evictions
 
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture
@@ -249,3 +256,96 @@ def test_a_wrong_replay_is_not_admitted_and_an_exception_leaves_nothing(backend:
     assert torch.equal(made[4][1], _chain(made[4][0]))
     store.release()
     assert backend.memory().executable_bytes == 0
+
+
+def test_r16_no_shape_is_loaded_while_an_executable_is_changed(
+    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ExecutableStore(limits=Limits(executables=1, nbytes=None))
+    loaded: list[list[int]] = []
+
+    def note() -> None:
+        loaded.append([n for n in (4, 5) if store.executable_bytes(n)])
+
+    def noted(change: Callable[..., bool]) -> Callable[..., bool]:
+        def noting(*args: Any) -> bool:
+            note()
+            return change(*args)
+
+        return noting
+
+    made = _shapes(backend, store, 4)
+    for name in ("update_from", "update_nodes"):
+        monkeypatch.setattr(TapeExecutable, name, noted(getattr(TapeExecutable, name)))
+    place = torch.ones(5)
+    graph, _ = backend.capture(lambda: _chain(place))
+    assert isinstance(store.admit(5, graph, lambda launch: (note(), launch()) is not None), Admitted)
+    assert isinstance(store.replay(4), Launched)
+    assert len(loaded) >= 4 and not any(loaded)
+    assert store.executable_bytes(4) and not store.executable_bytes(5)
+    assert torch.equal(made[4][1], _chain(made[4][0]))
+
+
+def test_a_refused_trial_leaves_the_shape_that_was_loaded(
+    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ExecutableStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())
+    made = _shapes(backend, store, 4)
+    monkeypatch.setattr(TapeExecutable, "update_from", lambda *args: False)
+    place = torch.ones(5)
+    graph, _ = backend.capture(lambda: _chain(place))
+    assert store.admit(5, graph, lambda launch: launch() is None) == Admitted(shared=False)
+    assert store.executable_bytes(4) and store.replay(4) == Launched(switch_ns=0)
+    assert torch.equal(made[4][1], _chain(made[4][0]))
+
+
+def test_an_interrupt_behind_the_first_replay_of_a_class_leaves_nothing(backend: TapeBackend) -> None:
+    store, place = ExecutableStore(), torch.linspace(-1, 1, 4)
+    graph, out = backend.capture(lambda: _chain(place))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Base, "encode", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.admit(4, graph, lambda launch: launch() is None)
+    assert store.account().executables == 0 == backend.memory().executable_bytes
+    assert store.admit(4, graph, lambda launch: launch() is None) == Admitted(shared=False)
+    assert isinstance(store.replay(4), Launched) and torch.equal(out, _chain(place))
+
+
+def _interrupted(*args: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_record_that_does_not_give_back_the_nodes_is_not_used(
+    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Damaged(Record):
+        def nodes(self) -> tuple[bytes, ...]:
+            return (*super().nodes()[:-1], b"")
+
+    store = ExecutableStore()
+    _shapes(backend, store, 4)
+    place = torch.ones(5)
+    graph, _ = backend.capture(lambda: _chain(place))
+    assert store.admit(5, graph, lambda launch: launch() is None) == Admitted(shared=True)
+    monkeypatch.setattr(admission, "Record", Damaged)
+    graph, _ = backend.capture(lambda: _chain(place))
+    assert store.admit(5, graph, lambda launch: launch() is None) == Admitted(shared=False)
+
+
+def test_a_second_executable_for_which_there_is_no_memory_costs_no_other(
+    backend: TapeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ExecutableStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())
+    made = _shapes(backend, store, 4, 5)
+    tried: list[int] = []
+
+    def full(graph: Any) -> Any:
+        tried.append(1)
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(UpdatableTapeGraph, "instantiate", full)
+    for _ in range(20):
+        assert isinstance(store.replay(4), Launched) and isinstance(store.replay(5), Launched)
+    account = store.account()
+    assert tried and (account.executables, account.evictions) == (1, 0)
+    assert torch.equal(made[5][1], _chain(made[5][0]))

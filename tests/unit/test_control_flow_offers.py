@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from grape.magics.rewrites import AppliedRewrites, diff_text
 from grape.options import Options
 from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
-from grape.sessions import Cell, Session, close_engine
+from grape.sessions import Cell, Session
 
 DEFINE = """\
 def solve(x):
@@ -26,10 +25,7 @@ def solve(x):
 USE = "found = [solve(x) for x in starts]\n"
 
 
-@pytest.fixture(autouse=True)
-def closed_engine() -> Iterator[None]:
-    yield
-    close_engine()
+pytestmark = pytest.mark.usefixtures("closed_engine")
 
 
 class Notebook:

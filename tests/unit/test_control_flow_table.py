@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -16,6 +16,7 @@ from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.graphed import GraphedFunction
 from grape.runtime.predication import SelectLowering, flow
+from tests.property.control_flow_programs import SelectsOnly
 from tests.unit.control_flow_cases import AFTER, ASSERTIONS, CONSTRUCTS, INPUTS, arguments, bits, left_in, source_of
 
 CALLS = 20
@@ -29,10 +30,7 @@ def around(x, y, cell, n):
 """
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def rewritten(body: str) -> str:
@@ -108,15 +106,7 @@ def test_rewritten_and_selected(body: str) -> None:
     assert taken or "while" in body
 
 
-class NoBodies(TapeBackend):
-    """A backend that has selects only."""
-
-    @property
-    def conditional_bodies(self) -> bool:
-        return False
-
-
-@pytest.mark.parametrize("kind", [TapeBackend, NoBodies])
+@pytest.mark.parametrize("kind", [TapeBackend, SelectsOnly])
 @pytest.mark.parametrize("body", ALL.values(), ids=ALL.keys())
 def test_rewritten_and_captured(body: str, kind: type[TapeBackend]) -> None:
     plain = function(source_of(body), "around")
@@ -127,7 +117,7 @@ def test_rewritten_and_captured(body: str, kind: type[TapeBackend]) -> None:
     evidence = region.evidence()
     assert evidence is not None
     refused = evidence.refused
-    if kind is NoBodies and "while" in body and refused is not None:
+    if kind is SelectsOnly and "while" in body and refused is not None:
         assert "only data ends" in refused.why
     else:
         assert refused is None, refused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.predication.early_stop import AHEAD, Stopped, run_ahead, set_stepper, step_of
 from grape.runtime.predication.lowering import in_loop
 from grape.runtime.predication.merge import NOTHING, UNBOUND
-from grape.sessions import Cell, Session, close_engine
+from grape.sessions import Cell, Session
 
 SOURCE = """
 import torch
@@ -52,10 +51,7 @@ WHILE = SOURCE.replace(
 )
 
 
-@pytest.fixture(autouse=True)
-def closed_engine() -> Iterator[None]:
-    yield
-    close_engine()
+pytestmark = pytest.mark.usefixtures("closed_engine")
 
 
 def namespace(path: Path, source: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pickle
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from grape.hoisting.loop import Loop
 from grape.hoisting.run import Run
 from grape.options import Options
 from grape.render import Report
+from grape.rewrite.hoisting import RunSource
 from grape.runtime import Region
 from grape.sessions import Cell, Session, close_engine, engine
 
@@ -249,6 +251,84 @@ plain = walk(x, 2)
     assert shell.space["y"].equal(expected)
     assert len(others) == 3
     assert all(one.equal(expected) for one in others)
+
+
+def test_a_call_inside_a_run_of_the_same_run_leaves_its_values_alone(shell: Shell) -> None:
+    """The inner call has another layer; the statement behind it needs the outer one's."""
+    source = """\
+layers = [torch.nn.Linear(4, 4).requires_grad_(False) for _ in range(3)]
+def descend(layers, x):
+    layer = layers[0]
+    for _ in range(12):
+        x = x * 0.5 + (descend(layers[1:], x) if len(layers) > 1 else torch.tanh(x)) * 0.1
+        x = torch.tanh(layer(x)) * 0.5
+    return x
+y = descend(layers, x)
+"""
+    torch.manual_seed(3)
+    shell.run(source, grape=False)
+    expected = shell.space["y"]
+    torch.manual_seed(3)
+    shell.run(source)
+    assert shell.space["y"].equal(expected)
+
+
+def test_a_split_run_of_a_function_hands_names_from_part_to_part(shell: Shell) -> None:
+    """`a` and `b` are of no use to the rest of the function."""
+    source = """\
+def walk(x):
+    for i in range(40):
+        a = torch.tanh(x @ w) * 0.5
+        b = a.sum(1).tolist()
+        x = torch.relu(a @ w) + a * 2 - b[0] * 0
+    return x
+y = walk(x)
+"""
+    shell.run(source, grape=False)
+    expected = shell.space["y"]
+    shell.run(source)
+    assert shell.space["y"].equal(expected)
+    assert any(replays for *_, replays in told()), told()
+
+
+class _Ending:
+    """An iterator whose end runs the loop that it was for once more."""
+
+    def __init__(self, again: Callable[[], None]) -> None:
+        self._items, self._again = iter([1, 2]), again
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        return next(self._items)
+
+    def __del__(self) -> None:
+        self._again()
+
+
+def test_a_finalizer_between_the_head_of_a_loop_and_its_rest() -> None:
+    loop = Loop(lambda loop: loop.live)
+    loop.runs.append(Run(SimpleNamespace(), RunSource(statements=(), changing=frozenset(), loop=0, loop_line=1)))  # type: ignore[arg-type]
+    inner: list[list[int]] = []
+
+    def walk(items: Any) -> list[int]:
+        taken = []
+        head = loop.head(items)
+        del items
+        for item in head:
+            taken.append(item)
+        del head
+        for item in loop.rest():
+            taken.append(item)
+        return taken
+
+    def again() -> None:
+        loop.live = False
+        inner.append(walk([7, 8]))
+
+    outer = walk(_Ending(again))
+    assert (outer, inner) == ([1, 2], [[7, 8]])
 
 
 def test_an_iterator_that_is_not_iterable(shell: Shell) -> None:

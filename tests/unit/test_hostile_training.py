@@ -16,16 +16,11 @@ from torch.nn import functional as F
 from grape.sessions import close_engine
 from tests.property.cell_loops import run_cell
 from tests.property.programs import Twins, World, eager_to_graph, same
+from tests.unit.test_training import accumulating, whole_step
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("without_eager_calls_in_between")]
 
 X, Y = torch.linspace(-1, 1, 12).view(3, 4), torch.linspace(0, 1, 12).view(3, 4)
-
-
-@pytest.fixture(autouse=True)
-def without_eager_calls_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a graph replays it replays every call that it can."""
-    monkeypatch.setattr("grape.runtime.region.INTERLEAVE", 1 << 30)
 
 
 def batch(w: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -43,30 +38,6 @@ def twins_of(step: Step) -> Twins:
         return world
 
     return Twins(build)
-
-
-def accumulating(w: World) -> Callable[..., Any]:
-    net = w.net
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = F.mse_loss(net(x), y)
-        loss.backward()
-        return loss.detach()
-
-    return step
-
-
-def whole(w: World) -> Callable[..., Any]:
-    net, optimizer = w.net, w.optimizer
-
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = F.mse_loss(net(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
 
 
 def stepping(w: World) -> Callable[..., Any]:
@@ -142,7 +113,7 @@ def test_a_gradient_that_the_person_replaced(name: str) -> None:
 
 
 def test_a_weak_reference_to_a_gradient_ends_with_it() -> None:
-    twins = twins_of(whole)
+    twins = twins_of(whole_step)
     twins.warm(batch, limit=12)
     known = [weakref.ref(w.net[0].weight.grad) for w in (twins.eager, twins.world)]
     before = twins.replays
@@ -201,7 +172,7 @@ def test_a_result_that_retains_its_gradient() -> None:
         assert torch.equal(one.grad, other.grad) and one.retains_grad == other.retains_grad
 
 
-@pytest.mark.parametrize("step", [accumulating, whole, stepping])
+@pytest.mark.parametrize("step", [accumulating, whole_step, stepping])
 def test_parameters_may_be_swapped(step: Step) -> None:
     """`swap_tensors`, which conversions of modules use, refuses a tensor that anything refers to weakly."""
     twins = twins_of(step)
@@ -211,7 +182,7 @@ def test_parameters_may_be_swapped(step: Step) -> None:
 
 
 def test_hooks_on_saved_tensors_are_seen() -> None:
-    twins = twins_of(whole)
+    twins = twins_of(whole_step)
     twins.warm(batch, limit=12)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor * 2, lambda tensor: tensor):
         twins.calls_of(batch, 3)
@@ -219,7 +190,7 @@ def test_hooks_on_saved_tensors_are_seen() -> None:
 
 
 def test_a_search_for_anomalies_searches() -> None:
-    twins = twins_of(whole)
+    twins = twins_of(whole_step)
     twins.warm(batch, limit=12)
     before = twins.replays
     with torch.autograd.set_detect_anomaly(True):
@@ -244,7 +215,7 @@ def test_a_hook_on_the_node_of_a_gradient(late: bool) -> None:
         nodes[-1].register_prehook(lambda gradients: (gradients[0] * 3,))
         nodes[-1].register_hook(lambda before, after: hits.append(1))
 
-    twins = twins_of(whole)
+    twins = twins_of(whole_step)
     if late:
         twins.warm(batch, limit=12)
     twins.both(hook)
@@ -288,7 +259,7 @@ def test_an_effect_of_a_hook_of_many_gradients() -> None:
         w.seen = []
         seen = w.seen
         torch.autograd.graph.register_multi_grad_hook([*w.net.parameters()], lambda gradients: seen.append(1))
-        return whole(w)
+        return whole_step(w)
 
     twins_of(step).calls_of(batch, 10)
 

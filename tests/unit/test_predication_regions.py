@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,14 +15,12 @@ import grape
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.graphed import GraphedFunction
 from grape.runtime.predication import flow
+from tests.property.control_flow_programs import SelectsOnly
 
 CALLS = 24
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def bits(value: Any) -> Any:
@@ -352,19 +350,11 @@ def test_regions_that_are_refused_run_as_written(
     region.release()
 
 
-class NoBodies(TapeBackend):
-    """A backend without conditional bodies, as CUDA's is now."""
-
-    @property
-    def conditional_bodies(self) -> bool:
-        return False
-
-
 @pytest.mark.parametrize(("make", "refused"), [(branch, None), (heavy, None), (loop, "GR102"), (predicate, None)])
 def test_without_conditional_bodies_selects_serve_or_the_region_is_refused(
     make: Callable[[], Callable[..., Any]], refused: str | None
 ) -> None:
-    plain, region = make(), GraphedFunction(make(), backend=NoBodies(poison=True), tolerance=0.0)
+    plain, region = make(), GraphedFunction(make(), backend=SelectsOnly(poison=True), tolerance=0.0)
     for call in range(CALLS):
         assert bits(region(inputs(call))) == bits(plain(inputs(call)))
     evidence = region.evidence()

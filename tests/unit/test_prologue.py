@@ -11,11 +11,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 
 from tests.property.programs import Twins, World
 
-
-@pytest.fixture(autouse=True)
-def without_eager_calls_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a graph replays it replays every call that it can."""
-    monkeypatch.setattr("grape.runtime.region.INTERLEAVE", 1 << 30)
+pytestmark = pytest.mark.usefixtures("without_eager_calls_in_between")
 
 
 def work(x: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from grape.model import Finding
 from grape.options import Options
 from grape.rewrite import Rewritten, fix
-from grape.sessions import Cell, Session, close_engine
+from grape.sessions import Cell, Session
 
 LOOPS = {
     "append": """
@@ -42,10 +41,7 @@ for x in batches:
 }
 
 
-@pytest.fixture(autouse=True)
-def closed_engine() -> Iterator[None]:
-    yield
-    close_engine()
+pytestmark = pytest.mark.usefixtures("closed_engine")
 
 
 def observed(source: str, path: Path) -> tuple[dict[str, Any], tuple[Finding, ...]]:

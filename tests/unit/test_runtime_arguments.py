@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,10 +18,7 @@ from tests.property.programs import Twins, World
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def draw(world: World, *shape: int) -> torch.Tensor:

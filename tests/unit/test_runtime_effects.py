@@ -9,7 +9,7 @@ import random
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,11 +24,7 @@ from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
 from tests.property.programs import Twins, World, eager_to_graph
 
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def work(x: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,11 +19,7 @@ from torch.nn import functional as F
 from grape.runtime.state import is_defined_again
 from tests.property.programs import Twins, World
 
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def x_of(world: World) -> torch.Tensor:

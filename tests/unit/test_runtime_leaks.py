@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import grape
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.entry import Entry
-from grape.sessions import close_engine, engine
+from grape.sessions import engine
 from tests.unit.sabotage import warm
 
 CYCLES = 200
@@ -28,16 +28,7 @@ SETTLED = 20
 """After so many cycles everything that is made once has been made."""
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture
-def closed_engine() -> Iterator[None]:
-    yield
-    close_engine()
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 class Net(nn.Module):

@@ -16,11 +16,7 @@ from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
 from tests.unit.sabotage import ERRORS, Pair, Sabotage, captures_again, raising, warm
 
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 @pytest.fixture

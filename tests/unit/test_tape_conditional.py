@@ -18,10 +18,7 @@ def backend() -> Iterator[TapeBackend]:
     made.close()
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
 def test_an_if_body_runs_only_where_its_condition_is_true_at_replay(backend: TapeBackend) -> None:

@@ -18,11 +18,7 @@ from torch.nn import functional as F
 from grape.runtime.backends.tape import TapeBackend
 from tests.property.programs import Twins, World
 
-
-@pytest.fixture(autouse=True)
-def without_eager_calls_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a graph replays it replays every call that it can."""
-    monkeypatch.setattr("grape.runtime.region.INTERLEAVE", 1 << 30)
+pytestmark = pytest.mark.usefixtures("without_eager_calls_in_between")
 
 
 Step = Callable[[World], Callable[..., Any]]

@@ -15,11 +15,7 @@ from grape.runtime.training import GradientCapture
 from tests.property.programs import World
 from tests.unit.test_training import accumulating, batch, refusal, replaying, replays_of, training
 
-
-@pytest.fixture(autouse=True)
-def without_eager_calls_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a graph replays it replays every call that it can."""
-    monkeypatch.setattr("grape.runtime.region.INTERLEAVE", 1 << 30)
+pytestmark = pytest.mark.usefixtures("without_eager_calls_in_between")
 
 
 def test_r20_autograd_sees_that_a_gradient_which_it_saved_was_accumulated_into() -> None:

@@ -19,7 +19,6 @@ Where the tape differs from a GPU:
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from typing import Literal, TypeVar
 
 import torch
 
+from ...profiling import HostCallTimer
 from .autocast_cache import autocast_cache_off
 from .protocol import CaptureFailed, MemoryAccount
 from .tape_capture import CaptureMode
@@ -37,7 +37,7 @@ from .tape_graph import IfStep, IterationBound, LaunchQueue, Program, TapeGraph,
 from .tape_host_reads import refuse_host_reads
 from .tape_memory import Arena, Room, bare
 
-__all__ = ["HostTimer", "TapeBackend"]
+__all__ = ["TapeBackend"]
 
 T = TypeVar("T")
 
@@ -57,22 +57,6 @@ def _exclusive() -> Iterator[None]:
             yield
         finally:
             _depth -= 1
-
-
-class HostTimer:
-    """Implements `CallTimer` with the host's clock: on the CPU a call is over when it returns."""
-
-    def __init__(self) -> None:
-        self._start_ns = self._stop_ns = 0
-
-    def start(self) -> None:
-        self._start_ns = time.perf_counter_ns()
-
-    def stop(self) -> None:
-        self._stop_ns = time.perf_counter_ns()
-
-    def elapsed_ms(self) -> float:
-        return (self._stop_ns - self._start_ns) / 1e6
 
 
 class LaggingPoll:
@@ -249,8 +233,8 @@ class TapeBackend:
         """CPU operators are done when they return; only held launches wait."""
         self._queue.drain()
 
-    def timer(self) -> HostTimer:
-        return HostTimer()
+    def timer(self) -> HostCallTimer:
+        return HostCallTimer()
 
     def flag_poll(self) -> LaggingPoll:
         return LaggingPoll(self._queue, self.flag_lag)
