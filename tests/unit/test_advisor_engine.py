@@ -232,7 +232,7 @@ def test_what_stops_a_function_whose_loop_replays_is_no_blocker() -> None:
 
 
 def test_a_line_beside_the_graph_of_its_loop_blocks_nothing() -> None:
-    refused = Refused(code="GR403", why="`args[0][0]` is no tensor and another one at each call", at=at(2))
+    refused = Refused(code="GR403", why="`args[0][0]` is no tensor, and changes at each call", at=at(2))
     part = region("loop at line 1", outcome="refused", refused=refused, loop_line=1)
     for replays, severity in ((5, "costly"), (0, "blocker")):
         rest = region("loop at line 1 #2", outcome="replayed" if replays else "observed", replays=replays, loop_line=1)
