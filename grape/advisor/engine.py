@@ -30,7 +30,7 @@ def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding,
     if not evidence.cuda:
         found = [replace(finding, predicted_ms_per_call=None) for finding in found]
     merged = _within_families([_eased(finding, regions) for finding in _merge(found)], regions)
-    graded = [_graded(finding, evidence, regions) for finding in merged]
+    graded = [_graded(_of_a_split_loop(finding, regions), evidence, regions) for finding in merged]
     unlocked = [_unlocked(finding, graded, evidence, regions, costs) for finding in graded]
     return tuple(sorted(unlocked, key=lambda finding: _order(finding, evidence, regions, costs)))
 
@@ -80,6 +80,19 @@ def _within_families(found: list[Finding], regions: dict[str, RegionEvidence]) -
     return [
         finding for finding in found if not any(_covers(other, finding, regions) for other in causes[_cause(finding)])
     ]
+
+
+def _of_a_split_loop(finding: Finding, regions: dict[str, RegionEvidence]) -> Finding:
+    """A line of a loop that stays outside of the loop's graph blocks nothing where the rest of the loop replays."""
+    part = regions.get(finding.region) if finding.region else None
+    if finding.severity != "blocker" or part is None or part.loop_line is None:
+        return finding
+    place = part.loop_line, part.at.file
+    if not any(
+        rest.replays and (rest.loop_line, rest.at.file) == place for rest in regions.values() if rest is not part
+    ):
+        return finding
+    return replace(finding, severity="costly", message=f"{finding.message}; the rest of the loop replays")
 
 
 def _covers(other: Finding, finding: Finding, regions: dict[str, RegionEvidence]) -> bool:

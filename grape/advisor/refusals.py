@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from ..model import CellEvidence, Finding, Position, RegionEvidence, Severity
+from .arguments import Arguments
 from .sites import Site
 
 __all__ = ["advice_at", "callable_name", "refused", "served_by_graphs", "severity_in", "with_refusals"]
@@ -69,12 +71,17 @@ def with_refusals(
         yield Finding(
             code=code,
             severity=severity,
-            message=f"`{region.name}` stays eager: {refusal.why}",
+            message=f"`{region.name}` stays eager: {_named(evidence, region, refusal.why)}",
             at=refusal.at or region.at,
             region=region.name,
             evidence=refusal.evidence,
             advice=advice,
         )
+
+
+def _named(evidence: CellEvidence, region: RegionEvidence, why: str) -> str:
+    """The runtime names an argument by its path from the call; the person has a name for it."""
+    return re.sub(r"`(args\[[^`]*)`", lambda path: Arguments(evidence, region).name(path[1]), why)
 
 
 def _same_line(found: Position | None, refused_at: Position | None) -> bool:

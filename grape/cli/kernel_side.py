@@ -35,7 +35,10 @@ def collect(notebook: str, width: int, color: bool) -> str:
     report = grape.last
     if report is None or report is _before:
         return "null"
-    report = replace(report, notebook=notebook)
+    from grape.sessions.cell import IN_THE_NOTEBOOK
+
+    notes = tuple([note.removesuffix(IN_THE_NOTEBOOK) for note in report.evidence.notes])
+    report = replace(report, notebook=notebook, evidence=replace(report.evidence, notes=notes))
     return json.dumps(
         {
             "report": json.loads(report.to_json()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import symtable
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -44,12 +45,29 @@ def rewritten_cell(
     `others` are (name, source) of the person's code that ran before.
     """
     known = {_place(finding) for finding in offered}
-    found = [one for one in advise_sources([*others, (file, source)]) if one.at is not None and one.at.file == file]
-    seen = [_in_its_function(finding) for finding in found if finding.code in FROM_SOURCE]
+    here = (file, source)
+    # Other cells say what a name is, or use a name of this cell for something else.
+    bound = _bound(source)
+    apart = [one for one in others if not bound & _bound(one[1])]
+    found = {
+        _place(one): _in_its_function(one)
+        for sources in ([here], [*apart, here], [*others, here])
+        for one in advise_sources(sources)
+        if one.at is not None and one.at.file == file and one.code in FROM_SOURCE
+    }
     elsewhere: frozenset[str] = frozenset().union(*(names_in_functions(text) for _, text in others))
-    chosen = [*(_here(finding, file) for finding in offered), *(one for one in seen if _place(one) not in known)]
+    chosen = [*(_here(finding, file) for finding in offered), *(found[place] for place in found if place not in known)]
     made = rewrite_cell(source, chosen, elsewhere=elsewhere)
     return made if made.applied else None
+
+
+def _bound(source: str) -> set[str]:
+    """The names that a cell assigns at its top."""
+    masked = mask(source)
+    if isinstance(masked, Refused):
+        return set()
+    symbols = symtable.symtable(masked.text, "<cell>", "exec").get_symbols()
+    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() and not symbol.is_imported()}
 
 
 def _key(source: str) -> str:

@@ -181,7 +181,7 @@ class RegionPart(Part):
         if self.region is not None and refused is not None and name is not None:
             line = next((item.lineno for item in self.segment.statements if name in names_of([item]).reads), 0)
             at = replace(self.region.at, line=line) if line else refused.at
-            why = f"`{name}` is no tensor and another one at each iteration"
+            why = f"`{name}` is no tensor, and changes at each iteration"
             self.region.refused = replace(refused, why=why, at=at)
 
     def _changing_input(self) -> str | None:

@@ -209,7 +209,7 @@ class Region:
             )
             changing = self._changing_value(shape, layout)
             if changing is not None:
-                why = f"`{changing}` is no tensor and another one at each call"
+                why = f"`{changing}` is no tensor, and changes at each call"
                 self.refuse(Refused(code="GR403", why=why, at=self.at))
                 return self.eager.passed(args, kwargs)
         last = self._last

@@ -16,7 +16,10 @@ from ..rewrite.at_once import RewrittenCell
 from .process import Engine, engine
 from .told import distinct, renamed, sources, told
 
-__all__ = ["Cell", "Session"]
+__all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
+
+IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
+"""The end of a note that speaks to somebody in the notebook."""
 
 OUTSIDE_LIMIT = 400
 """Operators outside every region that are traced per cell."""
@@ -199,7 +202,7 @@ class Session:
 def _notes(cell: Cell) -> tuple[str, ...]:
     if cell.rewritten is None:
         return ()
-    return (f"the cell ran rewritten: {cell.rewritten}; %grape diff shows how, %grape undo takes it back",)
+    return (f"the cell ran rewritten: {cell.rewritten}{IN_THE_NOTEBOOK}",)
 
 
 def _costs(owner: Engine, evidence: CellEvidence) -> MachineCosts:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
 
+from grape.cli.entry import main
 from tests.integration.test_apply_magic import Kernel
 
 SETUP = """\
@@ -156,3 +160,40 @@ def test_loops_of_a_rewritten_cell_become_regions(kernel: Kernel) -> None:
     last = "grape.last"
     said = kernel.run(f"print([(r.name, r.line, r.replays > 0) for r in {last}.regions], {last}.evidence.notes)")[0]
     assert "'loop at line 4', 5, True" in said and "ran rewritten" in said, said
+
+
+LOADER = """\
+%%grape{options} --no-widget
+torch.manual_seed(1)
+loader = torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=4, shuffle=True)
+sums = []
+for x in loader:
+    x = x.to(device)
+    with torch.no_grad():
+        sums.append(model(x).sum())
+sums = torch.stack(sums).tolist()
+"""
+
+
+def test_batches_are_prefetched_from_source_alone(kernel: Kernel) -> None:
+    kernel.run("%grape reset")
+    results = []
+    for options in ("", " --rewrite"):
+        assert kernel.run(LOADER.format(options=options))[2] is None
+        results.append(kernel.run("print(sums, x.shape, torch.rand(1))")[0])
+    assert results[0] == results[1]
+    said = kernel.run("print(*__import__('grape').last.evidence.notes, 'prefetch' in dir())")[0]
+    assert said.startswith("the cell ran rewritten: GR302 (line 6); %grape diff"), said
+    assert "grape.prefetch(loader, device)" in kernel.run("%grape diff")[0]
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notebook, report = tmp_path / "work.ipynb", tmp_path / "report.json"
+    cells = [nbformat.v4.new_code_cell(source) for source in (SETUP, LOADER.partition("\n")[2])]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), notebook)
+    before = notebook.read_bytes()
+    assert main(["run", str(notebook), "--cell", "2", "--rewrite", "--json", str(report)]) == 0, capsys.readouterr()
+    said = capsys.readouterr().out
+    assert "note: the cell ran rewritten: GR302 (line 6)\n" in said, said
+    assert json.loads(report.read_text())["cell"]["notes"] == ["the cell ran rewritten: GR302 (line 6)"]
+    assert notebook.read_bytes() == before

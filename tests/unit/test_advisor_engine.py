@@ -229,3 +229,17 @@ def test_what_stops_a_function_whose_loop_replays_is_no_blocker() -> None:
     assert [f.severity for f in advise(cell(stopped("loop at line 3", line=4, loop_line=3, end_line=9), loop))] == [
         "blocker"
     ]
+
+
+def test_a_line_beside_the_graph_of_its_loop_blocks_nothing() -> None:
+    refused = Refused(code="GR403", why="`args[0][0]` is no tensor, and changes at each call", at=at(2))
+    part = region("loop at line 1", outcome="refused", refused=refused, loop_line=1)
+    for replays, severity in ((5, "costly"), (0, "blocker")):
+        rest = region("loop at line 1 #2", outcome="replayed" if replays else "observed", replays=replays, loop_line=1)
+        (finding,) = [one for one in advise(cell(part, rest)) if one.code == "GR403"]
+        assert finding.severity == severity
+        assert finding.message.endswith("; the rest of the loop replays") is bool(replays)
+        assert "the first argument" in finding.message, "the runtime's path has a name"
+    other = region("loop at line 11", outcome="replayed", replays=5, loop_line=11)
+    (finding,) = [one for one in advise(cell(part, other)) if one.code == "GR403"]
+    assert finding.severity == "blocker"

@@ -131,7 +131,7 @@ def test_a_counter_splits_the_run_and_is_named(shell: Shell) -> None:
     shell.run(f"for i in range(40):\n{BODY}    y = x * (i + 1) + 0.5\n    z = torch.tanh(h) + x * 2\n")
     refused = regions()[0].refused
     assert refused is not None
-    assert (refused.code, refused.why) == ("GR403", "`i` is no tensor and another one at each iteration")
+    assert (refused.code, refused.why) == ("GR403", "`i` is no tensor, and changes at each iteration")
     assert refused.at is not None
     assert refused.at.line == 4
     assert [(line, last, replays) for _, line, last, _, replays in told()[1:]] == [(2, 3, True), (5, 5, True)]

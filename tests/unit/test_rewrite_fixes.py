@@ -642,7 +642,7 @@ def test_counters_that_stay(source: str, why: str) -> None:
     [
         ("for x in xs:\n    y = net(x)\n    learn(y)", "`learn` may use gradients"),
         ("for x in xs:\n    y = net(x)\n    agent.learn(y)", "`agent.learn` may use gradients"),
-        ("for x in xs:\n    net(x).sum().backward()", "the source speaks of gradients: `backward`"),
+        ("for x in xs:\n    net(x).sum().backward()", "`backward` needs the gradients"),
         ("with torch.no_grad():\n    for x in xs:\n        y = net(x)", "it runs without gradients already"),
         ("@torch.no_grad()\ndef f():\n    for x in xs:\n        y = net(x)\n", "it runs without gradients already"),
         ("y = net(x)\nz = net(y)", "the region is called in several places"),

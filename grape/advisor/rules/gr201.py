@@ -22,6 +22,8 @@ CODE = "GR201"
 
 _ADVICE = "pad or bucket {0} to a few sizes, so that calls share graphs"
 _SHOWN = 5
+_FEW = 3
+"""Calls in which nothing can be told of a region that was only looked at: a loop around it goes on without it."""
 _PASS = 4
 """Calls with one shape before another one comes, from which on that one is the rest of a pass over the data."""
 
@@ -32,6 +34,8 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 
 
 def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts) -> Finding | None:
+    if region.outcome == "observed" and region.calls <= _FEW and not any(count.captured for count in region.shapes):
+        return None
     explained = {growth.argument for growth in growing(region.shapes)}
     varying = [name for name in _varying(region) if name not in explained]
     served = served_by_graphs(region)

@@ -54,7 +54,7 @@ def fix(code: Code, finding: Finding) -> str | Refused:
         return Refused(why="what cannot be captured has to leave the region by hand", line=finding.at.line)
     for node in descendants(code.module):
         if isinstance(node, cst.Name) and node.value in _GRADIENTS:
-            return Refused(why=f"the source speaks of gradients: `{node.value}`", line=code.line(node))
+            return Refused(why=f"`{node.value}` needs the gradients", line=code.line(node))
         if isinstance(node, (cst.Await, cst.Yield)):
             return Refused(why="the mode would hold across a suspension", line=code.line(node))
     block = _block(code, finding)

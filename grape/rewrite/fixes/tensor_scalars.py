@@ -69,7 +69,8 @@ def _only_call(code: Code, function: cst.FunctionDef) -> cst.Call | Refused:
     uses = code.uses(function.name.value)
     called = [code.parent(use) for use in uses if use is not function.name]
     if len(called) != 1 or not isinstance(called[0], cst.Call):
-        return Refused(why=f"`{function.name.value}` is not called in one place only", line=code.line(function))
+        where = "in one place only" if called else "in its own cell, so that where its counter is made is not known"
+        return Refused(why=f"`{function.name.value}` is not called {where}", line=code.line(function))
     if any(arg.star for arg in called[0].args):
         return Refused(why="the call's arguments are computed", line=code.line(called[0]))
     return called[0]
