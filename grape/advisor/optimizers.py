@@ -25,8 +25,8 @@ def advice_for_step(source: CellSource, at: Position | None) -> str | None:
     call = source.call(at, ("step",))
     if call is None:
         return None
-    written = [_on_device(parsed, node) for parsed, node in _made(source, _stepped(call))]
-    (line,) = written if len(written) == 1 else (None,)
+    written = {_on_device(parsed, node) for parsed, node in _made(source, _stepped(call))}
+    line = written.pop() if len(written) == 1 else None
     return f"{f'write `{line}`' if line else _ANY}: {_ELSE}"
 
 

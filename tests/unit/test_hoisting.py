@@ -47,8 +47,9 @@ class Shell:
         self.report: Report | None = None
         exec(SETUP, self.space)
 
-    def run(self, source: str, *, grape: bool = True, name: str = "In[7]") -> None:
-        file = place(source, source)
+    def run(self, source: str, *, grape: bool = True, name: str = "In[7]", typed: str | None = None) -> None:
+        """`typed`: the cell as it was typed, where that differs from its Python in the first line."""
+        file = place(typed or source, typed or source)
         cell = Cell(name=name, source=source, filename=file)
         session = Session(options=Options(), cell=cell, namespace=self.space)
         if grape:
@@ -139,6 +140,39 @@ def test_plain_counting_stays_out_without_a_refusal(shell: Shell) -> None:
     shell.run(f"n = 0\nfor i in range(30):\n    n += 1\n    k = n * 2\n{BODY}    k = k + 1 - n\n")
     assert told() == [("loop at line 2", 5, 6, None, True)]
     assert (shell.space["n"], shell.space["k"]) == (30, 31)
+
+
+TRAINED = """
+p = torch.nn.Parameter(torch.ones(4, 4))
+o = torch.optim.Adam([p], lr=0.1)
+for i in range(40):
+    o.zero_grad()
+    loss = (x @ p).tanh().square().mean()
+    loss.backward()
+    o.step()
+    log.append(i)
+"""
+
+
+def test_the_loop_of_a_cell_that_took_the_advice_is_whole(shell: Shell) -> None:
+    shell.run(TRAINED)
+    assert shell.report is not None
+    assert [(r.name, r.outcome) for r in shell.report.regions if r.name.startswith("loop")] == [
+        ("loop at line 4", "refused"),
+        ("loop at line 4 #2", "replayed"),
+    ]
+    (advice,) = [f.advice for f in shell.report.findings if f.at is not None and f.at.line == 8]
+    assert advice is not None and advice.startswith("write `o = torch.optim.Adam([p], lr=0.1, fused=True)`")
+    shell.run(TRAINED.replace("lr=0.1", "lr=0.1, fused=True"))
+    assert told() == [("loop at line 4", 5, 8, None, True)]
+    assert all("o.step" not in (f.advice or "") for f in shell.report.findings)
+
+
+def test_another_option_is_no_change_of_the_cell(shell: Shell) -> None:
+    shell.run(TRAINED, typed=f"%%grape\n{TRAINED[1:]}")
+    (served,) = [r for r in regions() if r.refused is None]
+    shell.run(TRAINED, typed=f"%%grape --no-widget\n{TRAINED[1:]}")
+    assert [r for r in regions() if r.refused is None] == [served]
 
 
 def test_a_split_run_gives_up_where_nothing_is_left(shell: Shell) -> None:
