@@ -10,14 +10,14 @@ from .source import CellSource, Parsed, last_name
 
 __all__ = ["advice_for_step"]
 
-_FUSED = frozenset({"Adam", "AdamW"})
+_FUSED = frozenset({"Adam", "AdamW", "SGD"})
 _CAPTURABLE = frozenset({"ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
 _ELSE = (
     "then the step keeps its numbers on the device and joins the graph; the last bits of the results change, so Grape "
     'does not switch it on; a learning rate that changes has to be `torch.tensor(..., device="cuda")`. As it is, '
     "forward and backward replay without the step"
 )
-_ANY = "give the optimizer `fused=True` (Adam, AdamW) or `capturable=True`"
+_ANY = "give the optimizer `fused=True` (Adam, AdamW, SGD) or `capturable=True`"
 
 
 def advice_for_step(source: CellSource, at: Position | None) -> str | None:
