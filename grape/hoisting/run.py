@@ -107,7 +107,9 @@ class Run:
         surveyed = Surveyed(values)
         for statement in self.source.statements:
             names = names_of([statement])
-            if changing.intersection((*names.reads, *names.stores)) and not surveyed.touches_tensors(statement):
+            if changing.intersection((*names.reads, *names.stores)) and (
+                not surveyed.touches_tensors(statement) or surveyed.picks(statement, changing)
+            ):
                 self._apart.add(statement)
         self._divide(surveyed)
         self.given_up = not self.live

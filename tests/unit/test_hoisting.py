@@ -136,6 +136,15 @@ def test_a_counter_splits_the_run_and_is_named(shell: Shell) -> None:
     assert [(line, last, replays) for _, line, last, _, replays in told()[1:]] == [(2, 3, True), (5, 5, True)]
 
 
+def test_an_item_that_a_counter_picks_is_what_the_region_is_given(shell: Shell) -> None:
+    shell.run("data = [(torch.randn(2, 4), torch.randn(2, 4)) for _ in range(5)]\nx = torch.zeros(2, 4)")
+    shell.run(f"for i in range(40):\n    a, b = data[i % 5]\n{BODY}    x = torch.tanh(x * a + b)\n")
+    assert told() == [("loop at line 1", 3, 5, None, True)]
+    shell.run("table = torch.randn(9, 4)")
+    shell.run(f"for i in range(40):\n    a = table[i % 9]\n{BODY}    x = torch.tanh(x * a)\n")
+    assert ("GR403", 2) in [(code, line) for _, line, _, code, _ in told()]
+
+
 def test_plain_counting_stays_out_without_a_refusal(shell: Shell) -> None:
     shell.run(f"n = 0\nfor i in range(30):\n    n += 1\n    k = n * 2\n{BODY}    k = k + 1 - n\n")
     assert told() == [("loop at line 2", 5, 6, None, True)]
