@@ -10,14 +10,14 @@ from .source import CellSource, Parsed, last_name
 
 __all__ = ["advice_for_step"]
 
-_FUSED = frozenset({"Adam", "AdamW"})
+_FUSED = frozenset({"Adam", "AdamW", "SGD"})
 _CAPTURABLE = frozenset({"ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
 _ELSE = (
     "then the step keeps its numbers on the device and joins the graph; the last bits of the results change, so Grape "
     'does not switch it on; a learning rate that changes has to be `torch.tensor(..., device="cuda")`. As it is, '
     "forward and backward replay without the step"
 )
-_ANY = "give the optimizer `fused=True` (Adam, AdamW) or `capturable=True`"
+_ANY = "give the optimizer `fused=True` (Adam, AdamW, SGD) or `capturable=True`"
 
 
 def advice_for_step(source: CellSource, at: Position | None) -> str | None:
@@ -25,8 +25,8 @@ def advice_for_step(source: CellSource, at: Position | None) -> str | None:
     call = source.call(at, ("step",))
     if call is None:
         return None
-    written = [_on_device(parsed, node) for parsed, node in _made(source, _stepped(call))]
-    (line,) = written if len(written) == 1 else (None,)
+    written = {_on_device(parsed, node) for parsed, node in _made(source, _stepped(call))}
+    line = written.pop() if len(written) == 1 else None
     return f"{f'write `{line}`' if line else _ANY}: {_ELSE}"
 
 

@@ -187,6 +187,7 @@ class Hoister:
         return (
             region.calls_in_run <= OBSERVED
             and not region.replays
+            and region not in self.interceptor.hoisted
             and any(
                 loop.at.file == region.at.file and loop.at.line <= region.at.line <= (loop.end_line or loop.at.line)
                 for loop in self.interceptor.hoisted

@@ -38,7 +38,8 @@ class Loop:
 
     def begin(self, namespace: dict[str, Any], filename: str, flags: int, cell: str) -> None:
         """The code was compiled once more, in a cell with the source `cell`: what was hopeless may not be."""
-        changed, self._cell = cell != self._cell, cell
+        written = "".join(line for line in cell.splitlines(keepends=True) if not line.startswith("%%"))
+        changed, self._cell = written != self._cell, written
         for run in self.runs:
             if changed:
                 run.forget_refusals()

@@ -62,9 +62,7 @@ class Run:
     def begin(self, namespace: dict[str, Any], filename: str, flags: int) -> None:
         """The code is compiled, maybe once more, under this file name, to run with these globals."""
         if self.parts and namespace is not self.namespace:  # regions are bound to the names that they were made with
-            self.drop_regions()
-            self.parts, self._splits = [], 0
-            self._apart.clear()
+            self._begin_anew()
         self.namespace, self.filename, self.flags = namespace, filename, flags
         for part in self.parts:
             part.begin()
@@ -73,9 +71,14 @@ class Run:
 
     def forget_refusals(self) -> None:
         """The cell around the loop was changed: what was refused may not be now."""
-        if len(self.regions) < sum(isinstance(part, RegionPart) for part in self.parts):
-            self.parts, self._splits, self.live = [], 0, False
-            self._apart.clear()
+        if self._splits or len(self.regions) < sum(isinstance(part, RegionPart) for part in self.parts):
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget what its regions were: all of it may become one."""
+        self.drop_regions()
+        self.parts, self._splits, self.live = [], 0, False
+        self._apart.clear()
 
     def drop_regions(self) -> None:
         """Release the graphs of its regions, which are none any more."""
@@ -104,7 +107,9 @@ class Run:
         surveyed = Surveyed(values)
         for statement in self.source.statements:
             names = names_of([statement])
-            if changing.intersection((*names.reads, *names.stores)) and not surveyed.touches_tensors(statement):
+            if changing.intersection((*names.reads, *names.stores)) and (
+                not surveyed.touches_tensors(statement) or surveyed.picks(statement, changing)
+            ):
                 self._apart.add(statement)
         self._divide(surveyed)
         self.given_up = not self.live

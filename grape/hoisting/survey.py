@@ -10,7 +10,7 @@ import ast
 import builtins
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,17 @@ class Surveyed:
             elif isinstance(node, ast.Call) and _is_tensorial(self.value(node.func)):
                 return True
         return False
+
+    def picks(self, statement: ast.stmt, numbers: Collection[str]) -> bool:
+        """Whether the statement only takes an item of a list, tuple or dict, found by one of these numbers.
+
+        In a region each number would be a key of its own; the item is what the next statements work on.
+        """
+        value = statement.value if isinstance(statement, ast.Assign) else None
+        if not isinstance(value, ast.Subscript) or not isinstance(self.value(value.value), (list, tuple, dict)):
+            return False
+        read = {node.id for node in ast.walk(value.slice) if isinstance(node, ast.Name)}
+        return not read.isdisjoint(numbers) and not any(isinstance(node, ast.Call) for node in ast.walk(value.slice))
 
     def _is_known(self, call: ast.Call) -> bool:
         """Whether what is called works on tensors or plain values and has no effect that is known of."""

@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NAMES = ["quickstart.ipynb", "generate.ipynb", "dynamic_shapes.ipynb", "control_flow.ipynb"]
+NAMES = ["quickstart.ipynb", "generate.ipynb", "dynamic_shapes.ipynb", "control_flow.ipynb", "training.ipynb"]
 
 
 def read(name: str) -> NotebookNode:
@@ -54,6 +54,11 @@ def test_runs_and_shows_its_reports(name: str, tmp_path: Path) -> None:
         for cell in code:
             if cell.source.startswith("%grape diff"):
                 assert "_flow." in "".join(output.get("text", "") for output in cell.outputs), cell.id
+    if name == "training.ipynb":
+        before, finding, after = (cell for cell in code if cell.id in ("regions", "finding", "whole"))
+        assert "('loop at line 6 #2', 'replayed'" in text_of(before, "text/plain")
+        assert "lr=3e-3, fused=True)`" in "".join(output.get("text", "") for output in finding.outputs)
+        assert "('loop at line 6', 7, 'replayed'" in text_of(after, "text/plain")
     if name == "quickstart.ipynb":
         (regions,) = (cell for cell in code if cell.id == "dict")
         assert "'replayed'" in text_of(regions, "text/plain")

@@ -140,6 +140,8 @@ OPTIMIZERS: dict[str, Callable[[Any, torch.device], torch.optim.Optimizer]] = {
     "sgd foreach": lambda p, d: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=True),
     "sgd tensor rate": lambda p, d: torch.optim.SGD(p, lr=_tensor(d, 0.05)),
     "adam": lambda p, d: torch.optim.Adam(p, lr=0.01),
+    "adam fused": lambda p, d: torch.optim.Adam(p, lr=0.01, fused=True),
+    "adamw fused, tensor rate": lambda p, d: torch.optim.AdamW(p, lr=_tensor(d, 0.01), fused=True, amsgrad=True),
     "adam capturable": lambda p, d: torch.optim.Adam(p, lr=_tensor(d, 0.01), capturable=True, foreach=False),
     "adamw capturable": lambda p, d: torch.optim.AdamW(p, lr=0.01, capturable=True, amsgrad=True),
     "rmsprop": lambda p, d: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, capturable=True),

@@ -49,8 +49,9 @@ class Shell:
         self.report: Report | None = None
         exec(SETUP, self.space)
 
-    def run(self, source: str, *, grape: bool = True, name: str = "In[7]") -> None:
-        file = place(source, source)
+    def run(self, source: str, *, grape: bool = True, name: str = "In[7]", typed: str | None = None) -> None:
+        """`typed`: the cell as it was typed, where that differs from its Python in the first line."""
+        file = place(typed or source, typed or source)
         cell = Cell(name=name, source=source, filename=file)
         session = Session(options=Options(), cell=cell, namespace=self.space)
         if grape:
@@ -137,10 +138,52 @@ def test_a_counter_splits_the_run_and_is_named(shell: Shell) -> None:
     assert [(line, last, replays) for _, line, last, _, replays in told()[1:]] == [(2, 3, True), (5, 5, True)]
 
 
+def test_an_item_that_a_counter_picks_is_what_the_region_is_given(shell: Shell) -> None:
+    shell.run("data = [(torch.randn(2, 4), torch.randn(2, 4)) for _ in range(5)]\nx = torch.zeros(2, 4)")
+    shell.run(f"for i in range(40):\n    a, b = data[i % 5]\n{BODY}    x = torch.tanh(x * a + b)\n")
+    assert told() == [("loop at line 1", 3, 5, None, True)]
+    shell.run("table = torch.randn(9, 4)")
+    shell.run(f"for i in range(40):\n    a = table[i % 9]\n{BODY}    x = torch.tanh(x * a)\n")
+    assert ("GR403", 2) in [(code, line) for _, line, _, code, _ in told()]
+
+
 def test_plain_counting_stays_out_without_a_refusal(shell: Shell) -> None:
     shell.run(f"n = 0\nfor i in range(30):\n    n += 1\n    k = n * 2\n{BODY}    k = k + 1 - n\n")
     assert told() == [("loop at line 2", 5, 6, None, True)]
     assert (shell.space["n"], shell.space["k"]) == (30, 31)
+
+
+TRAINED = """
+p = torch.nn.Parameter(torch.ones(4, 4))
+o = torch.optim.Adam([p], lr=0.1)
+for i in range(40):
+    o.zero_grad()
+    loss = (x @ p).tanh().square().mean()
+    loss.backward()
+    o.step()
+    log.append(i)
+"""
+
+
+def test_the_loop_of_a_cell_that_took_the_advice_is_whole(shell: Shell) -> None:
+    shell.run(TRAINED)
+    assert shell.report is not None
+    assert [(r.name, r.outcome) for r in shell.report.regions if r.name.startswith("loop")] == [
+        ("loop at line 4", "refused"),
+        ("loop at line 4 #2", "replayed"),
+    ]
+    (advice,) = [f.advice for f in shell.report.findings if f.at is not None and f.at.line == 8]
+    assert advice is not None and advice.startswith("write `o = torch.optim.Adam([p], lr=0.1, fused=True)`")
+    shell.run(TRAINED.replace("lr=0.1", "lr=0.1, fused=True"))
+    assert told() == [("loop at line 4", 5, 8, None, True)]
+    assert all("o.step" not in (f.advice or "") for f in shell.report.findings)
+
+
+def test_another_option_is_no_change_of_the_cell(shell: Shell) -> None:
+    shell.run(TRAINED, typed=f"%%grape\n{TRAINED[1:]}")
+    (served,) = [r for r in regions() if r.refused is None]
+    shell.run(TRAINED, typed=f"%%grape --no-widget\n{TRAINED[1:]}")
+    assert [r for r in regions() if r.refused is None] == [served]
 
 
 def test_a_split_run_gives_up_where_nothing_is_left(shell: Shell) -> None:

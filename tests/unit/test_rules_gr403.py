@@ -46,7 +46,7 @@ def test_the_step_of_an_optimizer_has_advice_of_its_own() -> None:
     (finding,) = gr403.check(cell(region(scalar_changes=(CHANGE,)), source=source))
     assert finding.advice is not None
     assert finding.advice.startswith(
-        "give the optimizer `fused=True` (Adam, AdamW) or `capturable=True`: then the step"
+        "give the optimizer `fused=True` (Adam, AdamW, SGD) or `capturable=True`: then the step"
     )
     (other,) = gr403.check(cell(region(scalar_changes=(CHANGE,)), source="def step(x):\n    pass\n    x.mul_(k)\n"))
     assert other.advice is not None

@@ -105,6 +105,62 @@ def test_a_whole_step_replays() -> None:
     assert replays_of(replaying(), 6) == 6
 
 
+ON_DEVICE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "Adam, fused": lambda p: torch.optim.Adam(p, lr=0.1, fused=True),
+    "AdamW, fused, rate in a tensor": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1), fused=True),
+    "SGD, fused, rate in a tensor": lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1), momentum=0.9, fused=True),
+    "Adagrad, fused": lambda p: torch.optim.Adagrad(p, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_an_optimizer_whose_numbers_are_on_the_device_joins_the_step(name: str) -> None:
+    assert replays_of(replaying(optimizer=ON_DEVICE[name]), 6) == 6
+
+
+@pytest.mark.parametrize("name", [name for name in ON_DEVICE if "tensor" in name])
+def test_a_scheduler_writes_into_a_rate_that_is_a_tensor(name: str) -> None:
+    """Its step stays outside; no graph is captured for a new rate."""
+
+    def build(w: World) -> Callable[..., Any]:
+        w.scheduler = torch.optim.lr_scheduler.ExponentialLR(w.optimizer, 0.5)
+        return whole_step(w)
+
+    twins = replaying(build, ON_DEVICE[name])
+    before = twins.replays
+    for _ in range(5):
+        twins.calls_of(batch, 1)
+        twins.both(lambda w: w.scheduler.step())
+    assert twins.replays == before + 5
+
+
+def test_a_scaler_steps_an_optimizer_whose_numbers_are_on_the_device() -> None:
+    def build(w: World) -> Callable[..., Any]:
+        net, optimizer = w.net, w.optimizer
+        w.scaler = scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.mse_loss(net(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        return step
+
+    twins = replaying(build, ON_DEVICE["Adam, fused"])
+    assert replays_of(twins, 8) == 8
+    scales = [w.scaler.get_scale() for w in (twins.eager, twins.world)]
+    assert scales[0] == scales[1] > 64.0
+
+
+def test_adam_with_its_numbers_on_the_host_does_not_join() -> None:
+    refused = refusal(training(optimizer=lambda p: torch.optim.Adam(p, lr=0.1)))
+    assert refused.code in ("GR101", "GR403")
+
+
 def _hold(w: World) -> Any:
     return [p.grad for p in w.net.parameters()]
 

@@ -44,7 +44,9 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     lines = {_line(site.at) for site in sites}
     found += [_unseen(evidence, placed) for placed in _below_the_tracer(evidence, lines)]
     for finding in with_refusals(CODE, evidence, found, _ADVICE["host-read"]):
-        advice = advice_for_step(source, finding.at) if "construct" not in dict(finding.evidence) else None
+        known = dict(finding.evidence)
+        theirs = "construct" not in known or "in_library" in known
+        advice = advice_for_step(source, finding.at) if theirs else None
         yield finding if advice is None else replace(finding, advice=advice)
 
 
