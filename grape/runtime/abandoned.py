@@ -58,7 +58,7 @@ def _is_lost(region: Region, entry: Entry, reach: dict[int, Reach | None]) -> bo
         except TooLarge:
             reach[id(guards)] = None
     found = reach[id(guards)]
-    if found is None or not guards.codes() <= {code for _, code in found.codes}:
+    if found is None or guards.watches_others(found):
         return True
     return any(tensor.untyped_storage()._cdata not in found.sources for tensor in entry.externals.values())
 

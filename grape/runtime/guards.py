@@ -66,9 +66,10 @@ class GuardSet:
             self._objects = [value for value in self._objects if value is not root]
             self._seen[id(root)] = None
 
-    def codes(self) -> set[types.CodeType]:
-        """The code that the region runs, as the person wrote it."""
-        return {code for _, code in self._codes}
+    def watches_others(self, found: Reach) -> bool:
+        """Whether the region runs functions that are not among those found, as the person defined them again."""
+        functions, codes = {id(function) for function, _ in found.codes}, {code for _, code in found.codes}
+        return any(id(function) not in functions and code not in codes for function, code in self._codes)
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that was found itself, not through another view of its memory."""

@@ -182,3 +182,27 @@ def test_a_cell_that_defines_what_its_loop_calls_is_not_captured_anew(notebook: 
     graphs = {id(entry) for region in engine().situation.regions for entry in region.entries}
     run(notebook, cell)
     assert {id(entry) for region in engine().situation.regions for entry in region.entries} == graphs
+
+
+STILL_THERE = {
+    "a function with a loop that is no region": (
+        "layers = [torch.nn.Linear(8, 8), torch.nn.Tanh()]\n"
+        "def f(x):\n    for layer in layers:\n        x = layer(x)\n    return x\n",
+        "with torch.no_grad():\n    x = torch.randn(2, 8)\n    for _ in range(20):\n        x = f(x) + 1\n",
+    ),
+    "a function": (FLOWS["a function"].define, FLOWS["a function"].cell),
+    "a training loop": (TRAINED, FLOWS["a training loop"].cell),
+    "an optimizer without gradients": (TRAINED, FLOWS["a training loop"].cell + "opt.zero_grad()\n"),
+    "a model in evaluation": (MODEL, FLOWS["a loop"].cell + "net.eval()\n"),
+}
+
+
+@pytest.mark.parametrize("name", STILL_THERE)
+def test_cells_between_cost_no_graphs(notebook: InteractiveShell, name: str) -> None:
+    define, cell = STILL_THERE[name]
+    run(notebook, MODEL + define)
+    run(notebook, "%%grape\n" + cell)
+    before = held()
+    for other in ("print('other')", "unused = torch.ones(3)", "del unused"):
+        run(notebook, other)
+        assert held() == before > 0
