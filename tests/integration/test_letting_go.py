@@ -187,7 +187,7 @@ def test_a_cell_that_defines_what_its_loop_calls_is_not_captured_anew(notebook: 
 STILL_THERE = {
     "a function with a loop that is no region": (
         "layers = [torch.nn.Linear(8, 8), torch.nn.Tanh()]\n"
-        "def f(x):\n    for layer in layers:\n        x = layer(x)\n    return x\n",
+        "def f(x):\n    for layer in layers:\n        y = layer(x)\n        x = y + 1\n    return x\n",
         "with torch.no_grad():\n    x = torch.randn(2, 8)\n    for _ in range(20):\n        x = f(x) + 1\n",
     ),
     "a function": (FLOWS["a function"].define, FLOWS["a function"].cell),
