@@ -183,6 +183,25 @@ def test_the_number_of_wasted_iterations_is_bounded_and_exact(length: int, lag: 
     assert not in_loop()
 
 
+@pytest.mark.parametrize("beside", ["cpu", "meta"])
+def test_the_flag_lies_where_the_loop_works(beside: str) -> None:
+    """A tensor of the CPU that is carried along, a step number for instance, does not take it to the host."""
+    found: list[str] = []
+
+    class Stops(Recorded):
+        def __call__(self, closure: tuple[Any, ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+            found.append(state[2].device.type)
+            raise Stopped
+
+    carried = (torch.zeros(()), torch.zeros(3, device=beside), False)
+    set_stepper(Stops(1, 0))
+    try:
+        ran = run_ahead(3, lambda count, x, stopped: (count, x, stopped), carried, 2)
+    finally:
+        set_stepper(None)
+    assert ran is not None and found == [beside]
+
+
 def _with_default(count: Any, stopped: Any, by: int = 1) -> tuple[Any, Any]:
     return count + by, stopped
 

@@ -148,7 +148,9 @@ def _run_ahead(
     except ValueError:  # a name that is not bound yet
         return None
     step = stepper.step(body, test, stop)
-    device = next((value.device for value in carried if isinstance(value, torch.Tensor)), None)
+    # The flag lies where the loop works: beside a GPU a tensor of the CPU may be carried along.
+    devices = [value.device for value in carried if isinstance(value, torch.Tensor)]
+    device = next((one for one in devices if one.type != "cpu"), devices[0] if devices else None)
     if step is None or device is None:
         return None
     poll = stepper.poll()
