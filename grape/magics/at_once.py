@@ -126,15 +126,24 @@ def _guarded(block: list[ast.stmt], known: Collection[str]) -> Iterator[ast.stmt
         statement = block[index]
         index += 1
         behind: list[ast.stmt] = []
-        while (
-            isinstance(statement, (ast.For, ast.While)) and index < len(block) and ast.dump(block[index]) not in known
-        ):
-            behind.append(block[index])
-            index += 1
+        if isinstance(statement, (ast.For, ast.While)):
+            while index < len(block) and _is_deferred(block[index]) and ast.dump(block[index]) not in known:
+                behind.append(block[index])
+                index += 1
         if behind:
             yield ast.copy_location(ast.Try([statement], [], [], behind), statement)
         else:
             yield statement
+
+
+def _is_deferred(statement: ast.stmt) -> bool:
+    """What GR101's fix puts behind a loop: ``xs[:] = [value.item() for value in xs]``, or a loop that adds parts."""
+    if isinstance(statement, ast.Assign):
+        (target, *more) = statement.targets
+        whole = isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice)
+        return whole and not more and isinstance(statement.value, ast.ListComp)
+    adds = isinstance(statement, ast.For) and isinstance(statement.iter, (ast.Name, ast.Call)) and not statement.orelse
+    return adds and all(isinstance(part, (ast.AugAssign, ast.Assign)) for part in statement.body)  # type: ignore[attr-defined]
 
 
 def _relocate(node: Any, old: Sequence[str], new: Sequence[str], lines: Sequence[int]) -> None:

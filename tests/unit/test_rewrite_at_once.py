@@ -83,6 +83,30 @@ def test_what_was_deferred_is_read_where_the_loop_raises(source: str, stop: int)
     assert results[0] == results[1]
 
 
+EARLY = """\
+def g(xs):
+    for x in xs:
+        if x.sum() > 100:
+            return x
+        check(x)
+    return None
+"""
+
+
+def test_nothing_else_behind_a_loop_runs_where_it_raises() -> None:
+    tree, made = _at_once(EARLY, finding("GR102", 3, region="g"))
+    assert made.applied and not any(isinstance(node, ast.Try) for node in ast.walk(tree))
+
+    def check(x: torch.Tensor) -> None:
+        raise ValueError("from the body")
+
+    space: dict[str, Any] = {"check": check}
+    exec(compile(tree, "<cell>", "exec"), space)
+    with pytest.raises(ValueError, match="from the body"):
+        space["g"]([torch.ones(2)])
+    assert space["g"]([]) is None and space["g"]([torch.ones(200)]).shape == (200,)
+
+
 def test_lines_of_several_fixes_add_up() -> None:
     source = """\
 import torch
