@@ -425,13 +425,13 @@ ROWS = (
     ),
     Row(
         "redirected into a side that is occupied",
-        edited(f"{RUNTIME}.redirect", "id(slot) not in taken and not slot.occupied]", "id(slot) not in taken]"),
+        edited(f"{RUNTIME}.capture.redirect", "id(slot) not in taken and not slot.occupied]", "id(slot) not in taken]"),
         (REDIRECTED,),
     ),
     Row(
         "no third side where both are occupied",
         edited(
-            f"{RUNTIME}.redirect",
+            f"{RUNTIME}.capture.redirect",
             "if not any(id(slot) not in taken and not slot.occupied for slot in sides):",
             "if False:",
         ),
@@ -439,12 +439,12 @@ ROWS = (
     ),
     Row(
         "redirected where the next graph writes",
-        edited(f"{RUNTIME}.redirect", "(id(one) in written) - (id(one) in read)", "-(id(one) in written)"),
+        edited(f"{RUNTIME}.capture.redirect", "(id(one) in written) - (id(one) in read)", "-(id(one) in written)"),
         (REDIRECTED,),
     ),
     Row(
         "generated `out=` forms taken",
-        edited(f"{RUNTIME}.redirect", "if not has_kernel(", "if True or not has_kernel("),
+        edited(f"{RUNTIME}.capture.redirect", "if not has_kernel(", "if True or not has_kernel("),
         (REDIRECTED,),
     ),
     Row(

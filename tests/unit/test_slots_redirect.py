@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.capture.redirect import out_form, redirect
 from grape.runtime.placeholders import Placeholders
-from grape.runtime.redirect import out_form, redirect
 from grape.runtime.slots import Slot, SlotStore
 from grape.runtime.structure import flatten
 from grape.tracing import PositionFinder, Tracer, record

@@ -2,7 +2,8 @@
 
 `attempt.py` has the order of things; `judging.py` what a trace may hold; `snapshot.py` what the region writes;
 `in_step.py` the second run, which is captured; `lowered.py` control flow that is left to the device;
-`provenance.py` where results come from; `verification.py` the replay that is compared.
+`provenance.py` where results come from; `redirect.py` which operators write into slots; `lockstep.py` whether both runs
+issue the same operators; `verification.py` and `compare.py` the replay that is compared.
 """
 
 from .attempt import capture_call

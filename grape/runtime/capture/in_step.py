@@ -15,16 +15,16 @@ from ..backends.protocol import CaptureFailed, Graph
 from ..effects import EffectBan
 from ..guards import GuardSet
 from ..host_draws import HostDraws
-from ..lockstep import Diverged, HostConstants, Lockstep
 from ..placeholders import Placeholders
 from ..predication import Arms, NodeLowering, Surveyed
 from ..recipe import Recipe, write_recipe
-from ..redirect import out_form, redirect
 from ..slots import Slot
 from ..structure import Layout, flatten, rebuild
 from ..training import GradientCapture
+from .lockstep import Diverged, HostConstants, Lockstep
 from .lowered import check_ties, refuse_flags
 from .provenance import classifier, compare_structure, found_outside
+from .redirect import out_form, redirect
 from .request import EagerRun, Request
 from .stop import Stop, divergence
 

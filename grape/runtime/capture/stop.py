@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...model import Refused
-from ..lockstep import Diverged
+from .lockstep import Diverged
 
 __all__ = ["Stop", "divergence"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ...model import Refused
-from ..compare import first_mismatch, nondeterministic_in, within
 from ..placeholders import Placeholders
 from ..structure import Layout, flatten, rebuild
 from ..training import GradientCapture
+from .compare import first_mismatch, nondeterministic_in, within
 from .in_step import CapturedRun
 from .request import EagerRun, Request
 from .snapshot import Snapshot

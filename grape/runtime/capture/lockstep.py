@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..model import OpRecord
-from ..tracing import ANNOTATIONS, HOST_READS, PositionFinder, RecordedCall, Recorder, UnseenMode, contents_of
+from ...model import OpRecord
+from ...tracing import ANNOTATIONS, HOST_READS, PositionFinder, RecordedCall, Recorder, UnseenMode, contents_of
 
 __all__ = ["Diverged", "HostConstants", "Lockstep"]
 

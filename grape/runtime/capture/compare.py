@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from ..model import Trace
+from ...model import Trace
 
 __all__ = ["NONDETERMINISTIC", "first_mismatch", "identical", "nondeterministic_in", "within"]
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..tracing import RecordedCall
-from .placeholders import Placeholders, extent
-from .slots import Slot
-from .structure import Layout
+from ...tracing import RecordedCall
+from ..placeholders import Placeholders, extent
+from ..slots import Slot
+from ..structure import Layout
 
 if TYPE_CHECKING:
-    from .capture import Request
+    from .request import Request
 
 __all__ = ["out_form", "redirect"]
 
