@@ -63,6 +63,9 @@ class Hoister:
         """Give the person's functions in `namespace` code whose loops are hoisted, where their source is at hand."""
         if compiles(namespace):
             return
+        for loop in self._loops.values():
+            if any(run.source.local is not None for run in loop.runs):  # a cell's own begin with each run of the cell
+                loop.look_again()
         for function in candidates(namespace):
             code = function.__code__
             if function in self._functions or written_code(function) is not code or code.co_freevars:

@@ -47,6 +47,14 @@ class Loop:
         self.live = True
         self._iterations = OBSERVED + 1 if any(run.live for run in self.runs) else 0
 
+    def look_again(self) -> None:
+        """Between two statements of a cell: begin anew where an optimizer that it was split for is another one now."""
+        if any([run.is_outdated() for run in self.runs]):
+            for run in self.runs:
+                run.forget_refusals()
+                run.given_up = False
+            self.live, self._iterations = True, 0
+
     def _enters(self) -> bool:
         return self.live and self._may_start(self)
 

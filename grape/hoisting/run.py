@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import sys
 import types
+import weakref
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ..model import Refused
 from ..rewrite.hoisting import RunSource, names_of
@@ -40,6 +43,7 @@ class Run:
         self.parts: list[Part] = []
         self._apart: set[ast.stmt] = set()
         self._splits = 0
+        self._blamed: dict[str, weakref.ref[Any]] = {}
         self._plain: dict[str, Any] = {}
         self._names = names_of(source.statements)
         self._values: dict[str, Any] = {}
@@ -74,8 +78,19 @@ class Run:
         if self._splits or len(self.regions) < sum(isinstance(part, RegionPart) for part in self.parts):
             self._begin_anew()
 
+    def is_outdated(self) -> bool:
+        """Whether it was split for what a global name stood for, and that name stands for something else now."""
+        return any(self.namespace.get(name) is not held() for name, held in self._blamed.items())
+
+    def _blame(self, culprits: Collection[ast.stmt]) -> None:
+        for name in names_of(list(culprits)).reads:
+            value = self.namespace.get(name)
+            if isinstance(value, (torch.optim.Optimizer, torch.nn.Module)):
+                self._blamed[name] = weakref.ref(value)
+
     def _begin_anew(self) -> None:
         """Forget what its regions were: all of it may become one."""
+        self._blamed.clear()
         self.drop_regions()
         self.parts, self._splits, self.live = [], 0, False
         self._apart.clear()
@@ -215,6 +230,7 @@ class Run:
         if culprits and len(culprits) < len(part.segment.statements) and self._splits < MAX_SPLITS:
             self._splits += 1
             self._apart.update(culprits)
+            self._blame(culprits)
             self._divide(surveyed)
         else:
             self.live = bool(self.regions)

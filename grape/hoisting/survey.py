@@ -110,9 +110,15 @@ class Surveyed:
             if isinstance(node, ast.Name):
                 if _is_tensorial(self.value(node)):
                     return True
-            elif isinstance(node, ast.Call) and _is_tensorial(self.value(node.func)):
+            elif isinstance(node, ast.Call) and (_is_tensorial(self.value(node.func)) or self._is_of_missing(node)):
                 return True
         return False
+
+    def _is_of_missing(self, call: ast.Call) -> bool:
+        """Whether this calls a method that tensors have, of something that is not known (a name within a region)."""
+        if not isinstance(call.func, ast.Attribute) or self.value(call.func) is not _MISSING:
+            return False
+        return self.value(call.func.value) is _MISSING and hasattr(torch.Tensor, call.func.attr)
 
     def picks(self, statement: ast.stmt, numbers: Collection[str]) -> bool:
         """Whether the statement only takes an item of a list, tuple or dict, found by one of these numbers.
@@ -129,9 +135,7 @@ class Surveyed:
         """Whether what is called works on tensors or plain values and has no effect that is known of."""
         callee = self.value(call.func)
         if callee is _MISSING:
-            method = call.func.attr if isinstance(call.func, ast.Attribute) else None
-            base = self.value(call.func.value) if isinstance(call.func, ast.Attribute) else _MISSING
-            return base is _MISSING and method is not None and hasattr(torch.Tensor, method)
+            return self._is_of_missing(call)
         if isinstance(call.func, ast.Attribute):
             of_module = isinstance(self.value(call.func.value), torch.nn.Module)
             if call.func.attr in (_SETTINGS if of_module else _LEFT_OUT):

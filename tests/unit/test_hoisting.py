@@ -7,6 +7,7 @@ import inspect
 import linecache
 import os
 import pickle
+import textwrap
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -177,6 +178,23 @@ def test_the_loop_of_a_cell_that_took_the_advice_is_whole(shell: Shell) -> None:
     shell.run(TRAINED.replace("lr=0.1", "lr=0.1, fused=True"))
     assert told() == [("loop at line 4", 5, 8, None, True)]
     assert all("o.step" not in (f.advice or "") for f in shell.report.findings)
+
+
+def test_a_function_whose_optimizer_is_made_anew_is_tried_whole(shell: Shell) -> None:
+    make = "p = torch.nn.Parameter(torch.ones(4, 4))\no = torch.optim.Adam([p], lr=0.1)\n"
+    loop = (
+        TRAINED.partition("0.1)\n")[2].replace("i in range(40)", "i, a in enumerate([x] * 40)").replace("(x @", "(a @")
+    )
+    shell.run("def train():\n" + textwrap.indent(loop, "    "), grape=False)
+    shell.run(make, grape=False)
+    shell.run("train()")
+    assert [bool(r.replays) for r in regions() if r.refused is None] == [True]
+    assert not any(r.refused is None and (r.at.line, r.end_line) == (3, 6) for r in regions())
+    shell.run(make.replace("0.1", "0.1, fused=True"), grape=False)
+    shell.run("train()\ntrain()")
+    assert ("loop at line 2", 3, 6, None, True) in told()
+    shell.run("train()")
+    assert [(first, last, replays) for _, first, last, refused, replays in told() if not refused] == [(3, 6, True)]
 
 
 def test_another_option_is_no_change_of_the_cell(shell: Shell) -> None:
