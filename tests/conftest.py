@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -211,6 +212,14 @@ def nothing_survives() -> Iterator[None]:
     if after:
         left += _survivors(torch_state or _fresh_torch_state(), after)
     assert not left, "the test left behind: " + "; ".join(left)
+
+
+@pytest.fixture(autouse=True)
+def equal_seeds() -> None:
+    """What a test draws does not depend on the tests before it."""
+    random.seed(1)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(1)
 
 
 @pytest.fixture(autouse=True)

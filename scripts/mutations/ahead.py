@@ -85,11 +85,6 @@ ROWS = (
             ":",
         ),
         (
-            "prologue: results whose shape follows from data",
-            '        if op.kind == "dynamic":\n',
-            "        if False:\n",
-        ),
-        (
             "prologue: base of a view of an argument",
             "self.bases[number] = (leaves[index], int(leaves[index].storage_offset()))",
             "self.bases[number] = (leaves[index], 0)",

@@ -127,11 +127,6 @@ ROWS = (
         f"{VALUES}.run",
         TESTS,
         (
-            "runs: entered while they run",
-            "        self.live = False  # code that comes here again while this runs takes the statements as written\n",
-            "",
-        ),
-        (
             "runs: a part takes what nobody gives",
             "        if self.source.local is None:\n            return True\n        bound = set(",
             "        return True\n        bound = set(",
@@ -154,11 +149,6 @@ ROWS = (
     *rows_of(
         f"{VALUES}.parts",
         TESTS,
-        (
-            "parts: what later parts read is lost",
-            "needed = {*local.outputs, *others.reads, *self.names.first}",
-            "needed = {*local.outputs, *self.names.first}",
-        ),
         (
             "parts: names bound on one way only",
             "dict(self.names.first) | {name: None for name in self.outputs if name not in self.names.sure}",

@@ -120,11 +120,6 @@ ROWS = (
             ".apply(tensor, torch.ones((), requires_grad=True))",
         ),
         (
-            "results: those that retain a gradient lose their graph",
-            "        if tensor._is_view() or tensor.retains_grad:\n",
-            "        if tensor._is_view():\n",
-        ),
-        (
             "results: nodes of the eager run kept",
             "        if is_consumed(tensor):\n            seal(tensor)\n",
             "        pass\n",

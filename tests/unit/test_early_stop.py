@@ -202,22 +202,26 @@ def test_the_flag_lies_where_the_loop_works(beside: str) -> None:
     assert ran is not None and found == [beside]
 
 
-def _with_default(count: Any, stopped: Any, by: int = 1) -> tuple[Any, Any]:
-    return count + by, stopped
+def _plain(name: Any, count: Any, stopped: Any) -> tuple[Any, Any, Any]:
+    return name, count + 1, stopped
 
 
-def _with_keyword(count: Any, stopped: Any, *, by: int = 1) -> tuple[Any, Any]:
-    return count + by, stopped
+def _with_default(name: Any, count: Any, stopped: Any, by: int = 1) -> tuple[Any, Any, Any]:
+    return name, count + by, stopped
+
+
+def _with_keyword(name: Any, count: Any, stopped: Any, *, by: int = 1) -> tuple[Any, Any, Any]:
+    return name, count + by, stopped
 
 
 @pytest.mark.parametrize(
     ("body", "first"),
     [
-        (lambda count, stopped: (count, stopped), UNBOUND),
-        (lambda count, stopped: (count, stopped), NOTHING),
-        (_with_default, torch.zeros(())),
-        (_with_keyword, torch.zeros(())),
-        (Recorded(1, 0), torch.zeros(())),
+        (_plain, UNBOUND),
+        (_plain, NOTHING),
+        (_with_default, 0),
+        (_with_keyword, 0),
+        (Recorded(1, 0), 0),
     ],
     ids=["a name that is not bound", "a value that nobody looks at", "a default", "a keyword", "no function"],
 )
@@ -225,7 +229,7 @@ def test_a_loop_whose_iteration_cannot_be_made_from_its_code_runs_as_written(bod
     stepper = Recorded(3, 0)
     set_stepper(stepper)
     try:
-        assert run_ahead(10, body, (first, False), 1) is None
+        assert run_ahead(10, body, (first, torch.zeros(()), False), 2) is None
     finally:
         set_stepper(None)
     assert stepper.replays == 0

@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch._dynamo  # imported by the first dispatch mode in some versions; it wraps functions of torch for good
 
-from grape.hoisting.loop import Loop
+from grape.hoisting.loop import Loop, _Left
 from grape.hoisting.run import Run
 from grape.options import Options
 from grape.render import Report
@@ -350,6 +350,13 @@ y = walk(x)
     shell.run(source)
     assert shell.space["y"].equal(expected)
     assert any(replays for *_, replays in told()), told()
+
+
+def test_what_heads_of_loops_leave_is_taken_last_in_first_out() -> None:
+    left = _Left()
+    left.put("outer")
+    left.put("inner")
+    assert [left.take(), left.take()] == ["inner", "outer"]
 
 
 class _Ending:

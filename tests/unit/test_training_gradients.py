@@ -158,6 +158,12 @@ def test_r21_no_node_of_a_parameters_gradient_outlives_the_eager_call_that_made_
     assert twins.replays == 0 and len(variables) > 1 and not parameters.intersection(map(id, variables))
 
 
+def test_a_step_under_an_autocast_that_it_did_not_enter_is_refused() -> None:
+    twins = training(accumulating)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "autocast is entered outside of what calls backward" in refusal(twins).why
+
+
 LEFT: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[torch.Tensor], Any]]] = {
     "made, then not": (lambda g: torch.ones(2), lambda g: None),
     "dropped, then made": (lambda g: None, lambda g: torch.ones(2)),
