@@ -150,6 +150,18 @@ class Tracer(TorchDispatchMode):
         self._thread = get_ident()
         _include(True)
 
+    @contextmanager
+    def passing_through(self) -> Iterator[None]:
+        """While modes are pushed and popped above it: a muted tracer would hide operators from them as well."""
+        muted = self.on_stack and not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
+        if muted:
+            _include(True)
+        try:
+            yield
+        finally:
+            if muted:
+                _include(False)
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
