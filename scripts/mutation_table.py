@@ -189,8 +189,7 @@ def outside_overlaps() -> None:
 
 
 def lockstep_is_blind() -> None:
-    from grape.runtime import lockstep
-    from grape.runtime.capture import in_step
+    from grape.runtime.capture import in_step, lockstep
 
     class Agreeable(lockstep.Lockstep):
         def _step(self, func: Any, args: Any, kwargs: Any) -> Any:
