@@ -535,3 +535,14 @@ def test_a_forked_worker_runs_as_written(shell: Shell) -> None:
     )
     assert any(region.replays for region in regions())
     assert told == [b"as written"]
+
+
+def test_a_loop_that_gets_the_floor_inside_a_traced_function_is_captured(shell: Shell) -> None:
+    """The tracer lies muted below the capture; nothing that is made for the capture lifts that by the way."""
+    shell.run(
+        "own = torch.nn.Linear(4, 4)\nopt = torch.optim.SGD(own.parameters(), lr=0.1)\n"
+        "def train():\n    for i in range(80):\n        opt.zero_grad()\n        loss = own(x).square().mean()\n"
+        "        loss.backward()\n        log.append(i)\n        opt.step()\n"
+        "train()\n"
+    )
+    assert [(name, code, replays) for name, _, _, code, replays in told()] == [("loop at line 4", None, True)]

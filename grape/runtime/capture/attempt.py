@@ -128,7 +128,8 @@ class _Attempt:
     ) -> Entry | Refused:
         """The graph, or why there is none: whatever happens here, the eager result stands."""
         try:
-            return self.attempt(eager(), escapes, started)
+            with self.request.tracer.passing_through():
+                return self.attempt(eager(), escapes, started)
         except Stop as stop:
             return stop.refused
         except torch.OutOfMemoryError as error:

@@ -135,7 +135,7 @@ class InStep:
 
         try:
             self._gradients.enter()
-            with request.tracer.passing_through(), self._draws.alone() as as_drawn:
+            with self._draws.alone() as as_drawn:
                 graph, result = backend.capture(body)
                 if not as_drawn():
                     graph.release()
