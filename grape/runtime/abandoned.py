@@ -7,10 +7,12 @@ serve nothing are looked through.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from .entry import Entry
+from .guards import GuardSet
 from .region import Region
 from .shape import Shape
 from .state import Reach, TooLarge
@@ -22,9 +24,12 @@ def release_abandoned(regions: Iterable[Region]) -> int:
     """Release graphs that served no call since the last time this was asked and that read what cannot be read any more.
 
     That is a tensor that the region's code no longer reaches, or an object that came as an argument and in whose place
-    another one comes now. Gives how many were released. A graph that goes too early is captured again.
+    another one comes now. What has another name still (models that take turns under one name) stays. Gives how many
+    were released. A graph that goes too early is captured again.
     """
     released = 0
+    regions = list(regions)
+    guards = {id(entry.guards): entry.guards for region in regions for entry in region.entries}.values()
     for region in regions:
         reach: dict[int, Reach | None] = {}
         for key, shape in list(region.shapes.items()):
@@ -34,7 +39,7 @@ def release_abandoned(regions: Iterable[Region]) -> int:
                 released += len(idle)
                 continue
             for entry in idle:
-                if _is_lost(region, entry, reach):
+                if _is_lost(region, entry, reach) and not _is_elsewhere(entry.guards, guards):
                     shape.entries.remove(entry)
                     entry.release()
                     shape.captures = max(0, shape.captures - 1)
@@ -61,6 +66,15 @@ def _is_lost(region: Region, entry: Entry, reach: dict[int, Reach | None]) -> bo
     if found is None or guards.watches_others(found):
         return True
     return any(tensor.untyped_storage()._cdata not in found.sources for tensor in entry.externals.values())
+
+
+def _is_elsewhere(guards: GuardSet, every: Collection[GuardSet]) -> bool:
+    """Whether all objects that were replaced are alive without Grape: something that holds no guards refers to them."""
+    replaced = guards.replaced()
+    beside = 3  # the list, the name below and the argument of `getrefcount`
+    return bool(replaced) and all(
+        sys.getrefcount(value) - beside > sum(one.references(value) for one in every) for value in replaced
+    )
 
 
 def _is_replaced(region: Region, shape: Shape) -> bool:

@@ -6,6 +6,7 @@ storage without a source cannot be guarded, and the region is refused.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 import weakref
@@ -21,6 +22,7 @@ from .state import (
     ABSENT,
     HOOKS,
     HOOKS_OF_ALL_MODULES,
+    LEAVES,
     Reach,
     TooLarge,
     attribute_names,
@@ -70,6 +72,24 @@ class GuardSet:
         """Whether the region runs functions that are not among those found, as the person defined them again."""
         functions, codes = {id(function) for function, _ in found.codes}, {code for _, code in found.codes}
         return any(id(function) not in functions and code not in codes for function, code in self._codes)
+
+    def replaced(self) -> list[Any]:
+        """Modules and other objects in whose place, by the names that the region uses, something else stands now."""
+        pairs = [(names.get(name, ABSENT), value) for names, name, value in self._items]
+        pairs += [(read(owner, name, ABSENT), value) for owner, name, value in self._attributes]
+        with contextlib.suppress(KeyError):  # an attribute of a module is gone
+            pairs += zip(self._values(), self._saved, strict=False)
+        gone = [then for now, then in pairs if now is not then and not is_equal(now, then)]
+        return list({id(then): then for then in gone if not isinstance(then, (*LEAVES, torch.Tensor))}.values())
+
+    def references(self, value: Any) -> int:
+        """How many references to an object these guards hold."""
+        attributes = [thing for owner, _, then in self._attributes for thing in (owner, then)]
+        states = [one for state, _ in self._states if isinstance(state, functools.partial) for one in state.args]
+        held: list[Any] = [then for _, _, then in self._items]
+        held += [*self._saved, *attributes, *states, *self._objects, *self._lists, *self.more]
+        held += [function for function, _ in self._codes]
+        return sum(one is value for one in held) + (self._seen.get(id(value)) is value)
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that was found itself, not through another view of its memory."""

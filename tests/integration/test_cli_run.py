@@ -306,7 +306,14 @@ class TestTheKernel:
         body = f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(100)"
         path = notebook_file(tmp_path, body, "%%grape\nx = 1")
         command = [sys.executable, "-m", "grape.cli", "run", str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # What a shell runs in the background ignores Ctrl-C, and so would what these tests start.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as process:
             deadline = time.monotonic() + 60
             while not (marker.exists() and marker.read_text()):
                 assert time.monotonic() < deadline and process.poll() is None

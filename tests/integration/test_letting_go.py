@@ -121,7 +121,7 @@ def test_a_cell_that_is_edited_leaves_no_old_graphs(notebook: InteractiveShell, 
         assert replays() > 0
         graphs.append(held())
         regions.append(sum(not region.root_is_module for region in engine().interceptor.regions))
-    assert graphs[3] <= graphs[1] and regions[3] <= regions[1], (graphs, regions)
+    assert max(graphs) <= min(graphs) + 1 and regions[3] <= regions[1], (graphs, regions)
 
 
 def test_the_loops_of_two_cells_that_read_alike_are_one(notebook: InteractiveShell) -> None:
@@ -159,6 +159,34 @@ def test_models_that_take_turns_keep_their_graphs(notebook: InteractiveShell) ->
     before = held()
     run(notebook, cell)
     assert held() == before >= 2
+
+
+def test_graphs_of_code_that_a_loop_no_longer_calls_go(notebook: InteractiveShell) -> None:
+    define, cell = FLOWS["a function"].define, FLOWS["a function"].cell.replace("f(x)", "f(x) + 1")
+    run(notebook, MODEL + define)
+    run(notebook, "%%grape\n" + cell)
+    assert held() > 0
+    run(notebook, define)
+    assert held() > 0, "it is the same function"
+    run(notebook, define.replace("0.5", "0.25"))
+    assert held() == 0
+
+
+def test_tensors_that_take_turns_keep_their_graphs(notebook: InteractiveShell) -> None:
+    """Nothing tells that the one that has no name at the end of the cell has one again in its next run."""
+    run(
+        notebook,
+        "import torch\nboth = [torch.randn(8, 8), torch.randn(8, 8)]\ndef f(x):\n    return torch.tanh(x @ w) + x\n",
+    )
+    cell = "".join(
+        f"w = both[{i}]\nwith torch.no_grad():\n    for _ in range(20):\n        f(torch.ones(2, 8))\n" for i in (0, 1)
+    )
+    for _ in range(2):
+        run(notebook, "%%grape\n" + cell)
+    graphs = {id(entry) for region in engine().situation.regions for entry in region.entries}
+    run(notebook, "%%grape\n" + cell)
+    assert len(graphs) > 1
+    assert {id(entry) for region in engine().situation.regions for entry in region.entries} == graphs
 
 
 def test_a_block_holds_nothing_of_its_caller() -> None:
