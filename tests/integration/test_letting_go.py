@@ -163,7 +163,8 @@ def test_models_that_take_turns_keep_their_graphs(notebook: InteractiveShell) ->
 
 def test_graphs_of_code_that_a_loop_no_longer_calls_go(notebook: InteractiveShell) -> None:
     define, cell = FLOWS["a function"].define, FLOWS["a function"].cell.replace("f(x)", "f(x) + 1")
-    run(notebook, MODEL + define)
+    run(notebook, MODEL)
+    run(notebook, define)
     run(notebook, "%%grape\n" + cell)
     assert held() > 0
     run(notebook, define)
