@@ -7,8 +7,10 @@ of what was typed, so tracebacks show that. Where anything fails the cell runs a
 from __future__ import annotations
 
 import ast
+import contextlib
 import symtable
 import types
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from ..rewrite import names_in_functions
 if TYPE_CHECKING:
     from ..rewrite.at_once import RewrittenCell
 
-__all__ = ["Ran", "Replacement", "replaced_tree", "restore_functions", "watch_tree"]
+__all__ = ["Left", "Ran", "Replacement", "replaced_tree", "restore_functions", "watch_tree"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +34,27 @@ class Ran:
     written: dict[str, types.CodeType]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A value that the rewrite of the cell with this source bound, and that its functions still use."""
+
+    source: str
+    value: weakref.ref[Any]
+
+
 class Replacement:
     """The rewritten form of one cell, until it has taken the place of the cell's tree."""
 
-    def __init__(self, shell: Any, source: str, rewritten: RewrittenCell) -> None:
+    def __init__(self, shell: Any, source: str, rewritten: RewrittenCell, left: dict[str, Left]) -> None:
+        """`left` is what rewritten cells left behind, by name; this one adds to it."""
         self.rewritten = rewritten
         self.happened = False
         """Whether the rewritten tree runs."""
         self._shell = shell
         self._source = source
+        self._left = left
         self._extra: frozenset[str] = frozenset()
+        self._kept: frozenset[str] = frozenset()
         self._tree: ast.Module | None = None
 
     def take_place(self, tree: ast.Module) -> ast.Module:
@@ -53,10 +66,13 @@ class Replacement:
         counts = [text.rstrip("\n").count("\n") for text in (self._source, self.rewritten.source)]
         if ast.dump(typed) != ast.dump(tree) or [text.rstrip("\n").count("\n") for text in (old, new)] != counts:
             return tree
+        needed = _bound(new) - _bound(old)
+        if any(self._is_taken(name) for name in needed):
+            return tree
         made = replaced_tree(typed, ast.parse(new), lines[0], lines[1], self.rewritten.lines)
-        bound, before = _bound(new), _bound(old)
         kept = names_in_functions(self.rewritten.source)
-        self._extra = frozenset(bound - before - kept - set(shell.user_ns))
+        self._extra = frozenset(needed - kept - set(shell.user_ns))
+        self._kept = frozenset(needed & kept)
         self._tree = typed
         self.happened = True
         return made
@@ -66,6 +82,19 @@ class Replacement:
         if self.happened:
             for name in self._extra:
                 self._shell.user_ns.pop(name, None)
+            for name in self._kept & set(self._shell.user_ns):
+                with contextlib.suppress(TypeError):  # what takes no reference counts as the person's
+                    self._left[name] = Left(source=self._source, value=weakref.ref(self._shell.user_ns[name]))
+
+    def _is_taken(self, name: str) -> bool:
+        """Whether a name holds a value that the rewrite would replace: the person's, or that of another cell."""
+        if name not in self._shell.user_ns:
+            return False
+        value = self._shell.user_ns[name]
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "grape":
+            return False
+        left = self._left.get(name)
+        return left is None or left.source != self._source or left.value() is not value
 
     def ran(self, file: str, filename: str) -> Ran:
         """What is needed to give the cell's functions the code that was typed."""

@@ -64,7 +64,7 @@ class GrapeCell:
         file = f"In[{self._shell.execution_count}]"
         rewritten = at_once.rewritten(self._source, file)
         if rewritten is not None and self._shell.ast_node_interactivity == "last_expr":
-            self._replacement = Replacement(self._shell, self._source, rewritten)
+            self._replacement = Replacement(self._shell, self._source, rewritten, at_once.left)
             self._unwatch = watch_tree(self._shell, self._replacement)
 
     def before_statement(self, filename: str) -> None:

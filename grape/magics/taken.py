@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..rewrite import unified_diff
-from .at_once import Ran, restore_functions
+from .at_once import Left, Ran, restore_functions
 
 if TYPE_CHECKING:
     from ..fixing import Offers
@@ -22,6 +22,8 @@ class AtOnce:
     def __init__(self) -> None:
         self._ran: list[Ran] = []
         self._offers: Offers | None = None
+        self.left: dict[str, Left] = {}
+        """What rewritten cells left under names of their own, also after `clear`: their functions still use it."""
 
     def __len__(self) -> int:
         return len(self._ran)

@@ -197,3 +197,36 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "note: the cell ran rewritten: GR302 (line 6)\n" in said, said
     assert json.loads(report.read_text())["cell"]["notes"] == ["the cell ran rewritten: GR302 (line 6)"]
     assert notebook.read_bytes() == before
+
+
+CONSTANTS = """\
+%%grape{options} --no-widget
+halves = []
+with torch.no_grad():
+    for x in xs:
+        halves.append(x * torch.tensor(0.5))
+"""
+BATCHES = """\
+%%grape{options} --no-widget
+sums = []
+for x, y in [(x, x.sum()) for x in xs]:
+    x, y = x.to(device), y.to(device)
+    sums.append(x + y)
+"""
+
+
+@pytest.mark.parametrize(("cell", "name"), [(CONSTANTS, "constant"), (BATCHES, "grape")])
+def test_a_name_that_the_person_bound_is_not_taken(kernel: Kernel, cell: str, name: str) -> None:
+    kernel.run(f"%grape reset\nglobals().pop({name!r}, None)")
+    rewritten = cell.format(options=" --rewrite")
+    for _ in range(2):
+        assert kernel.run(rewritten)[2] is None
+    said = "print(*__import__('grape').last.evidence.notes)"
+    assert "ran rewritten" in kernel.run(said)[0]
+    kernel.run(f"{name} = 'mine'")
+    assert kernel.run(rewritten)[2] is None
+    assert kernel.run(f"print({name})")[0] == "mine\n"
+    assert kernel.run(said)[0] == "\n"
+    kernel.run(f"del {name}")
+    assert kernel.run(rewritten)[2] is None
+    assert "ran rewritten" in kernel.run(said)[0]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from grape.fixing import Offers, rewritten_cell
-from grape.magics.at_once import Replacement, replaced_tree, restore_functions, watch_tree
+from grape.magics.at_once import Left, Replacement, replaced_tree, restore_functions, watch_tree
 from grape.model import Finding, Fix
 from grape.rewrite.at_once import rewrite_cell
 from tests.unit.rewrite_cases import finding, outcome, run
@@ -153,7 +153,7 @@ def _run(shell: Shell, source: str) -> None:
 def test_names_that_only_the_rewrite_binds_go(shell: Shell) -> None:
     source = SUM.replace("if number == stop:\n        raise ValueError(number)", "pass")
     before = set(shell.user_ns)
-    replacement = Replacement(shell, source, rewrite_cell(source, [finding("GR101", 5)]))
+    replacement = Replacement(shell, source, rewrite_cell(source, [finding("GR101", 5)]), {})
     watch_tree(shell, replacement)
     _run(shell, source)
     assert replacement.happened and shell.ast_transformers == []
@@ -163,8 +163,34 @@ def test_names_that_only_the_rewrite_binds_go(shell: Shell) -> None:
     assert type(shell.user_ns["total"]) is float
 
 
+HALF = """\
+import torch
+def {name}(x):
+    return torch.tanh(x) * torch.tensor({factor}, device="cpu")
+"""
+
+
+def test_a_constant_that_another_cell_left_is_not_replaced(shell: Shell) -> None:
+    left: dict[str, Left] = {}
+    happened = []
+    for name, factor in (("f", 0.5), ("f", 0.5), ("g", 0.25), ("f", 0.5)):
+        source = HALF.format(name=name, factor=factor)
+        made = rewrite_cell(source, [finding("GR401", 3, region=name)])
+        assert made.applied
+        replacement = Replacement(shell, source, made, left)
+        watch_tree(shell, replacement)
+        _run(shell, source)
+        replacement.tidy()
+        happened.append(replacement.happened)
+    assert happened == [True, True, False, True], "g would change what f reads"
+    assert "CONSTANT" in shell.user_ns["f"].__code__.co_names
+    x = torch.ones(2)
+    assert torch.equal(shell.user_ns["f"](x), torch.tanh(x) * 0.5)
+    assert torch.equal(shell.user_ns["g"](x), torch.tanh(x) * 0.25)
+
+
 def test_another_tree_runs_as_written(shell: Shell) -> None:
-    replacement = Replacement(shell, LOSSES, rewrite_cell(LOSSES, [finding("GR101", 5)]))
+    replacement = Replacement(shell, LOSSES, rewrite_cell(LOSSES, [finding("GR101", 5)]), {})
     watch_tree(shell, replacement)
     _run(shell, "x = 1")
     assert not replacement.happened and shell.user_ns["x"] == 1 and shell.ast_transformers == []
@@ -173,7 +199,7 @@ def test_another_tree_runs_as_written(shell: Shell) -> None:
 def test_a_failure_of_grape_runs_the_cell_as_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     source = LOSSES.replace("if number == stop:\n        raise ValueError(number)", "pass")
     made = rewrite_cell(source, [finding("GR101", 5)])
-    replacement = Replacement(shell, source, replace(made, lines=made.lines[:2]))
+    replacement = Replacement(shell, source, replace(made, lines=made.lines[:2]), {})
     watch_tree(shell, replacement)
     _run(shell, source)
     assert not replacement.happened and isinstance(shell.user_ns["losses"][0], float)
@@ -189,7 +215,7 @@ def g(x):
         x = x + 1
     return x
 """
-    replacement = Replacement(shell, source, rewrite_cell(source, [finding("GR102", 5, region="g")]))
+    replacement = Replacement(shell, source, rewrite_cell(source, [finding("GR102", 5, region="g")]), {})
     watch_tree(shell, replacement)
     _run(shell, source)
     ran = replacement.ran("In[1]", "<cell>")
