@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Left", "Ran", "Replacement", "replaced_tree", "restore_functions", "watch_tree"]
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
@@ -146,6 +148,12 @@ def replaced_tree(
     for node in ast.walk(rewritten):
         if isinstance(node, (ast.expr, ast.stmt, ast.excepthandler, ast.arg, ast.keyword, ast.alias, ast.pattern)):
             _relocate(node, old, new, lines)
+    names = {node.name for node in ast.walk(typed) if isinstance(node, _FUNCTIONS)}
+    for function in [node for node in ast.walk(rewritten) if isinstance(node, _FUNCTIONS) and node.name in names]:
+        for part in ast.walk(function):
+            if isinstance(part, _FUNCTIONS) and part.name not in names:
+                # IPython counts lines from the one where `inspect` finds a `def`, and here none was typed.
+                part.lineno = min(part.lineno, function.lineno)
     return rewritten
 
 

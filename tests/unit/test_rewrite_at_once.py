@@ -107,6 +107,21 @@ def test_nothing_else_behind_a_loop_runs_where_it_raises() -> None:
     assert space["g"]([]) is None and space["g"]([torch.ones(200)]).shape == (200,)
 
 
+def test_a_branch_in_a_traceback_is_shown_from_the_function_that_was_typed() -> None:
+    source = "def g(x):\n    x = x * 2\n    if x.sum() > 0:\n        x = x @ x\n    return x\n"
+    tree, made = _at_once(source, finding("GR102", 3, region="g"))
+    assert made.applied
+    space: dict[str, Any] = {}
+    exec(compile(tree, "<cell>", "exec"), space)
+    with pytest.raises(RuntimeError) as raised:
+        space["g"](torch.ones(2, 3))
+    shown = [
+        frame for frame, _ in traceback.walk_tb(raised.value.__traceback__) if frame.f_code.co_filename == "<cell>"
+    ]
+    assert len(shown) == 2 and shown[0].f_code.co_name == "g"
+    assert {frame.f_code.co_firstlineno for frame in shown} == {1} and shown[-1].f_lineno == 4
+
+
 def test_lines_of_several_fixes_add_up() -> None:
     source = """\
 import torch
