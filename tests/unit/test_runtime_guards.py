@@ -16,6 +16,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import nn
 from torch.nn import functional as F
 
+import grape
 from grape.runtime.state import is_defined_again
 from tests.property.programs import Twins, World
 
@@ -550,6 +551,67 @@ def test_a_function_that_was_defined_again_is_guarded_like_the_first(change: str
     twins.both(CHANGES_AFTER_DEFINITION[change])
     twins.calls_of(one, 3)
     twins.close()
+
+
+def looks_inner_up(x: torch.Tensor) -> Any:
+    known = place and helper in place  # type: ignore[name-defined]  # noqa: F821
+    return helper(x) + (1 if known else 2)  # type: ignore[name-defined]  # noqa: F821
+
+
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "keys": lambda f: {f: 1.0},
+    "keys that are tuples": lambda f: {f: 1.0, (f, 2): 2.0},
+    "a set": lambda f: {f},
+    "a list": lambda f: [f],
+    "a tuple": lambda f: (f,),
+    "a deque": lambda f: collections.deque([f]),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_function_that_is_looked_up_cannot_be_defined_again(name: str) -> None:
+    """What does the same is another object still, found nowhere."""
+
+    def build() -> World:
+        function = own_globals(looks_inner_up)
+        helper = function.__globals__["helper"] = _defined(function, inner)
+        function.__globals__["place"] = PLACES[name](helper)
+        return World(function=function)
+
+    twins = Twins(build)
+    for _ in range(8):
+        twins.calls_of(one, 1)
+    twins.both(_define(inner))
+    twins.calls_of(one, 4)
+    twins.close()
+
+
+def test_a_twin_that_was_looked_up_is_not_the_same_function() -> None:
+    def build() -> World:
+        function = own_globals(looks_inner_up)
+        function.__globals__["helper"] = _defined(function, inner)
+        function.__globals__["place"] = {_defined(function, inner): 1.0}
+        return World(function=function)
+
+    twins = Twins(build)
+    twins.warm(one)
+    twins.both(lambda world: world.function.__globals__.update(helper=next(iter(world.function.__globals__["place"]))))
+    twins.calls_of(one, 4)
+    twins.close()
+
+
+def returns_inner(x: torch.Tensor) -> Any:
+    return helper(x), helper  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_a_function_that_is_given_back_is_the_one_of_now() -> None:
+    function = own_globals(returns_inner)
+    graphed = grape.graph(function)
+    for number in range(24):
+        if number % 8 == 0:
+            function.__globals__["helper"] = _defined(function, inner)
+        assert graphed(torch.ones(3, 4))[1] is function.__globals__["helper"]
+    graphed.release()
 
 
 def test_defaults_and_attributes_make_it_another_function() -> None:

@@ -77,7 +77,7 @@ class Reach:
 
     `sources` maps a storage's identity to the name and the tensor that it was found through. `tensors` go with `names`,
     `places_of` says by which name a container was reached, `modules` pair attributes with a reader of the values that
-    count. Raises `TooLarge`.
+    count; `met` is how often the walk came to each function, by identity. Raises `TooLarge`.
     """
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
@@ -94,6 +94,8 @@ class Reach:
         self.tensors: list[torch.Tensor] = []
         self.names: list[str] = []
         self.seen: dict[int, Any] = {}
+        self.met: collections.Counter[int] = collections.Counter()
+        self._global_names: dict[int, list[tuple[int, str]]] = {}
         self._roots = roots
         self._pending: list[tuple[Any, str]] = [(one, "") for one in reversed(roots)]
         self._pending += [(hooks, "hooks of all modules") for hooks in HOOKS_OF_ALL_MODULES if hooks]
@@ -103,7 +105,18 @@ class Reach:
             self._visit(*self._pending.pop())
         self._roots = ()  # what was found may be let go of; see `GuardSet`
 
+    def replaceable(self) -> set[int]:
+        """Identities of functions that nothing but one global name leads to: another object there is found nowhere else
+        to be another one, as it would be by a dict with functions as keys.
+        """
+        names = self._global_names
+        return {one for one, met in self.met.items() if len(names.get(one, ())) == met and len(set(names[one])) == 1}
+
+    def _meet(self, *values: Any) -> None:
+        self.met.update(id(value) for value in values if isinstance(value, types.FunctionType))
+
     def _visit(self, value: Any, where: str) -> None:
+        self._meet(value)
         if isinstance(value, LEAVES) or id(value) in self.seen:
             return
         if len(self.seen) > _LIMIT:
@@ -191,6 +204,8 @@ class Reach:
             if isinstance(value, types.ModuleType):
                 self._library(value, every, {id(value)})
             elif value is not ABSENT:
+                if isinstance(value, types.FunctionType):
+                    self._global_names.setdefault(id(value), []).append((id(function.__globals__), name))
                 self._pending.append((value, name))
 
     def _wrapped(self, function: types.FunctionType, where: str) -> None:
@@ -237,6 +252,7 @@ class Reach:
             if name in HOOKS and not item:
                 self.seen.setdefault(id(item), item)
                 continue
+            self._meet(*(name if isinstance(name, tuple) else (name,)))
             if isinstance(name, torch.Tensor):  # an optimizer keeps its state by parameter
                 name = number
             self._pending.append((item, f"{where}.{name}" if where else str(name)))
