@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import gc
 import types
 import weakref
 from collections.abc import Callable
@@ -297,6 +298,23 @@ def _fresh_class() -> type:
     return type("Fresh", (Derived,), {"scale": 2.0, "__module__": __name__})
 
 
+def _fresh_metaclass() -> Any:
+    return type("Meta", (type,), {"scale": 2.0, "__module__": __name__})
+
+
+def _behind(view: Any) -> Any:
+    """The dict that nothing but `view` leads to."""
+    return next(thing for thing in gc.get_referents(view) if isinstance(thing, dict))
+
+
+def _dispatched() -> Any:
+    @functools.singledispatch
+    def function(number: object) -> float:
+        return 2.0
+
+    return function
+
+
 def _module() -> types.ModuleType:
     module = types.ModuleType("settings")
     module.scale = 2.0  # type: ignore[attr-defined]
@@ -337,6 +355,41 @@ HOLDERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any]
         lambda: {"a": [types.SimpleNamespace(b=(types.SimpleNamespace(scale=2.0),))]},
         lambda h: h["a"][0].b[0].scale,
         lambda h: setattr(h["a"][0].b[0], "scale", 3.0),
+    ),
+    "mapping proxy": (
+        lambda: types.MappingProxyType({"scale": 2.0}),
+        lambda h: h["scale"],
+        lambda h: _behind(h).update(scale=3.0),
+    ),
+    "values of a dict": (
+        lambda: {"scale": 2.0}.values(),
+        lambda h: sum(h),
+        lambda h: _behind(h).update(scale=3.0),
+    ),
+    "keys of an ordered dict": (
+        lambda: collections.OrderedDict({2: 0}).keys(),
+        lambda h: sum(h),
+        lambda h: _behind(h).update({3: 0}),
+    ),
+    "method of a dict": (
+        lambda: {"scale": 2.0}.get,
+        lambda h: h("scale"),
+        lambda h: h.__self__.update(scale=3.0),
+    ),
+    "operator of a list": (
+        lambda: [1].__len__,
+        lambda h: h(),
+        lambda h: h.__self__.append(1),
+    ),
+    "function by type": (
+        lambda: _dispatched(),
+        lambda h: h(1),
+        lambda h: h.register(int, lambda number: 3.0),
+    ),
+    "class attribute of a metaclass": (
+        lambda: _fresh_metaclass()("Fresh", (), {"__module__": __name__}),
+        lambda h: h.scale,
+        lambda h: setattr(type(h), "scale", 3.0),
     ),
     "bytearray": (lambda: bytearray(b"2"), lambda h: h[0], lambda h: h.__setitem__(0, 9)),
 }
@@ -395,6 +448,19 @@ def test_code_without_a_file() -> None:
         return World(function=names["function"], change=names.update)
 
     check(build, lambda w: w.change(scale=3.0))
+
+
+@pytest.mark.parametrize("expression", ["globals()['scale']", "eval('scale')"])
+def test_code_that_reads_names_it_does_not_mention_is_refused(expression: str) -> None:
+    names: dict[str, Any] = {"scale": 2.0}
+    exec(f"def function(x):\n return x.tanh() * {expression}", names)
+    graphed = grape.graph(names["function"])
+    for call in range(12):
+        names["scale"] = 2.0 + call // 8
+        assert torch.equal(graphed(torch.ones(4)), names["function"](torch.ones(4)))
+    evidence = graphed.evidence()
+    assert evidence is not None and evidence.refused is not None
+    graphed.release()
 
 
 def test_attributes_of_a_function() -> None:

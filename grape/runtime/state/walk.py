@@ -24,8 +24,10 @@ from .contents import (
     CONTAINERS,
     CONTENTS,
     LEAVES,
+    VIEWS,
     attribute_names,
     bytes_of,
+    contents_of_mapping,
     contents_of_set,
     contents_of_variable,
     emptiness,
@@ -61,6 +63,8 @@ _CLASS_NOTES = frozenset(
     ]
 )
 _CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
+_ANY_NAME = frozenset({"globals", "eval", "exec"})
+"""Builtin functions by which code reads names that it does not mention."""
 _LIMIT = 60_000
 
 
@@ -152,6 +156,12 @@ class Reach:
             self._pending.append((value.__func__, where))
         elif isinstance(value, functools.partial):
             self._pending += [(value.func, where), (value.args, where), (value.keywords, where)]
+        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):  # `table.get`
+            self._pending.append((value.__self__, where))
+        elif isinstance(value, VIEWS):
+            self._pending.append((value.mapping, where))
+        elif isinstance(value, types.MappingProxyType):
+            self._mapping(value, where)
         elif isinstance(value, weakref.ref):
             self._pending.append((value(), where))
         elif isinstance(value, contextvars.ContextVar):
@@ -200,6 +210,8 @@ class Reach:
         names, every = names_in(code)
         for name in names:
             value = function.__globals__.get(name, ABSENT)
+            if value is ABSENT and name in _ANY_NAME:
+                raise TooLarge(f"{name}()")
             self.items.append((function.__globals__, name, value))
             if isinstance(value, types.ModuleType):
                 self._library(value, every, {id(value)})
@@ -215,6 +227,9 @@ class Reach:
             if isinstance(contents, _CALLABLES):
                 self.attributes.append((cell, "cell_contents", contents))
                 self._pending.append((contents, where))
+        for item in function.__dict__.values():
+            if isinstance(item, types.MappingProxyType):  # what was registered with `singledispatch`
+                self._pending.append((item, where))
 
     def _library(self, module: types.ModuleType, names: frozenset[str], above: set[int]) -> None:
         """What code that mentions these names can read from an imported module (``config.SCALE``)."""
@@ -231,6 +246,8 @@ class Reach:
 
     def _class(self, cls: type, where: str) -> None:
         """Methods and class attributes of the person's own classes; of library modules only which `forward` runs."""
+        if is_own_class(type(cls)):
+            self._pending.append((type(cls), where))
         own = [base for base in cls.__mro__ if is_own_class(base)]
         names = {name for base in own for name in vars(base)} - _CLASS_NOTES
         if issubclass(cls, torch.nn.Module):
@@ -256,6 +273,12 @@ class Reach:
             if isinstance(name, torch.Tensor):  # an optimizer keeps its state by parameter
                 name = number
             self._pending.append((item, f"{where}.{name}" if where else str(name)))
+
+    def _mapping(self, value: types.MappingProxyType[Any, Any], where: str) -> None:
+        self._watch(functools.partial(contents_of_mapping, value))
+        for name, item in value.items():
+            self._meet(*(name if isinstance(name, tuple) else (name,)))
+            self._pending.append((item, f"{where}.{name}"))
 
     def _sequence(self, value: Any, where: str) -> None:
         if isinstance(value, list):
