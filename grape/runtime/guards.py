@@ -58,7 +58,10 @@ class GuardSet:
         self._replaceable, self._functions = found.replaceable(), set(found.met)
         self.more = more
         self._let_go(root)
-        self._snapshot()
+        try:
+            self._snapshot()
+        except Exception as error:  # a nested tensor has no size
+            raise TooLarge("the code") from error
 
     def _let_go(self, root: Any) -> None:
         """A module is the person's: guarding it must not keep it alive. Its graphs die with it."""
@@ -139,11 +142,11 @@ class GuardSet:
 
     def holds(self) -> bool:
         """True where nothing that was found has changed since."""
-        if RemovableHandle.next_id != self._handles:
-            return self.difference() is None
         try:
+            if RemovableHandle.next_id != self._handles:
+                return self.difference() is None
             return self._unchanged() or self._same_values()
-        except KeyError:  # an attribute of a module is gone
+        except Exception:  # an attribute of a module is gone, or what came in the place of something cannot be compared
             return False
 
     def _unchanged(self) -> bool:
@@ -210,6 +213,8 @@ class GuardSet:
             return self._difference()
         except KeyError as name:
             return f"the attribute {name} of a module"
+        except Exception as error:
+            return f"a value that cannot be compared ({type(error).__name__})"
 
     def _blame(self, holder: Any) -> None:
         where = self._places_of.get(id(holder))

@@ -463,6 +463,45 @@ def test_code_that_reads_names_it_does_not_mention_is_refused(expression: str) -
     graphed.release()
 
 
+class Unreadable:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Unsized(dict[str, Any]):
+    def __len__(self) -> int:
+        raise RuntimeError("__len__")
+
+
+class Nameless(float):
+    def __repr__(self) -> str:
+        raise RuntimeError("__repr__")
+
+
+ODD: dict[str, Callable[[], Any]] = {
+    "attributes that raise": Unreadable,
+    "a length that raises": lambda: Unsized(a=1),
+    "a number that cannot be printed": lambda: Nameless(1.0),
+    "a nested tensor": lambda: torch.nested.nested_tensor([torch.ones(2)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("calls", [0, 8], ids=["from the beginning", "later"])
+def test_what_cannot_be_compared_breaks_no_call(name: str, calls: int) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.tanh() + len(held)
+
+    held: list[Any] = []
+    graphed = grape.graph(function)
+    for call in range(16):
+        if call == calls:
+            held = [ODD[name]()]
+        assert torch.equal(graphed(torch.ones(4)), torch.ones(4).tanh() + len(held))
+    graphed.release()
+
+
 def test_attributes_of_a_function() -> None:
     def build() -> World:
         def function(x: torch.Tensor) -> torch.Tensor:

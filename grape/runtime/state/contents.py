@@ -40,7 +40,8 @@ CONTENTS: dict[type, Callable[[Any], Any]] = {
     array.array: bytes,
 }
 """Containers that are neither lists nor dicts, and what their contents are."""
-VIEWS = tuple(type(view) for view in ({}.keys(), {}.values(), {}.items()))
+_example: dict[str, int] = {}
+VIEWS = (type(_example.keys()), type(_example.values()), type(_example.items()))
 """Of dicts, which they read through `mapping`; those of ordered ones are their subclasses."""
 CONTAINERS = frozenset({dict, list, set, collections.defaultdict, collections.OrderedDict, collections.deque})
 LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)

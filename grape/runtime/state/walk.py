@@ -106,7 +106,13 @@ class Reach:
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
             self._dict(hooks, "hooks of all optimizers")
         while self._pending:
-            self._visit(*self._pending.pop())
+            value, where = self._pending.pop()
+            try:
+                self._visit(value, where)
+            except TooLarge:
+                raise
+            except Exception as error:  # the person's own `__len__`; a nested tensor, which has no size
+                raise TooLarge(where or "the code") from error
         self._roots = ()  # what was found may be let go of; see `GuardSet`
 
     def replaceable(self) -> set[int]:
