@@ -55,9 +55,13 @@ class GuardSet:
         self._codes, self._states, self._objects = found.codes, found.states, found.objects
         self._tensors, self._names = found.tensors, found.names
         self._places_of, self._seen = found.places_of, found.seen
+        self._replaceable, self._functions = found.replaceable(), set(found.met)
         self.more = more
         self._let_go(root)
-        self._snapshot()
+        try:
+            self._snapshot()
+        except Exception as error:  # a nested tensor has no size
+            raise TooLarge("the code") from error
 
     def _let_go(self, root: Any) -> None:
         """A module is the person's: guarding it must not keep it alive. Its graphs die with it."""
@@ -96,7 +100,11 @@ class GuardSet:
         return self.reaches(tensor)
 
     def reaches(self, value: object) -> bool:
-        """Whether this very object was found, so that what it holds is guarded."""
+        """Whether this very object was found, so that what it holds is guarded.
+
+        Who asks is going to give it back: from now on no other will do in its place.
+        """
+        self._replaceable.discard(id(value))
         return self._seen.get(id(value)) is value
 
     def has_hooked_nodes(self) -> bool:
@@ -134,11 +142,11 @@ class GuardSet:
 
     def holds(self) -> bool:
         """True where nothing that was found has changed since."""
-        if RemovableHandle.next_id != self._handles:
-            return self.difference() is None
         try:
+            if RemovableHandle.next_id != self._handles:
+                return self.difference() is None
             return self._unchanged() or self._same_values()
-        except KeyError:  # an attribute of a module is gone
+        except Exception:  # an attribute of a module is gone, or what came in the place of something cannot be compared
             return False
 
     def _unchanged(self) -> bool:
@@ -189,8 +197,14 @@ class GuardSet:
             else (state, then)
             for state, then in self._states
         ]
+        for functions in (self._replaceable, self._functions):
+            functions.symmetric_difference_update((id(function), id(again)))
         del self._seen[id(function)]
         self._seen[id(again)] = again
+
+    def _is_defined_again(self, now: Any, then: Any) -> bool:
+        fresh = id(then) in self._replaceable and id(now) not in self._functions
+        return fresh and is_defined_again(now, then, self._codes)
 
     def difference(self) -> str | None:
         """What has changed, in words; None where nothing has."""
@@ -199,6 +213,8 @@ class GuardSet:
             return self._difference()
         except KeyError as name:
             return f"the attribute {name} of a module"
+        except Exception as error:
+            return f"a value that cannot be compared ({type(error).__name__})"
 
     def _blame(self, holder: Any) -> None:
         where = self._places_of.get(id(holder))
@@ -247,7 +263,7 @@ class GuardSet:
             return what
         for names, name, value in self._items:
             now = names.get(name, ABSENT)
-            if now is not value and not is_equal(now, value) and not is_defined_again(now, value, self._codes):
+            if now is not value and not is_equal(now, value) and not self._is_defined_again(now, value):
                 self.culprits = [name]
                 return f"the global '{name}'"
         for owner, name, value in self._attributes:

@@ -134,7 +134,11 @@ class Interceptor:
         self._namespace = {}
         defined = {written_code(function) for function in candidates(namespace)}
         for code, (region, trampoline) in list(self._functions.items()):
-            if trampoline.target() is None and region.is_idle and code not in defined:
+            if trampoline.target() is not None:
+                continue
+            for other in [other for other in self._trampolines.values() if other.original.__code__ == code]:
+                self._give_back(other)  # a twin that lives on, to be found again where it has a name
+            if region.is_idle and code not in defined:
                 region.release()
                 del self._functions[code]
         release_abandoned(self.regions)

@@ -173,6 +173,24 @@ def test_graphs_of_code_that_a_loop_no_longer_calls_go(notebook: InteractiveShel
     assert held() == 0
 
 
+def test_a_function_outlives_the_one_that_was_defined_again(notebook: InteractiveShell) -> None:
+    """Calls of the first, which something holds, go on when the second is deleted."""
+    define, cell = "def f(x):\n    return torch.tanh(x * 2) + 1\n", "xs = [{}(torch.ones(4)) for _ in range(20)]\n"
+    run(notebook, "import torch")
+    run(notebook, define)
+    run(notebook, "held = [f]\ng = f")
+    run(notebook, "%%grape\nwith torch.no_grad():\n    " + cell.format("f"))
+    run(notebook, define)
+    run(notebook, "%%grape\nwith torch.no_grad():\n    " + cell.format("f"))
+    assert replays() > 0
+    run(notebook, "del f, g")
+    run(notebook, cell.format("held[0]"))
+    run(notebook, "%%grape\n" + cell.format("held[0]"))
+    run(notebook, "h = held[0]")
+    run(notebook, "%%grape\nwith torch.no_grad():\n    " + cell.format("h"))
+    assert replays() > 0, "it is a candidate again"
+
+
 def test_tensors_that_take_turns_keep_their_graphs(notebook: InteractiveShell) -> None:
     """Nothing tells that the one that has no name at the end of the cell has one again in its next run."""
     run(

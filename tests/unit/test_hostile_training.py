@@ -13,6 +13,7 @@ import torch._dynamo
 from torch import nn
 from torch.nn import functional as F
 
+import grape
 from grape.sessions import close_engine
 from tests.property.cell_loops import run_cell
 from tests.property.programs import Twins, World, eager_to_graph, same
@@ -374,3 +375,35 @@ def test_a_gradient_that_an_argument_gets_is_seen(requires: bool) -> None:
         before = twins.replays
         twins.calls_of(some, 6)
     assert twins.replays == before + 6 or twins.refused is not None
+
+
+@pytest.mark.parametrize("none", [True, False], ids=["made anew", "accumulated"])
+def test_a_gradient_made_in_inference_mode_is_as_in_eager(none: bool) -> None:
+    """torch refuses to accumulate into it, and before that nothing has changed."""
+
+    def step(net: torch.nn.Module, opt: torch.optim.Optimizer, x: torch.Tensor, more: bool) -> torch.Tensor:
+        if not more:
+            opt.zero_grad(set_to_none=none)
+        loss: torch.Tensor = net(x).square().mean()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    ends = []
+    for function in (step, graphed := grape.graph(step)):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(4, 4)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        seen: list[object] = []
+        for call in range(20):
+            try:
+                seen.append(float(function(net, opt, torch.full((2, 4), call / 7), call % 5 == 4)))
+            except RuntimeError as error:
+                seen.append(type(error))
+            if call in (9, 16):
+                with torch.inference_mode():
+                    net.weight.grad = torch.ones(4, 4)
+            seen.append(net.weight.tolist())
+        ends.append(seen)
+    graphed.release()
+    assert ends[0] == ends[1]

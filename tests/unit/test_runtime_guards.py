@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import gc
 import types
 import weakref
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import nn
 from torch.nn import functional as F
 
+import grape
 from grape.runtime.state import is_defined_again
 from tests.property.programs import Twins, World
 
@@ -296,6 +298,23 @@ def _fresh_class() -> type:
     return type("Fresh", (Derived,), {"scale": 2.0, "__module__": __name__})
 
 
+def _fresh_metaclass() -> Any:
+    return type("Meta", (type,), {"scale": 2.0, "__module__": __name__})
+
+
+def _behind(view: Any) -> Any:
+    """The dict that nothing but `view` leads to."""
+    return next(thing for thing in gc.get_referents(view) if isinstance(thing, dict))
+
+
+def _dispatched() -> Any:
+    @functools.singledispatch
+    def function(number: object) -> float:
+        return 2.0
+
+    return function
+
+
 def _module() -> types.ModuleType:
     module = types.ModuleType("settings")
     module.scale = 2.0  # type: ignore[attr-defined]
@@ -336,6 +355,41 @@ HOLDERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any]
         lambda: {"a": [types.SimpleNamespace(b=(types.SimpleNamespace(scale=2.0),))]},
         lambda h: h["a"][0].b[0].scale,
         lambda h: setattr(h["a"][0].b[0], "scale", 3.0),
+    ),
+    "mapping proxy": (
+        lambda: types.MappingProxyType({"scale": 2.0}),
+        lambda h: h["scale"],
+        lambda h: _behind(h).update(scale=3.0),
+    ),
+    "values of a dict": (
+        lambda: {"scale": 2.0}.values(),
+        lambda h: sum(h),
+        lambda h: _behind(h).update(scale=3.0),
+    ),
+    "keys of an ordered dict": (
+        lambda: collections.OrderedDict({2: 0}).keys(),
+        lambda h: sum(h),
+        lambda h: _behind(h).update({3: 0}),
+    ),
+    "method of a dict": (
+        lambda: {"scale": 2.0}.get,
+        lambda h: h("scale"),
+        lambda h: h.__self__.update(scale=3.0),
+    ),
+    "operator of a list": (
+        lambda: [1].__len__,
+        lambda h: h(),
+        lambda h: h.__self__.append(1),
+    ),
+    "function by type": (
+        lambda: _dispatched(),
+        lambda h: h(1),
+        lambda h: h.register(int, lambda number: 3.0),
+    ),
+    "class attribute of a metaclass": (
+        lambda: _fresh_metaclass()("Fresh", (), {"__module__": __name__}),
+        lambda h: h.scale,
+        lambda h: setattr(type(h), "scale", 3.0),
     ),
     "bytearray": (lambda: bytearray(b"2"), lambda h: h[0], lambda h: h.__setitem__(0, 9)),
 }
@@ -394,6 +448,58 @@ def test_code_without_a_file() -> None:
         return World(function=names["function"], change=names.update)
 
     check(build, lambda w: w.change(scale=3.0))
+
+
+@pytest.mark.parametrize("expression", ["globals()['scale']", "eval('scale')"])
+def test_code_that_reads_names_it_does_not_mention_is_refused(expression: str) -> None:
+    names: dict[str, Any] = {"scale": 2.0}
+    exec(f"def function(x):\n return x.tanh() * {expression}", names)
+    graphed = grape.graph(names["function"])
+    for call in range(12):
+        names["scale"] = 2.0 + call // 8
+        assert torch.equal(graphed(torch.ones(4)), names["function"](torch.ones(4)))
+    evidence = graphed.evidence()
+    assert evidence is not None and evidence.refused is not None
+    graphed.release()
+
+
+class Unreadable:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Unsized(dict[str, Any]):
+    def __len__(self) -> int:
+        raise RuntimeError("__len__")
+
+
+class Nameless(float):
+    def __repr__(self) -> str:
+        raise RuntimeError("__repr__")
+
+
+ODD: dict[str, Callable[[], Any]] = {
+    "attributes that raise": Unreadable,
+    "a length that raises": lambda: Unsized(a=1),
+    "a number that cannot be printed": lambda: Nameless(1.0),
+    "a nested tensor": lambda: torch.nested.nested_tensor([torch.ones(2)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("calls", [0, 8], ids=["from the beginning", "later"])
+def test_what_cannot_be_compared_breaks_no_call(name: str, calls: int) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.tanh() + len(held)
+
+    held: list[Any] = []
+    graphed = grape.graph(function)
+    for call in range(16):
+        if call == calls:
+            held = [ODD[name]()]
+        assert torch.equal(graphed(torch.ones(4)), torch.ones(4).tanh() + len(held))
+    graphed.release()
 
 
 def test_attributes_of_a_function() -> None:
@@ -550,6 +656,67 @@ def test_a_function_that_was_defined_again_is_guarded_like_the_first(change: str
     twins.both(CHANGES_AFTER_DEFINITION[change])
     twins.calls_of(one, 3)
     twins.close()
+
+
+def looks_inner_up(x: torch.Tensor) -> Any:
+    known = place and helper in place  # type: ignore[name-defined]  # noqa: F821
+    return helper(x) + (1 if known else 2)  # type: ignore[name-defined]  # noqa: F821
+
+
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "keys": lambda f: {f: 1.0},
+    "keys that are tuples": lambda f: {f: 1.0, (f, 2): 2.0},
+    "a set": lambda f: {f},
+    "a list": lambda f: [f],
+    "a tuple": lambda f: (f,),
+    "a deque": lambda f: collections.deque([f]),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_function_that_is_looked_up_cannot_be_defined_again(name: str) -> None:
+    """What does the same is another object still, found nowhere."""
+
+    def build() -> World:
+        function = own_globals(looks_inner_up)
+        helper = function.__globals__["helper"] = _defined(function, inner)
+        function.__globals__["place"] = PLACES[name](helper)
+        return World(function=function)
+
+    twins = Twins(build)
+    for _ in range(8):
+        twins.calls_of(one, 1)
+    twins.both(_define(inner))
+    twins.calls_of(one, 4)
+    twins.close()
+
+
+def test_a_twin_that_was_looked_up_is_not_the_same_function() -> None:
+    def build() -> World:
+        function = own_globals(looks_inner_up)
+        function.__globals__["helper"] = _defined(function, inner)
+        function.__globals__["place"] = {_defined(function, inner): 1.0}
+        return World(function=function)
+
+    twins = Twins(build)
+    twins.warm(one)
+    twins.both(lambda world: world.function.__globals__.update(helper=next(iter(world.function.__globals__["place"]))))
+    twins.calls_of(one, 4)
+    twins.close()
+
+
+def returns_inner(x: torch.Tensor) -> Any:
+    return helper(x), helper  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_a_function_that_is_given_back_is_the_one_of_now() -> None:
+    function = own_globals(returns_inner)
+    graphed = grape.graph(function)
+    for number in range(24):
+        if number % 8 == 0:
+            function.__globals__["helper"] = _defined(function, inner)
+        assert graphed(torch.ones(3, 4))[1] is function.__globals__["helper"]
+    graphed.release()
 
 
 def test_defaults_and_attributes_make_it_another_function() -> None:

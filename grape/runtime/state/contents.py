@@ -7,7 +7,7 @@ import collections
 import contextvars
 import ctypes
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -19,8 +19,10 @@ __all__ = [
     "CONTAINERS",
     "CONTENTS",
     "LEAVES",
+    "VIEWS",
     "attribute_names",
     "bytes_of",
+    "contents_of_mapping",
     "contents_of_set",
     "contents_of_variable",
     "emptiness",
@@ -38,6 +40,9 @@ CONTENTS: dict[type, Callable[[Any], Any]] = {
     array.array: bytes,
 }
 """Containers that are neither lists nor dicts, and what their contents are."""
+_example: dict[str, int] = {}
+VIEWS = (type(_example.keys()), type(_example.values()), type(_example.items()))
+"""Of dicts, which they read through `mapping`; those of ordered ones are their subclasses."""
 CONTAINERS = frozenset({dict, list, set, collections.defaultdict, collections.OrderedDict, collections.deque})
 LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
 """Values without state: what they are, they stay."""
@@ -75,6 +80,11 @@ def bytes_of(value: Any) -> bytes:
     """A copy of the bytes that `value` gives access to."""
     with memoryview(value) as view:
         return view.tobytes()
+
+
+def contents_of_mapping(mapping: Mapping[Any, Any]) -> Any:
+    """Keys and values in order; of objects, which ones they are."""
+    return [tuple([(type(v), repr(v) if isinstance(v, LEAVES) else id(v)) for v in item]) for item in mapping.items()]
 
 
 def emptiness(attributes: dict[str, Any], name: str) -> Any:

@@ -24,8 +24,10 @@ from .contents import (
     CONTAINERS,
     CONTENTS,
     LEAVES,
+    VIEWS,
     attribute_names,
     bytes_of,
+    contents_of_mapping,
     contents_of_set,
     contents_of_variable,
     emptiness,
@@ -61,6 +63,8 @@ _CLASS_NOTES = frozenset(
     ]
 )
 _CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
+_ANY_NAME = frozenset({"globals", "eval", "exec"})
+"""Builtin functions by which code reads names that it does not mention."""
 _LIMIT = 60_000
 
 
@@ -77,7 +81,7 @@ class Reach:
 
     `sources` maps a storage's identity to the name and the tensor that it was found through. `tensors` go with `names`,
     `places_of` says by which name a container was reached, `modules` pair attributes with a reader of the values that
-    count. Raises `TooLarge`.
+    count; `met` is how often the walk came to each function, by identity. Raises `TooLarge`.
     """
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
@@ -94,16 +98,35 @@ class Reach:
         self.tensors: list[torch.Tensor] = []
         self.names: list[str] = []
         self.seen: dict[int, Any] = {}
+        self.met: collections.Counter[int] = collections.Counter()
+        self._global_names: dict[int, list[tuple[int, str]]] = {}
         self._roots = roots
         self._pending: list[tuple[Any, str]] = [(one, "") for one in reversed(roots)]
         self._pending += [(hooks, "hooks of all modules") for hooks in HOOKS_OF_ALL_MODULES if hooks]
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
             self._dict(hooks, "hooks of all optimizers")
         while self._pending:
-            self._visit(*self._pending.pop())
+            value, where = self._pending.pop()
+            try:
+                self._visit(value, where)
+            except TooLarge:
+                raise
+            except Exception as error:  # the person's own `__len__`; a nested tensor, which has no size
+                raise TooLarge(where or "the code") from error
         self._roots = ()  # what was found may be let go of; see `GuardSet`
 
+    def replaceable(self) -> set[int]:
+        """Identities of functions that nothing but one global name leads to: another object there is found nowhere else
+        to be another one, as it would be by a dict with functions as keys.
+        """
+        names = self._global_names
+        return {one for one, met in self.met.items() if len(names.get(one, ())) == met and len(set(names[one])) == 1}
+
+    def _meet(self, *values: Any) -> None:
+        self.met.update(id(value) for value in values if isinstance(value, types.FunctionType))
+
     def _visit(self, value: Any, where: str) -> None:
+        self._meet(value)
         if isinstance(value, LEAVES) or id(value) in self.seen:
             return
         if len(self.seen) > _LIMIT:
@@ -139,6 +162,12 @@ class Reach:
             self._pending.append((value.__func__, where))
         elif isinstance(value, functools.partial):
             self._pending += [(value.func, where), (value.args, where), (value.keywords, where)]
+        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):  # `table.get`
+            self._pending.append((value.__self__, where))
+        elif isinstance(value, VIEWS):
+            self._pending.append((value.mapping, where))
+        elif isinstance(value, types.MappingProxyType):
+            self._mapping(value, where)
         elif isinstance(value, weakref.ref):
             self._pending.append((value(), where))
         elif isinstance(value, contextvars.ContextVar):
@@ -187,10 +216,14 @@ class Reach:
         names, every = names_in(code)
         for name in names:
             value = function.__globals__.get(name, ABSENT)
+            if value is ABSENT and name in _ANY_NAME:
+                raise TooLarge(f"{name}()")
             self.items.append((function.__globals__, name, value))
             if isinstance(value, types.ModuleType):
                 self._library(value, every, {id(value)})
             elif value is not ABSENT:
+                if isinstance(value, types.FunctionType):
+                    self._global_names.setdefault(id(value), []).append((id(function.__globals__), name))
                 self._pending.append((value, name))
 
     def _wrapped(self, function: types.FunctionType, where: str) -> None:
@@ -200,6 +233,9 @@ class Reach:
             if isinstance(contents, _CALLABLES):
                 self.attributes.append((cell, "cell_contents", contents))
                 self._pending.append((contents, where))
+        for item in function.__dict__.values():
+            if isinstance(item, types.MappingProxyType):  # what was registered with `singledispatch`
+                self._pending.append((item, where))
 
     def _library(self, module: types.ModuleType, names: frozenset[str], above: set[int]) -> None:
         """What code that mentions these names can read from an imported module (``config.SCALE``)."""
@@ -216,6 +252,8 @@ class Reach:
 
     def _class(self, cls: type, where: str) -> None:
         """Methods and class attributes of the person's own classes; of library modules only which `forward` runs."""
+        if is_own_class(type(cls)):
+            self._pending.append((type(cls), where))
         own = [base for base in cls.__mro__ if is_own_class(base)]
         names = {name for base in own for name in vars(base)} - _CLASS_NOTES
         if issubclass(cls, torch.nn.Module):
@@ -237,9 +275,16 @@ class Reach:
             if name in HOOKS and not item:
                 self.seen.setdefault(id(item), item)
                 continue
+            self._meet(*(name if isinstance(name, tuple) else (name,)))
             if isinstance(name, torch.Tensor):  # an optimizer keeps its state by parameter
                 name = number
             self._pending.append((item, f"{where}.{name}" if where else str(name)))
+
+    def _mapping(self, value: types.MappingProxyType[Any, Any], where: str) -> None:
+        self._watch(functools.partial(contents_of_mapping, value))
+        for name, item in value.items():
+            self._meet(*(name if isinstance(name, tuple) else (name,)))
+            self._pending.append((item, f"{where}.{name}"))
 
     def _sequence(self, value: Any, where: str) -> None:
         if isinstance(value, list):

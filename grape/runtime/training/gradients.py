@@ -123,7 +123,8 @@ class GradientCapture:
                 continue
             home = home_of(leaf)
             if home is None or not _at_home(leaf, home):
-                if gradient.layout is not torch.strided or overlaps(gradient) or not alone(gradient):
+                movable = gradient.layout is torch.strided and not gradient.is_inference()
+                if not movable or overlaps(gradient) or not alone(gradient):
                     return Refused(code="GR405", why="it accumulates into a gradient that is in use elsewhere")
                 home = vacant_home(leaf, gradient)
                 self._backend.copy([home.base], [gradient.detach()])
