@@ -5,10 +5,11 @@ from __future__ import annotations
 import dis
 import sys
 import types
+from typing import Any
 
 from ...tracing import is_own_code
 
-__all__ = ["is_followed", "is_own_class", "is_own_module", "names_in"]
+__all__ = ["ANY_NAME", "is_followed", "is_own_class", "is_own_module", "names_in", "reads_any_name"]
 
 _GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
@@ -33,6 +34,29 @@ def is_own_class(cls: type) -> bool:
         return True
     methods = (f for f in vars(cls).values() if isinstance(f, types.FunctionType))
     return any(is_own_code(method.__code__.co_filename) for method in methods)
+
+
+ANY_NAME = frozenset({"globals", "eval", "exec"})
+"""Builtin functions by which code reads names that it does not mention."""
+
+
+def reads_any_name(code: types.CodeType, namespace: dict[str, Any]) -> str | None:
+    """Which of `globals`, `eval` and `exec` the code calls, nested code included, if one; `namespace` has its globals.
+
+    Grape's own rewrites call ``_flow.names(globals(), ...)`` with names that the code beside it mentions; that is none.
+    """
+    owner = attribute = ""
+    for instruction in dis.get_instructions(code):
+        name = instruction.argval
+        if not instruction.opname.startswith("LOAD_") or not isinstance(name, str):
+            continue
+        if name in ANY_NAME and instruction.opname in _GLOBAL_INSTRUCTIONS and name not in namespace:
+            module = getattr(namespace.get(owner), "__name__", "")
+            if (name, attribute) != ("globals", "names") or not str(module).startswith("grape."):
+                return name
+        owner, attribute = attribute, name
+    nested = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return next((found for one in nested if (found := reads_any_name(one, namespace)) is not None), None)
 
 
 _mentioned: dict[int, tuple[types.CodeType, frozenset[str], frozenset[str]]] = {}

@@ -37,7 +37,7 @@ from .contents import (
     slots_of,
 )
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
-from .own_code import is_followed, is_own_class, is_own_module, names_in
+from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, names_in, reads_any_name
 
 __all__ = ["ABSENT", "Reach", "TooLarge"]
 
@@ -63,8 +63,6 @@ _CLASS_NOTES = frozenset(
     ]
 )
 _CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
-_ANY_NAME = frozenset({"globals", "eval", "exec"})
-"""Builtin functions by which code reads names that it does not mention."""
 _LIMIT = 60_000
 
 
@@ -214,10 +212,11 @@ class Reach:
             self._pending.append((function.__dict__[name], name))
         code = written_code(function)
         names, every = names_in(code)
+        reads = reads_any_name(code, function.__globals__) if names & ANY_NAME else None
+        if reads is not None:
+            raise TooLarge(f"{reads}()")
         for name in names:
             value = function.__globals__.get(name, ABSENT)
-            if value is ABSENT and name in _ANY_NAME:
-                raise TooLarge(f"{name}()")
             self.items.append((function.__globals__, name, value))
             if isinstance(value, types.ModuleType):
                 self._library(value, every, {id(value)})
