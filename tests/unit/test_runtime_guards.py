@@ -450,9 +450,9 @@ def test_code_without_a_file() -> None:
     check(build, lambda w: w.change(scale=3.0))
 
 
-@pytest.mark.parametrize("expression", ["globals()['scale']", "eval('scale')"])
+@pytest.mark.parametrize("expression", ["globals()['scale']", "eval('scale')", "own.names(globals())"])
 def test_code_that_reads_names_it_does_not_mention_is_refused(expression: str) -> None:
-    names: dict[str, Any] = {"scale": 2.0}
+    names: dict[str, Any] = {"scale": 2.0, "own": types.SimpleNamespace(names=lambda known: known["scale"])}
     exec(f"def function(x):\n return x.tanh() * {expression}", names)
     graphed = grape.graph(names["function"])
     for call in range(12):
