@@ -20,14 +20,13 @@ from .state import Reach, TooLarge
 __all__ = ["release_abandoned"]
 
 
-def release_abandoned(regions: Iterable[Region]) -> int:
+def release_abandoned(regions: Iterable[Region]) -> None:
     """Release graphs that served no call since the last time this was asked and that read what cannot be read any more.
 
     That is a tensor that the region's code no longer reaches, or an object that came as an argument and in whose place
-    another one comes now. What has another name still (models that take turns under one name) stays. Gives how many
-    were released. A graph that goes too early is captured again.
+    another one comes now. What has another name still (models that take turns under one name) stays. A graph
+    that goes too early is captured again.
     """
-    released = 0
     regions = list(regions)
     guards = {id(entry.guards): entry.guards for region in regions for entry in region.entries}.values()
     for region in regions:
@@ -36,20 +35,17 @@ def release_abandoned(regions: Iterable[Region]) -> int:
             idle = [entry for entry in shape.entries if entry.replays == entry.settled_replays]
             if len(idle) == len(shape.entries) and _is_replaced(region, shape):
                 _drop(region, key, shape)
-                released += len(idle)
                 continue
             for entry in idle:
                 if _is_lost(region, entry, reach) and not _is_elsewhere(entry.guards, guards):
                     shape.entries.remove(entry)
                     entry.release()
                     shape.captures = max(0, shape.captures - 1)
-                    released += 1
         region.end_run()
         for shape in region.shapes.values():
             shape.settled_calls = shape.calls
             for entry in shape.entries:
                 entry.settled_replays = entry.replays
-    return released
 
 
 def _is_lost(region: Region, entry: Entry, reach: dict[int, Reach | None]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -150,9 +151,10 @@ class Session:
 
     def _let_go(self, owner: Engine, *, finished: bool) -> None:
         """Release what the cell no longer has, and hold none of its objects."""
-        owner.forget_edited(self.cell.id, self.cell.filename, finished=finished)
-        owner.release_abandoned(self.namespace)
-        self.namespace = {}
+        namespace, self.namespace = self.namespace, {}
+        with contextlib.suppress(Exception):  # costs neither the report nor the cell; the next one tries again
+            owner.forget_edited(self.cell.id, self.cell.filename, finished=finished)
+            owner.release_abandoned(namespace)
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
         from ..fixing import with_fixes
