@@ -36,6 +36,9 @@ _WATCHED: tuple[tuple[Any, str], ...] = (
 )
 """`torch.manual_seed` calls the last. A seed that the person has just set leaves the state as it was; nothing else
 would tell that a replay does not set it."""
+_STATES: tuple[Any, ...] = (torch.cuda, torch.cuda.random)
+"""Where `get_rng_state` and `set_rng_state` of a device's generator are looked up: `fork_rng`, checkpointing. A capture
+may set the state, and its replay would not."""
 
 
 class _Stream:
@@ -69,6 +72,10 @@ class EffectWatch:
         self._random = _random_states()
         for owner, name in _WATCHED:
             self._replace(owner, name, self._noting(name, getattr(owner, name)))
+        self._states: list[torch.Tensor] = []
+        for owner in _STATES:
+            self._replace(owner, "get_rng_state", self._keeping(owner.get_rng_state))
+            self._replace(owner, "set_rng_state", self._noting_changes(owner.set_rng_state, owner.get_rng_state))
         for name in ("stdout", "stderr"):
             self._replace(sys, name, _Stream(getattr(sys, name), self._note))
         return self
@@ -100,6 +107,26 @@ class EffectWatch:
         def noted(*args: Any, **kwargs: Any) -> Any:
             self._note(name)
             return function(*args, **kwargs)
+
+        return noted
+
+    def _keeping(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def kept(*args: Any, **kwargs: Any) -> torch.Tensor:
+            state = function(*args, **kwargs)
+            if self._is_mine():
+                self._states.append(state)
+            return state
+
+        return kept
+
+    def _noting_changes(self, function: Callable[..., None], now: Callable[..., torch.Tensor]) -> Callable[..., None]:
+        """Setting the state that the call itself found, and from which nothing was drawn since, changes nothing."""
+
+        def noted(new_state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+            known = any(state is new_state for state in self._states)
+            if not known or not torch.equal(now(*args, **kwargs), new_state):
+                self._note("set_rng_state")
+            function(new_state, *args, **kwargs)
 
         return noted
 

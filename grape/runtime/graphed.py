@@ -19,9 +19,9 @@ from .backends.cuda import CudaBackend
 from .backends.protocol import Backend
 from .backends.tape import TapeBackend
 from .environment import is_transformed
+from .handed_out import watch_results
 from .region import Region, Situation
-from .resizing import watch_resizes
-from .slots import SlotStore, watch_streams
+from .slots import SlotStore
 from .trampoline import prune_traceback
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]
@@ -65,7 +65,7 @@ class GraphedFunction:
         self._region: Region | None = None
         self._thread: int | None = None
         self._running = False
-        self._unwatch: list[Callable[[], None]] = []
+        self._unwatch: Callable[[], None] = lambda: None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._thread is None:
@@ -90,7 +90,7 @@ class GraphedFunction:
         backend = self._backend or make_backend()
         tracer = Tracer(PositionFinder())
         store = SlotStore(backend)
-        self._unwatch = [watch_resizes(store), *([watch_streams(store)] if backend.kind == "cuda" else [])]
+        self._unwatch = watch_results(store)
         situation = Situation(
             backend=backend,
             store=store,
@@ -121,8 +121,7 @@ class GraphedFunction:
             situation = self._region.situation
             self._region.release()
             situation.predictor.forget()
-            while self._unwatch:
-                self._unwatch.pop()()
+            self._unwatch()
             situation.backend.close()
         self._region = None
 

@@ -19,13 +19,12 @@ from ..model import Position
 from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
 from .floor import Floor, inside_module
+from .handed_out import watch_results
 from .loop_steps import LoopSteps
 from .observer import NO_WORK
 from .predication.early_stop import set_stepper
 from .region import Region
-from .resizing import watch_resizes
 from .situation import Situation
-from .slots import watch_streams
 from .trampoline import Trampoline, prune_traceback, written_code
 
 T = TypeVar("T")
@@ -49,7 +48,7 @@ class Interceptor:
         self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
         self._trampolines: weakref.WeakKeyDictionary[types.FunctionType, Trampoline] = weakref.WeakKeyDictionary()
         self._original: Any = None
-        self._unwatch: list[Callable[[], None]] = []
+        self._unwatch: Callable[[], None] = lambda: None
         self._namespace: Mapping[str, Any] = {}
         self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
         self._finalizers: weakref.WeakKeyDictionary[torch.nn.Module, weakref.finalize[Any, Any]]
@@ -101,7 +100,7 @@ class Interceptor:
 
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
         set_stepper(self._steps)
-        self._unwatch = [watch_streams(self.situation.store), watch_resizes(self.situation.store)]
+        self._unwatch = watch_results(self.situation.store)
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
         """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes.
@@ -169,8 +168,7 @@ class Interceptor:
             torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
             set_stepper(None)
             self._original = None
-            while self._unwatch:
-                self._unwatch.pop()()
+            self._unwatch()
 
     # -- candidates --------------------------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class _InTime:
 
     def __next__(self) -> Any:
         batch = next(self._batches)
-        return self._copies.hand_over(self._copies.start(batch))
+        return self._copies.start(batch).hand_over()
 
 
 class _Ahead:
@@ -114,7 +114,7 @@ class _Ahead:
     def __init__(self, batches: Iterator[Any], copies: _Copies) -> None:
         self._batches = batches
         self._copies = copies
-        self._next: list[Any] = []
+        self._next: list[_Begun] = []
         self._error: Exception | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -128,13 +128,44 @@ class _Ahead:
             raise error
         begun = self._next.pop()
         self._draw()
-        return self._copies.hand_over(begun)
+        return begun.hand_over()
 
     def _draw(self) -> None:
         try:
             self._next.append(self._copies.start(next(self._batches)))
         except Exception as error:
             self._error = error
+
+
+class _Begun:
+    """A batch whose copies are under way on a side stream until `event`; its memory belongs to `stream`."""
+
+    def __init__(
+        self, batch: Any, stream: torch.cuda.Stream | None = None, event: torch.cuda.Event | None = None
+    ) -> None:
+        self._batch = batch
+        self._stream = stream
+        self._event = event
+
+    def hand_over(self) -> Any:
+        """The batch, for the current stream, which waits for the copies."""
+        if self._stream is not None and self._event is not None:
+            current = torch.cuda.current_stream(self._stream.device)
+            if current != self._stream:
+                current.wait_event(self._event)
+            self._settle()
+        return self._batch
+
+    def _settle(self) -> None:
+        """The stream of the memory waits: whoever gets it next must not meet a copy."""
+        event, self._event = self._event, None
+        if self._stream is not None and event is not None:
+            self._stream.wait_event(event)
+
+    def __del__(self) -> None:
+        # Dropped before its turn: the loop ended. A worker process that was forked meanwhile has no device.
+        if not torch.cuda._is_in_bad_fork():
+            self._settle()
 
 
 class _Copies:
@@ -144,34 +175,35 @@ class _Copies:
         self._device = device
         self._fresh = fresh
 
-    def start(self, batch: Any) -> tuple[Any, list[torch.Tensor], torch.cuda.Event | None]:
-        """The batch with its copies under way, those copies, and the event after them; nothing waits."""
-        moved: list[torch.Tensor] = []
+    def start(self, batch: Any) -> _Begun:
+        """The batch with its copies under way; nothing waits on the CPU.
+
+        The memory belongs to the loop's stream, on which what used it before may still run, so the copies wait for
+        that. Memory of the side stream would need `record_stream`; a worker process that is forked later and collects
+        a tensor with that mark is killed.
+        """
         if torch.cuda.is_current_stream_capturing():
-            return _mapped(batch, lambda tensor: tensor.to(self._device)), moved, None
+            return _Begun(_mapped(batch, lambda tensor: tensor.to(self._device)))
         current = torch.cuda.current_stream(self._device)
-        stream = self._beside(current) if SIDE_STREAM else current
+        beside = self._beside(current) if SIDE_STREAM else None
+        if beside is not None:
+            beside.wait_stream(current)
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             if not _is_plain(tensor):
                 return tensor.to(self._device)
             pinned = tensor if self._fresh and tensor.is_pinned() else _pinned(tensor)
-            with torch.cuda.stream(stream):
-                moved.append(pinned.to(self._device, non_blocking=True))
-            return moved[-1]
+            there = torch.empty_like(pinned, device=self._device, pin_memory=False)
+            with torch.cuda.stream(beside):
+                there.copy_(pinned, non_blocking=True)
+            return there
 
-        started = _mapped(batch, move)
-        return started, moved, stream.record_event() if moved and stream != current else None
-
-    def hand_over(self, begun: tuple[Any, list[torch.Tensor], torch.cuda.Event | None]) -> Any:
-        """The batch, for the current stream, which waits for the copies."""
-        batch, moved, event = begun
-        if event is not None:
-            current = torch.cuda.current_stream(self._device)
-            current.wait_event(event)
-            for tensor in moved:
-                tensor.record_stream(current)
-        return batch
+        try:
+            return _Begun(_mapped(batch, move), current, beside.record_event() if beside is not None else None)
+        except BaseException:
+            if beside is not None:
+                current.wait_stream(beside)
+            raise
 
     def _beside(self, current: torch.cuda.Stream) -> torch.cuda.Stream:
         """One stream per device for the process; torch hands out few in turn, the one that is current among them."""

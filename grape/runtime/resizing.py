@@ -6,84 +6,50 @@ resized it gets memory of its own, with what it holds; every view follows, and t
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-import weakref
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from .slots import Slot, SlotStore, orphans
 
-__all__ = ["watch_resizes"]
+__all__ = ["Stores", "make_room_for_sizes", "make_room_in_storage", "make_room_like"]
 
-_stores: weakref.WeakSet[SlotStore] = weakref.WeakSet()
-_patched: list[Callable[[], None]] = []
+Stores = Iterable[SlotStore]
+"""All whose slots results may live in."""
+
 _use_count = torch._C._storage_Use_Count
 
 
-def watch_resizes(store: SlotStore) -> Callable[[], None]:
-    """Let what lives in the slots of `store` be resized; the function that is returned takes that back.
+def make_room_for_sizes(stores: Stores, tensor: Any, *sizes: Any, size: Any = None, **_: Any) -> None:
+    """Before `tensor.resize_(...)`.
 
     torch before 2.13 cannot give a storage other memory: there a tensor grows only if nothing else refers to its
     storage, and `untyped_storage().resize_` still raises.
     """
-    if not _patched:
-        _patched.extend(
-            [
-                _patch(torch.Tensor, "resize_", _room_for_sizes),
-                _patch(torch.Tensor, "resize_as_", lambda tensor, other, **_: _room(tensor, other.shape)),
-                _patch(torch.UntypedStorage, "resize_", _room_in_storage),
-            ]
-        )
-    _stores.add(store)
-    weakref.finalize(store, _settle).atexit = False
-    known = weakref.ref(store)
-
-    def undo() -> None:
-        watched = known()
-        if watched is not None:
-            _stores.discard(watched)
-        _settle()
-
-    return undo
+    _room(stores, tensor, size if size is not None else _one_or_all(sizes))
 
 
-def _settle() -> None:
-    """Take the patches back with the last store."""
-    while _patched and not _stores:
-        _patched.pop()()
+def make_room_like(stores: Stores, tensor: Any, other: Any, **_: Any) -> None:
+    """Before `tensor.resize_as_(other)`."""
+    _room(stores, tensor, other.shape)
 
 
-def _patch(owner: Any, name: str, first: Callable[..., None]) -> Callable[[], None]:
-    """Have `owner.name` call `first` with its arguments before it does what it does."""
-    original, inherited = getattr(owner, name), name not in vars(owner)
-
-    @functools.wraps(original, assigned=("__name__", "__qualname__", "__doc__"))
-    def resize(this: Any, *args: Any, **kwargs: Any) -> Any:
-        first(this, *args, **kwargs)
-        return original(this, *args, **kwargs)
-
-    def undo() -> None:
-        if getattr(owner, name) is not resize:  # somebody replaced it meanwhile
-            return
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    setattr(owner, name, resize)
-    return undo
+def make_room_in_storage(stores: Stores, storage: Any, nbytes: Any) -> None:
+    """Before `storage.resize_(nbytes)`."""
+    if not storage.resizable() and hasattr(storage, "_swap_data_ptr_"):
+        slot = _slot_of(stores, storage)
+        if slot is not None:
+            _own_memory(storage, slot)
 
 
-def _room_for_sizes(tensor: Any, *sizes: Any, size: Any = None, **_: Any) -> None:
-    wanted = size if size is not None else sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-    _room(tensor, wanted)
+def _one_or_all(sizes: tuple[Any, ...]) -> Any:
+    return sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
 
 
-def _room(tensor: Any, sizes: Any) -> None:
+def _room(stores: Stores, tensor: Any, sizes: Any) -> None:
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return
     storage = tensor.untyped_storage()
@@ -93,7 +59,7 @@ def _room(tensor: Any, sizes: Any) -> None:
         return  # torch says what is wrong with the sizes
     if storage.resizable() or needed <= storage.nbytes():
         return
-    slot = _slot_of(storage)
+    slot = _slot_of(stores, storage)
     if slot is None:
         return
     if hasattr(storage, "_swap_data_ptr_"):
@@ -103,17 +69,10 @@ def _room(tensor: Any, sizes: Any) -> None:
             tensor.set_(_copy(storage), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _room_in_storage(storage: Any, nbytes: Any) -> None:
-    if not storage.resizable() and hasattr(storage, "_swap_data_ptr_"):
-        slot = _slot_of(storage)
-        if slot is not None:
-            _own_memory(storage, slot)
-
-
-def _slot_of(storage: Any) -> Slot | None:
+def _slot_of(stores: Stores, storage: Any) -> Slot | None:
     """The slot that the storage lives in; None for memory that is not Grape's."""
     here, cdata = storage.data_ptr(), storage._cdata
-    every = itertools.chain(*_stores, orphans())
+    every = itertools.chain(*stores, orphans())
     return next((slot for slot in every if slot.cdata == cdata and slot.address == here), None)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from sys import getrefcount
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 
 from .backends.protocol import Backend, Reservation
 
-__all__ = ["Slot", "SlotStore", "orphans", "watch_streams"]
+__all__ = ["Slot", "SlotStore", "orphans"]
 
 _SMALL = 256 * 1024
 """Up to here a slot is an ordinary block of fixed size; above, a reservation that grows in place."""
@@ -219,29 +219,6 @@ class SlotStore:
         self._slots.clear()
         self._outgrown.clear()
         self.sweep()
-
-
-def watch_streams(store: SlotStore) -> Callable[[], None]:
-    """Have `Tensor.record_stream` tell `store`; the function that is returned takes that back.
-
-    The caching allocator keeps memory that another stream uses. Of slots it knows nothing, so the store must.
-    """
-    cls: Any = torch.Tensor
-    original, inherited = cls.record_stream, "record_stream" not in vars(cls)
-
-    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
-        original(tensor, stream)
-        store.recorded(tensor, stream)
-
-    def undo() -> None:
-        if cls.record_stream is record_stream:  # else somebody replaced it meanwhile
-            if inherited:
-                del cls.record_stream
-            else:
-                cls.record_stream = original
-
-    cls.record_stream = record_stream
-    return undo
 
 
 _orphans: list[Slot] = []

@@ -92,7 +92,10 @@ class PositionFinder:
 
         `depth` frames above the caller are skipped.
         """
-        frame: FrameType | None = sys._getframe(depth + 1)
+        try:
+            frame: FrameType | None = sys._getframe(depth + 1)
+        except ValueError:  # autograd's own thread calls operators with nothing of Python below
+            return None, None
         inner: FrameType | None = None
         while frame is not None:
             filename = frame.f_code.co_filename

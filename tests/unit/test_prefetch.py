@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -33,6 +34,16 @@ class Noisy(Dataset[torch.Tensor]):
         return torch.rand(2) + index
 
 
+@dataclass
+class Begun:
+    batch: Any
+    events: list[str]
+
+    def hand_over(self) -> Any:
+        self.events.append("hand over")
+        return self.batch
+
+
 class Copies:
     """What `_Copies` does, on the CPU: notes the order of events."""
 
@@ -41,11 +52,7 @@ class Copies:
 
     def start(self, batch: Any) -> Any:
         self.events.append("start")
-        return batch
-
-    def hand_over(self, begun: Any) -> Any:
-        self.events.append("hand over")
-        return begun
+        return Begun(batch, self.events)
 
 
 def test_it_is_public_and_loaded_when_used() -> None:

@@ -145,7 +145,7 @@ class CudaBackend:
                 if watch is not None:
                     watch.settle()
             except BaseException as error:
-                self._abandon(graph)
+                self._abandon(graph, lost_body=watch is not None and watch.lost_body)
                 if watch is not None:
                     watch.settle(error)
                 raise
@@ -182,8 +182,14 @@ class CudaBackend:
         self._graphs.add(captured)
         return captured
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
-        """End a capture whose body raised; the body's error matters, not what ending it says."""
+    def _abandon(self, graph: torch.cuda.CUDAGraph, *, lost_body: bool) -> None:
+        """End a capture whose body raised; the body's error matters, not what ending it says.
+
+        With `lost_body` the recorded graph must not be destroyed: the process would crash. So it ends where torch does
+        not see it, some kilobytes that nobody frees, and torch finds an invalidated capture.
+        """
+        if lost_body and self._bodies is not None:
+            self._bodies.end_unseen(self._stream)
         try:
             graph.capture_end()
         except RuntimeError:

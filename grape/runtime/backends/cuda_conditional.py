@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -69,6 +69,10 @@ class Bodies:
     def kept(self) -> object:
         """What a graph with bodies needs as long as it lives."""
         return self.pool, self.bound
+
+    def end_unseen(self, stream: torch.cuda.Stream) -> None:
+        """End the capture of `stream`, and leave its graph to nobody."""
+        self._driver.succeeds("cuStreamEndCapture", stream.cuda_stream)
 
     @contextmanager
     def body(self, kind: Literal["if", "while"], pred: torch.Tensor, watch: CaptureWatch) -> Iterator[None]:
@@ -158,14 +162,16 @@ class Bodies:
         try:
             yield
         except BaseException:
-            with suppress(DriverError):  # the body's error matters, not what ending its capture says
-                driver.call("cuStreamEndCapture", stream.cuda_stream)
+            # The body's error matters, not what ending its capture says.
+            watch.lost_body |= not driver.succeeds("cuStreamEndCapture", stream.cuda_stream)
             raise
+        if not driver.succeeds("cuStreamEndCapture", stream.cuda_stream):
+            watch.lost_body = True
+            raise watch.refuse(CaptureFailed("GR405", "the capture of a conditional body was invalidated"))
         try:
-            driver.call("cuStreamEndCapture", stream.cuda_stream)
             watch.body_nodes += int(driver.call("cuGraphGetNodes", graph, 0)[1])
         except DriverError as error:
-            raise watch.refuse(CaptureFailed("GR405", f"a conditional body was invalidated: {error}")) from error
+            raise watch.refuse(CaptureFailed("GR405", f"a conditional body cannot be read: {error}")) from error
 
 
 class _Streams:

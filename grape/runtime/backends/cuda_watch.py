@@ -19,7 +19,8 @@ __all__ = ["CaptureWatch"]
 class CaptureWatch(TorchDispatchMode):
     """Active while a body is captured. `drew`: the graph moves the generator of `device`.
 
-    `body_nodes` counts the nodes of bodies, `loops` the bodies that run again and again. Refusals count also where the
+    `body_nodes` counts the nodes of bodies, `loops` the bodies that run again and again. `lost_body`: a body's capture
+    was invalidated, and the driver has freed a graph that the one around it refers to. Refusals count also where the
     person's code swallows them: `settle`.
     """
 
@@ -32,6 +33,7 @@ class CaptureWatch(TorchDispatchMode):
         self.depth = 0
         self.body_nodes = 0
         self.loops = 0
+        self.lost_body = False
         self._failure: CaptureFailed | None = None
         self._broken = False
         self._loops: list[_Loop] = []
