@@ -114,12 +114,16 @@ class Captures:
         return (statistics.median(times) - entry.replay_ms) * 1e6
 
     def _capture_ms(self) -> float:
-        """What a capture costs: measured, else foreseen. The tape gains nothing on a device, so it captures at once."""
+        """What a capture costs: measured, else foreseen. The tape gains nothing on a device, so it captures at once.
+
+        The first one also loads libraries and compiles, which no other does; so a few are not believed alone.
+        """
         if self._region.situation.backend.kind == "tape":
             return 0.0
-        if self.durations_ms:
+        if len(self.durations_ms) >= policy.FEW:
             return statistics.median(self.durations_ms)
-        return capture_cost(len(self._region.observer.traces[-1].ops) if self._region.observer.traces else 0)
+        traces = self._region.observer.traces
+        return min((capture_cost(len(traces[-1].ops) if traces else 0), *self.durations_ms))
 
     def capture(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         situation = self._region.situation

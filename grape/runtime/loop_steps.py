@@ -13,7 +13,7 @@ from .region import Region, Situation
 
 __all__ = ["ON_CUDA", "LoopStep", "LoopSteps"]
 
-ON_CUDA = False
+ON_CUDA = True
 """Whether iterations become regions on a GPU. Not yet tried on one."""
 
 

@@ -75,10 +75,10 @@ def test_bodies_nest(backend: CudaBackend, outer: bool, inner: bool) -> None:
 
     def body() -> None:
         with backend.if_body(one):
-            memory[0] = 1
+            memory[:1] = 1
             with backend.if_body(other):
-                memory[1] = 2
-            memory[2] = 3
+                memory[1:2] = 2
+            memory[2:] = 3
 
     graph, _ = backend.capture(body)
     one.fill_(outer)

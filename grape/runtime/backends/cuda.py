@@ -232,8 +232,7 @@ class CudaBackend:
     def conditional_bodies(self) -> bool:
         return self._bodies is not None
 
-    autograd = False
-    """Off until the training tests have run on a GPU (tests/gpu/test_training_gpu.py sets it)."""
+    autograd = True
 
     def prepare_bodies(self) -> None:
         """Where the kernel of conditional nodes cannot be had, `conditional_bodies` is False from then on."""

@@ -24,7 +24,7 @@ from .protocol import CaptureFailed
 
 __all__ = ["CONDITIONAL_BODIES", "Bodies"]
 
-CONDITIONAL_BODIES = False
+CONDITIONAL_BODIES = True
 """Whether a `CudaBackend` records conditional bodies unless it is told otherwise. Not yet tried on a GPU."""
 
 _DRIVER_VERSION = 12_040
