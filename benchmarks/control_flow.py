@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -126,6 +127,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=result_path("control_flow"))
     arguments = parser.parse_args()
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -137,7 +139,7 @@ def main() -> None:
         found[key] = measure(shell, PARTS[key], arguments.runs, small=arguments.small, device=device)
         shown = {name: found[key][name] for name in ("identical", "speedup", "speedup_over_unchanged", "verdict")}
         print(f"({key}) {PARTS[key].name}: {shown}", flush=True)
-        write(result_path("control_flow"), {"machine": machine(), "small": arguments.small, "parts": found})
+        write(arguments.out, {"machine": machine(), "small": arguments.small, "parts": found})
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def measure(workload: Workload) -> list[dict[str, Any]]:
     for _ in range(SESSIONS):
         regions = reported(workload)["regions"]
         before, replays = replays, sum(region["replays"] for region in regions)
-        if replays == before:
+        if replays == before and replays > 0:
             break
     engine().reset()
     rows = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import get_ident
 from typing import Any, Literal
 
 import torch
@@ -95,6 +96,7 @@ class Bodies:
         with ExitStack() as stack:
             if not watch.depth:  # a pool that records already cannot be entered again
                 stack.enter_context(torch.cuda.use_mem_pool(self.pool, self._device))
+                stack.enter_context(_no_waiting(watch))
             with self._captured(stream, graph, watch), torch.cuda.stream(stream), watch.inside(loop=loop is not None):
                 yield
                 if loop is not None:
@@ -172,6 +174,31 @@ class Bodies:
             watch.body_nodes += int(driver.call("cuGraphGetNodes", graph, 0)[1])
         except DriverError as error:
             raise watch.refuse(CaptureFailed("GR405", f"a conditional body cannot be read: {error}")) from error
+
+
+_WAITING = ("_cuda_synchronize", "_cuda_emptyCache")
+"""Functions of `torch._C` that reach for the whole device."""
+
+
+@contextmanager
+def _no_waiting(watch: CaptureWatch) -> Iterator[None]:
+    """Refuse what would invalidate a body's capture and the one around it at once: the driver crashes ending those."""
+    thread, owner, undo = get_ident(), torch._C, ExitStack()
+
+    def stand_in(original: Any) -> Any:
+        def refused() -> Any:
+            if get_ident() != thread:
+                return original()
+            raise watch.refuse(CaptureFailed("GR405", "it waits for the whole device in a branch that became a body"))
+
+        return refused
+
+    for name in _WAITING:
+        original = getattr(owner, name)
+        setattr(owner, name, stand_in(original))
+        undo.callback(setattr, owner, name, original)
+    with undo:
+        yield
 
 
 class _Streams:

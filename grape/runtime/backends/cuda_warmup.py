@@ -27,6 +27,7 @@ def warm_products(device: torch.device, stream: torch.cuda.Stream, *, autograd: 
         torch.cuda.device(device),
         torch.cuda.stream(stream),
         _in_workspaces(device),
+        torch.inference_mode(False),
         torch.no_grad(),
         torch.autocast("cuda", enabled=False),
     ):
