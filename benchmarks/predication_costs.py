@@ -2,16 +2,17 @@
 
     python benchmarks/predication_costs.py [--kernels 1 2 4 ...] [--elements 1000 ...] [--out FILE]
 
-An `if` without `else` around 1 to 64 kernels that write a small tensor, and an `if` with `else`, each captured both
-ways and replayed with the condition true and false. The predictions come from costs that `grape doctor` measures and
-the choice between the two is made by them; it should be within 10% of the better one. Also for bodies that move many
-bytes, where bytes and not launches decide.
+An `if` without `else` around 1 to 64 kernels that write one tensor, or each one of its own, and an `if` with `else`,
+each captured both ways and replayed with the condition true and false. The predictions come from costs that `grape
+doctor` measures and the choice between the two is made by them; it should be within 10% of the better one. Also for
+bodies that move many bytes, where bytes and not launches decide.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -32,13 +33,14 @@ from grape.runtime.predication.costs import BodyWork, NodeCosts, choose, crossov
 KERNELS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 ELEMENTS = (1_000, 1_000_000)
 """Of the tensor that a body writes, in float32."""
+KINDS = ("if", "if, apart", "if/else")
 CALLS = 32
 """Decisions in a row in one graph, so that what a launch costs is shared by many."""
 TOLERANCE = 0.10
 
 
 def program(kind: str, kernels: int, tensors: list[torch.Tensor], condition: torch.Tensor) -> Callable[[], Any]:
-    x, y, out = tensors
+    x, y, out, *others = tensors
 
     def work(target: torch.Tensor, step: float) -> torch.Tensor:
         for _ in range(kernels):
@@ -49,6 +51,11 @@ def program(kind: str, kernels: int, tensors: list[torch.Tensor], condition: tor
         with grape.Predicate(condition):
             work(x, 1.0)
 
+    def separate() -> None:
+        with grape.Predicate(condition):
+            for target in others:
+                target.add_(1.0)
+
     def branches() -> None:
         def true_fn(y: torch.Tensor) -> torch.Tensor:
             return work(y * 2.0, 1.0)
@@ -58,7 +65,7 @@ def program(kind: str, kernels: int, tensors: list[torch.Tensor], condition: tor
 
         out.copy_(grape.cond(condition, true_fn, false_fn, (y,)))
 
-    one = predicate if kind == "if" else branches
+    one = {"if": predicate, "if, apart": separate, "if/else": branches}[kind]
 
     def run() -> None:
         for _ in range(CALLS):
@@ -93,7 +100,8 @@ def replay_ns(backend: Backend, graph: Any, repeats: int = 15) -> float:
 
 
 def measure(backend: Backend, costs: NodeCosts, kind: str, kernels: int, elements: int) -> dict[str, Any]:
-    tensors = [torch.zeros(elements, device=backend.device) for _ in range(3)]
+    apart = kernels if kind == "if, apart" else 0
+    tensors = [torch.zeros(elements, device=backend.device) for _ in range(3 + apart)]
     condition = torch.zeros((), dtype=torch.bool, device=backend.device)
     run = program(kind, kernels, tensors, condition)
     measured: dict[str, float] = {}
@@ -109,7 +117,7 @@ def measure(backend: Backend, costs: NodeCosts, kind: str, kernels: int, element
         # As predicted: both ways equally often.
         measured[way] = sum(by_way[way].values()) / 2
         graph.release()
-    # What a merge costs is the same both ways and is not predicted.
+    # What both ways do alike (the opposite of the condition, a mark, the merge) is not predicted.
     predicted = {"node": node_ns(costs, bodies), "select": select_ns(costs, bodies)}
     choice = choose(costs, bodies)
     best = min(measured.values())
@@ -141,11 +149,13 @@ def main() -> None:
             raise SystemExit("this machine has no conditional bodies; see `grape doctor`")
     else:
         backend = make_backend()
+    began = time.perf_counter()
     costs = node_costs(backend)
+    print(f"calibrated in {(time.perf_counter() - began) * 1e3:.0f} ms")
     print(asdict(costs), f"a node pays from {crossover(costs)} kernels per body on")
     rows = []
     with torch.no_grad():
-        for kind in ("if", "if/else"):
+        for kind in KINDS:
             for elements in arguments.elements:
                 for kernels in arguments.kernels:
                     row = measure(backend, costs, kind, kernels, elements)
@@ -153,7 +163,7 @@ def main() -> None:
                     node, select = (row["measured_ns"][way] / 1e3 for way in ("node", "select"))
                     wanted_node, wanted_select = (row["predicted_ns"][way] / 1e3 for way in ("node", "select"))
                     print(
-                        f"{kind:8}{elements:>10,} x {kernels:>2} kernels   node {node:7.1f} ({wanted_node:7.1f}) us   "
+                        f"{kind:10}{elements:>10,} x {kernels:>2} kernels   node {node:7.1f} ({wanted_node:7.1f}) us   "
                         f"select {select:7.1f} ({wanted_select:7.1f}) us   {row['choice']:6} +{row['over_best']:.0%}"
                     )
     worst = max(row["over_best"] for row in rows)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import grape
 from grape.errors import UsageError
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.predication import SelectLowering, flow
+from grape.runtime.predication import NodeLowering, SelectLowering, flow
+from grape.runtime.predication.costs import BodyWork, Choice
 
 CPU = torch.device("cpu")
 NAN = float("nan")
@@ -70,6 +75,84 @@ def test_predicate_gives_back_the_same_bits(dtype: torch.dtype) -> None:
         memory.copy_(memory.flip(0))
         memory.zero_()
     assert bits(memory) == before
+
+
+class Kept(TorchDispatchMode):
+    """Counts the copies of old contents."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.copies = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch._dynamo is imported, and patches torch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.copies += func is torch.ops.aten.clone.default and args[0].dim() > 0  # not the predicate
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_memory_that_is_written_again_is_kept_once(value: bool) -> None:
+    memory, pred, always = torch.arange(4.0), torch.tensor(value), torch.tensor(True)
+    with Kept() as kept, grape.Predicate(pred):
+        for _ in range(3):
+            memory.add_(1)
+        memory[1:].mul_(2)
+        memory[1:].mul_(2)
+        with grape.Predicate(always):
+            memory.add_(1)  # the inner block's first write
+        memory.view(2, 2).add_(1)
+    assert kept.copies == 4  # whole, its end, whole for the inner block, another shape of it
+    assert memory.tolist() == ([5.0, 18.0, 22.0, 26.0] if value else [0.0, 1.0, 2.0, 3.0])
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(data=st.data())
+def test_overlapping_writes_are_given_back(data: st.DataObject) -> None:
+    """Any order of writes to parts of one piece of memory, in nested blocks, leaves what plain control flow leaves."""
+    parts = st.tuples(st.integers(0, 5), st.integers(1, 6), st.booleans())
+    outer, inner = data.draw(st.booleans()), data.draw(st.booleans())
+    writes = [data.draw(st.lists(parts, max_size=5)) for _ in range(3)]
+    memory, plain = torch.arange(8.0), torch.arange(8.0)
+
+    def write(target: torch.Tensor, parts: list[tuple[int, int, bool]]) -> None:
+        for start, length, doubled in parts:
+            piece = target[start : start + length]
+            piece.mul_(2) if doubled else piece.add_(1)
+
+    with grape.Predicate(torch.tensor(outer)):
+        write(memory, writes[0])
+        with grape.Predicate(torch.tensor(inner)):
+            write(memory, writes[1])
+        write(memory, writes[2])
+    if outer:
+        write(plain, writes[0])
+        if inner:
+            write(plain, writes[1])
+        write(plain, writes[2])
+    assert bits(memory) == bits(plain)
+
+
+@pytest.mark.parametrize("way", ["node", "select"])
+def test_what_a_body_does_is_counted(way: Choice) -> None:
+    backend = TapeBackend()
+    memory, other, pred = torch.zeros(100), torch.zeros(10), torch.tensor(True)
+    lowering = NodeLowering(backend, {(0,): way, (1,): way}, nullcontext)
+
+    def body() -> None:
+        with lowering.active():
+            with grape.Predicate(pred):
+                memory.add_(1)
+                memory.add_(1)
+                other.add_(torch.empty(10).fill_(1.0))
+            lowering.cond(pred, lambda: memory * 2, lambda: memory, certain=True)
+
+    graph, _ = backend.capture(body)
+    graph.release()
+    assert lowering.works[(0,)] == [BodyWork(kernels=4, nbytes=1_600 + 120 + 80, writes=2, written_nbytes=440)]
+    assert lowering.works[(1,)] == [BodyWork(kernels=1, nbytes=800), BodyWork(marked=False)]
 
 
 def test_nested_predicates_need_both() -> None:

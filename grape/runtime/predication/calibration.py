@@ -17,14 +17,17 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..backends.cuda import CudaBackend
-from ..backends.protocol import Backend
+from ..backends.protocol import Backend, Graph
 from .costs import H200, NodeCosts
+from .merge import restore_bits
 
 __all__ = ["Bench", "CudaBench", "calibrate", "node_costs", "overridden"]
 
-_FEW, _MANY = 32, 256
-_FEW_BODIES, _MANY_BODIES = 16, 96
-_SMALL, _LARGE = 4 << 20, 64 << 20
+_FEW, _MANY = 16, 96
+_FEW_BODIES, _MANY_BODIES = 8, 48
+_FEW_LARGE, _MANY_LARGE = 2, 6
+_SMALL = 4 << 10
+"""Of a small tensor, in bytes: one warp's worth would be read and written faster than what programs call small."""
 
 
 class Bench(Protocol):
@@ -34,14 +37,18 @@ class Bench(Protocol):
     def source(self) -> str:
         """The machine, in words."""
 
-    def chain_ns(self, kernels: int) -> float:
-        """Of so many kernels that do next to nothing, each of which needs the one before."""
+    @property
+    def cache_nbytes(self) -> int:
+        """Of the cache that all of the device shares; 0 where that is not known."""
 
-    def bodies_ns(self, bodies: int, *, taken: bool) -> float:
-        """Of so many IF nodes in a row, each with one such kernel in its body."""
+    def chain_ns(self, kernels: int, nbytes: int) -> float:
+        """Of so many kernels that add a number to a tensor of `nbytes`, each of which needs the one before."""
 
-    def select_ns(self, nbytes: int) -> float:
-        """Of one select between two tensors of `nbytes`."""
+    def bodies_ns(self, bodies: int) -> tuple[float, float]:
+        """Of so many small kernels, each with an IF node behind it that has another one in its body: taken, skipped."""
+
+    def keeps_ns(self, writes: int, nbytes: int) -> float:
+        """Of so many copies of a tensor of `nbytes`, each given back under a predicate: the mean of both ways."""
 
     def launch_ns(self) -> float:
         """What the host spends on one launch of a graph."""
@@ -50,22 +57,37 @@ class Bench(Protocol):
 def calibrate(bench: Bench, defaults: NodeCosts = H200) -> NodeCosts:
     """The costs of the machine behind `bench`; where a measurement makes no sense the default stays.
 
-    Differences of two sizes are taken, so that what a launch or an event costs drops out.
+    Differences of two counts are taken, so that what a launch or an event costs drops out, and then differences of two
+    sizes: a small one, one of which all that a chain touches stays in the cache, and one that streams through it.
     """
-    kernel = _positive((bench.chain_ns(_MANY) - bench.chain_ns(_FEW)) / (_MANY - _FEW)) or defaults.kernel_ns
+    cache = bench.cache_nbytes or defaults.cache_nbytes
+    cached, large = max(cache // 16, 4 * _SMALL) // 16 * 16, 2 * cache // 16 * 16
+
+    def added(times: Callable[[int, int], float], nbytes: int, few: int = _FEW, many: int = _MANY) -> float:
+        return (times(many, nbytes) - times(few, nbytes)) / (many - few)
+
+    def rate(moved: int, took: float) -> float | None:
+        return moved / took if _positive(took) else None
+
+    kernel, keep = added(bench.chain_ns, _SMALL), added(bench.keeps_ns, _SMALL)
+    in_cache = rate(2 * (cached - _SMALL), added(bench.chain_ns, cached) - kernel)
+    in_memory = rate(2 * large, added(bench.chain_ns, large, _FEW_LARGE, _MANY_LARGE) - kernel)
+    kept = rate(cached - _SMALL, added(bench.keeps_ns, cached) - keep)
+    kernel = _positive(kernel) or defaults.kernel_ns
     taken, skipped = (
-        _positive(bench.bodies_ns(_MANY_BODIES, taken=way) - bench.bodies_ns(_FEW_BODIES, taken=way))
-        for way in (True, False)
+        (many - few) / (_MANY_BODIES - _FEW_BODIES)
+        for many, few in zip(bench.bodies_ns(_MANY_BODIES), bench.bodies_ns(_FEW_BODIES), strict=True)
     )
-    bodies = _MANY_BODIES - _FEW_BODIES
-    moved = _positive(bench.select_ns(_LARGE) - bench.select_ns(_SMALL))
     return replace(
         defaults,
-        if_taken_ns=(_positive(taken / bodies - kernel) if taken else None) or defaults.if_taken_ns,
-        if_skipped_ns=skipped / bodies if skipped else defaults.if_skipped_ns,
+        if_taken_ns=_positive(taken - 2 * kernel) or defaults.if_taken_ns,
+        if_skipped_ns=_positive(skipped - kernel) or defaults.if_skipped_ns,
         kernel_ns=kernel,
-        # A select reads both tensors and writes one.
-        bytes_per_ns=3 * (_LARGE - _SMALL) / moved if moved else defaults.bytes_per_ns,
+        bytes_per_ns=in_cache or defaults.bytes_per_ns,
+        memory_bytes_per_ns=in_memory or defaults.memory_bytes_per_ns,
+        cache_nbytes=cache,
+        keep_ns=_positive(keep) or defaults.keep_ns,
+        kept_bytes_per_ns=kept or defaults.kept_bytes_per_ns,
         launch_ns=_positive(bench.launch_ns()),
         source=f"{bench.source}, measured",
     )
@@ -90,7 +112,7 @@ def overridden(costs: NodeCosts) -> Iterator[None]:
 
 
 def node_costs(backend: Backend) -> NodeCosts:
-    """The costs of the backend's device: measured at the first call in a process (some 100 ms), the defaults where that
+    """The costs of the backend's device: measured at the first call in a process, the defaults where that
     fails or there are no conditional bodies to choose. Waits for the device; not inside a capture.
     """
     if _given:
@@ -121,7 +143,7 @@ class CudaBench:
         self._backend = CudaBackend(device, updatable=False, conditional_bodies=True)
         self._backend.prepare_bodies()
         self._device = device
-        self._value = torch.zeros(16, device=device)
+        self._small = torch.zeros(_SMALL // 4, device=device)
         self._way = torch.zeros((), dtype=torch.bool, device=device)
 
     @property
@@ -131,43 +153,75 @@ class CudaBench:
     def close(self) -> None:
         self._backend.close()
 
-    def chain_ns(self, kernels: int) -> float:
+    @property
+    def cache_nbytes(self) -> int:
+        return int(getattr(torch.cuda.get_device_properties(self._device), "L2_cache_size", 0))
+
+    def chain_ns(self, kernels: int, nbytes: int) -> float:
+        value = self._of(nbytes)
+
         def chain() -> None:
             for _ in range(kernels):
-                self._value.add_(1.0)
+                value.add_(1.0)
 
-        return self._replay_ns(chain)
+        with self._captured(chain) as graph:
+            return self._replay_ns(graph)
 
-    def bodies_ns(self, bodies: int, *, taken: bool) -> float:
-        self._way.fill_(taken)
-
+    def bodies_ns(self, bodies: int) -> tuple[float, float]:
         def nodes() -> None:
             for _ in range(bodies):
+                self._small.add_(1.0)
                 with self._backend.if_body(self._way):
-                    self._value.add_(1.0)
+                    self._small.add_(1.0)
 
-        return self._replay_ns(nodes)
+        with self._captured(nodes) as graph:
+            taken, skipped = self._both_ways_ns(graph)
+        return taken, skipped
 
-    def select_ns(self, nbytes: int) -> float:
-        one, other, target = (torch.empty(nbytes // 4, device=self._device) for _ in range(3))
-        return self._replay_ns(lambda: torch.where(self._way, one, other, out=target))
+    def keeps_ns(self, writes: int, nbytes: int) -> float:
+        value = self._of(nbytes)
+        before = torch.empty_like(value)
+
+        def keeps() -> None:
+            for _ in range(writes):
+                before.copy_(value)  # what a clone does, without memory that the capture's pool has to get first
+                restore_bits(self._way, value, before)
+
+        with self._captured(keeps) as graph:
+            return statistics.mean(self._both_ways_ns(graph))
 
     def launch_ns(self) -> float:
-        graph, _ = self._backend.capture(lambda: self._value.add_(1.0))
         samples = []
-        for _ in range(self._REPEATS):
+        with self._captured(lambda: self._small.add_(1.0)) as graph:
+            for _ in range(self._REPEATS):
+                torch.cuda.synchronize(self._device)
+                began = time.perf_counter_ns()
+                for _ in range(self._LAUNCHES):
+                    graph.replay()
+                samples.append((time.perf_counter_ns() - began) / self._LAUNCHES)
             torch.cuda.synchronize(self._device)
-            began = time.perf_counter_ns()
-            for _ in range(self._LAUNCHES):
-                graph.replay()
-            samples.append((time.perf_counter_ns() - began) / self._LAUNCHES)
-        torch.cuda.synchronize(self._device)
-        graph.release()
         return statistics.median(samples)
 
-    def _replay_ns(self, body: Callable[[], Any]) -> float:
-        """The median of some replays; the first one is not counted."""
+    def _of(self, nbytes: int) -> torch.Tensor:
+        return self._small if nbytes == _SMALL else torch.zeros(nbytes // 4, device=self._device)
+
+    @contextmanager
+    def _captured(self, body: Callable[[], Any]) -> Iterator[Graph]:
         graph, _ = self._backend.capture(body)
+        try:
+            yield graph
+        finally:
+            graph.release()
+
+    def _both_ways_ns(self, graph: Graph) -> tuple[float, float]:
+        """With the condition true, and false."""
+        self._way.fill_(True)
+        on = self._replay_ns(graph)
+        self._way.fill_(False)
+        return on, self._replay_ns(graph)
+
+    def _replay_ns(self, graph: Graph) -> float:
+        """The median of some replays; the first one is not counted."""
         samples: list[float] = []
         for _ in range(self._REPEATS + 1):
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -176,5 +230,4 @@ class CudaBench:
             stop.record()
             stop.synchronize()
             samples.append(float(start.elapsed_time(stop)) * 1e6)
-        graph.release()
         return statistics.median(samples[1:])

@@ -1,6 +1,8 @@
 """What control flow on the device costs, predicted: a conditional node skips work, a select does all of it.
 
-Times are device time, measured where `NodeCosts` says. They decide between two right ways, never about results.
+In a graph whose kernels need one another a kernel costs a constant and, on top of it, the time of its bytes: the first
+is latency that nothing overlaps. Times are device time, measured where `NodeCosts` says. They decide between two right
+ways, never about results; what both ways do alike (the opposite of the condition, the merge of results) is left out.
 """
 
 from __future__ import annotations
@@ -15,29 +17,51 @@ Choice = Literal["node", "select"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCosts:
-    """Nanoseconds of one graph activity on one machine. `kernel_ns`: a kernel that does next to nothing.
+    """Nanoseconds of one graph activity on one machine, and bytes per nanosecond.
 
-    `bytes_per_ns`: how fast a kernel that only moves memory moves it. `launch_ns`: what the host spends on a launch of
-    a graph; None where it was not measured. `source` says where the figures come from.
+    `if_taken_ns`, `if_skipped_ns`: an IF node with the kernel that sets its condition, without what its body does.
+    `kernel_ns`: an elementwise kernel over a few KB. `bytes_per_ns`: what such a kernel reads and writes beyond that,
+    where it fits in a cache of `cache_nbytes`; `memory_bytes_per_ns` where it does not. `keep_ns`: a copy of a few KB
+    and the select that gives them back; `kept_bytes_per_ns`: written bytes that are kept so. This select is another
+    kernel than the others, because its predicate has one element. `launch_ns`: what the host spends on a launch of a
+    graph; None where it was not measured. `source` says where the figures come from.
     """
 
     if_taken_ns: float
     if_skipped_ns: float
     kernel_ns: float
     bytes_per_ns: float
+    memory_bytes_per_ns: float
+    cache_nbytes: int
+    keep_ns: float
+    kept_bytes_per_ns: float
     launch_ns: float | None = None
     source: str = "H200, driver 580, torch 2.11.0+cu130"
 
 
-H200 = NodeCosts(if_taken_ns=9_600, if_skipped_ns=5_200, kernel_ns=1_200, bytes_per_ns=4_000)
-"""One H200, driver 580, CUDA 13: 32 and 128 IF nodes in a row, and plain nodes in a chain."""
+H200 = NodeCosts(
+    if_taken_ns=8_260,
+    if_skipped_ns=5_040,
+    kernel_ns=1_350,
+    bytes_per_ns=10_500,
+    memory_bytes_per_ns=4_580,
+    cache_nbytes=60 << 20,
+    keep_ns=2_800,
+    kept_bytes_per_ns=880,
+)
+"""One H200, driver 580, CUDA 13: `benchmarks/results/predication_costs.json`. The nodes and the memory's rate are what
+was calibrated there; the rest is what one more kernel adds to its rows of an `if`, of 1,000 and 1,000,000 elements."""
+
+_KEPT_TRAFFIC = 5
+"""Bytes that keeping one byte moves: the copy reads and writes it, the select reads two and writes one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyWork:
     """What a body does: `kernels`, the `nbytes` that they read and write, and its writes to memory from before it.
 
-    `selectable` is False for a body with an operator that must not run on values that do not occur.
+    `writes` counts pieces of memory, each once, and `written_nbytes` their bytes. `selectable` is False for a body with
+    an operator that must not run on values that do not occur, `marked` for one that leaves no mark (`arms.py`).
     """
 
     kernels: int = 0
@@ -45,14 +69,26 @@ class BodyWork:
     writes: int = 0
     written_nbytes: int = 0
     selectable: bool = True
+    marked: bool = True
 
 
 def _work_ns(costs: NodeCosts, work: BodyWork) -> float:
-    return max(work.kernels * costs.kernel_ns, work.nbytes / costs.bytes_per_ns)
+    """The body's kernels, and the one that leaves its mark."""
+    cached = work.nbytes <= costs.cache_nbytes * max(work.kernels, 1)
+    moved = work.nbytes / (costs.bytes_per_ns if cached else costs.memory_bytes_per_ns)
+    return (work.kernels + work.marked) * costs.kernel_ns + moved
+
+
+def _keep_ns(costs: NodeCosts, work: BodyWork) -> float:
+    """Of copies of the old contents, and of the selects that give them back."""
+    rate = costs.kept_bytes_per_ns
+    if _KEPT_TRAFFIC * work.written_nbytes > costs.cache_nbytes * max(work.writes, 1):
+        rate = min(rate, costs.memory_bytes_per_ns / _KEPT_TRAFFIC)
+    return work.writes * costs.keep_ns + work.written_nbytes / rate
 
 
 def node_ns(costs: NodeCosts, bodies: tuple[BodyWork, ...]) -> float:
-    """Bodies as IF nodes, of which one is taken: each is taken equally often."""
+    """Bodies as IF nodes, of which one is taken: each is taken equally often, and one body alone half of the time."""
     taken = costs.if_taken_ns + (len(bodies) - 1) * costs.if_skipped_ns
     if len(bodies) == 1:
         return (costs.if_taken_ns + costs.if_skipped_ns + _work_ns(costs, bodies[0])) / 2
@@ -60,20 +96,12 @@ def node_ns(costs: NodeCosts, bodies: tuple[BodyWork, ...]) -> float:
 
 
 def select_ns(costs: NodeCosts, bodies: tuple[BodyWork, ...]) -> float:
-    """All bodies run; each write to memory from before them is a copy of the old contents and a select more."""
-    total = 0.0
-    for body in bodies:
-        # The copy reads and writes once, the select reads twice and writes once.
-        total += _work_ns(costs, body)
-        total += max(2 * body.writes * costs.kernel_ns, 5 * body.written_nbytes / costs.bytes_per_ns)
-    return total
+    """All bodies run, and the memory from before them that they write is kept and given back."""
+    return sum(_work_ns(costs, body) + _keep_ns(costs, body) for body in bodies)
 
 
 def choose(costs: NodeCosts, bodies: tuple[BodyWork, ...]) -> Choice:
-    """The cheaper way to carry out `if` with these bodies: one (a predicated block), or two (both branches).
-
-    The selects that merge the results are the same for both.
-    """
+    """The cheaper way to carry out `if` with these bodies: one (a predicated block), or two (both branches)."""
     if not all(body.selectable for body in bodies):
         return "node"
     return "select" if select_ns(costs, bodies) <= node_ns(costs, bodies) else "node"

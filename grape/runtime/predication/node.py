@@ -201,7 +201,7 @@ class NodeLowering(SelectLowering):
 
     @contextmanager
     def _body(self, key: Key, pred: torch.Tensor, *, certain: bool = False) -> Iterator[None]:
-        work = Work()
+        work = Work(marked=not certain)
         works = self.works.setdefault(key, [])
         with ExitStack() as stack:
             if self._choice(key) == "node":

@@ -13,29 +13,37 @@ from ..backends.protocol import CaptureFailed
 from .costs import BodyWork
 from .lowering import lowered
 from .safety import refuse_unsafe
-from .writes import written_by
+from .writes import Place, place, written_by
 
 __all__ = ["Work"]
+
+_LAUNCH_NOTHING = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """Counts what a body does; see `BodyWork`. Works of bodies inside count too."""
+    """Counts what a body does; see `BodyWork`. Works of bodies inside count too. `marked`: see there."""
 
     kernels: int = 0
     nbytes: int = 0
     writes: int = 0
     written_nbytes: int = 0
     selectable: bool = True
+    marked: bool = True
     _own: dict[int, StorageWeakRef] = field(default_factory=dict)
+    _written: dict[Place, StorageWeakRef] = field(default_factory=dict)
 
     def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not isinstance(func, torch._ops.OpOverload) or func.is_view:
+        if not isinstance(func, torch._ops.OpOverload) or func.is_view or _launches_nothing(func):
             return
         self.kernels += 1
         self.nbytes += sum(leaf.nbytes for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
         for tensor in written_by(func, args, kwargs):
-            if tensor.untyped_storage()._cdata not in self._own:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._own and place(tensor) not in self._written:
+                self._written[place(tensor)] = StorageWeakRef(storage)
                 self.writes += 1
                 self.written_nbytes += tensor.nbytes
         if self.selectable:
@@ -48,7 +56,7 @@ class Work:
     def made(self, func: Any, result: Any) -> None:
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and not getattr(func, "is_view", False):
-                self.nbytes += leaf.nbytes
+                self.nbytes += 0 if _launches_nothing(func) else leaf.nbytes
                 storage = leaf.untyped_storage()
                 if not func._schema.is_mutable:
                     self._own.setdefault(storage._cdata, StorageWeakRef(storage))
@@ -60,4 +68,9 @@ class Work:
             writes=self.writes,
             written_nbytes=self.written_nbytes,
             selectable=self.selectable,
+            marked=self.marked,
         )
+
+
+def _launches_nothing(func: Any) -> bool:
+    return func._schema.name.removeprefix("aten::") in _LAUNCH_NOTHING

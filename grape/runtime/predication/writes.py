@@ -1,8 +1,8 @@
 """Nullified writes: a dispatch mode that takes back what a block wrote where its predicate is false.
 
-Before an operator writes to memory that existed before the block, its contents are kept. At the end of the block
-every kept piece is given back where the predicate is false, newest first, as bits and on the device. Memory made
-inside the block is left alone: nobody outside knows it.
+Before an operator writes to memory that existed before the block, its contents are kept, unless the block has kept the
+same memory before. At the end of the block every kept piece is given back where the predicate is false, newest first,
+as bits and on the device. Memory made inside the block is left alone: nobody outside knows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .lowering import refuse
 from .merge import restore_bits
 from .safety import arguments_of, harmless, refuse_unsafe
 
-__all__ = ["Observer", "Ties", "WriteMode", "written_by"]
+__all__ = ["Observer", "Ties", "WriteMode", "place", "written_by"]
 
 _aten = torch.ops.aten
 # Running statistics: written, but not declared so in the schema.
@@ -36,6 +36,7 @@ class _Block:
         self._outer = outer
         self._mask: torch.Tensor | None = None
         self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._places: set[Place] = set()
         self._made: dict[int, StorageWeakRef] = {}
 
     def mask(self) -> torch.Tensor:
@@ -45,6 +46,14 @@ class _Block:
 
     def made_here(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._made
+
+    def keeps(self, tensor: torch.Tensor) -> bool:
+        """Whether this memory was kept before. What it held then is given back last, over all that came later."""
+        return place(tensor) in self._places
+
+    def keep(self, tensor: torch.Tensor, before: torch.Tensor) -> None:
+        self.kept.append((tensor.detach(), before))
+        self._places.add(place(tensor))
 
     def add(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -219,11 +228,12 @@ class WriteMode(TorchDispatchMode):
             if not blocks:
                 continue
             self._require_keepable(func, tensor)
-            if tensor.numel():
+            blocks = [block for block in blocks if not block.keeps(tensor)]
+            if tensor.numel() and blocks:
                 with torch.no_grad():
                     before = tensor.detach().clone()
                 for block in blocks:
-                    block.kept.append((tensor.detach(), before))
+                    block.keep(tensor, before)
 
     def _require_keepable(self, func: Any, tensor: torch.Tensor) -> None:
         if torch.is_grad_enabled() and tensor.requires_grad:
@@ -253,6 +263,15 @@ def _below(mode: WriteMode) -> Iterator[None]:
         yield
     finally:
         mode._blocks, mode.ties = blocks, ties
+
+
+Place = tuple[int, int, tuple[int, ...], tuple[int, ...], int]
+
+
+def place(tensor: torch.Tensor) -> Place:
+    """Which memory a tensor covers, whatever its dtype: equal for equal memory while its storage lives."""
+    storage, offset = tensor.untyped_storage()._cdata, int(tensor.storage_offset())
+    return storage, offset, tuple(tensor.shape), tensor.stride(), tensor.element_size()
 
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
