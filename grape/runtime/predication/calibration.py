@@ -27,7 +27,7 @@ _FEW, _MANY = 16, 96
 _FEW_BODIES, _MANY_BODIES = 8, 48
 _FEW_LARGE, _MANY_LARGE = 2, 6
 _SMALL = 4 << 10
-"""Of a small tensor, in bytes: one warp's worth would be read and written faster than what programs call small."""
+"""Of a small tensor, in bytes. Less misleads: on an H200 a kernel over 64 bytes took 1.07 us, one over 4 KB 1.35 us."""
 
 
 class Bench(Protocol):
