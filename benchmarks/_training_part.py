@@ -47,6 +47,17 @@ def _shape(item: Any) -> str:
     return " ".join(str(tuple(leaf.shape)) for leaf in tree_leaves(item) if isinstance(leaf, torch.Tensor))
 
 
+def gist(report: dict[str, Any]) -> dict[str, Any]:
+    """What a run under Grape came to, without its times."""
+    kept = ("name", "line", "outcome", "reason", "calls", "replays")
+    return {
+        "verdict": report["verdict"],
+        "regions": [{key: region[key] for key in kept} for region in report["regions"]],
+        "findings": [f"{f['code']} {f['severity']} line {f['line']}: {f['message']}" for f in report["findings"]],
+        "decisions": report["cell"]["decisions"],
+    }
+
+
 class Bench:
     """The shell that the cells run in, and what was found so far."""
 
@@ -204,6 +215,7 @@ class Bench:
             self.found["identical"] = identical if self.found.get("repeatable") else None
             if not self.in_time() and timed:
                 break
+        self.found["learning"] = [gist(report) for report in reports]
         self.report(reports[-1])
         self.found["grape"] = self.summary([*learning, *timed], timed or learning[-1:])
         self.found["grape"]["memory"] = self.memory()

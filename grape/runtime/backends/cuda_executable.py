@@ -18,7 +18,7 @@ from .cuda_nodes import Inspected, NodeWriter
 
 __all__ = ["UPDATABLE_GRAPHS", "CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
 
-UPDATABLE_GRAPHS = True
+UPDATABLE_GRAPHS = False
 """Whether a `CudaBackend` gives updatable graphs unless it is told otherwise. Not yet tried on a GPU."""
 
 _NOT_UPDATED = 910
