@@ -173,12 +173,26 @@ def _memory(report: ReportData, blob: _Blob) -> dict[str, Any]:
         "at": blob.add(_floats(at / 1e6 for at in memory.at_ns)),
         "wall": duration(report.evidence.wall_ms),
         "wall_ms": report.evidence.wall_ms,
+        "captured_ms": list(report.evidence.captured_at_ms),
         "curves": [
-            {"label": label, "offset": blob.add(_floats(values)), "peak": max(values), "shown": nbytes(max(values))}
+            {
+                "label": label,
+                "offset": blob.add(_floats(values)),
+                "peak": max(values),
+                "shown": nbytes(max(values)),
+                "before": _peak_before(report, values),
+            }
             for label, values in curves
             if len(values) == len(memory.at_ns) and values
         ],
     }
+
+
+def _peak_before(report: ReportData, values: Sequence[int]) -> str:
+    """The peak until the first graph was captured; empty where none was, or nothing was sampled until then."""
+    captured = min(report.evidence.captured_at_ms, default=0.0)
+    earlier = [value for at, value in zip(report.memory.at_ns, values, strict=True) if at / 1e6 < captured]
+    return nbytes(max(earlier)) if earlier else ""
 
 
 def _floats(values: Iterable[float]) -> bytes:

@@ -63,6 +63,21 @@ def test_both_stand_on_one_time_axis(page: Any) -> None:
     assert (after - left) / (before - left) == pytest.approx(3_758_278 / 11_736_090, abs=0.001)
 
 
+def test_idle_time_is_shaded_and_busy_time_is_not(page: Any) -> None:
+    """Shading lets what is below shine through; where the graph runs, its span and its nodes cover the ground."""
+    script = f"""() => {{
+        const picture = {VIEW}.pictures[1];
+        const row = picture.timeline.rows.findIndex(row => row.lane === "device");
+        const ratio = devicePixelRatio;
+        const at = ms => picture.canvas.getContext("2d")
+            .getImageData(Math.round(picture.xAt(ms * 1e6)) * ratio, (18 + 16 * row + 2) * ratio, 1, 1).data;
+        return [0.2, 1.5, 2.7, 3.2, 5].map(ms => [at(ms)[3] > 0, at(ms)[3] === 255]);
+    }}"""
+    settle(page)
+    idle, busy, after_its_end = [True, False], [True, True], [False, False]
+    assert page.evaluate(script) == [idle, idle, idle, busy, after_its_end]
+
+
 def test_kernels_have_colours_of_their_own(page: Any) -> None:
     """They are short beside the operators that launch them: ranked together, all of them would be grey."""
     script = f"""() => {VIEW}.pictures.map(({{ timeline }}) => {{
@@ -71,7 +86,7 @@ def test_kernels_have_colours_of_their_own(page: Any) -> None:
         return new Set(timeline.colour.slice(row.first, row.first + row.count)).size;
     }})"""
     assert min(page.evaluate(script)) >= 4
-    legend = page.locator(".grape-legend").first.locator("button").all_inner_texts()
+    legend = page.get_by_label("Colours").locator("button").all_inner_texts()
     assert "CUDA graph, 247 nodes" in legend and any(name.startswith("nvjet") for name in legend)
 
 

@@ -102,6 +102,7 @@ const PALETTE = [
 const OTHERS = PALETTE.length - 1;
 const TONES = { before: "#808a94", after: "#9461d6", memory: "#3f83c4" };
 const CURVES = ["#3f83c4", "#9461d6", "#808a94"];
+const CAPTURED = "#d0802f";
 const IDLE = "rgba(217, 112, 107, 0.22)";
 
 /** What events are coloured by: a key for the event `i` of `timeline`. */

@@ -47,8 +47,16 @@ class MemoryPanel {
     this.app.view.memory.curves.forEach((curve, number) => {
       const swatch = element("span", { class: "grape-swatch" });
       swatch.style.background = CURVES[number % CURVES.length];
-      legend.append(element("li", {}, swatch, `${curve.label}, at most ${curve.shown}`));
+      const before = curve.before ? `, ${curve.before} before the first graph` : "";
+      legend.append(element("li", {}, swatch, `${curve.label}, at most ${curve.shown}${before}`));
     });
+    const { captured_ms: captured = [] } = this.app.view.memory;
+    if (captured.length) {
+      const swatch = element("span", { class: "grape-swatch" });
+      swatch.style.background = CAPTURED;
+      const [what, when] = captured.length === 1 ? ["graph", ""] : [`${captured.length} graphs`, "the first "];
+      legend.append(element("li", {}, swatch, `${what} captured, ${when}at ${time(captured[0] * 1e6)}`));
+    }
     return legend;
   }
 
@@ -80,6 +88,10 @@ class MemoryPanel {
       context.globalAlpha = 1;
       context.textAlign = tick ? "center" : "left";
       if (x(tick) < width - 20) context.fillText(time(tick * 1e6), x(tick), height - 7);
+    }
+    context.fillStyle = CAPTURED;
+    for (const pixel of new Set((memory.captured_ms || []).map((ms) => Math.round(x(ms))))) {
+      context.fillRect(pixel, 4, 1, height - 20);
     }
     memory.curves.forEach((curve, number) => {
       const values = new Float32Array(this.app.buffer, curve.offset, memory.samples);
