@@ -57,12 +57,16 @@ def main() -> None:
 
     device, dtype, width, heads = ("cpu", "torch.float32", 64, 4) if arguments.cpu else ("cuda", "torch.half", 768, 12)
     shell = InteractiveShell.instance()
-    shell.run_cell("%load_ext grape\nimport grape").raise_error()
+
+    def run(source: str) -> None:
+        shell.run_cell(source, store_history=True).raise_error()  # so that each cell has a number of its own
+
+    run("%load_ext grape\nimport grape")
     values = {"device": device, "dtype": dtype, "width": width, "heads": heads, "layers": arguments.layers}
-    shell.run_cell(SETUP.format(**values)).raise_error()
+    run(SETUP.format(**values))
     # Once to warm up what is not the step's: allocator, cuBLAS, the first launches. Then as a person would run it.
-    shell.run_cell(CELL.format(steps=20).replace("%%grape --no-widget\n", "")).raise_error()
-    shell.run_cell(CELL.format(steps=arguments.steps)).raise_error()
+    run(CELL.format(steps=20).replace("%%grape --no-widget\n", ""))
+    run(CELL.format(steps=arguments.steps))
     report = shell.user_ns["grape"].last
     before, after = report.timelines()
     if before is None or after is None:

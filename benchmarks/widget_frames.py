@@ -2,9 +2,11 @@
 
     python benchmarks/widget_frames.py [--out FILE] [--events 1000 50000 300000]
 
-Needs Chromium and playwright; no GPU. Events are synthetic: operators that launch a kernel each, and a replay of the
-same kernels. "events" counts those of one timeline; two are drawn. Script time is measured around the drawing of
-each animation frame, without the rasterization that the browser does elsewhere.
+Needs Chromium, playwright and jupyterlab; no GPU. Events are synthetic: operators that launch a kernel each, and a
+replay of the same kernels. "events" counts those of one timeline; two are drawn. Script time is measured around the
+drawing of each animation frame, without the rasterization that the browser does elsewhere. "in_jupyterlab" is the time
+from the end of a cell's own work to the first frame of its view in JupyterLab: making report, summary and view,
+sending, drawing.
 """
 
 from __future__ import annotations
@@ -95,17 +97,72 @@ def timelines(events: int) -> tuple[Timeline, Timeline]:
     )
 
 
-def view_of(events: int) -> tuple[View, float]:
-    """The view of a report with such timelines, and the seconds that packing it takes."""
+CELLS = (
+    """\
+import time
+from IPython.display import HTML, display
+from benchmarks.widget_frames import evidence_of
+from grape.render import build_report
+from grape.render.view import build_view
+from grape.widgets.report import Actions, ReportWidget
+evidence = evidence_of({events})
+refused = lambda name: None
+actions = Actions(apply=refused, undo=refused, undo_region=refused, trace=lambda: "")
+""",
+    """\
+ended = time.time()
+report = build_report(evidence, [])
+display(HTML(report.to_html()))
+view = build_view(report)
+display(ReportWidget(view.data, view.blob, actions))
+""",
+)
+
+
+def in_jupyterlab(browser: Any, events: int, times: int) -> dict[str, Any]:
+    """Seconds from the end of a cell's work to the first frame of its view, in notebooks of one JupyterLab."""
+    from tests.browser.notebooks import run_all, run_code, wait_for_notebook, write
+    from tests.browser.server import serve
+
+    samples = []
+    with tempfile.TemporaryDirectory() as home, serve(Path(home)) as jupyter:
+        for number in range(times):
+            name = write(jupyter.folder, f"{number}.ipynb", *(cell.replace("{events}", str(events)) for cell in CELLS))
+            page = browser.new_page(viewport={"width": 1200, "height": 2000})
+            page.set_default_timeout(60_000)
+            page.goto(f"{jupyter.url}/lab/tree/{name}?reset")
+            wait_for_notebook(page)
+            page.evaluate(
+                f"""() => {{ window.drawn = new Promise(done => {{
+                    const look = () => document.querySelector('.grape-report') && {VIEW}.frames.length
+                        ? done(Date.now() / 1e3) : requestAnimationFrame(look);
+                    look();
+                }}); }}"""
+            )
+            run_all(page)
+            samples.append(page.evaluate("window.drawn") - float(run_code(page, "print(ended)")))
+            page.close()
+    return {
+        "events": events,
+        "end_of_cell_to_first_frame_s": {"median": statistics.median(samples), "samples": samples},
+    }
+
+
+def evidence_of(events: int) -> CellEvidence:
+    """A cell with one region that has such timelines."""
     before, after = timelines(events)
     at = Position(file="In[1]", line=1, function="step")
     region = RegionEvidence(
         name="step", at=at, end_line=9, outcome="replayed", refused=None, calls=1, replays=1, before=before, after=after
     )
-    evidence = CellEvidence(
+    return CellEvidence(
         file="In[1]", source="\n" * 60, device="synthetic", backend="cuda", wall_ms=1.0, regions=(region,), cuda=True
     )
-    report = build_report(evidence, [])
+
+
+def view_of(events: int) -> tuple[View, float]:
+    """The view of a report with such timelines, and the seconds that packing it takes."""
+    report = build_report(evidence_of(events), [])
     began = time.perf_counter()
     view = build_view(report, limit=max(SHOWN_EVENTS, events))
     return view, time.perf_counter() - began
@@ -161,6 +218,7 @@ def main() -> None:
             "python": platform.python_version(),
             "processors": os.cpu_count(),
             "rows": rows,
+            "in_jupyterlab": in_jupyterlab(browser, SHOWN_EVENTS, 5),
         }
         browser.close()
     text = json.dumps(result, indent=2)

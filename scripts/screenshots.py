@@ -1,15 +1,17 @@
-"""Makes docs/images/report-light.png and report-dark.png from a notebook that is executed now, in JupyterLab.
+"""Makes the pictures of docs/images, each in light and dark.
 
-    python scripts/screenshots.py [--view FILE.json] [--folder docs/images]
+    python scripts/screenshots.py [--only report|notebook] [--view FILE.json] [--folder docs/images]
 
-Runs notebooks/quickstart.ipynb under this machine's device and photographs the report widget of its first %%grape cell.
-With --view, a recorded report (see benchmarks/record_view.py) is photographed instead, in a page of its own. Needs
-Chromium, playwright and jupyterlab, all of the test extra.
+report-*.png is the page that `grape view` writes from a recorded report (docs/data, see benchmarks/record_view.py);
+made-of.txt beside it holds the page's SHA-256, so that a test sees when they no longer fit. notebook-*.png is the
+report widget of the first %%grape cell of notebooks/quickstart.ipynb, executed now in JupyterLab on this machine's
+device. Needs Chromium, playwright and jupyterlab, all of the test extra.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import shutil
 import sys
 import tempfile
@@ -24,8 +26,10 @@ from tests.browser.pages import settle
 from tests.browser.server import FLAGS, chromium_path, serve
 
 ROOT = Path(__file__).resolve().parents[1]
+RECORDED = ROOT / "docs" / "data" / "gpt2-decode-h200.json"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 SIZE = {"width": 1240, "height": 2000}  # the whole view below the toolbar
+MARGIN = 12  # pixels around the view
 
 
 def of_a_notebook(browser: Any, folder: Path) -> None:
@@ -44,7 +48,7 @@ def of_a_notebook(browser: Any, folder: Path) -> None:
             page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
             page.wait_for_timeout(600)  # the view reads the colours anew once the style sheet is there
             settle(page)
-            view.screenshot(path=folder / f"report-{name}.png")
+            view.screenshot(path=folder / f"notebook-{name}.png")
         page.context.close()
 
 
@@ -61,8 +65,13 @@ def of_a_file(browser: Any, folder: Path, file: Path) -> None:
             page.goto(target.as_uri())
             page.wait_for_selector(".grape-report")
             settle(page)
-            page.locator(".grape-report").screenshot(path=folder / f"report-{name}.png")
+            box = page.locator(".grape-report").bounding_box()
+            around = {"x": box["x"] - MARGIN, "y": box["y"] - MARGIN}
+            around |= {"width": box["width"] + 2 * MARGIN, "height": box["height"] + 2 * MARGIN}
+            page.screenshot(path=folder / f"report-{name}.png", clip=around)
             page.context.close()
+        digest = hashlib.sha256(target.read_bytes()).hexdigest()
+        (folder / "made-of.txt").write_text(f"{digest}\n", encoding="utf-8")
 
 
 @contextmanager
@@ -80,16 +89,17 @@ def chromium() -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--view", type=Path)
+    parser.add_argument("--only", choices=("report", "notebook"))
+    parser.add_argument("--view", type=Path, default=RECORDED)
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with chromium() as browser:
-        if arguments.view:
+        if arguments.only != "notebook":
             of_a_file(browser, arguments.folder, arguments.view)
-        else:
+        if arguments.only != "report":
             of_a_notebook(browser, arguments.folder)
-    print(*sorted(str(file) for file in arguments.folder.glob("report-*.png")), sep="\n")
+    print(*sorted(str(file) for file in arguments.folder.glob("*.png")), sep="\n")
 
 
 if __name__ == "__main__":

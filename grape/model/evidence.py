@@ -120,3 +120,5 @@ class CellEvidence:
     """(name, source) of other cells and files of the person's own that positions name; what is known of them."""
     graph_memory: GraphMemory | None = None
     """What the graphs of all regions hold at the end of the cell."""
+    captured_at_ms: tuple[float, ...] = ()
+    """When graphs were captured, from the start of the cell, which is that of `memory` too."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ..model import Event, Position, Timeline
 from ..model.timeline import thinned
+from .summary import place, shared_file
 from .units import clean
 
 __all__ = ["BYTES_PER_EVENT", "Columns", "Row", "Strings", "pack", "text_tables"]
@@ -155,10 +156,15 @@ def _lines(events: Iterable[Event]) -> Iterator[Event]:
             _extend(users, before, event, None)
             if inner is not None and inner.function != at.function:
                 _extend(functions, before, event, inner)
-    spans = [run.event(f"{at.function}, line {at.line}") for run in users if (at := run.first.position)]
+    spans = [run.event(_line_name(at)) for run in users if (at := run.first.position)]
     spans += [run.event(run.inner.function) for run in functions if run.inner]
     spans.sort(key=lambda e: (e.start_ns, -e.end_ns))
     yield from spans
+
+
+def _line_name(at: Position) -> str:
+    """``decode, line 12``; ``In[4], line 5`` outside of functions."""
+    return place(at.file, at.line) if at.function == "<module>" else f"{at.function}, line {at.line}"
 
 
 @dataclass(slots=True)
@@ -215,4 +221,4 @@ def text_tables(strings: Strings) -> tuple[list[list[str]], list[list[list[objec
 
 
 def _plain(position: Position | None) -> list[object] | None:
-    return None if position is None else [clean(position.file), position.line, clean(position.function)]
+    return None if position is None else [shared_file(position.file), position.line, clean(position.function)]

@@ -29,6 +29,7 @@ __all__ = [
     "place",
     "region_bars",
     "rows",
+    "shared_file",
     "strips",
     "time_bars",
     "time_title",
@@ -85,6 +86,17 @@ def place(file: str | None, line: int | None) -> str:
     parts = clean(file).replace("\\", "/").split("/")
     shown = "/".join(parts[-2:]) if len(parts) > 2 else "/".join(parts)
     return shown if line is None else f"{shown}, line {line}"
+
+
+def shared_file(file: str) -> str:
+    """A file as a view that is handed on names it: of a library, what follows the folder of installed packages."""
+    shown = clean(file)
+    for folder in ("site-packages", "dist-packages"):
+        for slash in "/\\":
+            _, found, rest = shown.rpartition(f"{slash}{folder}{slash}")
+            if found:
+                return rest
+    return shown
 
 
 def headline(report: ReportData) -> str:
@@ -235,9 +247,9 @@ def timeline_strips(before: Timeline | None, after: Timeline | None) -> tuple[St
     return tuple(
         Strip(
             label=tone,
-            value=f"{plural(calls, 'call')} in {duration(window / 1e6)}, "
+            value=f"{plural(calls, 'profiled call')} in {duration(window / 1e6)}, "
             f"GPU busy {percent(timeline.gpu_busy_share)}, "
-            f"{plural(timeline.kernels_per_call, 'device operation')} per call",
+            f"{plural(timeline.kernels_per_call, 'GPU operation')} a call",
             buckets=busy_buckets(timeline.device_events(), window, max(1, round(_BUCKETS * window / longest))),
             tone=tone,
         )

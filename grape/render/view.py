@@ -14,7 +14,18 @@ from typing import Any
 from ..model import Finding, RegionEvidence, ReportData, Timeline
 from .columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
 from .jsontext import plain
-from .summary import cost, headline, memory_bars, memory_title, next_step, place, region_bars, rows, timeline_strips
+from .summary import (
+    cost,
+    headline,
+    memory_bars,
+    memory_title,
+    next_step,
+    place,
+    region_bars,
+    rows,
+    shared_file,
+    timeline_strips,
+)
 from .units import clean, count, duration, nbytes, three
 
 __all__ = ["SHOWN_EVENTS", "VERSION", "View", "build_view"]
@@ -162,12 +173,26 @@ def _memory(report: ReportData, blob: _Blob) -> dict[str, Any]:
         "at": blob.add(_floats(at / 1e6 for at in memory.at_ns)),
         "wall": duration(report.evidence.wall_ms),
         "wall_ms": report.evidence.wall_ms,
+        "captured_ms": list(report.evidence.captured_at_ms),
         "curves": [
-            {"label": label, "offset": blob.add(_floats(values)), "peak": max(values), "shown": nbytes(max(values))}
+            {
+                "label": label,
+                "offset": blob.add(_floats(values)),
+                "peak": max(values),
+                "shown": nbytes(max(values)),
+                "before": _peak_before(report, values),
+            }
             for label, values in curves
             if len(values) == len(memory.at_ns) and values
         ],
     }
+
+
+def _peak_before(report: ReportData, values: Sequence[int]) -> str:
+    """The peak until the first graph was captured; empty where none was, or nothing was sampled until then."""
+    captured = min(report.evidence.captured_at_ms, default=0.0)
+    earlier = [value for at, value in zip(report.memory.at_ns, values, strict=True) if at / 1e6 < captured]
+    return nbytes(max(earlier)) if earlier else ""
 
 
 def _floats(values: Iterable[float]) -> bytes:
@@ -185,7 +210,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "severity": finding.severity,
         "message": clean(finding.message),
         "where": place(at.file, at.line) if at else clean(finding.region or ""),
-        "file": clean(at.file) if at else None,
+        "file": shared_file(at.file) if at else None,
         "line": at.line if at else None,
         "end_line": finding.end_line or (at.line if at else None),
         "region": clean(finding.region) if finding.region else None,
@@ -209,7 +234,7 @@ def _sources(report: ReportData) -> dict[str, str]:
     cell = report.evidence
     known = {**dict(cell.sources), cell.file: cell.source}
     return {
-        clean(file): clean(known[file])
+        shared_file(file): clean(known[file])
         for file in _named(report)
         if len(known.get(file, "")) <= _LONGEST_SOURCE and file in known
     }

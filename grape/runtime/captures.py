@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -241,6 +242,8 @@ class Captures:
             self._region.refuse(never)
             return
         self.verified.add(entry.verified)
+        if self._region.situation.observing:
+            self._region.situation.captured_at_s.append(time.perf_counter())
         entry.ledger = self._region.ledger
         if isinstance(entry.graph, StoredGraph):
             entry.graph.counted_by = entry

@@ -41,6 +41,8 @@ class Situation:
     """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
     open_floor: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda text: None
+    captured_at_s: list[float] = field(default_factory=list)
+    """When graphs were captured while a cell ran under Grape, by `time.perf_counter`; each cell begins anew."""
     exhausted: bool = False
     """The person's code ran out of memory: nothing is captured any more."""
     executables: ExecutableStore | None = None

@@ -94,6 +94,7 @@ class Session:
         situation.memory_budget = self.options.memory_budget
         situation.progress = self._on_progress
         situation.run += 1
+        situation.captured_at_s.clear()
         for region in owner.interceptor.regions:
             region.begin_run()
         owner.interceptor.undisturbed(lambda: enforce_budget(situation))
@@ -192,6 +193,7 @@ class Session:
             regions=distinct(kept),
             trace=outside,
             memory=memory,
+            captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
             notes=_notes(self.cell),

@@ -86,6 +86,23 @@ def test_operators_stand_at_the_line_that_issued_them(lab: Any) -> None:
     assert rows[0] == "lines" and "operators" in rows
 
 
+def test_memory_shows_when_graphs_were_captured(lab: Any) -> None:
+    legend = lab.locator(".grape-report").first.get_by_role("region", name="Memory").locator(".grape-legend li")
+    resident, captured = legend.all_inner_texts()
+    assert re.fullmatch(r"resident, at most [\d.]+ MB(, [\d.]+ MB before the first graph)?", resident)
+    assert re.fullmatch(r"(graph|\d+ graphs) captured, (the first )?at [\d.]+ m?s", captured)
+    script = f"""() => {{
+        const {{ canvas, app }} = {VIEW}.memory;
+        const {{ samples, at, captured_ms, wall_ms }} = app.view.memory;
+        const last = new Float32Array(app.buffer, at, samples)[samples - 1];
+        const left = canvas.clientWidth < 480 ? 56 : 112;
+        const x = left + (captured_ms[0] / Math.max(wall_ms, last)) * (canvas.clientWidth - left - 4);
+        const ratio = devicePixelRatio;
+        return [...canvas.getContext("2d").getImageData(Math.round(x) * ratio, 60 * ratio, 1, 1).data];
+    }}"""
+    assert lab.evaluate(script) == [0xD0, 0x80, 0x2F, 255]
+
+
 def test_apply_and_undo_act_in_the_kernel(lab: Any) -> None:
     view = sample_view(lab)
     apply, undo = (view.get_by_role("button", name=f"{word} GR101") for word in ("Apply", "Undo"))
@@ -209,6 +226,16 @@ def test_saved_with_state_and_trusted_it_draws_without_running(lab: Any, browser
     wait_for_view(page)
     page.locator(".grape-report").first.scroll_into_view_if_needed()
     assert colours_in(page, "before") > 4
+    page.context.close()
+
+
+def test_saved_without_state_and_trusted_the_summary_stands(lab: Any, browser: Any, jupyter: Any) -> None:
+    verdict = lab.locator(".grape-report .grape-verdict").first.inner_text()
+    page = reopen(browser, jupyter, saved(lab, jupyter, "without.ipynb", state=False), trusted=True)
+    output = page.locator(".jp-OutputArea").nth(1)
+    output.scroll_into_view_if_needed()
+    assert verdict in output.inner_text()
+    assert page.locator(".grape-report").count() == 0
     page.context.close()
 
 

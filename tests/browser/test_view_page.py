@@ -237,7 +237,7 @@ def test_colours(page: Any) -> None:
     for mode in ("operator", "module", "line", "kind"):
         page.get_by_label("Colour by").select_option(mode)
         pictures[mode] = pixels(page, "before")
-        legends[mode] = page.locator(".grape-legend li").all_inner_texts()
+        legends[mode] = page.get_by_label("Colours").locator("li").all_inner_texts()
     assert pictures["operator"] != pictures["line"]
     assert legends["module"] == ["decode", "GPU idle"]
     assert legends["operator"] == ["aten::mm", "gemm_fp16", "cudaLaunchKernel", "cudaGraphLaunch", "GPU idle"]

@@ -93,6 +93,18 @@ assert raised(lambda: grape.graph(3)) == "grape.graph takes a function or a modu
 with grape.session():
     assert torch.equal(loop(), expected)
 """,
+    "the report knows when graphs were captured, and of which cell": """\
+with grape.session() as session:
+    loop()
+first = session.report.evidence
+assert first.captured_at_ms and list(first.captured_at_ms) == sorted(first.captured_at_ms)
+assert 0 < first.captured_at_ms[0] and first.captured_at_ms[-1] < first.wall_ms
+with grape.session() as session:
+    loop()
+second = session.report.evidence
+assert session.report.regions[0].replays > 0
+assert all(0 < at < second.wall_ms for at in second.captured_at_ms), "those of the first cell would be below 0"
+""",
     "profile observes and applies nothing": """\
 with grape.session(profile=True) as session:
     assert torch.equal(loop(), expected)

@@ -45,9 +45,9 @@ time per call of GPT2LMHeadModel.forward
 
 GPU over time (· idle, █ busy)
   before  ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░
-          3 calls in 14.0 ms, GPU busy 16%, 269 device operations per call
+          3 profiled calls in 14.0 ms, GPU busy 16%, 269 GPU operations a call
   after   ▓███░▓███░▓███░
-          3 calls in 3.42 ms, GPU busy 79%, 312 device operations per call
+          3 profiled calls in 3.42 ms, GPU busy 79%, 312 GPU operations a call
 
 GPU memory
   peak allocated      ████████                    310 MB
@@ -231,7 +231,7 @@ def test_strips_share_a_time_scale_over_equally_many_calls() -> None:
     ten = Timeline(events=(kernel(0, 500_000),), wall_ns=5_000_000, calls=10)
     first, second = strips(build_report(cell(region(before=one, after=ten)), ()))
     assert (len(first.buckets), len(second.buckets)) == (60, 30)
-    assert first.value == "1 call in 1.00 ms, GPU busy 50%, 1 device operation per call"
+    assert first.value == "1 profiled call in 1.00 ms, GPU busy 50%, 1 GPU operation a call"
 
 
 @pytest.mark.parametrize(("share", "step"), [(0.0, 0), (1e-9, 1), (0.3, 2), (0.74, 3), (0.75, 4), (1.0, 4)])

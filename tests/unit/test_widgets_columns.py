@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,3 +140,37 @@ def test_rows_are_ordered_and_do_not_overlap(drawn: list[tuple[int, int, int]], 
     for rows in spans(packed).values():
         for row in rows:
             assert all(left[1] <= right[0] for left, right in pairwise(row))
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "name"),
+    [
+        ("In[4]", "decode", "decode, line 5"),
+        ("In[4]", "<module>", "In[4], line 5"),
+        ("/home/someone/project/train.py", "<module>", "project/train.py, line 5"),
+    ],
+)
+def test_lines_outside_of_functions_have_the_name_of_their_cell(file: str, function: str, name: str) -> None:
+    strings = Strings()
+    position = Position(file=file, line=5, function=function)
+    event = Event(name="aten::mm", lane="host", category="operator", start_ns=0, end_ns=9, position=position)
+    pack(timeline(event), strings, limit=9)
+    assert text_tables(strings)[0][0] == [name, "python"]
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("/home/someone/.venv/lib/python3.12/site-packages/transformers/cache_utils.py", "transformers/cache_utils.py"),
+        ("C:\\venv\\Lib\\site-packages\\torch\\_tensor.py", "torch\\_tensor.py"),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", "numpy/core.py"),
+        ("/home/someone/project/train.py", "/home/someone/project/train.py"),
+        ("In[4]", "In[4]"),
+    ],
+)
+def test_files_of_libraries_are_named_without_their_folder(file: str, shown: str) -> None:
+    strings = Strings()
+    inner = Position(file=file, line=5, function="update")
+    event = Event(name="aten::mm", lane="host", category="operator", start_ns=0, end_ns=9, inner=inner)
+    pack(timeline(event), strings, limit=9)
+    assert text_tables(strings)[1] == [[None, [shown, 5, "update"]]]

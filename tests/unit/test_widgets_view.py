@@ -160,3 +160,18 @@ def test_the_commands_errors(
     Path("good.json").write_text(view_json(build_view(report())))
     assert main(["view", *words]) == 2
     assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("captured", "before"),
+    [
+        ((), ["", "", ""]),
+        ((50.0, 150.0), ["250 MB", "300 MB", "900 MB"]),
+        ((150.0,), ["310 MB", "400 MB", "1,000 MB"]),
+        ((0.0,), ["", "", ""]),
+    ],
+)
+def test_peaks_before_the_first_graph(captured: tuple[float, ...], before: list[str]) -> None:
+    memory = build_view(build_report(cell(region(), captured_at_ms=captured), [])).data["memory"]
+    assert memory["captured_ms"] == list(captured)
+    assert [curve["before"] for curve in memory["curves"]] == before

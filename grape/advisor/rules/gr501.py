@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...model import CellEvidence, Finding, RegionEvidence
+from ...model import CellEvidence, Finding, Measured, RegionEvidence, Timeline
 from ..cost import H200, MachineCosts, idle_ms, idle_share
 from ..prediction import saving_ms
 from ..words import milliseconds
@@ -27,14 +27,15 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 
 
 def _finding(region: RegionEvidence, costs: MachineCosts) -> Iterator[Finding]:
-    before, idle = region.before, _idle(region)
+    before, idle = region.before, _idle(region.before, region.before_ms)
     if before is None or idle is None or idle[0] < LEAST_IDLE_SHARE:
         return
     share, lost = idle
     events = before.device_events()
     mean_us = sum(event.duration_ns for event in events) / len(events) / 1e3
     replayed = region.outcome == "replayed"
-    left = idle_share(region.after) if replayed else None
+    after = _idle(region.after, region.after_ms) if replayed else None
+    left = after[0] if after else None
     now = f"; with the graph {left:.0%}" if left is not None else ""
     verb = "was" if replayed else "is"
     yield Finding(
@@ -60,14 +61,14 @@ def _finding(region: RegionEvidence, costs: MachineCosts) -> Iterator[Finding]:
     )
 
 
-def _idle(region: RegionEvidence) -> tuple[float, float] | None:
-    """Share and milliseconds of a call in which the device does nothing: within the time that eager calls take when
-    nobody profiles them, where they were timed.
+def _idle(timeline: Timeline | None, timed: Measured | None) -> tuple[float, float] | None:
+    """Share and milliseconds of a call in which the device does nothing: within the time that calls take when nobody
+    profiles them, where they were timed.
     """
-    before = region.before
-    share, idle = idle_share(before), idle_ms(before)
-    if before is None or share is None or idle is None or region.before_ms is None:
-        return None if share is None or idle is None else (share, idle)
-    whole = region.before_ms.median_ms
-    idle = max(0.0, whole - before.gpu_busy_ns / 1e6 / max(1, before.calls))
-    return (idle / whole if whole else 0.0), idle
+    share, idle = idle_share(timeline), idle_ms(timeline)
+    if timeline is None or share is None or idle is None:
+        return None
+    if timed is None:
+        return share, idle
+    idle = max(0.0, timed.median_ms - timeline.gpu_busy_ns / 1e6 / max(1, timeline.calls))
+    return (idle / timed.median_ms if timed.median_ms else 0.0), idle

@@ -87,6 +87,14 @@ function bytes(size) {
   return `${Number(size.toPrecision(3))} ${units[unit]}`;
 }
 
+/** Round amounts below `most`, in powers of 1024, 0 and at most `count` more (4 or more). */
+function byteTicks(most, count) {
+  const unit = 1024 ** Math.floor(Math.log(Math.max(1, most)) / Math.log(1024));
+  const steps = [0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1024].map((m) => m * unit);
+  const step = steps.find((one) => most / one <= count);
+  return Array.from({ length: Math.floor(most / step) + 1 }, (_, k) => k * step);
+}
+
 // Each has at least 3:1 against white and against the dark grounds of notebooks, and 4.5:1 under black text.
 const PALETTE = [
   "#4f8fd0", "#d0802f", "#4a9e5c", "#a77bd1", "#d9706b", "#2f9e9e", "#9a8f2c", "#cc6fa3", "#a9825a", "#8a8f98",
@@ -94,6 +102,7 @@ const PALETTE = [
 const OTHERS = PALETTE.length - 1;
 const TONES = { before: "#808a94", after: "#9461d6", memory: "#3f83c4" };
 const CURVES = ["#3f83c4", "#9461d6", "#808a94"];
+const CAPTURED = "#d0802f";
 const IDLE = "rgba(217, 112, 107, 0.22)";
 
 /** What events are coloured by: a key for the event `i` of `timeline`. */
@@ -114,20 +123,36 @@ const COLOUR_BY = {
   kind: (view, timeline, i) => view.kinds[timeline.kind[i]][1],
 };
 
-/** A colour number per event, the same for the same key in all `timelines`, and the legend: what takes most time first. */
+/**
+ * A colour number per event, the same for the same key in all `timelines`, and the legend. What takes most time comes
+ * first, of host and device in turn: kernels are short beside what launches them, and would share the last colour.
+ */
 function colours(view, timelines, mode) {
-  const totals = new Map();
+  const totals = { host: new Map(), device: new Map() };
   const keys = timelines.map((timeline) => {
     const cache = new Map();
-    return Array.from({ length: timeline.n }, (_, i) => {
-      const known = timeline.kind[i] * 65536 + timeline.place[i];
-      let key = cache.get(known);
-      if (key === undefined) cache.set(known, (key = COLOUR_BY[mode](view, timeline, i)));
-      totals.set(key, (totals.get(key) || 0) + timeline.duration[i] * timeline.tick_ns);
-      return key;
-    });
+    const found = new Array(timeline.n);
+    for (const row of timeline.rows) {
+      const total = row.lane === "device" ? totals.device : totals.host;
+      for (let i = row.first; i < row.first + row.count; i++) {
+        const known = timeline.kind[i] * 65536 + timeline.place[i];
+        let key = cache.get(known);
+        if (key === undefined) cache.set(known, (key = COLOUR_BY[mode](view, timeline, i)));
+        if (key !== "") total.set(key, (total.get(key) || 0) + timeline.duration[i] * timeline.tick_ns);
+        found[i] = key;
+      }
+    }
+    return found;
   });
-  const ranked = [...totals].filter(([key]) => key !== "").sort((a, b) => b[1] - a[1]).slice(0, OTHERS);
+  const longest = (total) => [...total].sort((a, b) => b[1] - a[1]);
+  const [host, device] = [longest(totals.host), longest(totals.device)];
+  const chosen = new Map();
+  for (let k = 0; k < Math.max(host.length, device.length); k++) {
+    for (const one of [host[k], device[k]]) {
+      if (one && chosen.size < OTHERS) chosen.set(one[0], (chosen.get(one[0]) || 0) + one[1]);
+    }
+  }
+  const ranked = [...chosen];
   const numbers = new Map(ranked.map(([key], number) => [key, number]));
   timelines.forEach((timeline, t) => {
     timeline.colour = Uint8Array.from(keys[t], (key) => numbers.get(key) ?? OTHERS);

@@ -33,6 +33,12 @@ function prepared(canvas, height) {
   return { context, width };
 }
 
+/** Mean width of a character in the font of `context`: names are clipped to the room that there is. */
+function letterWidth(context) {
+  const sample = "aten::scaled_dot_product, line 12";
+  return context.measureText(sample).width / sample.length;
+}
+
 class Viewport {
   constructor(changed) {
     this.changed = changed;

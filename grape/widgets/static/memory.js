@@ -39,7 +39,25 @@ class MemoryPanel {
       this.canvas.addEventListener("pointerleave", () => this.app.hideTooltip());
     }
     const title = element("p", { class: "grape-title" }, memory.title);
-    return element("section", { "aria-label": "Memory" }, title, this.canvas, table);
+    return element("section", { "aria-label": "Memory" }, title, this.canvas, this.canvas && this._legend(), table);
+  }
+
+  _legend() {
+    const legend = element("ul", { class: "grape-legend", "aria-label": "Curves" });
+    this.app.view.memory.curves.forEach((curve, number) => {
+      const swatch = element("span", { class: "grape-swatch" });
+      swatch.style.background = CURVES[number % CURVES.length];
+      const before = curve.before ? `, ${curve.before} before the first graph` : "";
+      legend.append(element("li", {}, swatch, `${curve.label}, at most ${curve.shown}${before}`));
+    });
+    const { captured_ms: captured = [] } = this.app.view.memory;
+    if (captured.length) {
+      const swatch = element("span", { class: "grape-swatch" });
+      swatch.style.background = CAPTURED;
+      const [what, when] = captured.length === 1 ? ["graph", ""] : [`${captured.length} graphs`, "the first "];
+      legend.append(element("li", {}, swatch, `${what} captured, ${when}at ${time(captured[0] * 1e6)}`));
+    }
+    return legend;
   }
 
   draw() {
@@ -57,12 +75,23 @@ class MemoryPanel {
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.fillStyle = ink;
+    context.textAlign = "right";
+    for (const tick of byteTicks(most, 4)) {
+      context.globalAlpha = 0.15;
+      context.fillRect(gutter, y(tick), width - gutter, 1);
+      context.globalAlpha = 1;
+      context.fillText(bytes(tick), gutter - 6, Math.max(6, y(tick)));
+    }
     for (const tick of ticks(0, longest, Math.max(2, (width - gutter) / 110))) {
       context.globalAlpha = 0.15;
       context.fillRect(x(tick), 4, 1, height - 20);
       context.globalAlpha = 1;
       context.textAlign = tick ? "center" : "left";
       if (x(tick) < width - 20) context.fillText(time(tick * 1e6), x(tick), height - 7);
+    }
+    context.fillStyle = CAPTURED;
+    for (const pixel of new Set((memory.captured_ms || []).map((ms) => Math.round(x(ms))))) {
+      context.fillRect(pixel, 4, 1, height - 20);
     }
     memory.curves.forEach((curve, number) => {
       const values = new Float32Array(this.app.buffer, curve.offset, memory.samples);
@@ -79,10 +108,6 @@ class MemoryPanel {
       context.beginPath();
       context.arc(x(at[peak]), y(values[peak]), 3, 0, 7);
       context.fill();
-      context.fillRect(4, 10 + number * 15, 8, 8);
-      context.textAlign = "left";
-      context.fillStyle = ink;
-      context.fillText(clipped(curve.label, Math.floor((gutter - 20) / 5.6)), 16, 14 + number * 15);
     });
   }
 

@@ -86,6 +86,7 @@ class Picture {
     const { ink } = this.app.theme;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
+    this.letter = letterWidth(context);
     this._axis(context, width, ink);
     context.save();
     context.beginPath();
@@ -125,7 +126,7 @@ class Picture {
   _labels(context, ink) {
     context.fillStyle = ink;
     context.textAlign = "left";
-    const room = Math.floor((this.gutter - 8) / 5.6);
+    const room = Math.floor((this.gutter - 8) / this.letter);
     this.timeline.rows.forEach((row, number) => {
       if (row.depth === 0) context.fillText(clipped(row.label, room), 4, AXIS + number * ROW + ROW / 2);
     });
@@ -209,10 +210,10 @@ class Picture {
     });
     context.fillStyle = "#000000";
     for (let s = 0; s < labels.length; s += 3) {
-      const room = Math.floor((labels[s + 2] - labels[s + 1] - 6) / 6);
+      const room = Math.floor((labels[s + 2] - labels[s + 1] - 6) / this.letter);
       if (room > 2) {
         const name = this.app.view.kinds[timeline.kind[labels[s]]][0];
-        context.fillText(clipped(name, room), labels[s + 1] + 3, y + ROW / 2);
+        context.fillText(clipped(name, room), labels[s + 1] + 3, y + ROW / 2, labels[s + 2] - labels[s + 1] - 5);
       }
     }
   }

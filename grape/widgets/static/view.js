@@ -183,13 +183,14 @@ class ReportView {
     if (!region) return;
     const message = element("p", { class: "grape-answer", role: "status" });
     const facts = element("dl", { class: "grape-figures" });
-    const add = (what, value) => facts.append(element("div", {}, element("dt", {}, what), element("dd", {}, value)));
+    const add = (what, value, name) =>
+      facts.append(element("div", { class: name }, element("dt", {}, what), element("dd", {}, value)));
     if (region.outcome) add("outcome", region.reason ? `${region.outcome}, ${region.reason}` : region.outcome);
     if (region.calls) add("calls", `${region.calls}, ${region.replays} replayed`);
     for (const bar of region.bars) add(bar.label, bar.value);
     if (region.speedup && region.speedup !== "-") add("speedup", region.speedup);
     if (region.verified && region.verified !== "-") add("outputs", region.verified);
-    for (const strip of region.strips) add(`GPU ${strip.label}`, strip.value);
+    for (const strip of region.strips) add(`GPU ${strip.label}`, strip.value, "grape-wide");
     this.regionFacts.replaceChildren(facts);
     if (region.outcome === "replayed" && this.host.actions.includes("undo_region")) {
       const undo = this.button("Undo", () => this.act("undo_region", region.name, message), {
