@@ -195,11 +195,6 @@ class Bench:
 
     def grape(self) -> None:
         """The same runs under Grape, then with its graphs applied."""
-        if self.cuda:
-            from grape.runtime.backends.cuda import CudaBackend
-
-            self.found["autograd_by_default"] = CudaBackend.autograd
-            CudaBackend.autograd = True  # type: ignore[assignment]
         self.cell("%load_ext grape\nimport grape")
         self.define()
         identical, learning, timed, reports = True, [], [], []

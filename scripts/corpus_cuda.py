@@ -305,7 +305,7 @@ def _copies(region: _Observed, replays: int) -> tuple[CopyRecord, ...]:
 
 def _refused(region: _Observed) -> Refused | None:
     trace = region.traces[-1]
-    if trace.needs_grad:
+    if trace.needs_grad and not any("backward" in op.name for op in trace.ops):
         return Refused(code="GR405", why="its results need gradients")
     difference = trace.first_difference(region.captured) if region.captured is not None else None
     if difference is None:

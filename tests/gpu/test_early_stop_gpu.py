@@ -13,7 +13,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 
 from grape.options import Options
 from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
-from grape.runtime import loop_steps, policy
+from grape.runtime import policy
 from grape.runtime.backends import cuda
 from grape.runtime.backends.cuda_poll import EventPoll
 from grape.runtime.policy import decide
@@ -30,7 +30,6 @@ ON_GPU = (
 
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(loop_steps, "ON_CUDA", True)
     monkeypatch.setattr(policy, "decide", lambda estimate: replace(decide(estimate), action="capture"))
     monkeypatch.setattr(Replays, "_weigh", lambda *_: None)  # iterations this small may well be faster eagerly
     with torch.no_grad():

@@ -1,7 +1,4 @@
-"""`grape.prefetch` on a GPU: the batches of plain loops, with every way to copy, and memory that is used at once again.
-
-Turns `SIDE_STREAM` on for its time. When these pass, it may be turned on for good.
-"""
+"""`grape.prefetch` on a GPU: the batches of plain loops, every way to copy, memory that is used at once again."""
 
 from __future__ import annotations
 

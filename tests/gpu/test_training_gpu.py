@@ -21,11 +21,6 @@ EXAMPLES = 120
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CudaBackend, "autograd", True)
-
-
 @pytest.fixture
 def backend() -> Iterator[CudaBackend]:
     backend = CudaBackend(torch.device("cuda"))

@@ -80,7 +80,7 @@ def _released() -> None:
 class CudaBackend:
     """Captures on a stream of its own; replays on the current stream.
 
-    `updatable` and `conditional_bodies` switch on what is off until it was proven on a GPU; None is the default. Both
+    `updatable` and `conditional_bodies` switch sharing of executables and bodies on or off; None is the default. Both
     need `cuda.bindings`, the second also a driver for CUDA 12.4.
     """
 

@@ -26,7 +26,7 @@ from .protocol import CaptureFailed
 __all__ = ["CONDITIONAL_BODIES", "Bodies"]
 
 CONDITIONAL_BODIES = True
-"""Whether a `CudaBackend` records conditional bodies unless it is told otherwise. Not yet tried on a GPU."""
+"""Whether a `CudaBackend` records conditional bodies unless it is told otherwise."""
 
 _DRIVER_VERSION = 12_040
 _WARM_DEPTHS = 2

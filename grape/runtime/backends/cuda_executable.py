@@ -19,7 +19,9 @@ from .cuda_nodes import Inspected, NodeWriter
 __all__ = ["UPDATABLE_GRAPHS", "CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
 
 UPDATABLE_GRAPHS = False
-"""Whether a `CudaBackend` gives updatable graphs unless it is told otherwise. Not yet tried on a GPU."""
+"""Whether a `CudaBackend` gives updatable graphs unless it is told otherwise.
+
+Off, because a process crashed with it: "Not there yet" in ARCHITECTURE.md."""
 
 _NOT_UPDATED = 910
 """CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: the executable is as it was."""
