@@ -95,6 +95,7 @@ class GrapeCell:
 
     def _open(self, filename: str) -> None:
         from ..sessions import Cell, Session
+        from .commands import rewrites
 
         def shown(file: str) -> str:
             label = self._shell.compile.format_code_name(file)
@@ -110,6 +111,7 @@ class GrapeCell:
                 filename=filename,
                 id=getattr(self.info, "cell_id", None),
                 rewritten=rewritten,
+                taken=rewrites.taken(),
             ),
             namespace=self._shell.user_ns,
             on_progress=self._display.progress,

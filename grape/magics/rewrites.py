@@ -6,6 +6,7 @@ cell with the magic (as ``%load`` does) or on the next prompt; it takes effect w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ..rewrite import Refused, fix_all, unified_diff
 if TYPE_CHECKING:
     from ..model import Finding
     from ..render import Report
+    from ..sessions.gains import TakenFixes
 
 __all__ = ["NO_FIX", "Applied", "AppliedRewrites", "diff_text"]
 
@@ -29,6 +31,8 @@ class Applied:
     old: str
     new: str
     findings: tuple[Finding, ...]
+    taken: tuple[TakenFixes, ...] = ()
+    """What their regions took in the reports that offered them."""
 
     def __str__(self) -> str:
         ids = ", ".join(str(finding.fix.id) for finding in self.findings if finding.fix is not None)
@@ -82,12 +86,23 @@ class AppliedRewrites:
                 why = f"fix {number} does not go together with what is applied to {file}: {refused}"
                 raise RewriteError(f"{why}; run the rewritten cell under %%grape first")
             new = [item for item in new if item is not finding]
-        applied = Applied(file=file, old=source, new=combined.source, findings=combined.applied)
+        earlier = before.taken if before is not None else ()
+        applied = Applied(
+            file=file,
+            old=source,
+            new=combined.source,
+            findings=combined.applied,
+            taken=_taken(report, combined.applied, combined.source, earlier),
+        )
         if before is not None:
             self._applied.remove(before)
         self._applied.append(applied)
         done = f"{_fixes(new)} of {file}"
         return f"{done}: {_hand_over(shell, applied.new, file)}\n{unified_diff(source, applied.new, file)}".rstrip()
+
+    def taken(self) -> tuple[TakenFixes, ...]:
+        """All that was taken, for the reports of cells that run from now on."""
+        return tuple(taken for applied in self._applied for taken in applied.taken)
 
     def undo(self, index: int, shell: Any) -> str:
         """Hand over the old source of the rewritten cell at `index`, counted from 0 as in `status`."""
@@ -101,6 +116,34 @@ class AppliedRewrites:
         shown = [f"undone: {item}; paste into {item.file}:\n{item.old}" for item in self._applied]
         self._applied.clear()
         return "\n\n".join(shown)
+
+
+def _taken(
+    report: Report, findings: Sequence[Finding], source: str, earlier: Sequence[TakenFixes]
+) -> tuple[TakenFixes, ...]:
+    """One for each region of `findings` that was measured, in `report` or before its first fix was taken."""
+    from ..sessions.gains import TakenFixes, time_per_call
+
+    known = {taken.region: taken.before_ms for taken in earlier}
+    made = []
+    for region in dict.fromkeys(finding.region for finding in findings):
+        mine = [finding for finding in findings if finding.region == region]
+        row = next((row for row in report.regions if row.name == region), None)
+        before_ms = known.get(region or "", time_per_call(row) if row is not None else None)
+        if region is None or before_ms is None:
+            continue
+        foretold = [one.predicted_ms_per_call for one in mine if one.predicted_ms_per_call is not None]
+        codes = ", ".join(dict.fromkeys(one.code for one in mine))
+        made.append(
+            TakenFixes(
+                fixes=f"{_fixes(mine)} ({codes})",
+                source=source,
+                region=region,
+                before_ms=before_ms,
+                predicted_ms=sum(foretold) if foretold else None,
+            )
+        )
+    return tuple(made)
 
 
 def diff_text(report: Report, number: int | None) -> str:
@@ -171,7 +214,7 @@ def _source(report: Report, file: str) -> str:
     return source
 
 
-def _fixes(findings: list[Finding]) -> str:
+def _fixes(findings: Sequence[Finding]) -> str:
     ids = [str(finding.fix.id) for finding in findings if finding.fix is not None]
     return f"fix{'es' if len(ids) > 1 else ''} {', '.join(ids)}"
 

@@ -14,6 +14,7 @@ from ..model import CellEvidence, MachineCosts, MemoryCurve
 from ..options import Options
 from ..render import Report, build_report
 from ..rewrite.at_once import RewrittenCell
+from .gains import TakenFixes, gains
 from .process import Engine, engine
 from .told import distinct, renamed, sources, told
 
@@ -37,6 +38,8 @@ class Cell:
     """What the front end calls the cell, also after it was edited."""
     rewritten: RewrittenCell | None = None
     """What runs in the place of `source`, with the lines of `source`."""
+    taken: tuple[TakenFixes, ...] = ()
+    """Fixes that the person has taken so far, in this cell or in others."""
 
 
 class Session:
@@ -184,6 +187,8 @@ class Session:
             owner.traced[self._traced_as] = self.cell.name, outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]
         kept = [region.evidence() for region in told(regions) if not owner.hoister.covers(region)]
+        known = sources(owner.names)
+        gained = gains(self.cell.taken, kept, known, backend=owner.situation.backend.kind)
         return CellEvidence(
             file=self.cell.name,
             source=self.cell.source,
@@ -196,9 +201,9 @@ class Session:
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
-            notes=_notes(self.cell),
+            notes=(*_notes(self.cell), *gained),
             profile_only=self.options.profile,
-            sources=sources(owner.names),
+            sources=known,
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
         )
 

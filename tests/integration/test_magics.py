@@ -79,6 +79,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         filename: str
         id: str | None = None
         rewritten: Any = None
+        taken: Any = ()
 
     class Session:
         def __init__(self, *, options: Any, cell: Cell, namespace: Any, on_progress: Any, file_names: Any) -> None:

@@ -13,6 +13,9 @@ from grape.magics.rewrites import AppliedRewrites, diff_text
 from grape.options import Options
 from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
 from grape.sessions import Cell, Session
+from grape.sessions import cell as cell_module
+from grape.sessions.gains import TakenFixes, gains
+from tests.unit.sample_evidence import measured, region
 
 DEFINE = """\
 def solve(x):
@@ -45,9 +48,9 @@ class Notebook:
             exec(compile(source, str(path), "exec"), self.names)
         return str(path)
 
-    def observed(self, source: str, name: str) -> Any:
+    def observed(self, source: str, name: str, taken: tuple[TakenFixes, ...] = ()) -> Any:
         path = str(self._folder / name)
-        cell = Cell(name=path, source=source, filename=path)
+        cell = Cell(name=path, source=source, filename=path, taken=taken)
         session = Session(options=Options(), cell=cell, namespace=self.names, file_names=lambda file: file)
         session.open()
         self.run(source, name)
@@ -82,3 +85,57 @@ def test_what_is_advised_is_what_is_shown_and_handed_over(tmp_path: Path) -> Non
     assert (region["outcome"], region["verified"]) == ("replayed", "identical") and region["replays"] > 0
     assert all(torch.equal(one, other) for one, other in zip(notebook.names["found"], expected, strict=True))
     assert not [finding for finding in report.findings if finding.code in ("GR101", "GR102")]
+
+
+def test_the_next_report_says_what_fixes_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_on_a_gpu(*arguments: Any, backend: str) -> list[str]:
+        assert backend == "tape" and gains(*arguments, backend=backend) == []
+        return gains(*arguments, backend="cuda")
+
+    monkeypatch.setattr(cell_module, "gains", as_on_a_gpu)
+    notebook = Notebook(tmp_path)
+    notebook.run(DEFINE, "define.py")
+    report = notebook.observed(USE, "use.py")
+    before = next(region for region in report.regions if region.name == "solve")
+    applied = AppliedRewrites()
+    for number in (1, 2):
+        applied.apply(report, number, None)
+    (taken,) = applied.taken()
+    assert (taken.region, taken.fixes) == ("solve", "fixes 1, 2 (GR102)")
+    assert taken.before_ms == (before.after_ms if 2 * before.replays > before.calls else before.before_ms).median_ms
+    assert not notebook.observed(USE, "use.py", applied.taken()).evidence.notes, "the rewritten cell did not run yet"
+    notebook.run("%%grape\n".replace("%", "# ") + applied.last().new, "handed.py")
+    report = notebook.observed(USE, "use.py", applied.taken())
+    assert not report.evidence.notes, "other source than the one that was handed over"
+    notebook.run(applied.last().new, "handed.py")
+    report = notebook.observed(USE, "use.py", applied.taken())
+    (note,) = report.evidence.notes
+    assert note.startswith("fixes 1, 2 (GR102): solve took ") and " a call before it and " in note
+    assert note in str(report)
+    applied.undo(0, None)
+    assert applied.taken() == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "predicted", "expected"),
+    [
+        (4.0, 0.5, 3.2, "f took 2.00 ms a call before it and 0.500 ms now; about 3.20 ms were predicted"),
+        (4.0, None, None, "f took 2.00 ms a call before it and 4.00 ms now"),
+        (None, None, 1.0, None),
+    ],
+)
+def test_a_gain_is_told_from_what_runs_now(
+    before: float | None, after: float | None, predicted: float | None, expected: str | None
+) -> None:
+    found = region(
+        name="f",
+        replays=40 if after else 0,
+        before_ms=measured(before) if before else None,
+        after_ms=measured(after) if after else None,
+    )
+    taken = TakenFixes(fixes="fix 1 (GR101)", source="x = 1\n", region="f", before_ms=2.0, predicted_ms=predicted)
+    here = found.at.file
+    told = gains([taken], [found], [(here, "%%grape --save\nx = 1")], backend="cuda")
+    assert told == ([f"fix 1 (GR101): {expected}"] if expected else [])
+    assert gains([taken], [found], [(here, "x = 2"), ("elsewhere", "x = 1")], backend="cuda") == []
+    assert gains([taken], [found], [(here, "x = 1")], backend="tape") == []
