@@ -6,6 +6,7 @@ GPU.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -183,6 +184,29 @@ def test_bodies_in_bodies_have_streams_of_their_own_and_one_pool(bodies: Bodies,
     ]
 
 
+def test_what_waits_for_the_whole_device_is_refused_in_a_body(bodies: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would invalidate the captures of the body and around it, and the driver does not survive the end of both."""
+    calls: list[str] = []
+    for name in ("_cuda_synchronize", "_cuda_emptyCache"):
+        monkeypatch.setattr(torch._C, name, lambda name=name: calls.append(name), raising=False)
+    watch = CaptureWatch(CPU)
+    inner: Any = torch._C
+    for name in ("_cuda_synchronize", "_cuda_emptyCache"):
+        with (
+            pytest.raises(CaptureFailed, match="waits for the whole device"),
+            bodies.body("if", torch.tensor(True), watch),
+            bodies.body("if", torch.tensor(True), watch),
+        ):
+            other = threading.Thread(target=getattr(inner, name))
+            other.start()
+            other.join()
+            getattr(inner, name)()
+        getattr(inner, name)()
+    assert calls == ["_cuda_synchronize"] * 2 + ["_cuda_emptyCache"] * 2
+    with pytest.raises(CaptureFailed, match="waits for the whole device"):
+        watch.settle()
+
+
 def test_loops_have_numbers_of_their_own(bodies: Bodies, log: list[str]) -> None:
     watch = CaptureWatch(CPU)
     outer, between, inner = (bodies.body(kind, torch.tensor(True), watch) for kind in ("while", "if", "while"))
@@ -212,6 +236,9 @@ def test_an_exception_ends_the_captures_of_all_bodies(bodies: Bodies, bindings: 
         raise ZeroDivisionError
     assert log[-3:] == ["end graph.while.if", "end graph.while", "leave pool"]
     assert watch.depth == 0 and bindings.capturing == {1: "graph"}
+    assert watch.lost_body, "the driver has freed a graph that the one around it refers to"
+    bodies.end_unseen(torch.cuda.current_stream(CPU))
+    assert log[-1] == "end graph"
     watch.settle(ZeroDivisionError())  # the person's own exception is the one that counts
     with pytest.raises(CaptureFailed, match="caught outside"):
         watch.settle()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
+
 from grape.model import Event, OpRecord, Position, Trace
 from grape.profiling import trace_positions
+from grape.tracing import PositionFinder
 
 
 def at(line: int) -> Position:
@@ -65,3 +69,19 @@ def test_other_threads_are_left_alone() -> None:
 def test_nothing_traced_or_nothing_profiled() -> None:
     assert lines(traced(), LINEAR) == [None] * 5
     assert lines(traced(*LINEAR_TRACE), []) == []
+
+
+def test_a_thread_with_nothing_of_python_below_has_no_position() -> None:
+    """As the one in which autograd calls operators on a GPU."""
+    found: list[object] = []
+    done = threading.Event()
+    finder = PositionFinder()
+
+    def look() -> None:
+        try:
+            found.append(finder.find(5))
+        finally:
+            done.set()
+
+    _thread.start_new_thread(look, ())
+    assert done.wait(10) and found == [(None, None)]

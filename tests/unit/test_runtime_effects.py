@@ -22,6 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import grape
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.effects import EffectWatch
+from grape.tracing import PositionFinder
 from tests.property.programs import Twins, World, eager_to_graph
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
@@ -453,3 +455,34 @@ def test_gradients_are_refused() -> None:
     with torch.enable_grad():
         net = nn.Linear(4, 4)
         assert refused(lambda x: net(x).tanh() * 2 + 1).code == "GR405"
+
+
+# -- States of a device's generator ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "noted"),
+    [
+        (lambda saved: torch.cuda.set_rng_state(saved), True),
+        (lambda saved: torch.cuda.random.set_rng_state(saved), True),
+        (lambda saved: (state := torch.cuda.get_rng_state(), torch.rand(3), torch.cuda.set_rng_state(state)), True),
+        (lambda saved: (torch.cuda.get_rng_state(), torch.cuda.set_rng_state(saved)), True),
+        (lambda saved: (state := torch.cuda.get_rng_state(), torch.cuda.set_rng_state(state)), False),
+        (lambda saved: torch.cuda.get_rng_state(), False),
+    ],
+    ids=["saved", "through the module", "fork around a draw", "another state", "fork around nothing", "read"],
+)
+def test_a_state_of_the_generator_that_is_set_is_an_effect_unless_that_changes_nothing(
+    body: Callable[[torch.Tensor], Any], noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device's generator is the CPU's here. `saved` is its very state: a replay in another would not set it."""
+    for owner in (torch.cuda, torch.cuda.random):
+        monkeypatch.setattr(owner, "get_rng_state", lambda: torch.get_rng_state())
+        monkeypatch.setattr(owner, "set_rng_state", lambda new_state: torch.set_rng_state(new_state))
+    before = (torch.cuda.get_rng_state, torch.cuda.set_rng_state)
+    saved = torch.get_rng_state()
+    with EffectWatch(PositionFinder()) as watch:
+        body(saved)
+    assert [name for name, _ in watch.found] == (["set_rng_state"] if noted else [])
+    assert (torch.cuda.get_rng_state, torch.cuda.set_rng_state) == before
+    assert all(at is not None for _, at in watch.found)

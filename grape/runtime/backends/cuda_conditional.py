@@ -194,7 +194,9 @@ def _no_waiting(watch: CaptureWatch) -> Iterator[None]:
         return refused
 
     for name in _WAITING:
-        original = getattr(owner, name)
+        original = getattr(owner, name, None)
+        if original is None:  # torch without CUDA
+            continue
         setattr(owner, name, stand_in(original))
         undo.callback(setattr, owner, name, original)
     with undo:
