@@ -40,8 +40,6 @@ class Floor:
         self._running: list[Region] = []
         self.counts: dict[int, int] | None = None
         """How often the one that has the floor called each candidate; None where the floor may not pass on."""
-        self._bodies = 0
-        """So many bodies of loops run now without having it."""
         self._dead: list[Region] = []
         situation.open_floor = self.open
 
@@ -58,16 +56,13 @@ class Floor:
         """Let the candidates inside the running one have it."""
         self.free = True
 
-    def repeats(self, candidate: Any, wrapper: types.CodeType | None, *, is_loop: bool = False) -> bool:
+    def repeats(self, candidate: Any, wrapper: types.CodeType | None) -> bool:
         """Does the floor pass to `candidate`, because the callable that has it holds the whole loop?
 
         A function that is called for the first time may be a step, or everything; what it has called `LOOPS` times is
-        taken to be the step. In a loop whose body may become a region (`is_loop`), that body is the step, and not what
-        it calls.
+        taken to be the step.
         """
         if self.counts is None or (wrapper is not None and inside_module(wrapper, 1)):
-            return False
-        if self._bodies and not is_loop:
             return False
         if in_loop():  # one that the device can run as a whole, with the callable around it
             return False
@@ -78,14 +73,6 @@ class Floor:
         self._running[-1].observer.gave_up = True
         self.free = True
         return True
-
-    def pass_body(self, body: Callable[[], T]) -> T:
-        """Run the body of a loop that does not have the floor yet."""
-        self._bodies += 1
-        try:
-            return body()
-        finally:
-            self._bodies -= 1
 
     def closed(self, body: Callable[[], Any]) -> Any:
         """Run `body`, in which nothing becomes a region unless the floor is opened."""

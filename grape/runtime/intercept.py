@@ -200,10 +200,8 @@ class Interceptor:
 
     def enter(self, region: Region, arguments: dict[str, Any]) -> Any:
         """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
-        if not self.is_here:
+        if not self.is_here or (not self.floor.free and not self.floor.repeats(region, None)):
             return region.function(**arguments)
-        if not self.floor.free and not self.floor.repeats(region, None, is_loop=True):
-            return self.floor.pass_body(lambda: region.function(**arguments))
         return self.floor.enter(region, (), arguments)
 
     def _give_back(self, trampoline: Trampoline) -> None:
