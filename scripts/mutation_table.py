@@ -27,7 +27,7 @@ import hypothesis  # noqa: F401
 import pytest
 import torch
 import torch._dynamo
-from mutations import ahead, compression, hoisting, letting_go, training
+from mutations import ahead, compression, hoisting, letting_go, on_device, training
 from mutations.rows import ROOT, Row, edited
 
 GUARDS = "tests/unit/test_runtime_guards.py"
@@ -652,6 +652,7 @@ ROWS = (
     *compression.ROWS,
     *ahead.ROWS,
     *letting_go.ROWS,
+    *on_device.ROWS,
 )
 
 

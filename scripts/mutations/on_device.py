@@ -1,0 +1,95 @@
+"""What runs on a GPU found: generator states set in a region, threads without Python below, captures that cannot end."""
+
+from __future__ import annotations
+
+from .rows import rows_of
+
+__all__ = ["ROWS"]
+
+EFFECTS = ("tests/unit/test_runtime_effects.py",)
+BODIES = ("tests/unit/test_cuda_bodies.py",)
+RESULTS = ("tests/unit/test_resizing.py",)
+GAINS = ("tests/unit/test_control_flow_offers.py",)
+
+ROWS = (
+    *rows_of(
+        "grape.runtime.effects",
+        EFFECTS,
+        (
+            "states: any state that is set is taken for one that was found",
+            "            known = any(state is new_state for state in self._states)\n",
+            "            known = True\n",
+        ),
+        (
+            "states: one that was found may be set after draws",
+            "if not known or _bytes(now(*args, **kwargs)) != _bytes(new_state):",
+            "if not known:",
+        ),
+        (
+            "states: the functions of the module itself are not watched",
+            "_STATES: tuple[Any, ...] = (torch.cuda, torch.cuda.random)\n",
+            "_STATES: tuple[Any, ...] = (torch.cuda,)\n",
+        ),
+    ),
+    *rows_of(
+        "grape.tracing.positions",
+        ("tests/unit/test_profiling_positions.py",),
+        (
+            "positions: a thread without Python below raises",
+            "        except ValueError:  # autograd's own thread",
+            "        except KeyError:  # autograd's own thread",
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.backends.cuda_conditional",
+        BODIES,
+        (
+            "bodies: waiting for the device is let through",
+            "            if get_ident() != thread:\n",
+            "            if True:\n",
+        ),
+        (
+            "bodies: other threads may not wait for the device",
+            "            if get_ident() != thread:\n",
+            "            if False:\n",
+        ),
+        (
+            "bodies: what the driver has freed is forgotten",
+            '            watch.lost_body |= not driver.succeeds("cuStreamEndCapture", stream.cuda_stream)\n',
+            '            driver.succeeds("cuStreamEndCapture", stream.cuda_stream)\n',
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.handed_out",
+        RESULTS,
+        (
+            "results in use: patched for good",
+            "    while _patched and not _stores:\n",
+            "    while False:\n",
+        ),
+        (
+            "results in use: no room is made before they grow",
+            "        first(_stores, this, *args, **kwargs)\n",
+            "",
+        ),
+    ),
+    *rows_of(
+        "grape.sessions.gains",
+        GAINS,
+        (
+            "gains: told before the rewritten cell has run",
+            "written.get(region.at.file) != _body(fixes.source)",
+            "False",
+        ),
+        (
+            "gains: replays count although most calls were eager",
+            "region.after_ms if 2 * region.replays > region.calls else region.before_ms",
+            "region.after_ms or region.before_ms",
+        ),
+        (
+            "gains: the tape claims one",
+            '    if backend != "cuda":\n',
+            '    if backend == "none":\n',
+        ),
+    ),
+)
