@@ -314,9 +314,9 @@ class Recorder:
         born: tuple[int, ...],
         written: tuple[int, ...],
     ) -> str:
-        if facts.lifts:
-            return "view"
         here = self._here
+        if facts.lifts:
+            return "view" if any(here(view.device) for view in outputs) else "host"
         sources = {view.device for view in inputs}
         inside = any(map(here, sources))
         if facts.reads:
