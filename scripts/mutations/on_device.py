@@ -1,4 +1,4 @@
-"""What runs on a GPU found: generator states set in a region, threads without Python below, captures that cannot end."""
+"""What runs on a GPU found: generator states set in a region, threads without Python below, captures without an end."""
 
 from __future__ import annotations
 
