@@ -626,7 +626,7 @@ ROWS = (
     ),
     Row(
         "torch's guards of state hold always",
-        edited(f"{RUNTIME}.guards", "and bool(self._compiled(*self._tensors))", ""),
+        edited(f"{RUNTIME}.guards", "and bool(compiled(*self._tensors))", ""),
         (GUARDS,),
     ),
     Row(

@@ -196,7 +196,8 @@ class Entry:
         if not self.effectful:
             if self.modes_now() != self.modes:
                 return OTHER_MODES
-            if not self.guards.holds() or not self.gradients.holds():
+            # Between the launch and the check of addresses before it nothing of the person's has run.
+            if not self.guards.holds(in_memory=True) or not self.gradients.holds():
                 return MISMATCH
         self.gradients.leave()
         self.replays += 1

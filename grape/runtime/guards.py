@@ -10,9 +10,7 @@ import contextlib
 import functools
 import types
 import weakref
-from collections.abc import Iterator
-from itertools import chain
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from .state import (
     HOOKS,
     HOOKS_OF_ALL_MODULES,
     LEAVES,
+    Contents,
     Reach,
     TooLarge,
     attribute_names,
@@ -59,6 +58,7 @@ class GuardSet:
         self.more = more
         self._let_go(root)
         try:
+            self._containers = Contents(self._dicts, self._lists, self._modules)
             self._snapshot()
         except Exception as error:  # a nested tensor has no size
             raise TooLarge("the code") from error
@@ -82,7 +82,7 @@ class GuardSet:
         pairs = [(names.get(name, ABSENT), value) for names, name, value in self._items]
         pairs += [(read(owner, name, ABSENT), value) for owner, name, value in self._attributes]
         with contextlib.suppress(KeyError):  # an attribute of a module is gone
-            pairs += zip(self._values(), self._saved, strict=False)
+            pairs += zip(self._containers.values(), self._containers.saved, strict=False)
         gone = [then for now, then in pairs if now is not then and not is_equal(now, then)]
         return list({id(then): then for then in gone if not isinstance(then, (*LEAVES, torch.Tensor))}.values())
 
@@ -91,7 +91,7 @@ class GuardSet:
         attributes = [thing for owner, _, then in self._attributes for thing in (owner, then)]
         states = [one for state, _ in self._states if isinstance(state, functools.partial) for one in state.args]
         held: list[Any] = [then for _, _, then in self._items]
-        held += [*self._saved, *attributes, *states, *self._objects, *self._lists, *self.more]
+        held += [*self._containers.held(), *attributes, *states, *self._objects, *self._lists, *self.more]
         held += [function for function, _ in self._codes]
         return sum(one is value for one in held) + (self._seen.get(id(value)) is value)
 
@@ -117,20 +117,11 @@ class GuardSet:
         return [(name, tensor) for name, tensor in named if tensor.is_leaf and _may_have_gradient(tensor)]
 
     def _snapshot(self) -> None:
-        self._filled = [d for d in self._dicts if d]  # an empty one is guarded by its length
-        self._saved = tuple(self._values())
-        self._sizes = self._measure()
+        self._containers.remember()
         self._places = self._locate()
         self._compiled = compiled_check(self._tensors)
         self._handles = RemovableHandle.next_id
         self._classes = [*map(type, self._objects)]
-
-    def _values(self) -> Iterator[Any]:
-        attributes = [attributes_of(names) for names, attributes_of in self._modules]
-        return chain.from_iterable([*attributes, *map(dict.values, self._filled), *self._filled, *self._lists])
-
-    def _measure(self) -> list[int]:
-        return [*map(len, self._dicts), *map(len, self._lists), *[len(names) for names, _ in self._modules]]
 
     def _locate(self) -> tuple[Any, ...]:
         """Address, shape, stride and dtype of every tensor; where gradients may be recorded, whether it needs one."""
@@ -140,35 +131,35 @@ class GuardSet:
         places = [*map(kind.data_ptr, tensors)], [*map(kind.size, tensors)], [*map(kind.stride, tensors)]
         return *places, [*map(_dtype, tensors)], flags
 
-    def holds(self) -> bool:
-        """True where nothing that was found has changed since."""
+    def holds(self, *, in_memory: bool = False) -> bool:
+        """True where nothing that was found has changed since. `in_memory`: that was just asked, and is so."""
         try:
             if RemovableHandle.next_id != self._handles:
                 return self.difference() is None
-            return self._unchanged() or self._same_values()
+            return self._unchanged(in_memory) or self._same_values()
         except Exception:  # an attribute of a module is gone, or what came in the place of something cannot be compared
             return False
 
-    def _unchanged(self) -> bool:
+    def _unchanged(self, in_memory: bool) -> bool:
         return (
             (self._root is None or type(self._root()) is self._root_class)
-            and self._measure() == self._sizes
-            and all(map(is_, self._values(), self._saved))
+            and self._containers.same()
             and all(names.get(name, ABSENT) is value for names, name, value in self._items)
             and all(read(owner, name, ABSENT) is value for owner, name, value in self._attributes)
             and all(written_code(function) is code for function, code in self._codes)
             and all(state() == then for state, then in self._states)
             and [*map(type, self._objects)] == self._classes
-            and (self._in_place() or self._locate() == self._places)
+            and (self._in_place(in_memory) or self._locate() == self._places)
         )
 
     def in_memory(self) -> bool:
         """Whether every tensor lies where it did: what a graph reads must exist before it is launched."""
         return bool([*map(torch.Tensor.data_ptr, self._tensors)] == self._places[0])
 
-    def _in_place(self) -> bool:
+    def _in_place(self, in_memory: bool) -> bool:
         """`_locate() == _places` by torch's compiled guards, which may say no under other modes than the snapshot's."""
-        return self._compiled is not None and self.in_memory() and bool(self._compiled(*self._tensors))
+        compiled = self._compiled
+        return compiled is not None and (in_memory or self.in_memory()) and bool(compiled(*self._tensors))
 
     def _same_values(self) -> bool:
         """Equal values under other identities (``self.eps = 1e-5`` again) hold as well; remember the new ones."""
@@ -221,17 +212,6 @@ class GuardSet:
         if where and where not in self.culprits:
             self.culprits.append(where)
 
-    def _holder_of(self, number: int) -> Any:
-        """The container of the value that stands there among `_values`."""
-        holders = [attributes for attributes, _ in self._modules] + self._filled + self._filled + self._lists
-        lengths = [len(attributes_of(names)) for names, attributes_of in self._modules]
-        lengths += [*map(len, self._filled), *map(len, self._filled), *map(len, self._lists)]
-        for holder, length in zip(holders, lengths, strict=True):
-            if number < length:
-                return holder
-            number -= length
-        return None
-
     def _difference(self) -> str | None:
         if RemovableHandle.next_id != self._handles:
             known = {id(hooks) for hooks in self._dicts}  # a change of these is found below
@@ -248,15 +228,14 @@ class GuardSet:
         root_changed = self._root is not None and type(self._root()) is not self._root_class
         if root_changed or [*map(type, self._objects)] != self._classes:
             return "the class of an object that the region reads"
-        holders = [*self._dicts, *self._lists, *[attributes for attributes, _ in self._modules]]
-        for holder, now_has, had in zip(holders, self._measure(), self._sizes, strict=True):
-            if now_has != had:
-                self._blame(holder)
-                return "the number of attributes or items of an object that the region reads"
+        grown = self._containers.other_sizes()
+        if grown:
+            self._blame(grown[0])
+            return "the number of attributes or items of an object that the region reads"
         what = None
-        for number, (now, then) in enumerate(zip(self._values(), self._saved, strict=True)):
+        for number, (now, then) in enumerate(zip(self._containers.values(), self._containers.saved, strict=True)):
             if now is not then and not is_equal(now, then):
-                self._blame(self._holder_of(number))
+                self._blame(self._containers.holder_of(number))
                 changed = f"({type(then).__name__} {_short(then)} -> {_short(now)})"
                 what = what or f"a value that the region reads {changed}"
         if what is not None:

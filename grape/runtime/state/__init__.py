@@ -1,5 +1,6 @@
 """State that a callable can read besides its arguments: found by a walk, and compared by `guards.GuardSet`."""
 
+from .containers import Contents
 from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, hooks_of, is_node_hooked, new_hooks
 from .walk import ABSENT, Reach, TooLarge
@@ -9,6 +10,7 @@ __all__ = [
     "HOOKS",
     "HOOKS_OF_ALL_MODULES",
     "LEAVES",
+    "Contents",
     "Reach",
     "TooLarge",
     "attribute_names",

@@ -1,0 +1,138 @@
+"""Whether dicts, lists and attributes hold the very objects that they held, in the same order.
+
+Most are dicts that nobody ever writes. CPython numbers each write of a dict, or tells a watcher of it, and torch gives
+that number away (`dict_version`, which its compiler's guards use): as long as it stands still nothing in the dict needs
+to be looked at. Dicts that are written again and again with what they hold, subclasses (an `OrderedDict` has an order
+that is no write), and lists are compared item by item.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
+from operator import is_
+from typing import Any
+
+import torch
+
+__all__ = ["Contents"]
+
+_dict_version: Callable[[dict[Any, Any]], int] | None = getattr(
+    getattr(getattr(torch._C, "_dynamo", None), "guards", None), "dict_version", None
+)
+PATIENCE = 4
+"""So many times a dict may be found written but unchanged before it is compared by its items."""
+
+Attributes = tuple[dict[str, Any], Callable[[dict[str, Any]], tuple[Any, ...]]]
+
+
+class _Compared:
+    """Containers that are compared by their items. `attributes` come with a reader of the values that count."""
+
+    def __init__(
+        self, dicts: Sequence[dict[Any, Any]], lists: Sequence[list[Any]], attributes: Sequence[Attributes]
+    ) -> None:
+        self.dicts, self.lists, self.attributes = dicts, lists, attributes
+
+    def remember(self) -> None:
+        """What they hold now is what they are to hold. Raises KeyError where an attribute is gone."""
+        self.filled = [d for d in self.dicts if d]  # an empty one is guarded by its length
+        self.saved = tuple(self.values())
+        self.sizes = self.measure()
+
+    def values(self) -> Iterator[Any]:
+        read = [values_of(names) for names, values_of in self.attributes]
+        return chain.from_iterable([*read, *map(dict.values, self.filled), *self.filled, *self.lists])
+
+    def measure(self) -> list[int]:
+        return [*map(len, self.dicts), *map(len, self.lists), *[len(names) for names, _ in self.attributes]]
+
+    def same(self) -> bool:
+        return self.measure() == self.sizes and all(map(is_, self.values(), self.saved))
+
+
+class Contents:
+    """What `dicts`, `lists` and `attributes` hold, from the first `remember` on.
+
+    The last are dicts with a reader of the values that count.
+    """
+
+    def __init__(
+        self, dicts: Sequence[dict[Any, Any]], lists: Sequence[list[Any]], attributes: Sequence[Attributes]
+    ) -> None:
+        self._all = _Compared(dicts, lists, attributes)
+        self._written: Counter[int] = Counter()
+
+    def remember(self) -> None:
+        """What they hold now is what they are to hold. Raises KeyError where an attribute is gone."""
+        restless = {one for one, times in self._written.items() if times >= PATIENCE}
+        self._divide(restless)
+        self._all.remember()
+
+    def _divide(self, restless: Collection[int]) -> None:
+        """Dicts by the number of their last write, all others and those in `restless`, by identity, by their items."""
+
+        def steady(one: dict[Any, Any]) -> bool:
+            return _dict_version is not None and type(one) is dict and id(one) not in restless
+
+        everything = self._all
+        self._steady = [one for one in everything.dicts if steady(one)]
+        self._steady += [names for names, _ in everything.attributes if steady(names)]
+        self._versions = self._numbers()  # before anything is read: what is written meanwhile is a write
+        self._rest = _Compared(
+            [one for one in everything.dicts if not steady(one)],
+            everything.lists,
+            [pair for pair in everything.attributes if not steady(pair[0])],
+        )
+        self._rest.remember()
+
+    def _numbers(self) -> list[int]:
+        return [*map(_dict_version, self._steady)] if _dict_version is not None else []
+
+    def same(self) -> bool:
+        """Whether all is as it was remembered. Raises KeyError where an attribute is gone."""
+        numbers = self._numbers()
+        if numbers == self._versions:
+            return self._rest.same()
+        if not self._all.same():
+            return False
+        written = [one for one, now, then in zip(self._steady, numbers, self._versions, strict=True) if now != then]
+        self._versions = numbers
+        self._written.update(map(id, written))
+        if any(self._written[id(one)] >= PATIENCE for one in written):
+            self._divide({one for one, times in self._written.items() if times >= PATIENCE})
+            return self._all.same()
+        return True
+
+    def values(self) -> Iterator[Any]:
+        """Every value and every key of a dict, in the order of `saved`. Raises KeyError where an attribute is gone."""
+        return self._all.values()
+
+    @property
+    def saved(self) -> tuple[Any, ...]:
+        """The values as they were remembered."""
+        return self._all.saved
+
+    def held(self) -> list[Any]:
+        """Every reference to a value that is kept here."""
+        return [*self._all.saved, *self._rest.saved]
+
+    def other_sizes(self) -> list[Any]:
+        """The containers that hold more or fewer items than they did."""
+        everything = self._all
+        holders = [*everything.dicts, *everything.lists, *[names for names, _ in everything.attributes]]
+        sizes = zip(holders, everything.measure(), everything.sizes, strict=True)
+        return [holder for holder, now_has, had in sizes if now_has != had]
+
+    def holder_of(self, number: int) -> Any:
+        """The container of the value that stands there among `saved`."""
+        one = self._all
+        holders = [names for names, _ in one.attributes] + one.filled + one.filled + list(one.lists)
+        lengths = [len(values_of(names)) for names, values_of in one.attributes]
+        lengths += [*map(len, one.filled), *map(len, one.filled), *map(len, one.lists)]
+        for holder, length in zip(holders, lengths, strict=True):
+            if number < length:
+                return holder
+            number -= length
+        return None
