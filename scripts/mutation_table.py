@@ -282,9 +282,9 @@ def arguments_without_state() -> None:
 
 
 def containers_unchanged() -> None:
-    from grape.runtime.recipe import _Builder
+    from grape.runtime.building import _Writer
 
-    _set(_Builder, "change", _always(None))
+    _set(_Writer, "change", _always(None))
 
 
 def outside_results_copied() -> None:

@@ -249,7 +249,9 @@ class Entry:
         sources: list[torch.Tensor] = list(arrived)
         for index in astray:
             leaf = leaves[index]
-            self.placeholders.slots[index].vacate()
+            slot = self.placeholders.slots[index]
+            if slot.keeper is not None:
+                slot.vacate()
             flat = self.placeholders.flat[index] if not self.written else None
             if flat is None:
                 target = self.placeholders.targets[index]

@@ -59,9 +59,16 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
         return common
     return (
         *common,
-        *map(_setting, _SETTINGS),
+        *_settings(),
         torch._C._cuda_getCurrentRawStream(device.index or 0),
     )
+
+
+def _settings() -> list[Any]:
+    try:
+        return [read() for read in _SETTINGS]
+    except RuntimeError:
+        return [*map(_setting, _SETTINGS)]
 
 
 def _setting(read: Callable[[], Any]) -> Any:

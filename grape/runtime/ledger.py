@@ -23,7 +23,9 @@ class Ledger:
     """What copying one argument cost the host lately, in nanoseconds."""
 
     def copied(self, path: str, nbytes: int) -> None:
-        count = self.copies.setdefault(path, [0, 0])
+        count = self.copies.get(path)
+        if count is None:
+            count = self.copies[path] = [0, 0]
         count[0] += 1
         count[1] += nbytes
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -25,11 +26,10 @@ _use_count = torch._C._storage_Use_Count
 
 @dataclass(slots=True)
 class _InPlace:
-    """Outputs that share one storage in a slot: their indices, and the tensors that callers get aliases of."""
+    """Outputs that share one storage in a slot: their indices with the tensors that callers get aliases of."""
 
     slot: Slot
-    members: list[int]
-    templates: list[torch.Tensor]
+    members: list[tuple[int, torch.Tensor]]
     storage: Any
     address: int
     nbytes: int
@@ -55,6 +55,8 @@ class Outputs:
         self.slots = list(self._homes.values())
         """The slots that each replay writes results into."""
         self._sources = [self._source(members) for members in self._groups]
+        self._lone: torch.Tensor | None = None
+        """What to clone, where that is the only copy to be made."""
         self.nbytes = sum(source.nbytes for source, _ in self._sources)
         self.held_bytes = sum(self._made[members[0]].untyped_storage().nbytes() for members in groups.values())
         """Bytes of all results, copied or in place."""
@@ -85,27 +87,41 @@ class Outputs:
             for index in members:
                 self._made[index] = _over(storage, self._made[index])
         self._sources = [self._source(members) for members in self._groups]
+        if [len(members) for members in self._groups] == [1]:
+            made = self._made[self._groups[0][0]]
+            self._lone = made if _is_cloned_as_it_is(made) else None
         for key, members in self._in_slots.items():
             nbytes = self._made[members[0]].untyped_storage().nbytes()
             group = self._over_slot(self._homes[key], members, nbytes)
             self._in_place.append(group)
-            for index, template in zip(members, group.templates, strict=True):
+            for index, template in group.members:
                 self._made[index] = template
 
     def _over_slot(self, slot: Slot, members: list[int], nbytes: int) -> _InPlace:
         storage = slot.storage(nbytes)
-        templates = [_over(storage, self._made[index]) for index in members]
-        return _InPlace(slot, members, templates, storage, storage.data_ptr(), nbytes, _use_count(storage._cdata))
+        made = [(index, _over(storage, self._made[index])) for index in members]
+        return _InPlace(slot, made, storage, storage.data_ptr(), nbytes, _use_count(storage._cdata))
 
     def hand_out(self) -> list[torch.Tensor]:
         """What the replay just enqueued has written, in order: aliases of slots, and copies."""
         result: list[torch.Tensor] = [None] * len(self._made)  # type: ignore[list-item]
         for position, group in enumerate(self._in_place):
             if group.storage.data_ptr() != group.address:  # an earlier result was resized, or shared: its storage moved
-                group = self._in_place[position] = self._over_slot(group.slot, group.members, group.nbytes)
-            group.slot.occupy(group, group.storage._cdata, group.idle, group.storage)
-            for index, template in zip(group.members, group.templates, strict=True):
+                indices = [index for index, _ in group.members]
+                group = self._in_place[position] = self._over_slot(group.slot, indices, group.nbytes)
+            slot = group.slot
+            if slot.keeper is group:  # the last occupant is dead, and its storage is handed out again
+                slot.predicted = False
+                slot.references = getrefcount(slot.storage_object)
+            else:
+                slot.occupy(group, group.storage._cdata, group.idle, group.storage)
+            for index, template in group.members:
                 result[index] = template.data
+        if not self._groups:
+            return result
+        if self._lone is not None:
+            result[self._groups[0][0]] = self._backend.clone(self._lone)
+            return result
         copies: list[torch.Tensor] = []
         for members, (source, base) in zip(self._groups, self._sources, strict=True):
             copy = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
@@ -118,9 +134,16 @@ class Outputs:
                 for index in members:
                     made = self._made[index]
                     result[index] = copy.as_strided(made.shape, made.stride(), int(made.storage_offset()) - base)
-        if copies:
-            self._backend.copy(copies, [source for source, _ in self._sources])
+        self._backend.copy(copies, [source for source, _ in self._sources])
         return result
+
+
+def _is_cloned_as_it_is(tensor: torch.Tensor) -> bool:
+    """Whether `clone` gives a tensor of the same strides: of one with gaps, or expanded, it does not."""
+    if tensor.is_conj() or tensor.is_neg():
+        return False
+    there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return there.clone().stride() == tensor.stride()
 
 
 def _over(storage: Any, tensor: torch.Tensor) -> torch.Tensor:

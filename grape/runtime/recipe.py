@@ -7,21 +7,17 @@ that the call changed, and so are containers from outside; containers that the c
 
 from __future__ import annotations
 
-import collections
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from .structure import Again, Layout, Node, Static, new_container, new_tuple
-from .training.consumed import seal
+from .building import Build, compile_build
+from .structure import Layout, Node, Static
 
 __all__ = ["ArgumentView", "Change", "Outside", "Recipe", "write_recipe"]
-
-Build = Callable[[Sequence[torch.Tensor], Sequence[Any], Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,84 +67,21 @@ class Recipe:
     outside: Mapping[int, Any] = field(default_factory=dict)
     consumed: Mapping[int, str] = field(default_factory=dict)
 
-    def serve(
-        self, arguments: Sequence[torch.Tensor], containers: Sequence[Any], outputs: Sequence[torch.Tensor]
-    ) -> Any:
-        """The result for these argument leaves and containers; `outputs` are the graph's, in order."""
-        rest = iter(outputs)
-        leaves: list[torch.Tensor] = []
-        for origin in self.origin:
-            if origin is None:
-                leaves.append(next(rest))
-            elif isinstance(origin, int):
-                leaves.append(arguments[origin])
-            elif isinstance(origin, ArgumentView):
-                leaves.append(origin.of(arguments[origin.index]))
-            else:
-                leaves.append(origin.give())
-        for index, name in self.consumed.items():
-            if leaves[index]._is_view():  # autograd would give the graph to all that share its memory
-                leaves[index] = leaves[index].data
-            seal(leaves[index], name)
-        builder = _Builder(self, leaves, containers)
-        for change in self.changes:
-            builder.change(change)
-        return builder.build(self.root)
+    serve: Build = field(init=False, compare=False, repr=False)
+    """The result for given argument leaves and containers and the graph's outputs, in order."""
+
+    def __post_init__(self) -> None:
+        nodes = [change.node for change in self.changes]
+        sources = [_source(origin) for origin in self.origin]
+        build = compile_build(self.root, sources, nodes, self.existing, self.outside, self.consumed)
+        object.__setattr__(self, "serve", build)
 
 
-class _Builder:
-    def __init__(self, recipe: Recipe, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> None:
-        self.leaves = leaves
-        self.made: dict[int, Any] = {number: containers[index] for number, index in recipe.existing.items()}
-        self.made.update(recipe.outside)
-
-    def build(self, node: Any) -> Any:
-        if isinstance(node, int):
-            return self.leaves[node]
-        if isinstance(node, Static):
-            return node.value
-        known = self.made.get(node.number)
-        if known is not None or isinstance(node, Again):
-            return known
-        return self.make(node)
-
-    def make(self, node: Node) -> Any:
-        if node.kind == "method":
-            self.made[node.number] = types.MethodType(node.names[0], self.build(node.children[0]))
-            return self.made[node.number]
-        if node.kind == "tuple":
-            items = [self.build(child) for child in node.children]
-            new: Any = new_tuple(node.cls, items)
-            self.made[node.number] = new
-            return new
-        new = new_container(node)
-        self.made[node.number] = new
-        self.fill(new, node)
-        return new
-
-    def fill(self, target: Any, node: Node) -> None:
-        """Give `target` exactly the contents that `node` describes."""
-        items = [self.build(child) for child in node.children]
-        if node.kind == "list":
-            list.__setitem__(target, slice(None), items)
-        elif node.kind in ("dict", "attributes"):
-            plain = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
-            if tuple(target) != node.names:
-                plain.clear(target)
-            for name, item in zip(node.names, items, strict=True):
-                plain.__setitem__(target, name, item)
-        else:
-            target.__dict__.update(zip(node.names, items, strict=True))
-            for name in tuple(target.__dict__):
-                if name not in node.names:
-                    del target.__dict__[name]
-        if node.extra is not None:
-            target.__dict__.update(
-                zip(node.extra.names, [self.build(child) for child in node.extra.children], strict=True)
-            )
-
-    def change(self, change: Change) -> None:
-        self.fill(self.made[change.node.number], change.node)
+def _source(origin: Any) -> Any:
+    """An origin as `compile_build` takes it."""
+    if isinstance(origin, ArgumentView):
+        return lambda arguments: origin.of(arguments[origin.index])
+    return (lambda arguments: origin.give()) if isinstance(origin, Outside) else origin
 
 
 def write_recipe(

@@ -262,6 +262,12 @@ class CudaBackend:
             yield reached
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+        if len(targets) == 1 and not (targets[0].requires_grad or sources[0].requires_grad):
+            targets[0].copy_(sources[0])  # costs the host less than a launch for many
+            return
+        if len({target.dtype for target in targets}) == 1:
+            torch._foreach_copy_(list(targets), list(sources))
+            return
         groups: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for target, source in zip(targets, sources, strict=True):
             into, out_of = groups.setdefault(target.dtype, ([], []))  # one launch takes one dtype
@@ -269,6 +275,9 @@ class CudaBackend:
             out_of.append(source)
         for into, out_of in groups.values():
             torch._foreach_copy_(into, out_of)
+
+    def clone(self, source: torch.Tensor) -> torch.Tensor:
+        return source.clone()
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)

@@ -287,6 +287,10 @@ class Backend(Protocol):
         """Copy each source into its target, in as few launches as possible. Not inside a capture."""
         ...
 
+    def clone(self, source: torch.Tensor) -> torch.Tensor:
+        """A copy of a dense tensor in memory of its own, in the order of launches. Not inside a capture."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until all work that was issued to the device is done."""
         ...

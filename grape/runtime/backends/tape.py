@@ -229,6 +229,11 @@ class TapeBackend:
         if targets:
             self._queue.submit(partial(_copy, list(targets), list(sources)))
 
+    def clone(self, source: torch.Tensor) -> torch.Tensor:
+        made = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
+        self.copy([made], [source])
+        return made
+
     def synchronize(self) -> None:
         """CPU operators are done when they return; only held launches wait."""
         self._queue.drain()

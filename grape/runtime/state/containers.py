@@ -49,6 +49,7 @@ class _Compared:
         return [*map(len, self.dicts), *map(len, self.lists), *[len(names) for names, _ in self.attributes]]
 
     def same(self) -> bool:
+        """Whether they hold that still. Raises KeyError where an attribute is gone."""
         return self.measure() == self.sizes and all(map(is_, self.values(), self.saved))
 
 
@@ -80,6 +81,7 @@ class Contents:
         self._steady = [one for one in everything.dicts if steady(one)]
         self._steady += [names for names, _ in everything.attributes if steady(names)]
         self._versions = self._numbers()  # before anything is read: what is written meanwhile is a write
+        self._total = sum(self._versions)
         self._rest = _Compared(
             [one for one in everything.dicts if not steady(one)],
             everything.lists,
@@ -92,13 +94,14 @@ class Contents:
 
     def same(self) -> bool:
         """Whether all is as it was remembered. Raises KeyError where an attribute is gone."""
-        numbers = self._numbers()
-        if numbers == self._versions:
+        # Each number only ever grows, so their sum is what it was exactly where each of them is.
+        if _dict_version is None or sum(map(_dict_version, self._steady)) == self._total:
             return self._rest.same()
+        numbers = self._numbers()
         if not self._all.same():
             return False
         written = [one for one, now, then in zip(self._steady, numbers, self._versions, strict=True) if now != then]
-        self._versions = numbers
+        self._versions, self._total = numbers, sum(numbers)
         self._written.update(map(id, written))
         if any(self._written[id(one)] >= PATIENCE for one in written):
             self._divide({one for one, times in self._written.items() if times >= PATIENCE})
