@@ -27,7 +27,7 @@ import hypothesis  # noqa: F401
 import pytest
 import torch
 import torch._dynamo
-from mutations import ahead, compression, hoisting, letting_go, on_device, training
+from mutations import ahead, calls, compression, hoisting, letting_go, on_device, training
 from mutations.rows import ROOT, Row, edited
 
 GUARDS = "tests/unit/test_runtime_guards.py"
@@ -78,6 +78,7 @@ def tensors_stay() -> None:
     from grape.runtime.guards import GuardSet
 
     _set(GuardSet, "_in_place", _always(True))
+    _set(GuardSet, "in_memory", _always(True))
 
 
 def hooks_are_unseen() -> None:
@@ -651,6 +652,7 @@ ROWS = (
     *hoisting.ROWS,
     *compression.ROWS,
     *ahead.ROWS,
+    *calls.ROWS,
     *letting_go.ROWS,
     *on_device.ROWS,
 )

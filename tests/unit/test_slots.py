@@ -307,6 +307,20 @@ def test_a_result_in_place_outlives_its_graph(backend: TapeBackend, holder: str)
     assert not slot.occupied
 
 
+@pytest.mark.parametrize("holder", ["the tensor", "a view", "the storage"])
+def test_graphs_that_share_a_slot_take_turns(backend: TapeBackend, holder: str) -> None:
+    """Whichever handed out the last result, whoever holds it is seen, and who held an earlier one is not."""
+    slot = Slot(backend, 64)
+    one, other = _outputs(backend, slot)[0], _outputs(backend, slot)[0]
+    one.lend()
+    other.lend()
+    for outputs in (one, one, other, other, one):
+        held = HOLDERS[holder](outputs.hand_out()[0])
+        assert slot.occupied
+        del held
+        assert not slot.occupied
+
+
 def test_a_result_that_was_copied_is_the_callers_own(backend: TapeBackend) -> None:
     outputs, made = _outputs(backend, Slot(backend, 64))
     outputs.lend()

@@ -230,7 +230,7 @@ class TapeBackend:
             self._queue.submit(partial(_copy, list(targets), list(sources)))
 
     def clone(self, source: torch.Tensor) -> torch.Tensor:
-        made = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
+        made = torch.empty_like(source)
         self.copy([made], [source])
         return made
 

@@ -1,0 +1,66 @@
+"""What the host spares on each replayed call: writes of dicts that are counted, results built by generated code."""
+
+from __future__ import annotations
+
+from .rows import Row, edited, rows_of
+
+__all__ = ["ROWS"]
+
+RUNTIME = "grape.runtime"
+CONTAINERS = "tests/unit/test_state_containers.py"
+BUILDING = "tests/unit/test_building.py"
+GUARDS = "tests/unit/test_runtime_guards.py"
+ARGUMENTS = "tests/unit/test_runtime_arguments.py"
+
+ROWS = (
+    *rows_of(
+        f"{RUNTIME}.state.containers",
+        (CONTAINERS,),
+        ("writes of dicts not noticed", "sum(map(_dict_version, self._steady)) == self._total", "True"),
+        ("dicts that were written not compared", "        if not self._all.same():\n            return False\n", ""),
+        ("subclasses of dict taken for dicts", "_dict_version is not None and type(one) is dict", "True"),
+        (
+            "dicts that are written often left out",
+            "[one for one in everything.dicts if not steady(one)]",
+            "[one for one in everything.dicts if type(one) is not dict]",
+        ),
+        (
+            "attributes that are written often left out",
+            "[pair for pair in everything.attributes if not steady(pair[0])]",
+            "[]",
+        ),
+        ("dicts that were written looked at as if they were new", "self.measure() == self.sizes and", ""),
+        (
+            "names of items not compared",
+            "*map(dict.values, self.filled), *self.filled,",
+            "*map(dict.values, self.filled),",
+        ),
+    ),
+    Row(
+        "writes of dicts not noticed, by whole calls",
+        edited(f"{RUNTIME}.state.containers", "sum(map(_dict_version, self._steady)) == self._total", "True"),
+        (GUARDS, "-k", "module_that_changed or kept_in"),
+    ),
+    Row(
+        "addresses of state not compared before the launch",
+        edited(f"{RUNTIME}.entry", "elif not self.guards.in_memory():", "elif False:"),
+        (GUARDS, "-k", "module_that or gradients"),
+    ),
+    *rows_of(
+        f"{RUNTIME}.building",
+        (BUILDING,),
+        ("attributes that the call deleted kept", "        del attributes[name]", "        pass"),
+        ("builders hold themselves", "    namespace.clear()", "    _ = 0"),
+        ("a container is made wherever it stands", "        if known is not None:", "        if False:"),
+    ),
+    Row(
+        "a slot's occupant not noted",
+        edited(f"{RUNTIME}.outputs", "if slot.keeper is group:", "if slot.storage_object is not None:"),
+        ("tests/unit/test_slots.py", "-k", "take_turns"),
+    ),
+    Row(
+        "a result with gaps or expanded cloned",
+        edited(f"{RUNTIME}.outputs", "return there.clone().stride() == tensor.stride()", "return True"),
+        (ARGUMENTS, "-k", "test_results"),
+    ),
+)
