@@ -1,4 +1,4 @@
-"""Contents of containers, compared by torch's numbers of writes where that is enough (`runtime/state/containers.py`)."""
+"""Contents of containers, by torch's numbers of writes where that is enough (`runtime/state/containers.py`)."""
 
 from __future__ import annotations
 
