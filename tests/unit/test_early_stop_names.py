@@ -41,6 +41,15 @@ def decode(x, y, limit):
     return n.item(), [value.tolist() for value in names if isinstance(value, torch.Tensor)], same
 """
 _BEST = ("if a.sum() > b.sum():", "    a = a * 0.5 - n", "b = torch.tanh(b) + 0.1")
+# Each way was taken, and compared, before both are taken in one iteration: in the 21st, and in the 22nd.
+_TWO_OF_ONE = (
+    *("d = torch.tanh(b) + n", "if (n % 2 > 0) & (n < 22):", "    a = d"),
+    *("if (n % 4 == 2) | (n == 21):", "    c = d"),
+)
+_ONE_OF_ANOTHER = (
+    *("b.mul_(0.9)", "t = c * 1", "if (n % 4 == 1) | (n == 22):", "    t = b"),
+    *("if n % 4 == 2:", "    a = t"),
+)
 
 
 def _program(before: str, body: tuple[str, ...]) -> str:
@@ -80,20 +89,19 @@ def test_a_name_that_a_branch_binds_replays(before: str, body: tuple[str, ...], 
         ("pass", ("b.add_(1)", "if b.sum() % 3 < 1:", "    a = b")),
         ("pass", ("b = b + 1", "if b.sum() % 3 < 1:", "    a = b")),
         ("pass", ("if n % 3 < 1:", "    a, b = b, a")),
+        ("pass", ("b.mul_(0.5)", "if n > 14:", "    a = b")),
+        ("pass", ("b = b * 0.5", "if n > 14:", "    a = b")),
+        ("pass", _TWO_OF_ONE),
+        ("pass", _ONE_OF_ANOTHER),
         ("pass", ("if n > 5:", "    a = table", "else:", "    a = a + 1")),
         ("pass", ("c = b[:]", "b.add_(1)", "a = a + c")),
         ("pass", ("if n > 5:", "    a = a.view(-1)", "else:", "    c = a")),
     ],
     ids=[
         *("another name", "a view", "a part", "detached", "its storage", "NumPy", "a list", "an argument"),
-        *(
-            "written in place",
-            "two names of one",
-            "swapped sometimes",
-            "from outside",
-            "a view goes on",
-            "a view of one",
-        ),
+        *("written in place", "two names of one", "swapped sometimes", "written later", "one late"),
+        *("two ways that meet", "two ways to another"),
+        *("from outside", "a view goes on", "of one"),
     ],
 )
 def test_a_tensor_that_somebody_else_holds_stays_the_one_that_it_is(
