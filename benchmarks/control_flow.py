@@ -75,6 +75,16 @@ def apply_fixes(report: Any, shell: Any) -> str | None:
     return rewrites.last().new if offered else None
 
 
+def told(report: Any) -> dict[str, Any]:
+    """What a report says of its regions, and why each capture was made, put off or dropped."""
+    whole = report.to_dict()
+    return {
+        "regions": whole["regions"],
+        "decisions": whole["cell"]["decisions"],
+        "findings": [f"{f.code} {f.severity} {f.message}" for f in report.findings],
+    }
+
+
 def measure(shell: Any, part: Part, runs: int, *, small: bool, device: str) -> dict[str, Any]:
     sizes = {"device": device, **(part.small if small else part.sizes)}
     kept = "\n".join(f"{name} = {value!r}" for name, value in sizes.items())
@@ -88,11 +98,13 @@ def measure(shell: Any, part: Part, runs: int, *, small: bool, device: str) -> d
     plain_syncs = syncs_per_call(shell, part)
     diffs, identical = [], True
     unchanged: dict[str, Any] | None = None
+    as_it_was: Any = None
     for _ in range(ROUNDS):
         run(shell, f"%%grape --no-widget\n{part.use}")
         identical = identical and same(expected, results(shell))
         report = shell.user_ns["grape"].last
-        if unchanged is None:
+        if as_it_was is None:
+            as_it_was = report
             unchanged, well = timed(shell, part, runs, expected)
             identical = identical and well
         handed = apply_fixes(report, shell)
@@ -116,8 +128,8 @@ def measure(shell: Any, part: Part, runs: int, *, small: bool, device: str) -> d
         "speedup_over_unchanged": unchanged["median"] / after["median"] if unchanged and after else None,
         "syncs_per_call": {"eager": plain_syncs, "after": syncs_per_call(shell, part)},
         "verdict": report.verdict,
-        "regions": report.to_dict()["regions"],
-        "findings": [f"{f.code} {f.severity} {f.message}" for f in report.findings],
+        **told(report),
+        "unchanged": told(as_it_was),
         "diffs": diffs,
     }
 

@@ -34,7 +34,7 @@ WORTH = 16
 """
 UNSETTLED = 4
 """So often a shape is captured whose kernels do not repeat themselves, until a replay gives what an eager run gave."""
-_LATER = {"unsettled": "GR405", "unsteady": "GR404"}
+_LATER = {"unsettled": "GR405", "unsteady": "GR404", "moved": "GR404"}
 """Outcomes after which a later call may be captured, and what they are called when none could be."""
 TAPE_LIMIT_MS = 3000.0
 """The tape shows what a GPU would do; so much time for captures is enough for that."""
@@ -178,6 +178,9 @@ class Captures:
             return captured.result
         if outcome.code in _LATER:
             shape.unsettled += 1
+            if outcome.code == "moved":  # the iteration copies from now on what it handed on before
+                for one in self._region.shapes.values():
+                    one.traces.clear()
             if shape.unsettled < UNSETTLED:
                 return captured.result
             outcome = replace(outcome, code=_LATER[outcome.code])

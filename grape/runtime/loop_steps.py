@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ..model import Position
 from .backends.protocol import FlagPoll
-from .predication.early_stop import step_of
+from .predication.early_stop import Iteration
 from .region import Region, Situation
 
 __all__ = ["LoopStep", "LoopSteps"]
@@ -17,13 +17,23 @@ __all__ = ["LoopStep", "LoopSteps"]
 class LoopStep:
     """Implements `Step` by a region that is called through `enter`."""
 
-    def __init__(self, region: Region, enter: Callable[[Region, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(
+        self,
+        region: Region,
+        iteration: Iteration,
+        enter: Callable[[Region, tuple[Any, ...], dict[str, Any]], Any],
+    ) -> None:
         self.region = region
+        self._iteration = iteration
         self._enter = enter
 
     @property
     def replays(self) -> int:
         return self.region.replays
+
+    @property
+    def moved(self) -> Collection[int]:
+        return self._iteration.moved
 
     def waste(self, count: int) -> None:
         self.region.wasted += count
@@ -67,20 +77,21 @@ class LoopSteps:
         if known is None:
             if not self._situation.observing:
                 return None
-            known = self._steps[key] = LoopStep(self._region(body, test, stop), self._enter)
+            known = self._steps[key] = self._step(body, test, stop)
         if known.region.refused is not None or not (self._situation.observing or known.region.entries):
             return None
         return known
 
-    def _region(self, body: FunctionType, test: FunctionType | None, stop: int) -> Region:
+    def _step(self, body: FunctionType, test: FunctionType | None, stop: int) -> LoopStep:
         code = body.__code__
         root = _without_closure(body)
         if test is not None:
             root.__dict__["test"] = _without_closure(test)
         at = Position(file=self._name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname)
-        step = step_of(body, test, stop, self._situation.backend.device)
+        iteration = Iteration(body, test, stop, self._situation.backend.device)
         around = code.co_qualname.partition(".<locals>")[0]
-        return Region(self._situation, step, root, f"loop of {around}", at)
+        region = Region(self._situation, iteration, root, f"loop of {around}", at)
+        return LoopStep(region, iteration, self._enter)
 
 
 def _without_closure(function: FunctionType) -> FunctionType:

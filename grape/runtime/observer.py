@@ -13,7 +13,7 @@ from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trac
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, record
 from . import policy
-from .capture import judge
+from .capture import is_left_to_device, judge
 from .effects import EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
 from .mentions import blamed
@@ -99,7 +99,8 @@ class Observer:
         if self._again:
             self._unsteady += 1
             return result
-        if len(call.trace.ops) >= LIMIT:
+        # A loop that is left to the device is recorded once in a graph, however long the eager call was.
+        if len(call.trace.ops) >= LIMIT and not is_left_to_device(call.trace):
             why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"
             self._region.refuse(Refused(code="GR405", why=why, at=self._region.at))
         work = sum(op.kind not in ("view", "host", HOST_RANDOM) for op in call.trace.ops)

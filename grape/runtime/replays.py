@@ -22,6 +22,10 @@ __all__ = ["Replays"]
 STRAYS = 3
 """After so many copies out of one slot into another, a graph is captured that reads the arguments where they are."""
 RECHECK = 64
+WEIGHED_AT = (16, 48)
+"""After so many replays a graph is compared with eager calls; the rest when the cell is over."""
+FEWEST = 8
+"""So many timed replays are compared, at least."""
 
 
 class Replays:
@@ -122,14 +126,20 @@ class Replays:
         if timer is not None and not profile and not shape.after.full:
             timer.stop()
             shape.after.add(timer)
-        if situation.observing and entry.replays == 48 and situation.backend.kind == "cuda":
-            self._weigh(shape, entry)
+        if situation.observing and entry.replays in WEIGHED_AT and situation.backend.kind == "cuda":
+            self._weigh(shape, entry, leave=2)
         return outcome
 
-    def _weigh(self, shape: Shape, entry: Entry) -> None:
-        """Drop a graph that turned out not to be faster (GR406)."""
+    def weigh_all(self) -> None:
+        """The observed cell is over: shapes that were replayed too seldom to be weighed before are weighed now."""
+        for shape in list(self._region.shapes.values()):
+            if shape.entries and len(shape.after) >= FEWEST and self._region.refused is None:
+                self._weigh(shape, shape.entries[-1], leave=0)
+
+    def _weigh(self, shape: Shape, entry: Entry, leave: int) -> None:
+        """Drop a graph that turned out not to be faster (GR406). `leave`: so many replays may still be under way."""
         region = self._region
-        before, after = Measured.of(shape.before.ms()), Measured.of(shape.after.ms(leave=2))
+        before, after = Measured.of(shape.before.ms()), Measured.of(shape.after.ms(leave=leave))
         if before is None or after is None or before.n < 5 or not before.clearly_below(after):
             return
         why = f"the graph took {after.median_ms:.3g} ms a call, eager {before.median_ms:.3g} ms; left eager"

@@ -132,6 +132,8 @@ class Session:
         owner.situation.progress = lambda text: None
         owner.situation.tracer.leave()
         owner.interceptor.floor.outside = None
+        with contextlib.suppress(Exception):  # costs neither the report nor the cell
+            owner.interceptor.undisturbed(owner.weigh)
         owner.settle()
         owner.session = None
         return owner

@@ -104,6 +104,12 @@ class Engine:
         self.hoister.adopt(namespace)
         self.interceptor.adopt(namespace)
 
+    def weigh(self) -> None:
+        """A cell was observed: graphs that turned out slower than eager calls go. The tape's are never faster."""
+        if self.situation.backend.kind == "cuda":
+            for region in self.interceptor.regions:
+                region.serving.weigh_all()
+
     def settle(self) -> None:
         """No cell runs: give everything back that replays nothing."""
         self.interceptor.settle()

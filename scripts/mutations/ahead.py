@@ -6,7 +6,8 @@ from .rows import rows_of
 
 __all__ = ["ROWS"]
 
-AHEAD = ("tests/unit/test_early_stop.py",)
+NAMES = ("tests/unit/test_early_stop_names.py",)
+AHEAD = ("tests/unit/test_early_stop.py", *NAMES)
 READS = (
     "tests/unit/test_prologue.py",
     "tests/unit/test_runtime_effects.py",
@@ -25,9 +26,9 @@ ROWS = (
             "after = iterate()",
         ),
         (
-            "ahead: state of the next iteration shares memory",
-            "    return new.clone() if isinstance(new, torch.Tensor) and new is not old else new\n",
-            "    return new\n",
+            "ahead: copies though others hold the tensor",
+            "    return all(holders.alone(state, position)",
+            "    return all(True or holders.alone(state, position)",
         ),
         (
             "ahead: wasted iterations not counted",
@@ -46,7 +47,7 @@ ROWS = (
         ),
         (
             "ahead: names that are not bound",
-            "    if any(value is UNBOUND or value is NOTHING for value in carried):\n        return None\n",
+            "    if any(value is UNBOUND or value is NOTHING for value in given):\n        return None\n",
             "",
         ),
         (
@@ -59,6 +60,19 @@ ROWS = (
             "        return (value != 0).reshape(())\n",
             "        return value.reshape(())\n",
         ),
+    ),
+    *rows_of(
+        "grape.runtime.predication.holders",
+        NAMES,
+        ("holders: views", "            and _memory_uses(value) == _MEMORY_USES\n", ""),
+        ("holders: names", "            and found == expected\n", ""),
+        ("holders: weak references", "            and getweakrefcount(value) == 0\n", ""),
+        (
+            "holders: what was bound again stays the loop's",
+            "known if new is known else None for",
+            "known for",
+        ),
+        ("holders: what was handed on counts as made", "new if new is not old else known for", "new for"),
     ),
     *rows_of(
         "grape.runtime.prologue",

@@ -11,7 +11,7 @@ import torch
 from grape.options import Options
 from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
 from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.predication.early_stop import AHEAD, Stopped, run_ahead, set_stepper, step_of
+from grape.runtime.predication.early_stop import AHEAD, Iteration, Stopped, run_ahead, set_stepper
 from grape.runtime.predication.lowering import in_loop
 from grape.runtime.predication.merge import NOTHING, UNBOUND
 from grape.sessions import Cell, Session
@@ -138,6 +138,7 @@ class Recorded:
     def __init__(self, length: int, lag: int) -> None:
         self.length = length
         self.replays = self.wasted = 0
+        self.moved: set[int] = set()
         self.most_pending = 0
         self._backend = TapeBackend()
         self._backend.flag_lag = lag
@@ -242,7 +243,7 @@ def test_an_iteration_after_the_end_does_nothing_in_ordinary_python() -> None:
         ran.append(1)
         return x + 1, stopped
 
-    step = step_of(body, None, 1, torch.device("cpu"))
+    step = Iteration(body, None, 1, torch.device("cpu"))
     closure = (tuple(cell.cell_contents for cell in body.__closure__ or ()),)
     after, flag = step(closure, (torch.zeros(2), torch.tensor(False)))
     assert (after.tolist(), flag.item(), ran) == ([1.0, 1.0], False, [1])

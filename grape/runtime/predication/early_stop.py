@@ -8,18 +8,22 @@ neither side waits for the other.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from types import CellType, FunctionType
 from typing import Any, Protocol, TypeGuard
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ..backends.protocol import FlagPoll
 from .functions import lowering_for
+from .holders import Holders, storage_of
+from .lowering import active_lowering, refuse
 from .merge import NOTHING, UNBOUND
 from .truth import Flag, negate, truth
 
-__all__ = ["AHEAD", "Step", "Stepper", "Stopped", "run_ahead", "set_stepper", "step_of", "while_ahead"]
+__all__ = ["AHEAD", "Iteration", "Step", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
 
 AHEAD = 4
 """So many iterations may be issued whose flags are not known yet. As many can be wasted, at most."""
@@ -30,10 +34,13 @@ class Stopped(Exception):
 
 
 class Step(Protocol):
-    """One iteration as a region. `replays` counts calls served by a graph."""
+    """One iteration as a region. `replays` counts calls served by a graph; for `moved` see `Iteration`."""
 
     @property
     def replays(self) -> int: ...
+
+    @property
+    def moved(self) -> Collection[int]: ...
 
     def waste(self, count: int) -> None:
         """Note that so many calls did nothing."""
@@ -48,7 +55,7 @@ class Stepper(Protocol):
     def poll(self) -> FlagPoll: ...
 
     def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> Step | None:
-        """The region of the code of `step_of(body, test, stop)`; None where it is none, now or for good."""
+        """The region of `Iteration(body, test, stop)`; None where it is none, now or for good."""
         ...
 
 
@@ -64,41 +71,82 @@ def set_stepper(stepper: Stepper | None) -> None:
     _active.stepper = stepper
 
 
-def step_of(
-    body: FunctionType, test: FunctionType | None, stop: int, device: torch.device
-) -> Callable[..., tuple[Any, ...]]:
+class Iteration:
     """One iteration of the loop with this body under a predicate, as a function of what the loop's functions close
     over and of its state. `state[stop]` is a 0-dim bool tensor on `device`.
 
     With a `test`, that is the last of the state, and no name of the body's: whether the test was false.
+
+    In ordinary Python it gives what the body gives, the same objects. On the device a name that is bound in one branch
+    only has a tensor of its own, whichever way the data went. `moved` has the positions of such tensors: what is given
+    there may live on in the state after the iteration, by its name or by another. Once a capture has found them,
+    ordinary Python gives copies there too, so that both ways give alike; it must be called only where nobody else
+    holds them.
     """
-    run_of = _maker(body)
-    test_of = _maker(test) if test is not None else None
 
-    def step(closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
-        run = run_of(closure[0])
-        names = state if test_of is None else state[:stop]
+    def __init__(self, body: FunctionType, test: FunctionType | None, stop: int, device: torch.device) -> None:
+        self._run_of = _maker(body)
+        self._test_of = _maker(test) if test is not None else None
+        self._stop = stop
+        self._device = device
+        self.moved: set[int] = set()
 
-        def iterate() -> tuple[Any, ...]:
-            result = run(*names)
-            after = (result,) if len(names) == 1 else () if not names else tuple(result)
-            return after if test_of is None else (*after, negate(test_of(closure[1])(*after)))
-
-        going = negate(state[stop])
+    def __call__(self, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The next state. Raises `Stopped` in ordinary Python, where the loop has been left."""
+        going = negate(state[self._stop])
         if isinstance(going, Flag):
-            lowering = lowering_for(going)
-            assert lowering is not None
-            after = lowering.cond(going.tensor, iterate, lambda: state, certain=True)
+            after = self._lowered(going, closure, state)
         elif going:
-            after = iterate()
+            after = self._copied(self._once(closure, state), state)
         else:
             raise Stopped
-        return tuple(
-            _flag(new, device) if position == stop else _own(new, old)
-            for position, (new, old) in enumerate(zip(after, state, strict=True))
-        )
+        return tuple([_flag(new, self._device) if at == self._stop else new for at, new in enumerate(after)])
 
-    return step
+    def _once(self, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = state if self._test_of is None else state[: self._stop]
+        result = self._run_of(closure[0])(*names)
+        after = (result,) if len(names) == 1 else () if not names else tuple(result)
+        if self._test_of is not None:
+            after = (*after, negate(self._test_of(closure[1])(*after)))
+        return after
+
+    def _lowered(self, going: Flag, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+        lowering = lowering_for(going)
+        assert lowering is not None
+
+        def iterate() -> tuple[Any, Any]:
+            after = self._once(closure, state)
+            stays = tuple([new is old for new, old in zip(after, state, strict=True)])
+            return after, (stays, tuple([_may_be(new) for new in after]))
+
+        after: tuple[Any, ...]
+        after, (stays, may_be) = lowering.cond(going.tensor, iterate, lambda: (state, NOTHING), certain=True)
+        made = [
+            at for at, new in enumerate(after) if isinstance(new, torch.Tensor) and not stays[at] and at != self._stop
+        ]
+        given = {at: storage_of(old) for at, old in enumerate(state) if isinstance(old, torch.Tensor)}
+        moved = {at for at, storage in given.items() if any(storage in may_be[new] for new in made)} - {self._stop}
+        if not moved <= self.moved:
+            self.moved |= moved
+            raise refuse("it depends on data which of its names stay as they are", "moved")
+        # A wasted iteration hands on what is there already: that ties everything to everything, and nobody sees it.
+        # What a name alone held, and what no second name has now, is only known by its new name from here on.
+        times = Counter(map(storage_of, _tensors((closure, state))))
+        gone = [at for at, storage in given.items() if not stays[at] and times[storage] == 1]
+        for new in made:
+            for at in gone:
+                lowering.ties.part(after[new], state[at])
+            for other in made:
+                if other != new and not may_be[new] & may_be[other]:
+                    lowering.ties.part(after[new], after[other])
+        return after
+
+    def _copied(self, after: tuple[Any, ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+        moved = {storage_of(state[position]) for position in self.moved if isinstance(state[position], torch.Tensor)}
+        return tuple(
+            new.clone() if isinstance(new, torch.Tensor) and at != self._stop and storage_of(new) in moved else new
+            for at, new in enumerate(after)
+        )
 
 
 def _maker(function: FunctionType) -> Callable[[tuple[Any, ...]], Callable[..., Any]]:
@@ -106,9 +154,16 @@ def _maker(function: FunctionType) -> Callable[[tuple[Any, ...]], Callable[..., 
     return lambda closure: FunctionType(code, namespace, name, None, tuple(map(CellType, closure)))
 
 
-def _own(new: Any, old: Any) -> Any:
-    """Memory of its own, whichever way the data went; but what the body hands on as it is stays what it is."""
-    return new.clone() if isinstance(new, torch.Tensor) and new is not old else new
+def _may_be(value: Any) -> frozenset[int]:
+    """The storages of which one may be that of `value`, in a plain program."""
+    lowering = active_lowering()  # not from a closure: what a body can reach there, it may not change
+    if lowering is None or not isinstance(value, torch.Tensor):
+        return frozenset()
+    return frozenset({storage_of(value), *lowering.ties.partners(value)})
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _flag(value: Any, device: torch.device) -> torch.Tensor:
@@ -119,27 +174,40 @@ def _flag(value: Any, device: torch.device) -> torch.Tensor:
     return torch.full((), bool(value), dtype=torch.bool, device=device)
 
 
-def while_ahead(test: Callable[..., Any], body: Callable[..., Any], carried: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def while_ahead(
+    test: Callable[..., Any],
+    body: Callable[..., Any],
+    carried: tuple[Any, ...],
+    initial: tuple[Any, ...] = (),
+) -> tuple[Any, ...] | None:
     """`while test(*carried)`, which is true now. The rest is as in `run_ahead`."""
-    ran = _run_ahead(None, body, test, (*carried, False), len(carried))
+    ran = _run_ahead(None, body, test, (*carried, False), len(carried), Holders(initial, (carried,)))
     return ran[:-1] if ran is not None else None
 
 
-def run_ahead(times: int, body: Callable[..., Any], carried: tuple[Any, ...], stop: int) -> tuple[Any, ...] | None:
+def run_ahead(
+    times: int, body: Callable[..., Any], carried: tuple[Any, ...], stop: int, initial: tuple[Any, ...] = ()
+) -> tuple[Any, ...] | None:
     """The state after up to `times` iterations, the last of which may be wasted; `state[stop]` is a bool again.
 
-    None, and nothing has been done, where the loop's iteration is no region.
+    `initial` is the state before the loop, which the names of the loop still hold. None, and nothing has been done,
+    where the loop's iteration is no region.
     """
-    return _run_ahead(times, body, None, carried, stop)
+    return _run_ahead(times, body, None, carried, stop, Holders(initial, (carried,)))
 
 
 def _run_ahead(
-    times: int | None, body: Callable[..., Any], test: Callable[..., Any] | None, carried: tuple[Any, ...], stop: int
+    times: int | None,
+    body: Callable[..., Any],
+    test: Callable[..., Any] | None,
+    given: tuple[Any, ...],
+    stop: int,
+    holders: Holders,
 ) -> tuple[Any, ...] | None:
     stepper = _active.stepper
     if stepper is None or not _is_plain(body) or not (test is None or _is_plain(test)):
         return None
-    if any(value is UNBOUND or value is NOTHING for value in carried):
+    if any(value is UNBOUND or value is NOTHING for value in given):
         return None
     try:
         closure = tuple(
@@ -149,27 +217,36 @@ def _run_ahead(
         return None
     step = stepper.step(body, test, stop)
     # The flag lies where the loop works: beside a GPU a tensor of the CPU may be carried along.
-    devices = [value.device for value in carried if isinstance(value, torch.Tensor)]
-    device = next((one for one in devices if one.type != "cpu"), devices[0] if devices else None)
+    device = _device_of(given)
     if step is None or device is None:
         return None
+    state = (*given[:stop], _flag(given[stop], device), *given[stop + 1 :])
+    given = ()
+    if not _alone(holders, state, step.moved):
+        return None
     poll = stepper.poll()
-    state = (*carried[:stop], _flag(carried[stop], device), *carried[stop + 1 :])
+    run: Callable[..., tuple[Any, ...]] = step
     stopped_at: int | None = None
     known = issued = 0
     while (times is None or issued < times) and stopped_at is None:
-        replays = step.replays
+        if run is step and not _alone(holders, state, step.moved):
+            run = Iteration(body, test, stop, device)
+        before, replays = state, step.replays
         try:
-            state = step(closure, state)
+            state = run(closure, state)
         except Stopped:
             stopped_at = issued  # by an earlier iteration: its flag is on the way
             break
         issued += 1
         if step.replays == replays:  # it ran as ordinary Python, which waits for its values anyway
+            holders.ran(state)
+            del before
             known = issued
             poll.clear()
             stopped_at = issued if truth(state[stop]) else None
             continue
+        holders.replayed(before, state)
+        del before
         poll.post(state[stop])
         while stopped_at is None and poll.pending:
             flag = poll.take(wait=poll.pending > AHEAD)
@@ -185,6 +262,15 @@ def _run_ahead(
     if stopped_at is not None:
         step.waste(issued - stopped_at)
     return (*state[:stop], stopped_at is not None, *state[stop + 1 :])
+
+
+def _device_of(values: tuple[Any, ...]) -> torch.device | None:
+    devices = [value.device for value in values if isinstance(value, torch.Tensor)]
+    return next((one for one in devices if one.type != "cpu"), devices[0] if devices else None)
+
+
+def _alone(holders: Holders, state: tuple[Any, ...], moved: Collection[int]) -> bool:
+    return all(holders.alone(state, position) for position in moved if isinstance(state[position], torch.Tensor))
 
 
 def _is_plain(function: Callable[..., Any]) -> TypeGuard[FunctionType]:

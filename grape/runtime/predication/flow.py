@@ -95,6 +95,7 @@ def loop(
         result = body_fn(*state)
         return () if count == 0 else (result,) if count == 1 else result
 
+    initial = carried
     iterated = False
     while True:
         test = cond_fn(*carried)
@@ -109,7 +110,7 @@ def loop(
         if not truth(test):
             break
         if iterated and not places and isinstance(test, torch.Tensor):
-            ran = while_ahead(cond_fn, body_fn, carried)
+            ran = while_ahead(cond_fn, body_fn, carried, initial)
             if ran is not None:
                 carried = ran
                 break
@@ -137,6 +138,7 @@ def repeat(
         result = body_fn(*state)
         return (result,) if count == 1 else tuple(result)
 
+    initial = carried
     for done, _ in enumerate(items):
         lowering = lowering_for(carried[stop])
         if lowering is not None:
@@ -152,7 +154,7 @@ def repeat(
         if truth(carried[stop]):
             break
         if done == 1 and not places and isinstance(items, range):
-            ran = run_ahead(len(items) - done, body_fn, carried, stop)
+            ran = run_ahead(len(items) - done, body_fn, carried, stop, initial)
             if ran is not None:
                 carried = ran
                 break

@@ -18,6 +18,7 @@ from ..backends.protocol import CaptureFailed
 
 if TYPE_CHECKING:
     from .truth import Flag
+    from .writes import Ties
 
 __all__ = [
     "Check",
@@ -59,6 +60,11 @@ class Lowering(Protocol):
     @property
     def device(self) -> torch.device:
         """Where predicates live."""
+        ...
+
+    @property
+    def ties(self) -> Ties:
+        """What may share memory in a plain program."""
         ...
 
     def takes(self, condition: torch.Tensor) -> bool:

@@ -85,6 +85,12 @@ class Ties:
         self._known.setdefault(one.cdata, one)
         self._partners.setdefault(one.cdata, {}).setdefault(partner.cdata, partner)
 
+    def part(self, merged: torch.Tensor, source: torch.Tensor) -> None:
+        """Nobody can tell any more whether these two share memory."""
+        one, other = (tensor.untyped_storage()._cdata for tensor in (merged, source))
+        self._partners.get(one, {}).pop(other, None)
+        self._partners.get(other, {}).pop(one, None)
+
     def __bool__(self) -> bool:
         return bool(self._partners)
 
