@@ -1,13 +1,15 @@
 """Whether dicts, lists and attributes hold the very objects that they held, in the same order.
 
-Most are dicts that nobody ever writes. CPython numbers each write of a dict, or tells a watcher of it, and torch gives
-that number away (`dict_version`, which its compiler's guards use): as long as it stands still nothing in the dict needs
-to be looked at. Dicts that are written again and again with what they hold, subclasses (an `OrderedDict` has an order
+Most are dicts that nobody ever writes. CPython before 3.12 numbers each write of a dict, and torch gives that number
+away (`dict_version`, which its compiler's guards use): as long as it stands still nothing in the dict needs to be looked
+at. Later versions tell watchers instead, but not of every write (an attribute that is stored, `{}.update`), so there
+each item is compared. Dicts that are written again and again with what they hold, subclasses (an `OrderedDict` has an order
 that is no write), and lists are compared item by item.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
@@ -19,7 +21,9 @@ import torch
 __all__ = ["Contents"]
 
 _dict_version: Callable[[dict[Any, Any]], int] | None = getattr(
-    getattr(getattr(torch._C, "_dynamo", None), "guards", None), "dict_version", None
+    getattr(getattr(torch._C, "_dynamo", None), "guards", None) if sys.version_info < (3, 12) else None,
+    "dict_version",
+    None,
 )
 PATIENCE = 4
 """So many times a dict may be found written but unchanged before it is compared by its items."""
