@@ -1,10 +1,10 @@
 """Whether dicts, lists and attributes hold the very objects that they held, in the same order.
 
 Most are dicts that nobody ever writes. CPython before 3.12 numbers each write of a dict, and torch gives that number
-away (`dict_version`, which its compiler's guards use): as long as it stands still nothing in the dict needs to be looked
-at. Later versions tell watchers instead, but not of every write (an attribute that is stored, `{}.update`), so there
-each item is compared. Dicts that are written again and again with what they hold, subclasses (an `OrderedDict` has an order
-that is no write), and lists are compared item by item.
+away (`dict_version`, which its compiler's guards use): as long as it stands still nothing in the dict needs to be
+looked at. Later versions tell watchers instead, but not of every write (an attribute that is stored, `{}.update`), so
+there each item is compared; so are those of dicts that are written again and again with what they hold, of subclasses
+(an `OrderedDict` has an order that is no write), and of lists.
 """
 
 from __future__ import annotations
