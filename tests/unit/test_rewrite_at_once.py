@@ -190,17 +190,6 @@ def test_what_a_comprehension_calls_its_items_is_no_name_of_the_cell(shell: Shel
     assert replacement.happened and shell.user_ns["value"] == 7
 
 
-def test_a_name_of_the_rewrite_goes_whatever_a_comprehension_calls_its_items(shell: Shell) -> None:
-    source = SUM.replace("if number == stop:\n        raise ValueError(number)", "pass")
-    source += "many = [total_parts for total_parts in losses]\n"
-    made = rewrite_cell(source, [finding("GR101", 5)])
-    replacement = Replacement(shell, source, made, {})
-    watch_tree(shell, replacement)
-    _run(shell, source)
-    replacement.tidy()
-    assert "many" in shell.user_ns and "total_parts" not in shell.user_ns
-
-
 HALF = """\
 import torch
 def {name}(x):
