@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import symtable
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from ..advisor import advise_sources
 from ..model import Finding
 from ..rewrite.at_once import FROM_SOURCE, VERIFIED, RewrittenCell, rewrite_cell
 from ..rewrite.result import Refused
-from ..rewrite.source import mask, names_in_functions
+from ..rewrite.source import mask, names_bound, names_in_functions
 
 __all__ = ["Offers", "rewritten_cell"]
 
@@ -61,13 +60,10 @@ def rewritten_cell(
     return made if made.applied else None
 
 
-def _bound(source: str) -> set[str]:
+def _bound(source: str) -> frozenset[str]:
     """The names that a cell assigns at its top."""
     masked = mask(source)
-    if isinstance(masked, Refused):
-        return set()
-    symbols = symtable.symtable(masked.text, "<cell>", "exec").get_symbols()
-    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() and not symbol.is_imported()}
+    return frozenset() if isinstance(masked, Refused) else names_bound(masked.text, imports=False)
 
 
 def _key(source: str) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import symtable
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..rewrite import names_in_functions
+from ..rewrite import names_bound, names_in_functions
 
 if TYPE_CHECKING:
     from ..rewrite.at_once import RewrittenCell
@@ -68,7 +67,7 @@ class Replacement:
         counts = [text.rstrip("\n").count("\n") for text in (self._source, self.rewritten.source)]
         if ast.dump(typed) != ast.dump(tree) or [text.rstrip("\n").count("\n") for text in (old, new)] != counts:
             return tree
-        needed = _bound(new) - _bound(old)
+        needed = names_bound(new, imports=True) - names_bound(old, imports=True)
         if any(self._is_taken(name) for name in needed):
             return tree
         made = replaced_tree(typed, ast.parse(new), lines[0], lines[1], self.rewritten.lines)
@@ -194,12 +193,6 @@ def _relocate(node: Any, old: Sequence[str], new: Sequence[str], lines: Sequence
         node.end_col_offset = len(old[end - 1].encode())
         if end == start:
             node.end_col_offset = max(node.col_offset, node.end_col_offset)
-
-
-def _bound(text: str) -> set[str]:
-    """The names that a cell binds at its top."""
-    symbols = symtable.symtable(text, "<cell>", "exec").get_symbols()
-    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
 
 
 def _codes(code: types.CodeType) -> Iterator[tuple[str, types.CodeType]]:

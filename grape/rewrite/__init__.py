@@ -5,7 +5,7 @@ from __future__ import annotations
 from .registry import FIXES, fix, moved
 from .result import Refused, Rewritten
 from .several import Combined, fix_all
-from .source import digest, names_in_functions, split_magic, unified_diff
+from .source import digest, names_bound, names_in_functions, split_magic, unified_diff
 
 __all__ = [
     "FIXES",
@@ -16,6 +16,7 @@ __all__ = [
     "fix",
     "fix_all",
     "moved",
+    "names_bound",
     "names_in_functions",
     "split_magic",
     "unified_diff",

@@ -17,9 +17,10 @@ import tokenize
 import warnings
 from dataclasses import dataclass
 
+from .hoisting import names_of
 from .result import Refused
 
-__all__ = ["Masked", "digest", "is_python", "mask", "names_in_functions", "split_magic", "unified_diff"]
+__all__ = ["Masked", "digest", "is_python", "mask", "names_bound", "names_in_functions", "split_magic", "unified_diff"]
 
 _ESCAPED = re.compile(r"\s*(?:[%!?]|\S.*\?\s*$|/[A-Za-z_]|,[A-Za-z_]|;[A-Za-z_])")
 _ASSIGNED = re.compile(r"(?P<indent>\s*)(?P<targets>[^=!%?#'\"]+?)\s*=\s*[%!](?!=)")
@@ -163,6 +164,14 @@ def names_in_functions(source: str) -> frozenset[str]:
         names.update(symbol.get_name() for symbol in table.get_symbols() if symbol.is_global())
         tables += table.get_children()
     return frozenset(names)
+
+
+def names_bound(text: str, *, imports: bool) -> frozenset[str]:
+    """The names that Python code binds at its top, with those that it imports or not. Raises SyntaxError."""
+    # Not the symbol table's: since CPython 3.12 it has what comprehensions call their items.
+    bound = frozenset(names_of(ast.parse(text).body).stores)
+    symbols = symtable.symtable(text, "<cell>", "exec").get_symbols()
+    return bound if imports else bound.difference(one.get_name() for one in symbols if one.is_imported())
 
 
 def split_magic(source: str) -> tuple[str, str]:

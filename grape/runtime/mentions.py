@@ -23,8 +23,14 @@ def blamed(function: Any, paths: Sequence[str], at: Position) -> tuple[str, Posi
     instructions = list(dis.get_instructions(code)) if isinstance(code, types.CodeType) else []
     for path in paths:
         root = re.split(r"[.\[ ]", path, maxsplit=1)[0]
-        mentions = [instruction.positions for instruction in instructions if instruction.argval == root]
+        mentions = [instruction.positions for instruction in instructions if root in _names(instruction)]
         lines = {position.lineno for position in mentions if position is not None and position.lineno is not None}
         if len(lines) == 1:
             return f" (`{path}`)", Position(file=at.file, line=lines.pop(), function=at.function)
     return (f" (`{paths[0]}`)" if paths else ""), at
+
+
+def _names(instruction: dis.Instruction) -> tuple[Any, ...]:
+    """What an instruction names: since CPython 3.13 one may load two local names."""
+    named = instruction.argval
+    return named if isinstance(named, tuple) and "FAST" in instruction.opname else (named,)

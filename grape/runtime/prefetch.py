@@ -65,7 +65,7 @@ class Prefetch:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._loader)
-        if self._device.type != "cuda":
+        if self._device.type != "cuda" or not torch.cuda.is_available():  # then `to` says in its own words why not
             return _Moved(batches, self._device)
         device = torch.device("cuda", torch.cuda.current_device()) if str(self._device) == "cuda" else self._device
         copies = _Copies(device, fresh=_makes_fresh_batches(self._loader))
@@ -80,7 +80,7 @@ class Prefetch:
 
 
 class _Moved:
-    """Ordinary copies, for a device without streams."""
+    """Ordinary copies, for a device without streams, or one that is not there."""
 
     def __init__(self, batches: Iterator[Any], device: torch.device) -> None:
         self._batches = batches

@@ -39,8 +39,8 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     if caller is not None and caller.f_locals is not caller.f_globals:
         local = caller.f_locals
         namespace.update(local)
-        if type(local) is dict:
-            local.clear()  # until 3.13 a copy, which would keep what it holds alive
+        if type(local) is dict and caller.f_code.co_flags & inspect.CO_OPTIMIZED:
+            local.clear()  # a function's: until 3.13 a copy, which would keep what it holds alive
     cell = Cell(name=filename, source="".join(linecache.getlines(filename)), filename=filename)
     current = Session(options=chosen, cell=cell, namespace=namespace)
     current.open()

@@ -52,10 +52,11 @@ def _classify(frame: FrameType) -> str | None:
 
 def _by_instruction(frame: FrameType) -> str | None:
     """A conditional jump is a branch; a call may be anything."""
-    for instruction in dis.get_instructions(frame.f_code):
-        if instruction.offset == frame.f_lasti:
-            return "if" if "JUMP" in instruction.opname or instruction.opname == "TO_BOOL" else None
-    return None
+    instructions = iter(dis.get_instructions(frame.f_code))
+    name = next((one.opname for one in instructions if one.offset == frame.f_lasti), "")
+    if name == "TO_BOOL":  # since CPython 3.13 what the jump asks is asked by an instruction before it; so does `not`
+        name = next(instructions).opname
+    return "if" if "JUMP" in name else None
 
 
 def _of_node(node: ast.AST, child: ast.AST) -> str | None:

@@ -397,6 +397,7 @@ def test_kernel_completes_options_and_commands(kernel: Kernel) -> None:
 
 
 def test_commands_after_a_real_cell(kernel: Kernel) -> None:
+    assert kernel.run("%grape reset")[0] == "ok", "what the cells of other tests left"
     assert kernel.run("%%grape\n" + LOOP)[0] == "ok"
     assert kernel.run("%%grape\n" + LOOP)[0] == "ok"
     for line, expected in (
@@ -406,7 +407,7 @@ def test_commands_after_a_real_cell(kernel: Kernel) -> None:
         ("save kept.html", "saved kept.html"),
         ("save kept.json", "saved kept.json"),
         ("trace kept.trace.json", "saved kept.trace.json"),
-        ("undo", "undone: step at In["),
+        ("undo", "undone: loop at line 4 at In["),
         ("undo", "nothing to undo"),
         ("reset", "released their graphs"),
     ):
@@ -416,7 +417,7 @@ def test_commands_after_a_real_cell(kernel: Kernel) -> None:
     check = (
         "import json, pathlib\nassert json.loads(pathlib.Path('kept.json').read_text())['version'] == 1\n"
         "json.loads(pathlib.Path('kept.trace.json').read_text())\n"
-        "assert 'step' in pathlib.Path('kept.html').read_text()"
+        "assert 'loop at line 4' in pathlib.Path('kept.html').read_text()"
     )
     assert kernel.run(check)[0] == "ok"
 

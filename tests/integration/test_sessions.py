@@ -40,6 +40,23 @@ assert grape.last is session.report
 assert (region["name"], region["outcome"], region["calls"]) == ("step", "replayed", 20), region
 assert torch.equal(loop(), expected)
 """,
+    "the names around a block stay, wherever they are": """\
+code = "with grape.session():\\n    result = loop()\\nafter = step, result"
+apart = {"kept": 1}
+exec(code, globals(), apart)
+assert apart["kept"] == 1 and torch.equal(apart["after"][1], expected), sorted(apart)
+class Body:
+    kept = 1
+    with grape.session():
+        result = loop()
+    after = kept
+assert Body.after == Body.kept == 1 and torch.equal(Body.result, expected)
+def inside(kept):
+    with grape.session():
+        result = loop()
+    return kept, result
+assert inside(1)[0] == 1 and torch.equal(inside(1)[1], expected)
+""",
     "graphs are numbered, undone and forgotten": """\
 from grape.sessions import engine
 assert engine().status() == "grape: nothing observed yet; put %%grape on the first line of a slow cell"

@@ -189,6 +189,17 @@ def test_each_iteration_begins_anew() -> None:
     assert [x.device.type for x in grape.prefetch([torch.ones(1)], "meta")] == ["meta"]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_a_device_that_is_not_there_fails_as_a_plain_copy_does(device: str) -> None:
+    with pytest.raises((AssertionError, RuntimeError)) as plain:
+        torch.ones(1).to(device)
+    with pytest.raises(plain.type) as ours:
+        list(grape.prefetch([torch.ones(1)], device))
+    assert type(ours.value) is plain.type and str(ours.value) == str(plain.value)
+    assert list(grape.prefetch(["a batch without tensors"], device)) == ["a batch without tensors"]
+
+
 def test_misuse() -> None:
     with pytest.raises(UsageError, match=r"grape.prefetch: 'gpu' is no device"):
         grape.prefetch([], "gpu")

@@ -178,6 +178,18 @@ def test_names_that_only_the_rewrite_binds_go(shell: Shell) -> None:
     assert type(shell.user_ns["total"]) is float
 
 
+def test_what_a_comprehension_calls_its_items_is_no_name_of_the_cell(shell: Shell) -> None:
+    source = LOSSES.replace("if number == stop:\n        raise ValueError(number)", "pass")
+    made = rewrite_cell(source, [finding("GR101", 5)])
+    assert "[value.item() for value in losses]" in made.source
+    shell.user_ns["value"] = 7
+    replacement = Replacement(shell, source, made, {})
+    watch_tree(shell, replacement)
+    _run(shell, source)
+    replacement.tidy()
+    assert replacement.happened and shell.user_ns["value"] == 7
+
+
 HALF = """\
 import torch
 def {name}(x):

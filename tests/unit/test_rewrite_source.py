@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grape.rewrite import Refused, Rewritten, digest, fix, moved, names_in_functions, split_magic, unified_diff
+from grape.rewrite import (
+    Refused,
+    Rewritten,
+    digest,
+    fix,
+    moved,
+    names_bound,
+    names_in_functions,
+    split_magic,
+    unified_diff,
+)
 from grape.rewrite.source import Masked, mask
 from tests.unit.rewrite_cases import finding
 
@@ -147,6 +157,26 @@ def test_patch_takes_a_diff_without_a_last_line_end(tmp_path: Path) -> None:
         pytest.skip("patch is not installed")
     assert done.returncode == 0
     assert (tmp_path / "cell").read_text() == new
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("x = [value for value in rows]", {"x"}),
+        ("x = {key: [part for part in row] for key, row in rows}", {"x"}),
+        ("x = [last := row for row in rows]", {"x", "last"}),
+        ("row = 1\nx = [row for row in rows]", {"row", "x"}),
+        ("for row in rows:\n    print(row)\nelse:\n    done = True", {"row", "done"}),
+        ("import a.b as c, d.e\nfrom f import g", set()),
+        ("import a\na = a.b", set()),
+        ("def f(x):\n    y = x\nclass A:\n    z = 1", {"f", "A"}),
+        ("del x\nx += 1\nprint(y)", {"x"}),
+        ("x = await y", {"x"}),
+    ],
+)
+def test_names_that_a_cell_binds_are_its_own(text: str, names: set[str]) -> None:
+    assert names_bound(text, imports=False) == names
+    assert names_bound("import torch\n" + text, imports=True) >= names | {"torch"}
 
 
 def test_names_that_functions_of_another_cell_use() -> None:

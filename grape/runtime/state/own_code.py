@@ -11,7 +11,9 @@ from ...tracing import is_own_code
 
 __all__ = ["ANY_NAME", "is_followed", "is_own_class", "is_own_module", "names_in", "reads_any_name"]
 
-_GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+_GLOBAL_INSTRUCTIONS = frozenset(
+    {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
+)
 
 
 def is_followed(code: types.CodeType) -> bool:
