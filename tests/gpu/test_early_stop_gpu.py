@@ -31,7 +31,7 @@ ON_GPU = (
 @pytest.fixture(autouse=True)
 def switched_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(policy, "decide", lambda estimate: replace(decide(estimate), action="capture"))
-    monkeypatch.setattr(Replays, "_weigh", lambda *_: None)  # iterations this small may well be faster eagerly
+    monkeypatch.setattr(Replays, "_weigh", lambda *_, **__: None)  # iterations this small may well be faster eagerly
     with torch.no_grad():
         yield
     close_engine()
