@@ -102,7 +102,7 @@ ROWS = (
         ),
         (
             "replaced: functions that are gone keep their graphs",
-            "if trampoline.target() is None and region.is_idle and code not in defined:",
+            "if region.is_idle and code not in defined:",
             "if False:",
         ),
     ),
