@@ -22,8 +22,8 @@ ROWS = (
         AHEAD,
         (
             "ahead: a wasted iteration does its work",
-            "after = lowering.cond(going.tensor, iterate, lambda: state, certain=True)",
-            "after = iterate()",
+            "after, (stays, may_be) = lowering.cond(going.tensor, iterate, lambda: (state, NOTHING), certain=True)",
+            "after, (stays, may_be) = iterate()",
         ),
         (
             "ahead: copies though others hold the tensor",
