@@ -164,7 +164,7 @@ class _Begun:
 
     def __del__(self) -> None:
         # Dropped before its turn: the loop ended. A worker process that was forked meanwhile has no device.
-        if not torch.cuda._is_in_bad_fork():
+        if self._event is not None and not torch.cuda._is_in_bad_fork():
             self._settle()
 
 
