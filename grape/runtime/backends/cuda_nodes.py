@@ -45,16 +45,11 @@ _NODE_ATTRIBUTES = (
     ("CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP", 2),
     ("CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT", 4),
 )
-"""Attributes of a kernel node, with their bytes, that an executable keeps from the kernel that it had first."""
-_FUNCTION_ATTRIBUTES = (
-    "CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET",
-    "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH",
-    "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT",
-    "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH",
-    "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED",
-    "CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE",
-)
-"""The same, where the kernel was compiled with them."""
+"""Attributes of a kernel node, with their bytes, that an executable keeps from the kernel that it had first.
+
+Some that it keeps cannot be read, and the driver takes the update all the same: SGLang's #37657 tells of a kernel of
+cuBLASLt that hung in the clusters of another. So an update never changes a node's function either.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +117,6 @@ class _Reader:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._layouts: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
-        self._compiled: dict[tuple[int, int], tuple[int, ...]] = {}
         known = driver.types.CUkernelNodeAttrID.__members__
         self._attributes = [(known[name], nbytes) for name, nbytes in _NODE_ATTRIBUTES if name in known]
 
@@ -145,7 +139,6 @@ class _Reader:
         raw[_ARGUMENTS] = bytes(16)
         if functions not in self._layouts:
             self._layouts[functions] = self._layout(found)
-            self._compiled[functions] = self._compiled_with(found)
         if found.extra:
             arguments = _packed(int(found.extra))
             if arguments is None:
@@ -154,7 +147,7 @@ class _Reader:
         else:
             record = bytes(raw) + _gathered(int(found.kernelParams), self._layouts[functions])
         attributes = tuple(self._attribute(handle, one, nbytes) for one, nbytes in self._attributes)
-        return ("kernel", attributes, self._compiled[functions]), record
+        return ("kernel", functions, attributes), record
 
     def _layout(self, found: Any) -> tuple[tuple[int, int], ...]:
         """Offset and size of each argument."""
@@ -167,18 +160,6 @@ class _Reader:
             if int(error):
                 raise DriverError(name, int(error))
             arguments.append((int(offset), int(nbytes)))
-
-    def _compiled_with(self, found: Any) -> tuple[int, ...]:
-        driver, values = self._driver, []
-        for name in _FUNCTION_ATTRIBUTES:
-            attribute = getattr(driver.types.CUfunction_attribute, name)
-            if int(found.func):
-                error, value = driver.function("cuFuncGetAttribute")(attribute, found.func)
-            else:
-                device = driver.call("cuCtxGetDevice")
-                error, value = driver.function("cuKernelGetAttribute")(attribute, found.kern, device)
-            values.append(-int(error) if int(error) else int(value))
-        return tuple(values)
 
     def _attribute(self, handle: Any, attribute: Any, nbytes: int) -> str:
         error, value = self._driver.function("cuGraphKernelNodeGetAttribute")(handle, attribute)
