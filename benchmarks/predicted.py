@@ -103,6 +103,8 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     warnings.filterwarnings("ignore")
     device = torch.device(arguments.device)
+    from grape.profiling import machine_costs
+
     scale = Scale.named(arguments.size, device, torch.float16 if device.type == "cuda" else torch.float32)
     rows = []
     for name in arguments.only:
@@ -110,10 +112,8 @@ def main() -> int:
         found = measure(MODELS[name](scale))
         rows += found
         print(name, [(row["region"], row["predicted_ms"], row["error"]) for row in found], flush=True)
-    from grape.profiling import machine_costs
-
-    costs = dataclasses.asdict(machine_costs(device))
-    write(arguments.out, {"machine": machine(), "costs": costs, "rows": rows})
+        costs = dataclasses.asdict(machine_costs(device))
+        write(arguments.out, {"machine": machine(), "costs": costs, "rows": rows})
     print(table(rows))
     return 0
 

@@ -123,7 +123,7 @@ def main() -> int:
     for name in arguments.only:
         results[name] = rows_of(name, scales, arguments.runs)
         print(name, json.dumps({k: v for k, v in results[name].items() if k != "regions"})[:400], flush=True)
-    write(arguments.out, {"machine": machine(), "models": results})
+        write(arguments.out, {"machine": machine(), "models": results})
     print(table(results))
     return int(any(row["identical"] is False for row in results.values()))
 
