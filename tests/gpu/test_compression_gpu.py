@@ -35,7 +35,7 @@ def device() -> torch.device:
 
 @pytest.fixture
 def backend(device: torch.device) -> Iterator[CudaBackend]:
-    made = CudaBackend(device, updatable=True)
+    made = CudaBackend(device)
     assert made.updatable, "these tests need cuda.bindings"
     yield made
     made.close()

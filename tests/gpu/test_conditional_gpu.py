@@ -427,7 +427,7 @@ def test_a_body_outside_of_a_capture_is_refused(backend: CudaBackend) -> None:
 
 
 def test_a_graph_with_bodies_has_an_executable_of_its_own(device: torch.device) -> None:
-    backend = CudaBackend(device, updatable=True, conditional_bodies=True)
+    backend = CudaBackend(device)
     backend.prepare_bodies()
     x = torch.tensor(2.0, device=device)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def outcomes(names: dict[str, Any]) -> list[Any]:
 def test_wasted_iterations_change_nothing(
     source: str, bodies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "CONDITIONAL_BODIES", bodies)
+    plain_init = cuda.CudaBackend.__init__
+    monkeypatch.setattr(cuda.CudaBackend, "__init__", partialmethod(plain_init, conditional_bodies=bodies))
     for plain, on_gpu in ON_GPU:
         assert plain in source
         source = source.replace(plain, on_gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -158,6 +159,22 @@ def test_reset_gives_back_what_a_session_took(device: torch.device, closed_engin
     engine().reset()
     after = memory(workspaces=False)
     assert after[0] <= before[0] + MB and after[1] <= before[1] + 2 * MB, (before, held, after)
+
+
+def test_hundreds_of_pools_leave_their_numbers_to_python(device: torch.device) -> None:
+    """Past pool 256 the numbers of an id are ordinary objects, and torch's snapshot gives up references to them."""
+    x = torch.ones(4, device=device)
+    for _ in range(300):
+        backend = CudaBackend(device)
+        graph, result = backend.capture(lambda: x + 1)
+        graph.replay()
+        numbers = [number for pool, _ in backend._pools for number in pool if number > 256]
+        before = [sys.getrefcount(number) for number in numbers]
+        assert backend.memory().pool_bytes > 0
+        assert all(now >= then for now, then in zip(map(sys.getrefcount, numbers), before, strict=True))
+        graph.release()
+        backend.close()
+    assert result.shape == x.shape and numbers
 
 
 def test_a_module_that_was_a_region_and_is_deleted_is_collected(device: torch.device, closed_engine: None) -> None:

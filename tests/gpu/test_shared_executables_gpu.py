@@ -61,7 +61,7 @@ class _Fickle:
 
 class FickleCuda(CudaBackend):
     def __init__(self, device: torch.device, chances: random.Random, refuse: float) -> None:
-        super().__init__(device, updatable=True)
+        super().__init__(device)
         self.fickle = self._executables = FickleExecutables(self.device, chances, refuse)
 
     @property

@@ -19,10 +19,10 @@ from torch.cuda._utils import _get_device_index
 
 from ...profiling import CudaCallTimer
 from .autocast_cache import autocast_cache_off
-from .cuda_conditional import CONDITIONAL_BODIES, Bodies
+from .cuda_conditional import Bodies
 from .cuda_driver import load
-from .cuda_executable import UPDATABLE_GRAPHS, Executables
-from .cuda_memory import CudaReservation, reserve
+from .cuda_executable import Executables
+from .cuda_memory import CudaReservation, pool_bytes, reserve
 from .cuda_meter import ExecutableMeter
 from .cuda_poll import EventPoll
 from .cuda_updatable import UpdatableCudaGraph
@@ -80,22 +80,20 @@ def _released() -> None:
 class CudaBackend:
     """Captures on a stream of its own; replays on the current stream.
 
-    `updatable` and `conditional_bodies` switch sharing of executables and bodies on or off; None is the default. Both
-    need `cuda.bindings`, the second also a driver for CUDA 12.4.
+    `updatable` and `conditional_bodies` switch sharing of executables and bodies off. Both need `cuda.bindings`, the
+    second also a driver for CUDA 12.4.
     """
 
     kind: Literal["cuda"] = "cuda"
 
     def __init__(
-        self, device: torch.device, *, updatable: bool | None = None, conditional_bodies: bool | None = None
+        self, device: torch.device, *, updatable: bool = True, conditional_bodies: bool = True
     ) -> None:
         self.device = torch.device("cuda", _get_device_index(device, optional=True))
-        update = UPDATABLE_GRAPHS if updatable is None else updatable
-        decide = CONDITIONAL_BODIES if conditional_bodies is None else conditional_bodies
-        driver = load() if update or decide else None
+        driver = load() if updatable or conditional_bodies else None
         self._meter = ExecutableMeter(self.device)
-        self._executables = Executables(driver, self.device, self._meter) if update and driver is not None else None
-        decide = decide and driver is not None and Bodies.supported(driver)
+        self._executables = Executables(driver, self.device, self._meter) if updatable and driver is not None else None
+        decide = conditional_bodies and driver is not None and Bodies.supported(driver)
         self._bodies = Bodies(driver, self.device) if decide and driver is not None else None
         self._watch: CaptureWatch | None = None
         if self.device not in _streams:  # cuBLAS keeps a workspace for each stream that it meets
@@ -303,7 +301,7 @@ class CudaBackend:
             pools.append(self._bodies.pool.id)
         alone = sum(graph.nbytes for graph in self._graphs if isinstance(graph, CudaGraph))
         return MemoryAccount(
-            pool_bytes=sum(segment["total_size"] for pool in pools for segment in torch.cuda.memory_snapshot(pool)),
+            pool_bytes=sum(map(pool_bytes, pools)),
             executable_bytes=alone + (self._executables.live_bytes if self._executables is not None else 0),
             host_bytes=sum(graph.host_bytes for graph in self._graphs if isinstance(graph, UpdatableCudaGraph)),
         )

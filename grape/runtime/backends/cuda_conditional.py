@@ -23,10 +23,7 @@ from .cuda_warmup import warm_products
 from .cuda_watch import CaptureWatch
 from .protocol import CaptureFailed
 
-__all__ = ["CONDITIONAL_BODIES", "Bodies"]
-
-CONDITIONAL_BODIES = True
-"""Whether a `CudaBackend` records conditional bodies unless it is told otherwise."""
+__all__ = ["Bodies"]
 
 _DRIVER_VERSION = 12_040
 _WARM_DEPTHS = 2

@@ -16,12 +16,7 @@ from .cuda_driver import OUT_OF_MEMORY, Driver, DriverError
 from .cuda_meter import ExecutableMeter
 from .cuda_nodes import Inspected, NodeWriter
 
-__all__ = ["UPDATABLE_GRAPHS", "CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
-
-UPDATABLE_GRAPHS = False
-"""Whether a `CudaBackend` gives updatable graphs unless it is told otherwise.
-
-Off, because a process crashed with it: "Not there yet" in ARCHITECTURE.md."""
+__all__ = ["CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
 
 _NOT_UPDATED = 910
 """CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: the executable is as it was."""

@@ -1,4 +1,4 @@
-"""Device memory that grows without moving, through the driver's virtual memory management.
+"""What a private pool of the allocator holds, and device memory that grows without moving.
 
 A reservation is a range of addresses; physical memory is mapped behind its beginning as it is needed. So what a graph
 remembers stays true when a later shape needs more. See "Virtual Memory Management" in the CUDA driver API.
@@ -6,15 +6,30 @@ remembers stays true when a later shape needs more. See "Virtual Memory Manageme
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import torch
 
-__all__ = ["CudaReservation", "reserve"]
+__all__ = ["CudaReservation", "pool_bytes", "reserve"]
 
 _ROOM = 64
 """A range is so many times larger than what is needed first; addresses cost nothing."""
 _driver: Any = None
+_keep_alive = ctypes.pythonapi.Py_IncRef
+_keep_alive.argtypes, _keep_alive.restype = [ctypes.py_object], None
+
+
+def pool_bytes(pool: tuple[int, int]) -> int:
+    """What the allocator holds for a private pool, in use or not.
+
+    `memory_snapshot` gives up a reference that it does not own to each number of the pool's id (pytorch #196366, in
+    2.11 to 2.13), and past pool 256 that frees the number while it is in use. So each gets a reference more; where
+    torch is mended, that keeps one small object for each pool.
+    """
+    for number in pool:
+        _keep_alive(number)
+    return sum(segment["total_size"] for segment in torch.cuda.memory_snapshot(pool))
 
 
 def _load() -> Any:

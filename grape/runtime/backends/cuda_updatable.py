@@ -88,7 +88,7 @@ class UpdatableCudaGraph:
         if own is not None:
             own.release()
         source, self._source = self._source, None
-        self._inspected = None
+        self._inspected = self.attachment = None
         if source is not None:
             source.drop()
 
