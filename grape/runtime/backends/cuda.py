@@ -86,9 +86,7 @@ class CudaBackend:
 
     kind: Literal["cuda"] = "cuda"
 
-    def __init__(
-        self, device: torch.device, *, updatable: bool = True, conditional_bodies: bool = True
-    ) -> None:
+    def __init__(self, device: torch.device, *, updatable: bool = True, conditional_bodies: bool = True) -> None:
         self.device = torch.device("cuda", _get_device_index(device, optional=True))
         driver = load() if updatable or conditional_bodies else None
         self._meter = ExecutableMeter(self.device)
