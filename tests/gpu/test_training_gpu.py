@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch._dynamo
 from hypothesis import given, settings
+from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 from torch.nn import functional as F
 
+import grape
 from grape.runtime.backends.cuda import CudaBackend
 from tests.property.programs import Twins, World, codes, seeded
 from tests.property.training import TrainingProgram, run_training
@@ -105,3 +107,24 @@ def test_gradients_live_outside_of_the_pool(backend: CudaBackend) -> None:
         assert p.grad is not None
         assert not any(first <= p.grad.data_ptr() < end for first, end in spans)
     twins.close()
+
+
+def test_a_loop_of_a_function_that_trains_is_captured(closed_engine: None) -> None:
+    """Iterations as written leave no graph behind whose nodes belong to the stream that the person works on."""
+    shell = InteractiveShell.instance()
+    source = (
+        "import torch\nnet = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(12)]).cuda()\n"
+        "optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)\n"
+        "class Loader:\n    def __init__(self):\n        self.clock = torch.cuda.Event()\n"
+        "    def __iter__(self):\n        return (torch.randn(8, 64, device='cuda') for _ in range(150))\n"
+        "def train(loader):\n    losses = []\n    for x in loader:\n        optimizer.zero_grad()\n"
+        "        loss = net(x).square().mean()\n        loss.backward()\n        optimizer.step()\n"
+        "        losses.append(loss.detach())\n    return torch.stack(losses)\n"
+    )
+    try:
+        for cell in ("%load_ext grape", source, "%%grape\ntrain(Loader())"):
+            shell.run_cell(cell).raise_error()
+        regions = grape.last.to_dict()["regions"]
+        assert sum(region["replays"] for region in regions) > 50, grape.last.to_dict()["findings"]
+    finally:
+        InteractiveShell.clear_instance()

@@ -260,3 +260,15 @@ def test_loops_are_known_by_source_and_position() -> None:
 @pytest.mark.parametrize("constant", ["grape", ("loop", 1), None, (1, 2, 3)])
 def test_other_constants_are_no_marks(constant: object) -> None:
     assert mark_of(constant) is None
+
+
+def test_names_that_only_a_run_reads_hold_nothing_of_an_iteration_as_written() -> None:
+    """The run does not give them back, so what an earlier iteration bound to them would live as long as the call."""
+    hoisted = function(
+        "def train(xs):\n    total = 0\n    for x in xs:\n        loss = f(x)\n        loss.backward()\n"
+        "        total = total + x\n        last = x * 2\n    return total, last\n"
+    )
+    assert hoisted is not None
+    local = hoisted.runs[0].local
+    assert local is not None and local.temporaries == ("loss",) and set(local.outputs) == {"total", "last"}
+    assert "    if RUN0.live:\n            loss = None\n            try:" in shown(hoisted)

@@ -241,9 +241,12 @@ class _Hoister:
         back = [_taken_back(number, name, at) for name in outputs]
         raised = [_raised_at(number, line, at) for line in _lines(statements)]
         handler = ast.copy_location(ast.ExceptHandler(None, None, [mend, *back, *raised, again]), at)
-        handed = ast.copy_location(ast.Try([call], [handler], [], []), at)
+        handed: list[ast.stmt] = [ast.copy_location(ast.Try([call], [handler], [], []), at)]
+        if local is not None and local.temporaries:  # what an iteration as written left there would live on
+            stores: list[ast.expr] = [ast.Name(name, ast.Store()) for name in local.temporaries]
+            handed.insert(0, ast.copy_location(ast.Assign(stores, ast.Constant(None)), at))
         live = attribute_of(RUN, number, "live", at)
-        return [ast.copy_location(ast.If(live, [handed], plain), at)]
+        return [ast.copy_location(ast.If(live, handed, plain), at)]
 
 
 def _read(name: str) -> ast.expr:

@@ -17,10 +17,14 @@ _COMPILERS = frozenset({"compile", "cuda", "jit", "njit", "script", "triton", "v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNames:
-    """What a run of a function reads of its names, all bound by then, and what others read of what it binds."""
+    """What a run of a function reads of its names, all bound by then, and what others read of what it binds.
+
+    Nobody else reads its `temporaries`.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    temporaries: tuple[str, ...]
     own: frozenset[str]
     function: str
 
@@ -78,7 +82,10 @@ class FunctionScope:
         inputs |= {name: None for name in outputs if name not in names.sure}
         if not set(inputs) <= set(bound):
             return None
-        return LocalNames(inputs=tuple(inputs), outputs=outputs, own=self.own, function=self.name)
+        temporaries = tuple(name for name in names.stores if name in self.own and name not in outputs)
+        return LocalNames(
+            inputs=tuple(inputs), outputs=outputs, temporaries=temporaries, own=self.own, function=self.name
+        )
 
 
 def _mentions(statements: Sequence[ast.stmt]) -> Counter[str]:
