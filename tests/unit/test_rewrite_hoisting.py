@@ -92,6 +92,7 @@ AFTER_FUNCTION = """\
 def f(x, w, n):
     for i in LOOP0.head(range(n)):
         if RUN0.live:
+            t = None
             try:
                 x, = RUN0.run(x, w)
             except:
