@@ -122,7 +122,8 @@ def test_generate_under_a_session(device: torch.device, closed_engine: None) -> 
 def test_a_region_inside_an_autocast_block(device: torch.device) -> None:
     """Casts that autocast has cached in earlier calls are no part of the graph, and the graph leaves none behind."""
     torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32)).to(device)
+    layers = [layer for _ in range(24) for layer in (torch.nn.Linear(32, 32), torch.nn.ReLU())]
+    module = torch.nn.Sequential(*layers).to(device)  # large enough that a graph is the faster way
     graphed = GraphedFunction(module, backend=CudaBackend(device), tolerance=0.0)
     with torch.no_grad(), torch.autocast("cuda", torch.float16):
         for _ in range(40):
