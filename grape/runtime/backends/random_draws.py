@@ -11,10 +11,20 @@ __all__ = ["draws"]
 
 
 def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether this call of an operator moves a generator. Attention is tagged so, but draws nothing without dropout."""
+    """Whether this call of an operator moves a generator.
+
+    Attention and recurrent layers are tagged so, but draw nothing without dropout, and dropout nothing in evaluation:
+    in inference mode it is seen whole.
+    """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     for position, argument in enumerate(func._schema.arguments):
-        if argument.name == "dropout_p":
-            return bool((args[position] if position < len(args) else kwargs.get("dropout_p", 0.0)) != 0)
+        if argument.name in _NOTHING_AT:
+            value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+            if value is not None and value == _NOTHING_AT[argument.name]:
+                return False
     return True
+
+
+_NOTHING_AT = {"dropout_p": 0.0, "dropout": 0.0, "train": False, "training": False}
+"""Arguments of operators that draw, and the value at which they do not."""

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..backends.protocol import CaptureFailed
 from .lowering import noted, refuse
-from .merge import UNBOUND, Unbound, copy_bits, require_alike, same_plain
+from .merge import UNBOUND, Unbound, copy_all_bits, copy_bits, require_alike, same_plain
 from .truth import Flag, as_predicate
 from .writes import WriteMode, written_by
 
@@ -89,8 +89,7 @@ class LoopState:
                 if target is not None and source is not None:
                     # A body may hand on another carried value: all are read before any is written.
                     copies.append((target, source.clone() if _storage(source) in mine else source))
-            for target, source in copies:
-                copy_bits(target, source)
+            copy_all_bits(copies)
 
     def _pair(self, value: Any, new: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if isinstance(value, Flag):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ __all__ = [
     "NOTHING",
     "UNBOUND",
     "Unbound",
+    "copy_all_bits",
     "copy_bits",
     "merge_values",
     "require_alike",
@@ -79,6 +80,22 @@ def copy_bits(target: torch.Tensor, source: torch.Tensor) -> None:
     with torch.no_grad():
         if target.numel():
             _bits(target).copy_(_bits(source))
+
+
+def copy_all_bits(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """`copy_bits` of pairs (target, source), in one kernel for each size of element: a copy alone is a memcpy node on
+    CUDA, and in a body that takes several times as long as a kernel.
+    """
+    alike: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for target, source in pairs:
+        if target.numel():
+            bits = _bits(target)
+            targets, sources = alike.setdefault(bits.dtype, ([], []))
+            targets.append(bits)
+            sources.append(_bits(source))
+    with torch.no_grad():
+        for targets, sources in alike.values():
+            torch._foreach_copy_(targets, sources)
 
 
 def restore_bits(pred: torch.Tensor, written: torch.Tensor, before: torch.Tensor) -> None:

@@ -19,7 +19,7 @@ from .arms import Arms
 from .costs import BodyWork, Choice
 from .loop_state import Key, LoopState, Unsuited
 from .lowering import Check, noted
-from .merge import NOTHING
+from .merge import NOTHING, copy_all_bits
 from .python_state import unchanged
 from .select import SelectLowering
 from .truth import Flag, as_predicate
@@ -157,7 +157,7 @@ class NodeLowering(SelectLowering):
                 if not isinstance(again, (torch.Tensor, Flag)):
                     raise noted(Unsuited(key, "the host ends a loop that the device continues"))
                 with torch.no_grad(), self._mode.aside():
-                    on.copy_(as_predicate(again))
+                    copy_all_bits([(on, as_predicate(again))])
             if len(self.checks) > checked:
                 with torch.no_grad(), self._mode.aside(), self._outside():
                     on.logical_and_(self.arms.failed.logical_not())
