@@ -18,6 +18,7 @@ from torch._C import _autograd
 
 from ..model import Event, Timeline, Trace
 from ..model.timeline import thinned
+from .cupti import detach
 from .devices import device_index
 from .kineto import Window, convert
 from .positions import PositionOf, trace_positions
@@ -26,9 +27,7 @@ __all__ = ["TimelineRecorder"]
 
 _EVENT_LIMIT = 400_000
 _QUIET = {"KINETO_LOG_LEVEL": "99"}
-"""Kineto reads its log level when it starts for the first time, and else writes a line to stderr at each start. Its
-other variable, TEARDOWN_CUPTI, would spare later launches what CUPTI costs them (0.6 ms of a 3 ms step of GPT-2 on an
-H200), but replays of CUDA graphs go missing or crash after it: it stays off."""
+"""Kineto reads its log level when it starts for the first time, and else writes a line to stderr at each start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,8 @@ class TimelineRecorder:
 
     The costly conversion waits for `timeline`, to be called after the cell. Nothing here raises into the person's
     cell: where nothing could be recorded `unavailable` says why, in one line. `position_of` (see `trace_positions`)
-    gives events their lines. Both ends of a stretch wait for the device, so that it holds its own work and no other.
+    gives events their lines. Both ends of a stretch wait for the device, so that it holds its own work and no other;
+    after it, launches cost what they did before.
     """
 
     def __init__(
@@ -100,6 +100,8 @@ class TimelineRecorder:
             window = Window(start_ns=self._start_ns, stop_ns=stop_ns, end_ns=end_ns, device=index)
             results, self._profile = self._profile.kineto_results, None
             self._recorded.append(_Recorded(results=results, window=window, calls=calls))
+            if self.device.type == "cuda":
+                detach()
         except BaseException as error:
             self._abandon(error)
             if not isinstance(error, Exception):

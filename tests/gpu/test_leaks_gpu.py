@@ -170,8 +170,8 @@ def test_hundreds_of_pools_leave_their_numbers_to_python(device: torch.device) -
         graph.replay()
         numbers = [number for pool, _ in backend._pools for number in pool if number > 256]
         before = [sys.getrefcount(number) for number in numbers]
-        assert backend.memory().pool_bytes > 0
-        assert all(now >= then for now, then in zip(map(sys.getrefcount, numbers), before, strict=True))
+        assert all(backend.memory().pool_bytes > 0 for _ in range(4))
+        assert [sys.getrefcount(number) for number in numbers] >= before
         graph.release()
         backend.close()
     assert result.shape == x.shape and numbers

@@ -10,6 +10,7 @@ import torch
 
 from grape.model import Measured, Timeline
 from grape.profiling import CudaCallTimer, MemorySampler, Samples, TimelineRecorder
+from grape.profiling.cupti import detach
 from grape.profiling.nvml import device_handle, used_bytes
 
 pytestmark = pytest.mark.gpu
@@ -266,3 +267,54 @@ def test_the_doctor_finds_what_a_gpu_needs() -> None:
     for name in ("torch", "torch.cuda.CUDAGraph", "torch's CUDA", "GPU 0", "NVIDIA driver", "profiler", "self-test"):
         assert found[name].ok, found[name]
     assert found["self-test"].found == "CUDA graph: replays equal eager"
+
+
+def test_cupti_comes_and_goes(device: torch.device, matrix: torch.Tensor) -> None:
+    """Profiles of eager work, of a backward in autograd's thread and of replays, each after CUPTI was taken out; graphs
+    made before, between and after, with bodies and without."""
+    x = torch.randn(64, 64, device=device, requires_grad=True)
+    backend = CudaBackend(device)
+    backend.prepare_bodies()
+    flag, total = torch.ones((), dtype=torch.bool, device=device), torch.zeros((), device=device)
+
+    def with_body() -> None:
+        with backend.if_body(flag):
+            total.add_(1)
+
+    graphs, bodies, replayed = [captured(lambda: matrix @ matrix)], [], 0
+    for _ in range(12):
+        assert len([e for e in record(device, lambda: matrix @ matrix).events if e.category == "kernel"]) >= 1
+        detach()  # a second time does no harm
+        backward = record(device, lambda: (x @ x).sum().backward())
+        assert sum(e.category == "kernel" for e in backward.events) >= 3
+        graphs.append(captured(lambda: matrix @ matrix))
+        bodies.append(backend.capture(with_body)[0])
+        for graph in graphs:
+            found = record(device, graph.replay)
+            assert sum(e.category == "kernel" for e in found.events) >= 1
+        for graph in bodies:
+            graph.replay()
+            replayed += 1
+    torch.cuda.synchronize()
+    assert total.item() == replayed
+    backend.close()
+
+
+def test_launches_cost_what_they_did_before_a_profile(device: torch.device) -> None:
+    net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(100)]).to(device).requires_grad_(False)
+    x = torch.randn(4, 64, device=device)
+
+    def fastest() -> float:
+        times = []
+        for _ in range(60):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            net(x)
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - began)
+        return sorted(times)[5]
+
+    fastest()
+    before = fastest()
+    record(device, lambda: net(x))
+    assert fastest() < 1.15 * before

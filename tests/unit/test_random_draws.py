@@ -38,7 +38,7 @@ def test_what_draws(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def test_dropout_in_evaluation_is_seen_whole_in_inference_mode() -> None:
-    """There an operator that is made of others reaches a dispatch mode as it is: every layer of a decoder calls this."""
+    """There an operator that is made of others reaches a dispatch mode as it is; decoders call this in every layer."""
     seen = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
