@@ -12,6 +12,7 @@ from grape.model import Measured, Timeline
 from grape.profiling import CudaCallTimer, MemorySampler, Samples, TimelineRecorder
 from grape.profiling.cupti import detach
 from grape.profiling.nvml import device_handle, used_bytes
+from grape.runtime.backends.cuda import CudaBackend
 
 pytestmark = pytest.mark.gpu
 
