@@ -21,6 +21,10 @@ import torch
 __all__ = ["detach"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+MOST = 24
+"""So often in a process: some 1 MB of device memory seemed to stay behind each time."""
+_times = 0
+
 _TOOLS = ("TEARDOWN_CUPTI", "CUDA_INJECTION64_PATH", "NV_CUDA_INJECTION64_PATH")
 """Where one of these is set, somebody else decides what CUPTI does."""
 
@@ -30,10 +34,14 @@ def detach() -> bool:
 
     It is left where another tool has attached it, and while another thread is inside of torch: that may be using CUDA.
     """
-    if any(name in os.environ for name in _TOOLS) or _others_use_torch():
+    global _times
+    if _times >= MOST or any(name in os.environ for name in _TOOLS) or _others_use_torch():
         return False
     library = _library()
-    return library is not None and library.cuptiFinalize() == 0
+    if library is None or library.cuptiFinalize() != 0:
+        return False
+    _times += 1
+    return True
 
 
 def _others_use_torch() -> bool:

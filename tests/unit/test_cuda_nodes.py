@@ -75,6 +75,8 @@ class Bindings:
         self.values, self.cluster, self.function = values, cluster, function
         self.kinds = kinds or [0] * len(values)
         self.CUkernelNodeAttrID = SimpleNamespace(__members__={"CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION": 4})
+        names = cuda_nodes._FUNCTION_ATTRIBUTES
+        self.CUfunction_attribute = SimpleNamespace(**{name: name for name in names})
         self._held: list[Any] = []
 
     def _kept(self, made: Any) -> int:
@@ -103,6 +105,9 @@ class Bindings:
     def cuFuncGetParamInfo(self, function: int, index: int) -> Any:
         return (0, 0, 8) if index == 0 else (1, None, None)
 
+    def cuFuncGetAttribute(self, name: str, function: int) -> Any:
+        return 0, 0
+
     def cuGraphKernelNodeGetAttribute(self, node: int, attribute: int) -> Any:
         value = self._kept((ctypes.c_uint32 * 3)(self.cluster, 1, 1))
         return 0, SimpleNamespace(getPtr=lambda: value)
@@ -117,7 +122,10 @@ def test_what_a_topology_depends_on() -> None:
     one = topology(Bindings([1, 2, 3]))
     assert one is not None
     assert topology(Bindings([4, 5, 6])) == one
-    assert topology(Bindings([1, 2, 3], function=12)) != one
+    assert topology(Bindings([1, 2, 3], function=12)) == one
+    clustered = topology(Bindings([1, 2, 3], cluster=2))
+    assert topology(Bindings([4, 5, 6], cluster=2)) == clustered
+    assert topology(Bindings([1, 2, 3], cluster=2, function=12)) != clustered, "attributes that nobody can read"
     assert topology(Bindings([1, 2, 3, 4])) != one
     assert topology(Bindings([1, 2, 3], cluster=2)) != one
     assert topology(Bindings([1, 2, 3], kinds=[0, 5, 0])) != one

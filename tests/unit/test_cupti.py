@@ -18,6 +18,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     calls: list[str] = []
     library = SimpleNamespace(cuptiFinalize=lambda: calls.append("finalize") or 0)
     monkeypatch.setattr(cupti, "_library", lambda: library)
+    monkeypatch.setattr(cupti, "_times", 0)
     for name in cupti._TOOLS:
         monkeypatch.delenv(name, raising=False)
     yield calls
@@ -25,6 +26,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_it_goes_where_nobody_else_uses_it(asked: list[str]) -> None:
     assert cupti.detach() and asked == ["finalize"]
+
+
+def test_it_goes_a_bounded_number_of_times(asked: list[str]) -> None:
+    assert [cupti.detach() for _ in range(cupti.MOST + 2)] == [True] * cupti.MOST + [False] * 2
+    assert len(asked) == cupti.MOST
 
 
 @pytest.mark.parametrize("name", cupti._TOOLS)

@@ -45,11 +45,19 @@ _NODE_ATTRIBUTES = (
     ("CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP", 2),
     ("CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT", 4),
 )
-"""Attributes of a kernel node, with their bytes, that an executable keeps from the kernel that it had first.
-
-Some that it keeps cannot be read, and the driver takes the update all the same: SGLang's #37657 tells of a kernel of
-cuBLASLt that hung in the clusters of another. So an update never changes a node's function either.
-"""
+"""Attributes of a kernel node, with their bytes, that an executable keeps from the kernel that it had first."""
+_FUNCTION_ATTRIBUTES = (
+    "CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET",
+    "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH",
+    "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT",
+    "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH",
+    "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED",
+    "CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE",
+)
+"""The same, where the kernel was compiled with them."""
+_CLUSTERS = ("CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION", "CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION")
+"""A kernel that is launched in clusters has attributes that nobody can read, and the driver takes an update to another
+kernel all the same: SGLang's #37657 tells of one that hung in the clusters of the kernel before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +125,9 @@ class _Reader:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._layouts: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        self._compiled: dict[tuple[int, int], tuple[int, ...]] = {}
         known = driver.types.CUkernelNodeAttrID.__members__
-        self._attributes = [(known[name], nbytes) for name, nbytes in _NODE_ATTRIBUTES if name in known]
+        self._attributes = [(name, known[name], nbytes) for name, nbytes in _NODE_ATTRIBUTES if name in known]
 
     def read(self, handle: Any, kind: int) -> tuple[tuple[Any, ...], bytes] | None:
         """What an update cannot change, and what it can."""
@@ -139,6 +148,7 @@ class _Reader:
         raw[_ARGUMENTS] = bytes(16)
         if functions not in self._layouts:
             self._layouts[functions] = self._layout(found)
+            self._compiled[functions] = self._compiled_with(found)
         if found.extra:
             arguments = _packed(int(found.extra))
             if arguments is None:
@@ -146,8 +156,10 @@ class _Reader:
             record = bytes(raw) + _LAYOUT.pack(_PACKED, len(arguments)) + arguments
         else:
             record = bytes(raw) + _gathered(int(found.kernelParams), self._layouts[functions])
-        attributes = tuple(self._attribute(handle, one, nbytes) for one, nbytes in self._attributes)
-        return ("kernel", functions, attributes), record
+        attributes = tuple(self._attribute(handle, one, nbytes) for _, one, nbytes in self._attributes)
+        names = (name for name, _, _ in self._attributes)
+        clustered = any(name in _CLUSTERS and _is_cluster(value) for name, value in zip(names, attributes, strict=True))
+        return ("kernel", attributes, self._compiled[functions], functions if clustered else None), record
 
     def _layout(self, found: Any) -> tuple[tuple[int, int], ...]:
         """Offset and size of each argument."""
@@ -160,6 +172,18 @@ class _Reader:
             if int(error):
                 raise DriverError(name, int(error))
             arguments.append((int(offset), int(nbytes)))
+
+    def _compiled_with(self, found: Any) -> tuple[int, ...]:
+        driver, values = self._driver, []
+        for name in _FUNCTION_ATTRIBUTES:
+            attribute = getattr(driver.types.CUfunction_attribute, name)
+            if int(found.func):
+                error, value = driver.function("cuFuncGetAttribute")(attribute, found.func)
+            else:
+                device = driver.call("cuCtxGetDevice")
+                error, value = driver.function("cuKernelGetAttribute")(attribute, found.kern, device)
+            values.append(-int(error) if int(error) else int(value))
+        return tuple(values)
 
     def _attribute(self, handle: Any, attribute: Any, nbytes: int) -> str:
         error, value = self._driver.function("cuGraphKernelNodeGetAttribute")(handle, attribute)
@@ -178,6 +202,14 @@ class _Reader:
         raw = ctypes.string_at(found.getPtr(), _MEMSET_BYTES)
         *_, nbytes, _, height = _MEMSET_FIELDS.unpack(raw)
         return (("memset", raw), b"") if height > 1 else (("memset", nbytes), raw)
+
+
+def _is_cluster(value: str) -> bool:
+    """Whether an attribute of three dimensions, as `_Reader` has it, means more than one block."""
+    if value.startswith("error"):
+        return False
+    sizes: tuple[int, ...] = struct.unpack("<3I", bytes.fromhex(value))
+    return max(sizes) > 1
 
 
 def _gathered(addresses: int, layout: Sequence[tuple[int, int]]) -> bytes:
