@@ -28,11 +28,14 @@ class Arms:
     def __init__(self, device: torch.device) -> None:
         with torch.inference_mode(False):
             self.marks = torch.zeros(_LIMIT + 1, dtype=torch.bool, device=device)
+            self._bytes = self.marks.view(torch.uint8)
+            self._one = torch.ones((), dtype=torch.uint8, device=device)
             self.failed = self.marks[_LIMIT]
             """Whether an assertion failed in the last replay."""
         self.count = 0
+        self._repeated: list[int] = []
         self.program: Any = None
-        self._compared: set[int] = set()
+        self._compared: set[tuple[int, int]] = set()
 
     def clear(self) -> None:
         self.marks.zero_()
@@ -43,6 +46,16 @@ class Arms:
             raise refuse(f"more than {_LIMIT // 2} decisions")
         self.count += 1
         return self.marks[self.count - 1]
+
+    def iteration(self) -> None:
+        """An iteration of a loop runs here: told from a second one, which alone sees what the first handed on.
+
+        One kernel, for it runs in each iteration: 0 becomes 1, 3, 7 and so on up to 255, which stays.
+        """
+        self.new()
+        self._repeated.append(self.count - 1)
+        place = self._bytes[self.count - 1]
+        torch.add(self._one, place, alpha=2, out=place)
 
     def join(self, other: Arms) -> None:
         """What was compared for one of two captures of the same program counts for both."""
@@ -57,12 +70,14 @@ class Arms:
     @property
     def complete(self) -> bool:
         """Whether every body was run, and skipped, by a compared replay."""
-        return len(self._compared) == self.count
+        return len(self._compared) == self.count + len(self._repeated)
 
     def known(self) -> bool:
         """Whether compared replays ran every body that the last replay ran. Waits for the device."""
         return self.complete or self._ran() <= self._compared
 
-    def _ran(self) -> set[int]:
-        marks = self.marks[: self.count].tolist()
-        return {number for number, ran in enumerate(marks) if ran}
+    def _ran(self) -> set[tuple[int, int]]:
+        """Numbers of marks, with how often each was reached: once, or once and again."""
+        marks = self._bytes[: self.count].tolist()
+        ran = {(number, 1) for number, mark in enumerate(marks) if mark}
+        return ran | {(number, 2) for number in self._repeated if marks[number] > 1}

@@ -19,10 +19,10 @@ from .arms import Arms
 from .costs import BodyWork, Choice
 from .loop_state import Key, LoopState, Unsuited
 from .lowering import Check, noted
-from .merge import NOTHING, copy_all_bits
+from .merge import NOTHING
 from .python_state import unchanged
 from .select import SelectLowering
-from .truth import Flag, as_predicate
+from .truth import Flag, as_predicate, put_predicate
 from .work import Work
 
 __all__ = ["Key", "NodeLowering", "Unsuited"]
@@ -145,7 +145,7 @@ class NodeLowering(SelectLowering):
         checked = len(self.checks)
         state = LoopState(self._mode, self.device, key, carried)
         with torch.no_grad():
-            on = first.clone()
+            on = put_predicate(first, torch.empty_like(first))
         with self._backend.while_body(on), self._within(key, 0), self._mode.observed(state):
             with self._checked():
                 self._mark_iteration()
@@ -157,7 +157,7 @@ class NodeLowering(SelectLowering):
                 if not isinstance(again, (torch.Tensor, Flag)):
                     raise noted(Unsuited(key, "the host ends a loop that the device continues"))
                 with torch.no_grad(), self._mode.aside():
-                    copy_all_bits([(on, as_predicate(again))])
+                    put_predicate(again, on)
             if len(self.checks) > checked:
                 with torch.no_grad(), self._mode.aside(), self._outside():
                     on.logical_and_(self.arms.failed.logical_not())
@@ -220,11 +220,8 @@ class NodeLowering(SelectLowering):
         works.append(work.total())
 
     def _mark_iteration(self) -> None:
-        """Tell one iteration from several: only the second sees what the first handed on."""
         with torch.no_grad(), self._mode.aside(), self._outside():
-            ran, ran_again = self.arms.new(), self.arms.new()
-            ran_again.logical_or_(ran)
-            ran.fill_(True)
+            self.arms.iteration()
 
     def _mark(self, mask: torch.Tensor | None, pred: torch.Tensor | None) -> None:
         """Note at replay that this place was reached where `mask` and `pred` are true (None: always)."""
