@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.trampoline import prune_traceback
+from .trial import Trial
 
 if TYPE_CHECKING:
     from .run import Run
@@ -17,6 +18,8 @@ __all__ = ["OBSERVED", "Loop"]
 
 OBSERVED = 2
 """So many iterations run as written before the values of the names are looked at."""
+_TRY_EVERY = 8
+"""After so many iterations it is asked whether a trial is due."""
 
 
 class Loop:
@@ -32,6 +35,9 @@ class Loop:
         self._iterations = 0
         self._left = _Left()
         self._cell = ""
+        self._turns = 0
+        self._trial: Trial | None = None
+        self._tried = False
 
     def __reduce__(self) -> Any:
         return _Inert, ()
@@ -45,6 +51,7 @@ class Loop:
                 run.forget_refusals()
             run.begin(namespace, filename, flags)
         self.live = True
+        self._trial, self._tried = None, False
         self._iterations = OBSERVED + 1 if any(run.live for run in self.runs) else 0
 
     def look_again(self) -> None:
@@ -68,8 +75,11 @@ class Loop:
         """Whether no region of its body was called since the last cell ended."""
         return all(part.region is None or part.region.is_idle for run in self.runs for part in run.regions)
 
-    def _turn(self) -> bool:
-        """Before each iteration, called from a function that the person's code called: whether the head goes on."""
+    def _turn(self, *, sees_end: bool) -> bool:
+        """Before each iteration, called from a function that the person's code called: whether the head goes on.
+
+        `sees_end`: `_pause` is called however the loop is left.
+        """
         if self._iterations <= OBSERVED:
             self._iterations += 1
             if self._iterations >= OBSERVED:
@@ -80,7 +90,19 @@ class Loop:
                         run.forget()
         if self._iterations > OBSERVED and all([run.given_up for run in self.runs]):
             self.live = False
+        elif self._trial is not None:
+            self._trial.turn()
+            if self._trial.over:
+                self._trial, self._tried = None, True
+        elif not self._tried:
+            self._turns += 1
+            if not self._turns % _TRY_EVERY:
+                self._trial = Trial.of(self.runs, sees_end=sees_end)
         return self.live
+
+    def _pause(self) -> None:
+        if self._trial is not None:
+            self._trial.pause()
 
     def _show(self, frame: FrameType) -> None:
         """Show the runs what the names of the person's code hold."""
@@ -102,6 +124,7 @@ class Loop:
         except BaseException as error:
             prune_traceback(error)
             raise
+        self._pause()
         if self._enters():
             return _Items(self, iterator)
         self._left.put(iterator)
@@ -115,13 +138,14 @@ class Loop:
     # -- while -------------------------------------------------------------------------------------------------------
 
     def stays(self) -> bool:
-        if self._enters() and self._turn():
+        if self._enters() and self._turn(sees_end=False):
             return True
         self._left.put(True)
         return False
 
     def ends(self) -> bool:
         """The person's condition was false."""
+        self._pause()
         self._left.put(False)
         return False
 
@@ -160,11 +184,15 @@ class _Items:
     def __iter__(self) -> Iterator[Any]:
         return self
 
+    def __del__(self) -> None:
+        self._loop._pause()  # after a `break` or an exception, too
+
     def __next__(self) -> Any:
         try:
-            if self._loop._turn():
+            if self._loop._turn(sees_end=True):
                 return next(self._iterator)
         except StopIteration:
+            self._loop._pause()
             self._loop._left.put(())
             raise
         except BaseException as error:

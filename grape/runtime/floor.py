@@ -105,8 +105,18 @@ class Floor:
         finally:
             self._running.pop()
             self.counts = counts
-            if self.outside is not None and self._situation.observing and tracer.recorder is None:
+            situation = self._situation
+            if self.outside is not None and situation.observing and not situation.comparing and tracer.recorder is None:
                 self._resume()
+
+    def hush(self, quiet: bool) -> None:
+        """Let nothing be recorded outside of regions, while whole iterations of a loop are timed."""
+        tracer = self._situation.tracer
+        if quiet and tracer.recorder is not None and tracer.recorder is self.outside:
+            tracer.mute()
+            EffectWatch.stop()
+        elif not quiet and self._situation.observing and tracer.recorder is None:
+            self._resume()
 
     def _lost(self, region: Region) -> bool:
         """True where `region` gave the floor to a callable inside it, and that one replays now."""

@@ -250,7 +250,10 @@ class Region:
 
     def _interleave(self, shape: Shape) -> bool:
         """Is it this call's turn to run eagerly, for the sake of the comparison?"""
-        if not self.situation.observing or shape.calls % INTERLEAVE or len(shape.before) >= WANTED:
+        situation = self.situation
+        if not situation.observing or situation.comparing:
+            return False
+        if shape.calls % INTERLEAVE or len(shape.before) >= WANTED:
             return False
         before = [s for s in self.shapes.values() if s.entries]
         return sum(len(s.before) for s in before) < WANTED

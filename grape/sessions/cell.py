@@ -91,7 +91,7 @@ class Session:
 
         owner.names = name_of
         situation = owner.situation
-        situation.observing = True
+        situation.observing, situation.comparing = True, False
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
         situation.memory_budget = self.options.memory_budget

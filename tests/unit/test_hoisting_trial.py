@@ -1,0 +1,93 @@
+"""Whole iterations with a loop's graphs and as written, in turn: what is decided, and that the loop goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+
+from grape.hoisting import trial
+from grape.hoisting.trial import BLOCK, BLOCKS, Trial
+from grape.sessions import close_engine, engine
+
+from .test_hoisting import BODY, Shell, regions
+
+FOR = f"for i in range(200):\n{BODY}    log.append(i)\n"
+WHILE = f"i = 0\nwhile i < 200:\n    i += 1\n{BODY}    log.append(i)\n"
+DEEPER = BODY.replace("\n ", "\n     ")
+LEFT = f"for turn in range(40):\n    for i in range(14):\n    {DEEPER}"
+LEFT += "        log.append(i)\n        if i == 11:\n            break\n"
+RAISES = (
+    f"for turn in range(40):\n  try:\n    for i in range(14):\n    {BODY.replace(chr(10) + ' ', chr(10) + '     ')}"
+)
+RAISES += "        log.append(i)\n        if i == 9:\n            raise ValueError\n  except ValueError:\n    pass\n"
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    yield Shell()
+    close_engine()
+
+
+class Clock:
+    """What `time.perf_counter` gives to trials: an iteration takes `live` seconds with graphs, `written` without."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, live: float, written: float) -> None:
+        self.turns: list[Trial] = []
+        now, turn = [0.0], Trial.turn
+
+        def counted(made: Trial) -> None:
+            turn(made)
+            self.turns.append(made)
+            now[0] += written if made._written and not made.over else live
+
+        patch.setattr(trial, "BACKENDS", ("tape",))
+        patch.setattr(trial, "time", type("time", (), {"perf_counter": lambda: now[0]}))
+        patch.setattr(Trial, "turn", counted)
+
+
+def outcome(source: str, *, grape: bool) -> tuple[list[bytes], list[int]]:
+    made = Shell()
+    made.run(source, grape=grape)
+    tensors = [made.space[name].numpy().tobytes() for name in ("x", "h")]
+    return tensors, made.space["log"]
+
+
+@pytest.mark.parametrize(("live", "written", "kept"), [(1.0, 2.0, True), (2.0, 1.0, False), (1.0, 1.0, True)])
+@pytest.mark.parametrize("source", [FOR, WHILE, LEFT, RAISES], ids=["for", "while", "left", "raises"])
+def test_a_loop_that_graphs_make_slower_runs_as_written(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, source: str, live: float, written: float, kept: bool
+) -> None:
+    clock = Clock(monkeypatch, live, written)
+    expected = outcome(source, grape=False)
+    torch.manual_seed(0)
+    assert outcome(source, grape=True) == expected
+    assert clock.turns and clock.turns[-1].over
+    if source in (FOR, WHILE):
+        assert len(clock.turns) == 2 * BLOCKS * BLOCK + 1
+    (region,) = [one for one in regions() if one.calls > 2]
+    assert (region.refused is None) is kept, region.refused
+    if not kept:
+        assert region.refused is not None and region.refused.code == "GR406"
+        assert "an iteration of its loop took 2e+03 ms with the graph" in region.refused.why
+    assert not engine().situation.comparing and engine().interceptor.floor.free
+
+
+def test_nothing_is_tried_on_the_cpu(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "turn", lambda made: pytest.fail("a trial"))
+    shell.run(FOR)
+    assert regions()[0].replays > 100
+
+
+def test_a_loop_that_is_slower_on_this_machine_is_given_up(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the machine's own clock: on the CPU a graph of few operators costs more than they do."""
+    monkeypatch.setattr(trial, "BACKENDS", ("tape",))
+    shell.run(FOR)
+    (region,) = regions()
+    assert region.refused is not None and region.refused.code == "GR406", region.refused
+    began = time.perf_counter()
+    shell.run(FOR)
+    assert time.perf_counter() - began < 30 and region.refused is not None
