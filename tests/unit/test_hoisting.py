@@ -221,7 +221,7 @@ def test_a_split_run_gives_up_where_nothing_is_left(shell: Shell) -> None:
 def test_a_loop_without_tensors_leaves_its_head(shell: Shell, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = []
     turn = Loop._turn
-    monkeypatch.setattr(Loop, "_turn", lambda self: turns.append(self) or turn(self))
+    monkeypatch.setattr(Loop, "_turn", lambda self, *, sees_end: turns.append(self) or turn(self, sees_end=sees_end))
     shell.run(f"t = 0\n{loop}")
     assert len(turns) <= 8
     assert not regions()
