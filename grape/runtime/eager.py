@@ -90,10 +90,11 @@ class EagerCalls:
         return run_eagerly(self._region, args, kwargs, repeatable=lambda: any(one.repeatable() for one in entries))
 
     def passed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The person's code, of a region that was refused."""
+        """The person's code, of a region that was refused. Times in which Grape had work inside are not the person's."""
         region = self._region
-        start = time.perf_counter()
+        situation = region.situation
+        entered, start = situation.entered, time.perf_counter()
         result = run_eagerly(region, args, kwargs, repeatable=lambda: False)
-        if len(region.host_ms) < 256:
+        if situation.entered == entered and len(region.host_ms) < 256:
             region.host_ms.append((time.perf_counter() - start) * 1e3)
         return result

@@ -139,6 +139,7 @@ class Region:
         situation = self.situation
         if self.refused is not None:
             return self.eager.passed(args, kwargs)
+        situation.entered += 1
         last = self._last
         timer: CallTimer | None = None
         if situation.observing and not (last is not None and last.after.full):

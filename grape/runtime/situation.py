@@ -43,6 +43,8 @@ class Situation:
     progress: Callable[[str], None] = lambda text: None
     captured_at_s: list[float] = field(default_factory=list)
     """When graphs were captured while a cell ran under Grape, by `time.perf_counter`; each cell begins anew."""
+    entered: int = 0
+    """Calls of regions that were looked at or served."""
     comparing: bool = False
     """Whole iterations of a loop are timed just now: replays are not interrupted for a comparison of single calls."""
     exhausted: bool = False
