@@ -90,7 +90,7 @@ class EagerCalls:
         return run_eagerly(self._region, args, kwargs, repeatable=lambda: any(one.repeatable() for one in entries))
 
     def passed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The person's code, of a region that was refused. Times in which Grape had work inside are not the person's."""
+        """The person's code, of a region that was refused. Calls in which Grape had work inside are not timed."""
         region = self._region
         situation = region.situation
         entered, start = situation.entered, time.perf_counter()
