@@ -34,7 +34,8 @@ def machine() -> dict[str, Any]:
 
 def _driver() -> str:
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    said = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+    return next(iter(said.split()), "")  # a line for each GPU
 
 
 def result_path(name: str) -> Path:
