@@ -86,6 +86,19 @@ def test_gradients_that_are_used_are_no_mistake(body: str, advice: str) -> None:
     assert finding.advice is not None and finding.advice.startswith(advice)
 
 
+def test_a_module_that_a_training_function_of_another_cell_calls_needs_its_gradients() -> None:
+    refused = Refused(code="GR405", why="its results need gradients")
+    inner = region("Net (net)", line=3, traces=(trace(needs_grad=True),), refused=refused, outcome="refused")
+    inner = replace(inner, at=replace(inner.at, file="In[2]"))
+    train = "def train(xs):\n    for x in xs:\n        loss = net(x)\n        loss.backward()\n"
+    for text, advice in (
+        (train, "its gradients are used outside of it"),
+        (train.replace("        loss.backward()\n", "") + "loss.backward()\n", "if the gradients are not used"),
+    ):
+        (finding,) = gr405.check(replace(cell(inner, source="train(xs)"), sources=(("In[2]", text),)))
+        assert finding.advice is not None and finding.advice.startswith(advice)
+
+
 def test_a_region_inside_of_one_that_records_gradients_is_the_same_finding() -> None:
     refused = Refused(code="GR405", why="its results need gradients")
     fields = {"traces": (trace(needs_grad=True),), "refused": refused, "outcome": "refused"}

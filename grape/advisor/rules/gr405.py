@@ -75,9 +75,18 @@ def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
 
 
 def _uses_gradients(evidence: CellEvidence, region: RegionEvidence) -> bool:
-    """True where the region or the cell computes gradients: ``loss.backward()``, ``torch.autograd.grad(...)``."""
+    """True where the region, the cell or a function around its call computes gradients: ``loss.backward()``,
+    ``torch.autograd.grad(...)``.
+    """
     source = cell_source(evidence)
     trees: list[ast.AST] = [function for _, function in source.functions(callable_name(region))]
+    here = source.parsed(region.at.file)
+    if here is not None and here.tree is not None:
+        trees += [
+            node
+            for node in ast.walk(here.tree)
+            if isinstance(node, ast.FunctionDef) and node.lineno <= region.at.line <= (node.end_lineno or node.lineno)
+        ]
     cell = source.parsed(source.file)
     if cell is not None and cell.tree is not None:
         trees.append(cell.tree)
