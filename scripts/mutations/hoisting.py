@@ -8,6 +8,7 @@ __all__ = ["ROWS"]
 
 SYNTAX, VALUES = "grape.rewrite.hoisting", "grape.hoisting"
 TESTS = ("tests/unit/test_rewrite_hoisting.py", "tests/unit/test_hoisting.py", "tests/property/test_cell_loops.py")
+TRIALS = ("tests/unit/test_hoisting_trial.py", "tests/property/test_cell_loops.py")
 
 ROWS = (
     *rows_of(
@@ -166,5 +167,45 @@ ROWS = (
             "        return self._pure(**arguments)\n        names = self.owner.namespace\n",
         ),
         ("parts: tensors of the cell are constants", "    return type(value) is torch.Tensor\n", "    return False\n"),
+    ),
+    *rows_of(
+        f"{SYNTAX}.loops",
+        TESTS,
+        (
+            "live-out: what an iteration as written left lives on",
+            "        if local is not None and local.temporaries:",
+            "        if False:",
+        ),
+    ),
+    *rows_of(
+        f"{VALUES}.trial",
+        TRIALS,
+        ("trials: slower loops keep their graphs", "        if min(graphs) <= max(written):\n", "        if True:\n"),
+        ("trials: any difference decides", "        if min(graphs) <= max(written):\n", "        if False:\n"),
+        (
+            "trials: what is outside of regions is recorded meanwhile",
+            "        self._floor.hush(comparing)\n",
+            "",
+        ),
+        (
+            "trials: the callables inside stay closed to Grape",
+            "            self._floor.free = self._was_free and not written\n",
+            "            self._floor.free = False\n",
+        ),
+        (
+            "trials: a block goes on after its loop was left",
+            "        self._left = -1\n        self._resume(written=False)\n",
+            "",
+        ),
+        (
+            "trials: runs stay as written",
+            "            run.live = not written and not run.given_up and bool(run.regions)\n",
+            "            run.live = False\n",
+        ),
+    ),
+    *rows_of(
+        f"{VALUES}.loop",
+        TRIALS,
+        ("trials: a break is not seen", "        self._loop._pause()  # after", "        pass  # after"),
     ),
 )

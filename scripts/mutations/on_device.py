@@ -92,4 +92,41 @@ ROWS = (
             '    if backend == "none":\n',
         ),
     ),
+    *rows_of(
+        "grape.runtime.backends.cuda_memory",
+        ("tests/unit/test_cuda_backend.py",),
+        ("pools: the numbers of an id are given up", "        _keep_alive(number)\n", "        pass\n"),
+    ),
+    *rows_of(
+        "grape.runtime.backends.random_draws",
+        ("tests/unit/test_random_draws.py",),
+        ("draws: dropout draws in evaluation, too", ', "train": False, "training": False}', "}"),
+        (
+            "draws: nothing draws that can be told not to",
+            "                return False\n    return True\n",
+            "                return False\n    return False\n",
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.backends.cuda_nodes",
+        ("tests/unit/test_cuda_nodes.py",),
+        ("updates: kernels in clusters change their function", "functions if clustered else None", "None"),
+        ("updates: no kernel changes its function", "functions if clustered else None", "functions"),
+    ),
+    *rows_of(
+        "grape.profiling.cupti",
+        ("tests/unit/test_cupti.py",),
+        ("CUPTI: it is taken from other threads", " or _others_use_torch():", ":"),
+        ("CUPTI: it is taken from other tools", " or any(name in os.environ for name in _TOOLS)", ""),
+        ("CUPTI: it is taken out without end", "    if _times >= MOST or", "    if"),
+    ),
+    *rows_of(
+        "grape.runtime.eager",
+        ("tests/unit/test_hoisting.py",),
+        (
+            "times: those of calls in which Grape worked count",
+            "        if situation.entered == entered and",
+            "        if",
+        ),
+    ),
 )

@@ -546,3 +546,16 @@ def test_a_loop_that_gets_the_floor_inside_a_traced_function_is_captured(shell: 
         "train()\n"
     )
     assert [(name, code, replays) for name, _, _, code, replays in told()] == [("loop at line 4", None, True)]
+
+
+def test_times_of_a_refused_function_hold_no_work_of_grapes(shell: Shell) -> None:
+    """A call in which a module was looked at, or replayed, does not tell what the function takes."""
+    define = "def f(x):\n    y = {}\n    log.append(y.sum().item())\n    return y + y\n"
+    shell.run("deep = torch.nn.Sequential(net, net, net)\n")
+    times = {}
+    for body in ("deep(x)", "x @ w + x"):
+        shell.run(define.format(body) + "for i in range(40):\n    y = f(x)\n")
+        found = {region.name: region for region in engine().interceptor.regions}
+        assert found["f"].refused is not None and found["f"].calls == 40, found["f"].refused
+        times[body] = len(found["f"].host_ms)
+    assert found["Sequential (deep)"].replays and times["deep(x)"] < 5 and times["x @ w + x"] > 30, times
