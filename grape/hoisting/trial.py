@@ -10,6 +10,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..model import Refused
 from .parts import RegionPart
 
@@ -38,8 +40,8 @@ class Trial:
         self._runs = [run for run in runs if run.live]
         self._situation = situation
         self._floor = runs[0].hoister.interceptor.floor
-        self._was_free = self._floor.free
         self._sees_end = sees_end
+        self._closed = False
         self._times: tuple[list[float], list[float]] = ([], [])
         self._written = False
         self._left = 0
@@ -52,13 +54,18 @@ class Trial:
         regions = [part.region for run in runs for part in run.regions if run.live and part.region is not None]
         if not any(region.replays_in_run >= REPLAYS for region in regions):
             return None
-        situation = regions[0].situation
-        if not situation.observing or situation.backend.kind not in BACKENDS:
+        situation, floor = regions[0].situation, runs[0].hoister.interceptor.floor
+        if not situation.observing or not floor.free or situation.backend.kind not in BACKENDS:
             return None
         return cls(runs, situation, sees_end=sees_end)
 
     def turn(self) -> None:
         """An iteration begins."""
+        if self._is_disturbed():
+            self._left = -1
+            self._situation.comparing = False  # who has the floor goes on recording when he gives it back
+            self._switch(written=False)
+            return
         self._left -= 1
         if self._left > 0:
             return
@@ -74,16 +81,26 @@ class Trial:
         self._resume(written=self._written)
         self._began = time.perf_counter()
 
+    def _is_disturbed(self) -> bool:
+        """Whether the loop runs in a region's call now, or in a capture of the person's: nobody may wait there."""
+        held = not self._floor.free and not self._closed
+        return held or (self._situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing())
+
     def pause(self) -> None:
         """The loop is left: a block that is not complete does not count."""
-        self._left = -1
-        self._resume(written=False)
+        if self._left >= 0:
+            self._left = -1
+            self._resume(written=False)
 
     def _resume(self, *, written: bool) -> None:
         self._situation.comparing = comparing = not self.over and self._left >= 0
         self._floor.hush(comparing)
-        if self._sees_end:
-            self._floor.free = self._was_free and not written
+        self._switch(written=written)
+
+    def _switch(self, *, written: bool) -> None:
+        """Have the next iterations run with graphs, or as written and unseen."""
+        if self._sees_end and written is not self._closed:
+            self._floor.free, self._closed = not written, written
         for run in self._runs:
             run.live = not written and not run.given_up and bool(run.regions)
 

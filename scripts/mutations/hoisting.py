@@ -189,13 +189,18 @@ ROWS = (
         ),
         (
             "trials: the callables inside stay closed to Grape",
-            "            self._floor.free = self._was_free and not written\n",
-            "            self._floor.free = False\n",
+            "            self._floor.free, self._closed = not written, written\n",
+            "            self._floor.free, self._closed = False, written\n",
         ),
         (
             "trials: a block goes on after its loop was left",
-            "        self._left = -1\n        self._resume(written=False)\n",
-            "",
+            "            self._left = -1\n            self._resume(written=False)\n",
+            "            pass\n",
+        ),
+        (
+            "trials: somebody waits in a region's call",
+            "        held = not self._floor.free and not self._closed\n",
+            "        held = False\n",
         ),
         (
             "trials: runs stay as written",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from grape.hoisting import trial
 from grape.hoisting.trial import BLOCK, BLOCKS, Trial
 from grape.sessions import close_engine, engine
 
-from .test_hoisting import BODY, Shell, regions
+from .test_hoisting import BODY, Shell, loops, regions
 
 FOR = f"for i in range(200):\n{BODY}    log.append(i)\n"
 WHILE = f"i = 0\nwhile i < 200:\n    i += 1\n{BODY}    log.append(i)\n"
@@ -45,7 +47,7 @@ class Clock:
             now[0] += written if made._written and not made.over else live
 
         patch.setattr(trial, "BACKENDS", ("tape",))
-        patch.setattr(trial, "time", type("time", (), {"perf_counter": lambda: now[0]}))
+        patch.setattr(trial, "time", SimpleNamespace(perf_counter=lambda: now[0]))
         patch.setattr(Trial, "turn", counted)
 
 
@@ -73,7 +75,55 @@ def test_a_loop_that_graphs_make_slower_runs_as_written(
     if not kept:
         assert region.refused is not None and region.refused.code == "GR406"
         assert "an iteration of its loop took 2e+03 ms with the graph" in region.refused.why
+    else:
+        assert region.replays > 100
     assert not engine().situation.comparing and engine().interceptor.floor.free
+
+
+@pytest.mark.parametrize("source", [LEFT, RAISES, f"{FOR}probe()\n"], ids=["left", "raises", "for"])
+def test_behind_a_loop_that_is_tried_all_is_as_before(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """However the loop was left: other callables may become regions, and what is outside of them is recorded."""
+    clock, seen = Clock(monkeypatch, 2.0, 1.0), []
+
+    def probe() -> None:
+        situation, floor = engine().situation, engine().interceptor.floor
+        assert floor.outside is not None
+        listens = situation.tracer.recorder is floor.outside or floor.outside.overflowed
+        seen.append((floor.free, situation.comparing, listens))
+
+    shell.space["probe"] = partial(probe)  # no function of the notebook
+    source = source.replace("net(h)", "torch.relu(h)")  # a module's call would bring the recording back
+    shell.run(source if "probe" in source else source + "    probe()\n")
+    assert clock.turns and clock.turns[-1].over
+    assert {free for free, _, _ in seen} == {True} and not any(comparing for _, comparing, _ in seen)
+    assert seen[-1][2]
+
+
+def test_nobody_waits_for_the_device_in_a_call_of_a_region(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of a function that is called inside of one: its trial stands still until the floor is free again."""
+    monkeypatch.setattr(trial, "BACKENDS", ("tape",))
+    shell.run(FOR)
+    (run,) = loops()[0].runs
+    floor, waits = engine().interceptor.floor, []
+    engine().situation.observing = True
+    monkeypatch.setattr(engine().situation.backend, "synchronize", lambda: waits.append(1))
+    made = Trial([run], engine().situation, sees_end=True)
+    floor.free = False
+    for _ in range(3 * BLOCK):
+        made.turn()
+        assert not floor.free and not engine().situation.comparing
+    assert waits == []
+    floor.free = True
+    made.turn()
+    assert waits == [1] and engine().situation.comparing
+    for _ in range(BLOCK):
+        made.turn()
+    assert not floor.free  # as written
+    made.pause()
+    assert floor.free and not engine().situation.comparing
+    engine().situation.observing = False
 
 
 def test_nothing_is_tried_on_the_cpu(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +133,9 @@ def test_nothing_is_tried_on_the_cpu(shell: Shell, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_loop_that_is_slower_on_this_machine_is_given_up(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the machine's own clock: on the CPU a graph of few operators costs more than they do."""
+    """By the processor's time: on the CPU a graph of few operators costs more than they do."""
     monkeypatch.setattr(trial, "BACKENDS", ("tape",))
+    monkeypatch.setattr(trial, "time", SimpleNamespace(perf_counter=time.thread_time))
     shell.run(FOR)
     (region,) = regions()
     assert region.refused is not None and region.refused.code == "GR406", region.refused
