@@ -82,9 +82,13 @@ class Trial:
         self._began = time.perf_counter()
 
     def _is_disturbed(self) -> bool:
-        """Whether the loop runs in a region's call now, or in a capture of the person's: nobody may wait there."""
+        """Whether the loop runs in a region's call now, in a capture of the person's or in a cell that nobody observes:
+        nobody may wait for the device there.
+        """
+        situation = self._situation
         held = not self._floor.free and not self._closed
-        return held or (self._situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing())
+        captured = situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()
+        return held or captured or not situation.observing
 
     def pause(self) -> None:
         """The loop is left: a block that is not complete does not count."""

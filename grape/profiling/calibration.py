@@ -76,8 +76,8 @@ def machine_costs(device: torch.device) -> MachineCosts:
     """The constants of `device`: measured at the first call (some 50 ms), the defaults where that fails or there is no
     CUDA device.
 
-    Uses the profiler; ask only in a process that has used it already, because CUPTI slows later launches. Waits for
-    the device.
+    Uses the profiler; ask only in a process that has used it already, because CUPTI may stay and slow later launches
+    (`cupti.py`). Waits for the device.
     """
     if device.type != "cuda":
         return H200

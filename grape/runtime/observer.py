@@ -32,7 +32,7 @@ UNSTEADY = 2
 """In so many calls a region that trains may change its Python state: optimizers make theirs at the first step."""
 AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
-"""A profiled call costs about 30 ms, and CUPTI slows the launches after it: nothing for a cell that is soon over."""
+"""A profiled call costs about 30 ms: nothing for a cell that is soon over."""
 MIN_OPERATORS = 3
 NO_WORK = "it issues next to no device work"
 
@@ -178,7 +178,7 @@ class Observer:
         return not self._region.root_is_module or shape.calls > 1 or self._region.calls > AUDIT_BY
 
     def profile_now(self, shape: Shape, may_capture: bool) -> bool:
-        """Profile before the first capture, or once enough calls were timed: CUPTI slows what is launched after it."""
+        """Profile before the first capture, or once enough calls were timed: CUPTI may stay and slow later launches."""
         if not self._region.situation.profile or self._profiled >= PROFILED:
             return False
         timed = sum(len(s.before) for s in self._region.shapes.values())

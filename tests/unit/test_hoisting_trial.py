@@ -114,8 +114,11 @@ def test_nobody_waits_for_the_device_in_a_call_of_a_region(shell: Shell, monkeyp
     for _ in range(3 * BLOCK):
         made.turn()
         assert not floor.free and not engine().situation.comparing
-    assert waits == []
     floor.free = True
+    engine().situation.observing = False
+    made.turn()  # in a later cell, without Grape on top
+    assert waits == []
+    engine().situation.observing = True
     made.turn()
     assert waits == [1] and engine().situation.comparing
     for _ in range(BLOCK):
