@@ -76,14 +76,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=result_path("training"))
     arguments = parser.parse_args()
     ends = time.monotonic() + arguments.budget
+    where = machine()
     work = [(key, variant) for variant in arguments.variants for key in arguments.only]
     parts: dict[str, dict[str, Any]] = {key: {} for key in arguments.only}
     for at, (key, variant) in enumerate(work):
         left = ends - time.monotonic()
         seconds = max(left / (len(work) - at), min(left, 2 * arguments.budget / len(work)))
         parts[key][variant] = one(key, variant, arguments, seconds) if left > 0 else {"ended": "no time was left"}
+        write(arguments.out, {"machine": where, "small": arguments.small, "parts": parts})
         print(f"{key}, {variant}: {shown(parts[key][variant])}", flush=True)
-        write(arguments.out, {"machine": machine(), "small": arguments.small, "parts": parts})
     rows = [row for found in parts.values() for row in found.values()]
     return int(any(row.get("identical") is False for row in rows))
 
