@@ -25,6 +25,8 @@ BLOCK = 6
 """Iterations of a block; the device is idle where one begins and where it ends."""
 BLOCKS = 3
 """Of each kind."""
+SPOILT = 12
+"""So many blocks with graphs may be in vain before a trial is given up: a capture or a new shape fell into them."""
 REPLAYS = 16
 """So many replays before a region is tried: by then it is known which results may stay in place."""
 BACKENDS = ("cuda",)
@@ -46,6 +48,8 @@ class Trial:
         self._written = False
         self._left = 0
         self._began = 0.0
+        self._unserved = 0
+        self._spoilt = 0
         self.over = False
 
     @classmethod
@@ -71,14 +75,17 @@ class Trial:
             return
         self._situation.backend.synchronize()
         now = time.perf_counter()
-        if self._left == 0:
+        if self._left == 0 and (self._written or self._unserved == self._situation.unserved):
             self._times[self._written].append((now - self._began) / BLOCK)
             self._written = not self._written
-        if len(self._times[True]) == BLOCKS:
+        elif self._left == 0:
+            self._spoilt += 1
+        if len(self._times[True]) == BLOCKS or self._spoilt == SPOILT:
             self._decide()
             return
         self._left = BLOCK
         self._resume(written=self._written)
+        self._unserved = self._situation.unserved
         self._began = time.perf_counter()
 
     def _is_disturbed(self) -> bool:
@@ -112,9 +119,11 @@ class Trial:
         self.over = True
         self._resume(written=False)
         graphs, written = self._times
-        if min(graphs) <= max(written):
+        if len(written) < BLOCKS:
             return
         took, would = statistics.median(graphs) * 1e3, statistics.median(written) * 1e3
+        if took <= would:
+            return
         why = f"an iteration of its loop took {took:.3g} ms with the graph, {would:.3g} ms as written; left eager"
         for run in self._runs:
             for part in run.parts:

@@ -53,6 +53,7 @@ class Interceptor:
         self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
         self._finalizers: weakref.WeakKeyDictionary[torch.nn.Module, weakref.finalize[Any, Any]]
         self._finalizers = weakref.WeakKeyDictionary()
+        self._bystanders: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._late: list[Region] = []
         self.hoisted: list[Region] = []
         """Statements of loops of a cell; who makes these regions calls them through `enter`."""
@@ -84,11 +85,14 @@ class Interceptor:
             return
         original, floor = torch.nn.Module.__call__, self.floor
         self._original = original
+        situation, bystanders = self.situation, self._bystanders
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or get_ident() != self._thread:
                 return original(module, *args, **kwargs)
             if not floor.free and (floor.counts is None or not floor.repeats(module, __call__.__code__)):
+                return original(module, *args, **kwargs)
+            if not situation.observing and module in bystanders:
                 return original(module, *args, **kwargs)
             if inside_module(__call__.__code__):
                 return original(module, *args, **kwargs)
@@ -127,6 +131,23 @@ class Interceptor:
                 self._give_back(trampoline)
         if not any(region.entries for region in self.regions):
             self._unpatch()
+        self._find_bystanders()
+
+    def _find_bystanders(self) -> None:
+        """Refused modules in which nothing replays: cells that nobody observes call them as if Grape were not there."""
+        callers = {region.name: region.parent for region in self.regions}
+        around = {region.parent for region in self.regions if region.entries}
+        for _ in callers:
+            around |= {callers.get(name) for name in around if name is not None}
+        self._bystanders.clear()
+        for module, region in self._modules.items():
+            inner = list(map(self._modules.get, torch.nn.Module.modules(module)))
+            if (
+                region.refused is not None
+                and region.name not in around
+                and not any(one and one.entries for one in inner)
+            ):
+                self._bystanders.add(module)
 
     def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
         """A cell has ended: release the graphs of what the person has let go of, unless this cell still used them."""
@@ -158,6 +179,7 @@ class Interceptor:
         for region in list(self.situation.regions):
             region.release()
         self._modules.clear()
+        self._bystanders.clear()
         self._late.clear()
         self._functions.clear()
         self.hoisted.clear()

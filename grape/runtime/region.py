@@ -219,6 +219,7 @@ class Region:
         self._last = shape
         shape.count(self.situation.run if self.situation.observing else None)
         may_capture = True
+        self.situation.unserved += not shape.entries
         if shape.entries and self.situation.apply:
             if self._interleave(shape):
                 may_capture = False

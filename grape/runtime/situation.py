@@ -45,6 +45,8 @@ class Situation:
     """When graphs were captured while a cell ran under Grape, by `time.perf_counter`; each cell begins anew."""
     entered: int = 0
     """Calls of regions that were looked at or served."""
+    unserved: int = 0
+    """Those of shapes without a graph, and captures: later calls will not take what these took."""
     comparing: bool = False
     """Whole iterations of a loop are timed just now: replays are not interrupted for a comparison of single calls."""
     exhausted: bool = False

@@ -180,8 +180,13 @@ ROWS = (
     *rows_of(
         f"{VALUES}.trial",
         TRIALS,
-        ("trials: slower loops keep their graphs", "        if min(graphs) <= max(written):\n", "        if True:\n"),
-        ("trials: any difference decides", "        if min(graphs) <= max(written):\n", "        if False:\n"),
+        ("trials: slower loops keep their graphs", "        if took <= would:\n", "        if True:\n"),
+        ("trials: faster loops lose their graphs", "        if took <= would:\n", "        if False:\n"),
+        (
+            "trials: blocks with captures count",
+            "(self._written or self._unserved == self._situation.unserved)",
+            "True",
+        ),
         (
             "trials: what is outside of regions is recorded meanwhile",
             "        self._floor.hush(comparing)\n",

@@ -37,12 +37,14 @@ def shell() -> Iterator[Shell]:
 class Clock:
     """What `time.perf_counter` gives to trials: an iteration takes `live` seconds with graphs, `written` without."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, live: float, written: float) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, live: float, written: float, unserved: float = 0.0) -> None:
         self.turns: list[Trial] = []
-        now, turn = [0.0], Trial.turn
+        now, turn, known = [0.0], Trial.turn, [0]
 
         def counted(made: Trial) -> None:
+            now[0] += unserved * (engine().situation.unserved - known[0])  # of the iteration before
             turn(made)
+            known[0] = engine().situation.unserved
             self.turns.append(made)
             now[0] += written if made._written and not made.over else live
 
@@ -78,6 +80,19 @@ def test_a_loop_that_graphs_make_slower_runs_as_written(
     else:
         assert region.replays > 100
     assert not engine().situation.comparing and engine().interceptor.floor.free
+
+
+@pytest.mark.parametrize(("news", "decided"), [(40, True), (400, False)])
+def test_what_a_new_shape_takes_is_not_held_against_the_graphs(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, news: int, decided: bool
+) -> None:
+    """Blocks into which it falls are done again, and where each one has one nothing is decided."""
+    clock = Clock(monkeypatch, 1.0, 2.0, unserved=100.0)
+    shell.space["items"] = [torch.ones(5 + i if 50 < i < 50 + news and not i % 4 else 4) for i in range(300)]
+    shell.run(f"for z in items:\n{BODY}    z = torch.tanh(z + h.sum())\n")
+    (region,) = regions()
+    assert region.refused is None and clock.turns[-1].over
+    assert clock.turns[-1]._spoilt > 0 and (len(clock.turns[-1]._times[True]) == BLOCKS) is decided
 
 
 @pytest.mark.parametrize("source", [LEFT, RAISES, f"{FOR}probe()\n"], ids=["left", "raises", "for"])

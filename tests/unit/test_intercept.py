@@ -220,6 +220,46 @@ def test_settle_keeps_what_replays_and_gives_back_the_rest(notebook: Notebook) -
     assert torch.nn.Module.__call__ is module_call
 
 
+LOGGING = """
+class Logging(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.seen = inner, []
+    def forward(self, x):
+        self.seen.append(float(x.sum()))
+        return self.inner(x)
+class Listed(Logging):
+    def __init__(self, inner):
+        super().__init__([inner])
+    def forward(self, x):
+        self.seen.append(float(x.sum()))
+        return self.inner[0](x)
+other = Net().eval()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "passes"),
+    [("Logging(net)", False), ("Listed(net)", False), ("Listed(Listed(net))", False), ("Logging(torch.tanh)", True)],
+)
+def test_a_refused_module_in_which_nothing_replays_costs_nothing_in_later_cells(
+    notebook: Notebook, made: str, passes: bool
+) -> None:
+    """One in which something replays lets it replay, in whatever way it is held."""
+    notebook.plain(f"{LOGGING}refused = {made}")
+    notebook.observed("for _ in range(24):\n    y = other(refused(x))\n")
+    refused = next(region for region in notebook.interceptor.regions if region.root is notebook.names["refused"])
+    assert refused.refused is not None and notebook.region("Net (other)").replays
+    calls = refused.calls, len(notebook.names["refused"].seen)
+    replays = 0 if passes else notebook.region("Net (net)").replays
+    notebook.plain("with torch.no_grad():\n    for _ in range(3):\n        z = other(refused(x))\n")
+    assert notebook.names["z"].equal(notebook.names["y"]) and len(notebook.names["refused"].seen) == calls[1] + 3
+    assert refused.calls == calls[0] + (0 if passes else 3)
+    assert passes or notebook.region("Net (net)").replays == replays + 3
+    notebook.observed("refused(x)")
+    assert refused.calls > calls[0]
+
+
 @pytest.mark.parametrize("how", ["remove", "forget"])
 def test_remove_and_forget_restore_everything(notebook: Notebook, how: str) -> None:
     """A11."""
