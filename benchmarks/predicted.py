@@ -66,6 +66,8 @@ def measure(workload: Workload) -> list[dict[str, Any]]:
                 "predicted_ms": predicted,
                 "after_ms": region["after_ms"],
                 "kernels_per_call": known["kernels_per_call"],
+                "gpu_busy_share": known["gpu_busy_share"],
+                "shapes": known["shapes"],
                 "error": error,
             }
         )

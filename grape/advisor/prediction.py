@@ -11,6 +11,15 @@ from .static import find_in_sources
 
 __all__ = ["held_ms", "predict", "predicted_replay_ms", "saving_ms"]
 
+_BEFORE = (0.8, 0.28, 0.031)
+"""What the CPU does before the launch, in operators (`MachineCosts.operator_us`): in any case, for each tensor that is
+an argument, and for each that is read from outside. Fitted to `benchmarks/host_cost.py` on an H200's host."""
+_AFTER = (3.3, 0.2, 0.125)
+"""The same for guards and results, while the device works."""
+_SWITCH = (14.0, 0.05)
+"""Bringing a shape to an executable that did another one: in any case, and for each kernel."""
+_EXECUTABLES = 32
+"""Shapes that come again find an executable that is still theirs, up to so many."""
 _OFTEN = 0.5
 """Waits of the cell per call of the region, from which on each call is taken to find an idle device."""
 
@@ -30,8 +39,8 @@ def predicted_replay_ms(region: RegionEvidence, costs: MachineCosts = H200, *, w
     """Milliseconds per replayed call; None without a timeline of device work.
 
     A replay takes its kernels, copies and memsets, a gap between each two of them, and the copies into placeholders
-    where they are known. The CPU prepares a replay while the device works on the one before. Where that takes longer
-    than the device's part, or where the cell waits for each call (`waited`), the device stands still meanwhile.
+    where they are known. The CPU prepares a replay while the device works on the one before. Where its part takes
+    longer than the device's, or where the cell waits for each call (`waited`), the device stands still till the launch.
     """
     before = region.before
     if before is None or not before.device_events():
@@ -39,8 +48,23 @@ def predicted_replay_ms(region: RegionEvidence, costs: MachineCosts = H200, *, w
     busy_ms = before.gpu_busy_ns / 1e6 / max(1, before.calls)
     copied = region.copied_bytes_per_call or sum(copy.bytes for copy in region.copies if not copy.host)
     device_ms = busy_ms + before.kernels_per_call * costs.node_gap_us / 1e3 + copy_ms(copied, costs)
-    idle = waited or device_ms < costs.replay_host_ms
-    return device_ms + costs.replay_host_ms if idle else device_ms
+    until_ms, since_ms = _host_ms(region, costs)
+    if waited or device_ms < until_ms + since_ms:
+        return until_ms + max(device_ms, since_ms)
+    return device_ms
+
+
+def _host_ms(region: RegionEvidence, costs: MachineCosts) -> tuple[float, float]:
+    """What the CPU does until a replay is launched, and after that."""
+    last = region.traces[-1] if region.traces else None
+    tensors = (len(last.argument_storages), len(last.external_storages)) if last is not None else (0, 0)
+    until, since = (
+        always + argument * tensors[0] + outside * tensors[1] for always, argument, outside in (_BEFORE, _AFTER)
+    )
+    if len(region.shapes) > _EXECUTABLES and region.before is not None:
+        switched = 1.0 - _EXECUTABLES / len(region.shapes)
+        until += switched * (_SWITCH[0] + _SWITCH[1] * region.before.kernels_per_call)
+    return until * costs.operator_us / 1e3, since * costs.operator_us / 1e3
 
 
 def saving_ms(region: RegionEvidence, costs: MachineCosts = H200) -> float | None:

@@ -14,17 +14,17 @@ class MachineCosts:
     `node_gap_us` is what lies between two nodes of a replay, beyond their own time: GPT-2's step has 269 kernels of
     0.72 ms in all and replays in 0.946 ms. `device_copy_gb_per_s` is the payload rate of fused placeholder copies (26
     tensors of GPT-2's step, 91 MiB in 0.08 ms and 175 MiB in 0.14 ms). `capture_ms_per_node` and
-    `executable_bytes_per_node` come from GPT-2's step of 312 nodes (40 ms, 1.17 MB). `replay_host_ms` is what the CPU
-    does before the launch (guards, copies): the same step takes 1.13 ms where each call is waited for, 0.80 ms where
-    calls are issued back to back. `host_copy_gb_per_s` is None because no such rate was measured; without it a copy
-    from the CPU is priced from the timeline alone.
+    `executable_bytes_per_node` come from GPT-2's step of 312 nodes (40 ms, 1.17 MB). `operator_us` is what it takes the
+    CPU to issue one small operator: what the CPU does for a replay is foretold as a multiple of it.
+    `host_copy_gb_per_s` is None because no such rate was measured; without it a copy from the CPU is priced from the
+    timeline alone.
     """
 
     node_gap_us: float = 0.84
     device_copy_gb_per_s: float = 1250.0
     capture_ms_per_node: float = 40.0 / 312
     executable_bytes_per_node: int = 3750
-    replay_host_ms: float = 0.33
+    operator_us: float = 6.0
     host_copy_gb_per_s: float | None = None
     source: str = "H200, driver 580.159, torch 2.11.0+cu130"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -41,6 +42,9 @@ class Bench(Protocol):
     def host_copy_us(self, nbytes: int) -> float:
         """A copy of `nbytes` from pageable CPU memory to the device."""
 
+    def operator_us(self) -> float:
+        """What it takes the CPU to issue one of these kernels eagerly."""
+
 
 def calibrate(bench: Bench, defaults: MachineCosts = H200) -> MachineCosts:
     """The constants of the machine behind `bench`; where a measurement makes no sense the default stays.
@@ -52,13 +56,16 @@ def calibrate(bench: Bench, defaults: MachineCosts = H200) -> MachineCosts:
     gap = node - kernel if kernel is not None else math.nan
     gap_us = max(0.0, gap) if math.isfinite(gap) and node > 0 else None
     device, host = _rate(bench.device_copy_us), _rate(bench.host_copy_us)
-    if gap_us is None and device is None and host is None:
+    operator = bench.operator_us()
+    operator_us = operator if math.isfinite(operator) and operator > 0 else None
+    if gap_us is None and device is None and host is None and operator_us is None:
         return defaults
     return replace(
         defaults,
         node_gap_us=defaults.node_gap_us if gap_us is None else gap_us,
         device_copy_gb_per_s=device or defaults.device_copy_gb_per_s,
         host_copy_gb_per_s=host or defaults.host_copy_gb_per_s,
+        operator_us=operator_us or defaults.operator_us,
         source=f"{bench.source}, measured",
     )
 
@@ -140,6 +147,16 @@ class CudaBench:
     def host_copy_us(self, nbytes: int) -> float:
         source = torch.empty(nbytes, dtype=torch.uint8)
         return self._time(torch.empty(nbytes, dtype=torch.uint8, device=self.device).copy_, source)
+
+    def operator_us(self) -> float:
+        samples: list[float] = []
+        for _ in range(self._REPEATS):
+            torch.cuda.synchronize(self.device)
+            began = time.perf_counter_ns()
+            self._chain(_FEW)
+            samples.append((time.perf_counter_ns() - began) / _FEW / 1e3)
+        torch.cuda.synchronize(self.device)
+        return statistics.median(samples)
 
     def _time(self, function: Callable[..., Any], *args: Any) -> float:
         """The median of some runs, in microseconds; the first one is not counted."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from grape.advisor import H200, advise, predict
 from grape.advisor.prediction import held_ms, predicted_replay_ms, saving_ms
-from grape.model import MachineCosts, RegionReport
+from grape.model import MachineCosts, RegionReport, ShapeCount
 from grape.profiling import calibrate
 from grape.render import build_report
 from tests.unit.trace_builder import cell, item, ms, op, region, timeline, trace, view
 
 LABELS = ("before", "after", "predicted")
-COSTS = MachineCosts(node_gap_us=1.0, device_copy_gb_per_s=1000.0, replay_host_ms=0.2, source="a machine")
+COSTS = MachineCosts(node_gap_us=1.0, device_copy_gb_per_s=1000.0, operator_us=50.0, source="a machine")
 SHORT = timeline(*[(i * 50, i * 50 + 2) for i in range(40)], wall_us=2000)
 LONG = timeline(*[(i * 50, i * 50 + 9) for i in range(40)], wall_us=2000)
 
@@ -30,8 +30,20 @@ def test_per_call_where_several_were_profiled() -> None:
 
 
 def test_the_host_counts_where_the_device_would_wait_for_it() -> None:
-    assert predicted_replay_ms(region(before=SHORT), COSTS) == pytest.approx(0.12 + 0.2)
-    assert predicted_replay_ms(region(before=LONG), COSTS, waited=True) == pytest.approx(0.4 + 0.2)
+    assert predicted_replay_ms(region(before=SHORT), COSTS) == pytest.approx(0.04 + 0.165)
+    assert predicted_replay_ms(region(before=LONG), COSTS, waited=True) == pytest.approx(0.04 + 0.4)
+
+
+def test_more_tensors_and_more_shapes_than_executables_take_the_host_longer() -> None:
+    many = replace(trace(arguments=range(10)), external_storages=tuple(range(100)))
+    until, since = 0.05 * (0.8 + 2.8 + 3.1), 0.05 * (3.3 + 2.0 + 12.5)
+    assert predicted_replay_ms(region(before=SHORT, traces=(many,)), COSTS) == pytest.approx(until + since)
+    shape = ShapeCount(shapes=(), calls=2, order=0, captured=False, capture_ms=0.0, graph_bytes=0)
+    few = region(before=SHORT, traces=(many,), shapes=(shape,) * 32)
+    assert predicted_replay_ms(few, COSTS) == pytest.approx(until + since)
+    changing = region(before=SHORT, traces=(many,), shapes=(shape,) * 64)
+    switch = 0.05 * 0.5 * (14.0 + 0.05 * 40)
+    assert predicted_replay_ms(changing, COSTS) == pytest.approx(until + since + switch)
 
 
 def test_copies_into_placeholders_count() -> None:
@@ -84,10 +96,10 @@ def test_a_cell_that_waits_for_each_call_finds_the_device_idle() -> None:
     waits = trace(*[item(line=3) for _ in range(10)], reads=[(i, "call", 1, 5) for i in range(10)])
     source = "for x in xs:\n    y = step(x)\n    print(y.item())\n"
     (waited,) = predict(cell(region(before=LONG, calls=10), trace=waits, source=source), COSTS).regions
-    assert waited.predicted_ms == pytest.approx(0.6)
+    assert waited.predicted_ms == pytest.approx(0.44)
     source = "import torch\nfor x in xs:\n    y = step(x)\n    torch.cuda.synchronize()\n"
     (explicit,) = predict(cell(region(before=LONG, calls=10), source=source), COSTS).regions
-    assert explicit.predicted_ms == pytest.approx(0.6)
+    assert explicit.predicted_ms == pytest.approx(0.44)
 
 
 def test_without_a_device_nothing_is_foretold() -> None:
@@ -112,6 +124,7 @@ class FakeBench:
     copy_gb_per_s: float = 2000.0
     host_gb_per_s: float = 20.0
     overhead_us: float = 8.0
+    host_us: float = 5.0
     source: str = "a card"
 
     def kernel_us(self) -> float | None:
@@ -126,12 +139,16 @@ class FakeBench:
     def host_copy_us(self, nbytes: int) -> float:
         return self.overhead_us + nbytes / self.host_gb_per_s / 1e3
 
+    def operator_us(self) -> float:
+        return self.host_us
+
 
 def test_calibration_takes_what_a_launch_costs_out() -> None:
     found = calibrate(FakeBench())
     assert found.node_gap_us == pytest.approx(1.0)
     assert found.device_copy_gb_per_s == pytest.approx(2000.0)
     assert found.host_copy_gb_per_s == pytest.approx(20.0)
+    assert found.operator_us == 5.0
     assert found.source == "a card, measured"
     assert found.capture_ms_per_node == H200.capture_ms_per_node
 
@@ -140,7 +157,7 @@ def test_calibration_keeps_defaults_where_a_measurement_makes_no_sense() -> None
     found = calibrate(FakeBench(kernel=None, host_gb_per_s=-1.0))
     assert (found.node_gap_us, found.host_copy_gb_per_s) == (H200.node_gap_us, H200.host_copy_gb_per_s)
     assert found.device_copy_gb_per_s == pytest.approx(2000.0)
-    broken = FakeBench(kernel=math.nan, node_us=math.nan, copy_gb_per_s=math.nan, host_gb_per_s=math.nan)
+    broken = FakeBench(kernel=math.nan, node_us=math.nan, copy_gb_per_s=math.nan, host_gb_per_s=math.nan, host_us=0.0)
     assert calibrate(broken) is H200
 
 
