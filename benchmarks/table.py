@@ -1,4 +1,4 @@
-"""The README's table of measurements, made from `benchmarks/results`.
+"""The tables of measurements in the README and in docs/measurements.md, made from `benchmarks/results`.
 
 python benchmarks/table.py
 """
@@ -60,12 +60,11 @@ def table() -> str:
             f"{bound['overhead']:+.1%}",
         ),
     ]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
     about = (
         f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}, transformers "
         f"{machine['transformers']}, Python {machine['python']}; outputs of the GPT-2 rows identical."
     )
-    return "\n".join([*lines, "", about])
+    return f"{markdown(rows)}\n\n{about}"
 
 
 def models_table() -> str:
@@ -86,9 +85,7 @@ def models_table() -> str:
                 outcome,
             )
         )
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    about = f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}; per call, whole loops."
-    return "\n".join([*lines, "", about])
+    return f"{markdown(rows)}\n\n{where(machine)}; per call, whole loops."
 
 
 def host_table() -> str:
@@ -98,8 +95,75 @@ def host_table() -> str:
     for case in found["cases"].values():
         parts = ("before_launch_us", "launch_us", "until_launched_us", "whole_call_us")
         rows.append((case["what"], *(f"{case[part]['median']:.0f} us" for part in parts)))
+    return f"{markdown(rows)}\n\n{where(found['machine'])}."
+
+
+def control_flow_table() -> str:
+    """Markdown: cells whose control flow follows the data, one row each."""
+    found = json.loads((RESULTS / "control_flow.json").read_text())
+    rows = [
+        ("cell", "plain", "graphs, source as it was", "rewritten", "ratio", "CPU waits a call", "outputs"),
+        ("---",) * 7,
+    ]
+    for row in found["parts"].values():
+        times = [row[key]["median"] for key in ("eager_ms", "unchanged_ms", "after_ms")]
+        waits = row["syncs_per_call"]
+        rows.append(
+            (
+                row["what"],
+                *(f"{ms:.2f} ms" for ms in times),
+                f"{times[0] / times[-1]:.1f}x",
+                f"{waits['eager']:.0f} -> {waits['after']:.0f}",
+                "identical" if row["identical"] else "differ",
+            )
+        )
+    return f"{markdown(rows)}\n\n{where(found['machine'])}."
+
+
+def training_table() -> str:
+    """Markdown: training cells, plain, under Grape and compiled, one row each."""
+    found = json.loads((RESULTS / "training.json").read_text())
+    rows = [
+        ("cell", "plain step", "under Grape", "whole run", "GPU busy", "first fast step", "torch.compile", "its first"),
+        ("---",) * 8,
+    ]
+    for part in found["parts"].values():
+        compiled = part.get("compile", {}).get("compiled")
+        beside = ("-", "-")
+        if compiled:
+            first = compiled["first_accelerated"]
+            beside = (f"{compiled['step_ms']['median']:.2f} ms", f"{first['seconds']:.1f} s" if first else "-")
+        for variant in ("written", "fused"):
+            row = part.get(variant)
+            if row is None or "speedup" not in row:
+                continue
+            first = row["grape"]["first_accelerated"]
+            rows.append(
+                (
+                    f"{row['name']}{', fused=True' if variant == 'fused' else ''}",
+                    f"{row['plain']['step_ms']['median']:.2f} ms",
+                    f"{row['grape']['step_ms']['median']:.2f} ms",
+                    f"{row['speedup']:.1f}x, {'identical' if row['identical'] else 'other bits'}",
+                    f"{row['busy']['before']:.0%} -> {row['busy']['after']:.0%}" if row.get("busy") else "-",
+                    f"{first['seconds']:.1f} s" if first else "-",
+                    *(beside if variant == "written" else ("", "")),
+                )
+            )
+    return f"{markdown(rows)}\n\n{where(found['machine'])}; medians of steps, ratio of whole runs."
+
+
+def markdown(rows: list[tuple[str, ...]]) -> str:
+    """The lines of a table; the second row is the one of dashes."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def where(machine: dict[str, Any]) -> str:
+    """What the times were measured on."""
+    return f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}"
+
+
+TABLES = (table, models_table, host_table, control_flow_table, training_table)
+
+
 if __name__ == "__main__":
-    print("\n\n".join([table(), models_table(), host_table()]))
+    print("\n\n".join(made() for made in TABLES))
