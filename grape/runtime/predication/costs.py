@@ -40,17 +40,17 @@ class NodeCosts:
 
 
 H200 = NodeCosts(
-    if_taken_ns=8_260,
-    if_skipped_ns=5_040,
-    kernel_ns=1_350,
-    bytes_per_ns=10_500,
-    memory_bytes_per_ns=4_580,
+    if_taken_ns=8_330,
+    if_skipped_ns=5_610,
+    kernel_ns=1_320,
+    bytes_per_ns=9_600,
+    memory_bytes_per_ns=4_180,
     cache_nbytes=60 << 20,
-    keep_ns=2_800,
-    kept_bytes_per_ns=880,
+    keep_ns=2_940,
+    kept_bytes_per_ns=843,
 )
-"""One H200, driver 580, CUDA 13: `benchmarks/results/predication_costs.json`. The nodes and the memory's rate are what
-was calibrated there; the rest is what one more kernel adds to its rows of an `if`, of 1,000 and 1,000,000 elements."""
+"""One H200, driver 580, CUDA 13: fitted to the rows of up to 12 kernels in `benchmarks/results/predication_costs.json`,
+from what was calibrated there."""
 
 _KEPT_TRAFFIC = 5
 """Bytes that keeping one byte moves: the copy reads and writes it, the select reads two and writes one."""
