@@ -331,7 +331,7 @@ def of_grape(job: Job, rounds: int, sessions: int) -> dict[str, Any]:
         return {**found, "timed": timed_passes(job, variants, rounds, expected)}
     executables = {type(one.executable) for one in store._residents.all.values()}
     updates = {f"update {cls.__name__} {name}": (cls, name) for cls in executables for name in ("update_from",)}
-    updates |= {f"update {cls.__name__} nodes": (cls, "update_nodes") for cls in executables}
+    updates |= {f"update {cls.__name__} nodes": (cls, "update_prepared") for cls in executables}
     with clocked(switch=(ExecutableStore, "_bring"), **updates) as switching:
         timed(work)
         synchronize()

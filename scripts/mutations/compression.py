@@ -12,7 +12,9 @@ TESTS = (
     "tests/property/test_compression_store.py",
     "tests/unit/test_shared_executables.py",
     "tests/unit/test_hostile_compression.py",
+    "tests/unit/test_switching.py",
 )
+WRITES = ("tests/unit/test_cuda_executable.py", "tests/unit/test_cuda_writes.py")
 
 ROWS = (
     *rows_of(
@@ -59,13 +61,13 @@ ROWS = (
         TESTS,
         (
             "switch: touched nodes not noted before the first write",
-            "        loaded.touched |= record.changed  # before the first write: an interrupt may follow any\n",
+            "        loaded.touched = touched  # before the first write: an interrupt may follow any\n",
             "",
         ),
         (
             "switch: nodes of the shape before stay",
-            "for number in sorted(record.changed | loaded.touched)]",
-            "for number in sorted(record.changed)]",
+            "    return [*[kin.originals[number] for number in others], member.prepared]\n",
+            "    return [member.prepared]\n",
         ),
         (
             "switch: one that ended in the dark is used on",
@@ -79,8 +81,8 @@ ROWS = (
         ),
         (
             "switch: the shape before may still be launched",
-            "        residents.load(loaded, None)\n        loaded.touched |=",
-            "        loaded.touched |=",
+            "        residents.load(loaded, None)\n        loaded.touched =",
+            "        loaded.touched =",
         ),
     ),
     *rows_of(
@@ -131,10 +133,63 @@ ROWS = (
             "                self._disown(owner, shape, graph)\n",
             "                pass\n",
         ),
+    ),
+    *rows_of(
+        f"{STORE}.working_set",
+        TESTS,
         (
             "whole graphs are kept without bound",
-            "        if total <= self.graph_budget_bytes:\n            return\n        kept.sort",
-            "        return\n        kept.sort",
+            "    if total <= budget_bytes:\n        return\n    graphs.sort",
+            "    return\n    graphs.sort",
+        ),
+        (
+            "prepared writes are kept without bound",
+            "    writes.sort",
+            "    return\n    writes.sort",
+        ),
+        (
+            "graphs that no switch would use stay longest",
+            "(_is_needed(pair[0]), weight",
+            "(not _is_needed(pair[0]), weight",
+        ),
+    ),
+    *rows_of(
+        f"{STORE}.members",
+        TESTS,
+        ("members: each has a set of its own", "        if known == changed:\n", "        if False:\n"),
+    ),
+    *rows_of(
+        "grape.runtime.backends.cuda_executable",
+        WRITES,
+        (
+            "writes: a refusal takes nothing back",
+            "                else:\n                    self._take_back(_numbers_of(sets))\n",
+            "",
+        ),
+        (
+            "writes: an interrupt takes nothing back",
+            "            if not done and self._held is before and self._source is not None:\n",
+            "            if False:\n",
+        ),
+        (
+            "writes: what earlier sets wrote is forgotten",
+            "self.below if alike else self.nodes()",
+            "self.below",
+        ),
+        (
+            "writes: one that did not go back lives on",
+            '        self.release()\n        raise RuntimeError("the device',
+            '        raise RuntimeError("the device',
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.backends.cuda_writes",
+        WRITES,
+        ("writes: no set is aligned", "        aligned = -base % 16\n", "        aligned = 8 - base % 8\n"),
+        (
+            "writes: a refused kernel is passed over",
+            "prepared.nodes, prepared.structures)):\n            return False\n",
+            "prepared.nodes, prepared.structures)):\n            pass\n",
         ),
     ),
     *rows_of(

@@ -18,6 +18,7 @@ from grape.runtime import GraphedFunction, policy
 from grape.runtime.backends.cuda import CudaBackend
 from grape.runtime.backends.cuda_driver import load
 from grape.runtime.backends.cuda_executable import CudaExecutable
+from grape.runtime.backends.cuda_nodes import KERNEL
 from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
 from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits
 from grape.runtime.policy import decide
@@ -127,6 +128,32 @@ def test_one_executable_serves_many_lengths(backend: CudaBackend, way: str) -> N
     executable.release()
 
 
+@pytest.mark.parametrize("way", ["exported", "bindings"])
+def test_prepared_writes_serve_all_executables_of_their_graph(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Prepared once on one executable, issued in any order to two, by the driver's own function or by the bindings."""
+    step = network(backend.device)
+    shapes = alike([Shape(backend, step, length) for length in range(32, 96, 4)])
+    executables = [made(shapes[0]), made(shapes[0])]
+    writer: Any = executables[0]._executables.writer
+    assert writer.set_kernel != writer._through_bindings, "the driver's own function cannot be had"
+    if way == "bindings":
+        monkeypatch.setattr(writer, "set_kernel", writer._through_bindings)
+    prepared = [executables[0].prepare(shape.all_nodes()) for shape in shapes]
+    attachments = [shape.graph.attachment for shape in shapes]
+    for shape in shapes[1:]:
+        shape.graph.release()
+    gc.collect()
+    chances = random.Random(2)
+    for _ in range(60):
+        number, executable = chances.randrange(len(shapes)), chances.choice(executables)
+        assert executable.update_prepared([prepared[number]], attachments[number])
+        shapes[number].check(executable.replay)
+    for executable in executables:
+        executable.release()
+
+
 def test_parameters_serve_when_their_graph_is_gone(backend: CudaBackend) -> None:
     step = network(backend.device)
     shapes = alike([Shape(backend, step, length) for length in range(32, 96, 4)])
@@ -164,15 +191,21 @@ def test_a_node_that_is_refused_takes_back_the_others(backend: CudaBackend, monk
     one, other = shapes[0], shapes[1]
     executable = made(one)
     changes = other.all_nodes()
-    last = max(number for number, parameters in changes if one.graph.parameters()[number] != parameters)
+    kinds = executable._inspected.kinds if executable._inspected is not None else ()
+    kernels = [number for number, _ in changes if kinds[number] == KERNEL]
+    last = max(number for number in kernels if one.graph.parameters()[number] != changes[number][1])
+    prepared = executable.prepare(changes)
     writer: Any = executable._executables.writer
-    write = writer.write
+    write, unwelcome = writer.set_kernel, prepared.structures[kernels.index(last)]
+    written: list[int] = []
 
-    def refuses(executable: Any, handle: Any, kind: int, parameters: bytes) -> bool:
-        return parameters != changes[last][1] and bool(write(executable, handle, kind, parameters))
+    def refuses(executable: int, node: int, structure: int) -> int:
+        written.append(structure)
+        return 1 if structure == unwelcome else int(write(executable, node, structure))
 
-    monkeypatch.setattr(writer, "write", refuses)
-    assert not executable.update_nodes(changes, other.graph.attachment)
+    monkeypatch.setattr(writer, "set_kernel", refuses)
+    assert not executable.update_prepared([prepared], other.graph.attachment)
+    assert unwelcome in written and written[-1] != unwelcome
     monkeypatch.undo()
     one.check(executable.replay)
     assert executable.update_nodes(changes, other.graph.attachment)
@@ -180,19 +213,22 @@ def test_a_node_that_is_refused_takes_back_the_others(backend: CudaBackend, monk
     executable.release()
 
 
-@pytest.mark.parametrize("way", ["whole", "nodes"])
+@pytest.mark.parametrize("way", ["whole", "nodes", "prepared"])
 def test_queued_launches_do_what_they_were_issued_for(backend: CudaBackend, way: str) -> None:
     shapes = alike([Shape(backend, network(backend.device), length) for length in range(32, 96, 4)])[:4]
     executable = made(shapes[0])
+    prepared = [executable.prepare(shape.all_nodes()) for shape in shapes]
     for _ in range(5):
         wanted = [shape.refill() for shape in shapes]
         for shape in shapes:
             shape.out.fill_(float("nan"))
         found = []
         torch.cuda._sleep(20_000_000)  # the device is far behind
-        for shape in shapes:
+        for shape, writes in zip(shapes, prepared, strict=True):
             if way == "whole":
                 assert executable.update_from(shape.graph)
+            elif way == "prepared":
+                assert executable.update_prepared([writes], shape.graph.attachment)
             else:
                 assert executable.update_nodes(shape.all_nodes(), shape.graph.attachment)
             executable.replay()

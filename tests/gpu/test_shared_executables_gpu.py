@@ -55,8 +55,8 @@ class _Fickle:
     def update_from(self, graph: Any) -> bool:
         return not self.device.refuses() and bool(self.inner.update_from(graph))
 
-    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
-        return not self.device.refuses() and bool(self.inner.update_nodes(changes, attachment))
+    def update_prepared(self, sets: Sequence[Any], attachment: object) -> bool:
+        return not self.device.refuses() and bool(self.inner.update_prepared(sets, attachment))
 
 
 class FickleCuda(CudaBackend):

@@ -73,11 +73,11 @@ class _FickleExecutable:
         self.device.lied += self.errs
         return True if self.errs else self.inner.update_from(graph.inner)
 
-    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
+    def update_prepared(self, sets: Sequence[Any], attachment: object) -> bool:
         if self.device.chances.random() < self.device.refuse:
             return False
         skipped = self.errs and self.device.admitting
-        return self.inner.update_nodes(() if skipped else changes, attachment)
+        return self.inner.update_prepared(() if skipped else sets, attachment)
 
 
 @dataclass

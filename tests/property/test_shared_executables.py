@@ -57,8 +57,8 @@ class _Fickle:
     def update_from(self, graph: Any) -> bool:
         return not self.device.refuses() and self.inner.update_from(graph)
 
-    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
-        return not self.device.refuses() and self.inner.update_nodes(changes, attachment)
+    def update_prepared(self, sets: Sequence[Any], attachment: object) -> bool:
+        return not self.device.refuses() and self.inner.update_prepared(sets, attachment)
 
 
 def attend(weight: torch.Tensor, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

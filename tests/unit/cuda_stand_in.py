@@ -49,9 +49,13 @@ class _Struct:
 
 
 class StandIn:
-    """`held` is what each executable holds, by its handle and node. `refuses` is asked before each write."""
+    """`held` is what each executable holds, by its handle and node. `refuses` is asked before each write.
 
-    def __init__(self) -> None:
+    `exported`: the driver's own functions can be had, and `plain` counts their calls.
+    """
+
+    def __init__(self, *, exported: bool = True) -> None:
+        self.plain = 0
         self.held: dict[int, dict[int, bytes]] = {}
         self.graphs: dict[int, Inspected] = {}
         self.refuses: Callable[[int, bytes], bool] = lambda node, parameters: False
@@ -63,6 +67,8 @@ class StandIn:
         self.driver = Driver(
             SimpleNamespace(
                 CUgraph=int,
+                CUgraphExec=int,
+                CUgraphNode=int,
                 CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2),
                 CUDA_KERNEL_NODE_PARAMS=_Struct,
                 CUDA_MEMCPY3D=_Struct,
@@ -73,11 +79,19 @@ class StandIn:
                 cuGraphExecDestroy=self._destroy,
                 cuGraphExecUpdate=self._update,
                 cuGraphLaunch=self._launch,
-                cuGraphExecKernelNodeSetParams=self._set_kernel,
-                cuGraphExecMemcpyNodeSetParams=lambda e, n, p, c: self._set(e, n, p.taken(200)),
-                cuGraphExecMemsetNodeSetParams=lambda e, n, p, c: self._set(e, n, p.taken(40)),
-            )
+                cuGraphExecKernelNodeSetParams=lambda e, n, p: (self._set_kernel(e, n, p.getPtr()),),
+                cuGraphExecMemcpyNodeSetParams=lambda e, n, p, c: (self._set(e, n, p.taken(200)),),
+                cuGraphExecMemsetNodeSetParams=lambda e, n, p, c: (self._set(e, n, p.taken(40)),),
+            ),
+            lambda: SimpleNamespace(cuGraphExecKernelNodeSetParams_v2=self._exported()) if exported else object(),
         )
+
+    def _exported(self) -> Callable[[int, int, int], int]:
+        def set_kernel(executable: int, node: int, structure: int) -> int:
+            self.plain += 1
+            return self._set_kernel(executable, node, structure)
+
+        return set_kernel
 
     def _instantiate(self, graph: int, flags: int) -> tuple[Any, ...]:
         if self.instantiate_errors and (error := self.instantiate_errors.pop(0)):
@@ -104,8 +118,8 @@ class StandIn:
         self.log.append(f"launch {executable} on {stream}")
         return (0 if executable in self.held else 400,)
 
-    def _set_kernel(self, executable: int, node: int, struct: Any) -> tuple[int]:
-        raw = struct.taken(72)
+    def _set_kernel(self, executable: int, node: int, structure: int) -> int:
+        raw = ctypes.string_at(structure, 72)
         addresses, extra = (int.from_bytes(raw[start : start + 8], "little") for start in (40, 48))
         head = raw[:40] + bytes(16) + raw[56:]
         if extra:
@@ -114,11 +128,11 @@ class StandIn:
             return self._set(executable, node, head + cuda_nodes._LAYOUT.pack(cuda_nodes._PACKED, len(packed)) + packed)
         return self._set(executable, node, head + cuda_nodes._gathered(addresses, LAYOUT))
 
-    def _set(self, executable: int, node: int, parameters: bytes) -> tuple[int]:
+    def _set(self, executable: int, node: int, parameters: bytes) -> int:
         if self.refuses(node, parameters):
-            return (1,)
+            return 1
         self.held[executable][node] = parameters
-        return (0,)
+        return 0
 
 
 class RawGraph:

@@ -275,7 +275,7 @@ def test_r16_no_shape_is_loaded_while_an_executable_is_changed(
         return noting
 
     made = _shapes(backend, store, 4)
-    for name in ("update_from", "update_nodes"):
+    for name in ("update_from", "update_prepared"):
         monkeypatch.setattr(TapeExecutable, name, noted(getattr(TapeExecutable, name)))
     place = torch.ones(5)
     graph, _ = backend.capture(lambda: _chain(place))

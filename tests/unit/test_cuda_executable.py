@@ -22,9 +22,10 @@ from .cuda_stand_in import RawGraph, StandIn, inspected, kernel, without_a_devic
 DEVICE = torch.device("cuda", 0)
 
 
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    made = StandIn()
+@pytest.fixture(params=["exported", "bindings"])
+def stand_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """Kernels are written by the driver's own function where it can be had, else through the bindings."""
+    made = StandIn(exported=request.param == "exported")
     with without_a_device(monkeypatch, made):
         yield made
 

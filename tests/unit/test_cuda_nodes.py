@@ -26,8 +26,9 @@ def laid_out(sizes: list[int]) -> list[tuple[int, int]]:
 
 
 def laid_out_memory(parameters: bytes) -> Any:
-    memory = ctypes.create_string_buffer(b"\xaa" * cuda_nodes._needs(parameters), cuda_nodes._needs(parameters))
-    cuda_nodes._lay_out(memory, parameters)
+    nbytes = cuda_nodes.laid_out_bytes(parameters)
+    memory = ctypes.create_string_buffer(b"\xaa" * nbytes, nbytes)
+    cuda_nodes.lay_out(memory, parameters)
     return memory
 
 

@@ -199,7 +199,7 @@ def test_a_refused_update_of_the_only_shape(monkeypatch: pytest.MonkeyPatch, roo
     launches, replays = world.store.account().launches, world.region.replays
     with monkeypatch.context() as patch:
         patch.setattr(TapeExecutable, "update_from", lambda self, graph: False)
-        patch.setattr(TapeExecutable, "update_nodes", lambda self, changes, attachment: False)
+        patch.setattr(TapeExecutable, "update_prepared", lambda self, sets, attachment: False)
         if not room:
             make, calls = UpdatableTapeGraph.instantiate, [0]
 
@@ -218,7 +218,7 @@ def test_a_refused_update_of_the_only_shape(monkeypatch: pytest.MonkeyPatch, roo
     assert world.backend.memory().executable_bytes == 0
 
 
-@pytest.mark.parametrize("step", ["update_from", "update_nodes", "instantiate"])
+@pytest.mark.parametrize("step", ["update_from", "update_prepared", "instantiate"])
 @pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError])
 def test_an_error_of_the_driver_in_a_switch_costs_a_graph_and_not_the_call(
     monkeypatch: pytest.MonkeyPatch, step: str, error: type[Exception]
@@ -226,7 +226,7 @@ def test_an_error_of_the_driver_in_a_switch_costs_a_graph_and_not_the_call(
     world = Graphed().warm()
     world.call(4, 5, times=8)
     for kin in world.store._kin.values():  # which way is the cheaper one
-        kin.whole_ns, kin.nodes_ns = (1e9, 1.0) if step == "update_nodes" else (1.0, 1e9)
+        kin.whole_ns, kin.nodes_ns = (1e9, 1.0) if step == "update_prepared" else (1.0, 1e9)
     world.store.limits = Limits(executables=1, nbytes=None)
     world.store.apply_limits()
     world.call(4)
@@ -437,7 +437,7 @@ def test_an_executable_that_did_wrong_in_a_trial_is_not_used_again(monkeypatch: 
     world = Graphed().warm()
     world.call(4, times=6)
     lying: list[TapeExecutable] = []
-    update, update_nodes = TapeExecutable.update_from, TapeExecutable.update_nodes
+    update, update_prepared = TapeExecutable.update_from, TapeExecutable.update_prepared
 
     def accept(executable: TapeExecutable, graph: UpdatableTapeGraph) -> bool:
         done = update(executable, graph)
@@ -446,12 +446,12 @@ def test_an_executable_that_did_wrong_in_a_trial_is_not_used_again(monkeypatch: 
         lying.append(executable)
         return done
 
-    def write(executable: TapeExecutable, changes: Any, attachment: object) -> bool:
-        return executable in lying or update_nodes(executable, changes, attachment)
+    def write(executable: TapeExecutable, sets: Any, attachment: object) -> bool:
+        return executable in lying or update_prepared(executable, sets, attachment)
 
     with monkeypatch.context() as patch:
         patch.setattr(TapeExecutable, "update_from", accept)
-        patch.setattr(TapeExecutable, "update_nodes", write)
+        patch.setattr(TapeExecutable, "update_prepared", write)
         world.call(5, 4, times=8)
         assert len(lying) == 1 and world.store.account().classes == 2
 

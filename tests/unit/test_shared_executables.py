@@ -264,7 +264,7 @@ def test_a_refused_update_is_counted_and_the_shape_gets_its_own(monkeypatch: pyt
     world.store.apply_limits()
     world.call(4)
     monkeypatch.setattr(TapeExecutable, "update_from", lambda self, graph: False)
-    monkeypatch.setattr(TapeExecutable, "update_nodes", lambda self, changes, attachment: False)
+    monkeypatch.setattr(TapeExecutable, "update_prepared", lambda self, sets, attachment: False)
     world.store.limits = Limits(executables=4, nbytes=None)
     replays = world.region.replays
     world.call(5, 4, 5, 4)
@@ -280,7 +280,7 @@ def test_a_refused_update_without_the_graph_is_captured_again(monkeypatch: pytes
     world.store.apply_limits()
     world.call(4)
     with monkeypatch.context() as patch:
-        patch.setattr(TapeExecutable, "update_nodes", lambda self, changes, attachment: False)
+        patch.setattr(TapeExecutable, "update_prepared", lambda self, sets, attachment: False)
         patch.setattr(TapeExecutable, "update_from", lambda self, graph: False)
         world.call(5)
     assert world.store.account().refused == 1 and world.store.account().shapes == 1
@@ -299,7 +299,7 @@ def test_an_update_that_raises_costs_the_graph_and_not_the_call(monkeypatch: pyt
         raise RuntimeError("the device does not accept again the parameters that an executable had")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TapeExecutable, "update_nodes", broken)
+        patch.setattr(TapeExecutable, "update_prepared", broken)
         patch.setattr(TapeExecutable, "update_from", broken)
         world.call(5)
     assert world.store.account().shapes == 1 and world.region.refused is None

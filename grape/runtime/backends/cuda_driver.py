@@ -6,8 +6,10 @@ runtime says stays until somebody reads it, and then it is torch that raises.
 
 from __future__ import annotations
 
+import ctypes
 import functools
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,11 +38,20 @@ class DriverError(RuntimeError):
         self.code = code
 
 
-class Driver:
-    """`call` a function by its name; `types` are the bindings' classes and enumerations."""
+def _library() -> Any:
+    """Raises OSError."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
-    def __init__(self, bindings: Any) -> None:
+
+class Driver:
+    """`call` a function by its name; `types` are the bindings' classes and enumerations.
+
+    `library` loads the driver itself, or raises OSError.
+    """
+
+    def __init__(self, bindings: Any, library: Callable[[], Any] = _library) -> None:
         self.types = bindings
+        self._library = library
 
     def function(self, name: str) -> Any:
         """The binding itself, for loops in which an exception would cost too much.
@@ -62,6 +73,17 @@ class Driver:
 
     def succeeds(self, name: str, *args: Any) -> bool:
         return not int(self.function(name)(*args)[0])
+
+    def plain(self, symbol: str, pointers: int) -> Callable[..., int] | None:
+        """A function of so many addresses as the driver exports it, for loops in which even the bindings would cost too
+        much: it takes integers and returns a CUresult. None where it cannot be had."""
+        try:
+            found: Any = getattr(self._library(), symbol)
+        except (OSError, AttributeError):
+            return None
+        found.argtypes, found.restype = (ctypes.c_void_p,) * pointers, ctypes.c_int
+        function: Callable[..., int] = found
+        return function
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:

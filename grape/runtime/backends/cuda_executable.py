@@ -7,14 +7,16 @@ for launches issued after it; the driver keeps what queued launches need.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .cuda_driver import OUT_OF_MEMORY, Driver, DriverError
 from .cuda_meter import ExecutableMeter
-from .cuda_nodes import Inspected, NodeWriter
+from .cuda_nodes import Inspected
+from .cuda_writes import NodeWriter, PreparedWrites
 
 __all__ = ["CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
 
@@ -92,6 +94,30 @@ class Executables:
             made.release()
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What the nodes of an executable have: `sets` say it of some, the last one first, and `below` of the others.
+
+    `attachment` must live for it.
+    """
+
+    below: Sequence[bytes | PreparedWrites]
+    sets: tuple[PreparedWrites, ...] = ()
+    attachment: object = None
+
+    def nodes(self) -> Sequence[bytes | PreparedWrites]:
+        found = list(self.below)
+        for one in self.sets:
+            for number in one.numbers:
+                found[number] = one
+        return found
+
+    def after(self, sets: Sequence[PreparedWrites], attachment: object) -> _Held:
+        """Shapes that take turns mostly write the same nodes, and nothing is copied then."""
+        alike = [one.numbers for one in sets] == [one.numbers for one in self.sets]
+        return _Held(self.below if alike else self.nodes(), tuple(sets), attachment)
+
+
 class CudaExecutable:
     """Implements `Executable`. `inspected` is None where it can only do what its own graph does."""
 
@@ -104,8 +130,7 @@ class CudaExecutable:
         self._handle = handle
         self._source: GraphSource | None = source
         self._inspected = inspected
-        self._current: list[bytes] = list(inspected.parameters) if inspected is not None else []
-        self._attachment: object = None
+        self._held = _Held(inspected.parameters if inspected is not None else ())
         self._launch = self._driver.function("cuGraphLaunch")
         self._nodes = nodes
 
@@ -138,13 +163,23 @@ class CudaExecutable:
         if int(error) == _NOT_UPDATED:
             return False
         if int(error):  # the driver does not say what such an update has left
-            self._take_back(range(len(self._current)))
+            self._take_back(range(len(inspected.parameters)))
             return False
-        self._current = list(inspected.parameters)
-        self._attachment = graph.attachment
+        self._held = _Held(inspected.parameters, (), graph.attachment)
         return True
 
     def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
+        """As `update_prepared`."""
+        self._require_alive()
+        return self._inspected is not None and self.update_prepared([self.prepare(changes)], attachment)
+
+    def prepare(self, changes: Sequence[tuple[int, bytes]]) -> PreparedWrites:
+        """Lays them out in memory, which takes several times as long as to write them from there."""
+        if self._inspected is None:
+            raise RuntimeError("the nodes of this executable's graph are not known")
+        return self._executables.writer.prepare(self._inspected.handles, self._inspected.kinds, changes)
+
+    def update_prepared(self, sets: Sequence[PreparedWrites], attachment: object) -> bool:
         """What was written before a refusal is taken back. Nodes that have their parameters already are written too: a
         trial of this way, after an update from a whole graph, must be one.
 
@@ -153,31 +188,29 @@ class CudaExecutable:
         self._require_alive()
         if self._inspected is None:
             return False
-        touched: list[int] = []
-        done = False
+        before, done = self._held, False
+        issue = self._executables.writer.issue
         try:
-            with torch.cuda.device(self._device):
-                for number, parameters in changes:
-                    touched.append(number)  # before the call: an interrupt may follow it
-                    if not self._write(number, parameters):
-                        return False
+            with torch.cuda.device(self._device.index):
+                if all(issue(self._handle, one) for one in sets):
+                    self._held = before.after(sets, attachment)  # in one step: an interrupt comes before or after it
+                else:
+                    self._take_back(_numbers_of(sets))
             done = True
         finally:
-            if not done:
-                self._take_back(touched)
-        for number, parameters in changes:
-            self._current[number] = parameters
-        self._attachment = attachment
-        return True
+            if not done and self._held is before and self._source is not None:
+                self._take_back(_numbers_of(sets))
+        return self._held is not before
 
-    def _write(self, number: int, parameters: bytes) -> bool:
-        assert self._inspected is not None
-        handle, kind = self._inspected.handles[number], self._inspected.kinds[number]
-        return self._executables.writer.write(self._handle, handle, kind, parameters)
-
-    def _take_back(self, touched: Sequence[int]) -> None:
-        with torch.cuda.device(self._device):
-            if all([self._write(number, self._current[number]) for number in touched]):
+    def _take_back(self, numbers: Iterable[int]) -> None:
+        """Give these nodes, written or not, what they have."""
+        held, writer = self._held.nodes(), self._executables.writer
+        with torch.cuda.device(self._device.index):
+            had = [(number, held[number]) for number in numbers]
+            sets = [
+                self.prepare([(number, one)]) if isinstance(one, bytes) else one.alone(number) for number, one in had
+            ]
+            if all([writer.issue(self._handle, one) for one in sets]):
                 return
         self.release()
         raise RuntimeError("the device does not accept again the parameters that an executable had")
@@ -190,7 +223,7 @@ class CudaExecutable:
         with torch.cuda.device(self._device), self._driver.relaxed():
             self._driver.succeeds("cuGraphExecDestroy", self._handle)
         self._executables.meter.freed(self._nodes)
-        self._current, self._attachment = [], None
+        self._held = _Held(())
         source.drop()
 
     def _require_alive(self) -> None:
@@ -225,11 +258,21 @@ class TorchExecutable:
     def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
         return False
 
+    def prepare(self, changes: Sequence[tuple[int, bytes]]) -> PreparedWrites:
+        raise RuntimeError("nobody but torch writes to this executable")
+
+    def update_prepared(self, sets: Sequence[PreparedWrites], attachment: object) -> bool:
+        return False
+
     def release(self) -> None:
         source, self._source = self._source, None
         if source is not None:
             self._executables.meter.freed(self._nodes)
             source.drop()
+
+
+def _numbers_of(sets: Sequence[PreparedWrites]) -> set[int]:
+    return {number for one in sets for number in one.numbers}
 
 
 def _instantiate(driver: Driver, graph: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Parameters are bytes. Those of a kernel node are the driver's structure, then how its arguments lie, then the arguments
 in the sizes that the driver reports; nothing here guesses what an argument means. Addresses inside the structure are
-left out, and filled in when it is written to an executable.
+left out, and filled in where it is laid out to be written.
 """
 
 from __future__ import annotations
@@ -17,13 +17,24 @@ from typing import Any
 
 from .cuda_driver import INVALID_VALUE, Driver, DriverError
 
-__all__ = ["Inspected", "NodeWriter", "inspect"]
+__all__ = [
+    "KERNEL",
+    "KERNEL_BYTES",
+    "MEMCPY",
+    "MEMCPY_BYTES",
+    "MEMSET",
+    "MEMSET_BYTES",
+    "Inspected",
+    "inspect",
+    "laid_out_bytes",
+    "lay_out",
+]
 
-_KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5
+KERNEL, MEMCPY, MEMSET, _EMPTY = 0, 1, 2, 5
 """CUgraphNodeType of the nodes that an update may concern."""
 
 # CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D_v2 and CUDA_MEMSET_NODE_PARAMS_v1: the driver never changes a numbered one.
-_KERNEL_BYTES, _MEMCPY_BYTES, _MEMSET_BYTES = 72, 200, 40
+KERNEL_BYTES, MEMCPY_BYTES, MEMSET_BYTES = 72, 200, 40
 _ARGUMENTS = slice(40, 56)
 """Of a kernel's structure: the addresses `kernelParams` and `extra`."""
 _MEMCPY_EXTENT = struct.Struct("<QQQ")
@@ -60,7 +71,7 @@ _CLUSTERS = ("CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION", "CU_LAUNCH_ATTRIBUTE_PREFE
 kernel all the same: SGLang's #37657 tells of one that hung in the clusters of the kernel before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Inspected:
     """A graph's nodes, in the driver's order. `topology` is equal wherever an update between two graphs can succeed.
 
@@ -72,6 +83,10 @@ class Inspected:
     parameters: tuple[bytes, ...]
     topology: str
     chain: bool
+
+    @functools.cached_property
+    def nbytes(self) -> int:
+        return sum(map(len, self.parameters))
 
 
 def inspect(driver: Driver, graph: Any) -> Inspected | None:
@@ -131,11 +146,11 @@ class _Reader:
 
     def read(self, handle: Any, kind: int) -> tuple[tuple[Any, ...], bytes] | None:
         """What an update cannot change, and what it can."""
-        if kind == _KERNEL:
+        if kind == KERNEL:
             return self._kernel(handle)
-        if kind == _MEMCPY:
+        if kind == MEMCPY:
             return self._memcpy(handle)
-        if kind == _MEMSET:
+        if kind == MEMSET:
             return self._memset(handle)
         return (("empty",), b"") if kind == _EMPTY else None
 
@@ -144,7 +159,7 @@ class _Reader:
         functions = int(found.func), int(found.kern)
         if functions == (0, 0):
             return None
-        raw = bytearray(ctypes.string_at(found.getPtr(), _KERNEL_BYTES))
+        raw = bytearray(ctypes.string_at(found.getPtr(), KERNEL_BYTES))
         raw[_ARGUMENTS] = bytes(16)
         if functions not in self._layouts:
             self._layouts[functions] = self._layout(found)
@@ -191,15 +206,15 @@ class _Reader:
 
     def _memcpy(self, handle: Any) -> tuple[tuple[Any, ...], bytes]:
         found = self._driver.call("cuGraphMemcpyNodeGetParams", handle)
-        raw = ctypes.string_at(found.getPtr(), _MEMCPY_BYTES)
-        _, height, depth = _MEMCPY_EXTENT.unpack_from(raw, _MEMCPY_BYTES - _MEMCPY_EXTENT.size)
+        raw = ctypes.string_at(found.getPtr(), MEMCPY_BYTES)
+        _, height, depth = _MEMCPY_EXTENT.unpack_from(raw, MEMCPY_BYTES - _MEMCPY_EXTENT.size)
         if height > 1 or depth > 1:
             return ("memcpy", raw), b""
         return ("memcpy", int(found.srcMemoryType), int(found.dstMemoryType)), raw
 
     def _memset(self, handle: Any) -> tuple[tuple[Any, ...], bytes]:
         found = self._driver.call("cuGraphMemsetNodeGetParams", handle)
-        raw = ctypes.string_at(found.getPtr(), _MEMSET_BYTES)
+        raw = ctypes.string_at(found.getPtr(), MEMSET_BYTES)
         *_, nbytes, _, height = _MEMSET_FIELDS.unpack(raw)
         return (("memset", raw), b"") if height > 1 else (("memset", nbytes), raw)
 
@@ -243,64 +258,36 @@ def _packed(extra: int) -> bytes | None:
     return ctypes.string_at(buffer, nbytes) if nbytes else b""
 
 
-class NodeWriter:
-    """Writes parameters to nodes of executables. Not for several threads at once: its memory is used again."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._kernel = driver.types.CUDA_KERNEL_NODE_PARAMS()
-        self._memcpy = driver.types.CUDA_MEMCPY3D()
-        self._memset = driver.types.CUDA_MEMSET_NODE_PARAMS()
-        self._struct = self._kernel.getPtr()
-        self._scratch = ctypes.create_string_buffer(1 << 14)
-        self._set_kernel = driver.function("cuGraphExecKernelNodeSetParams")
-        self._set_memcpy = driver.function("cuGraphExecMemcpyNodeSetParams")
-        self._set_memset = driver.function("cuGraphExecMemsetNodeSetParams")
-
-    def write(self, executable: Any, handle: Any, kind: int, parameters: bytes) -> bool:
-        """Whether the device took them. `handle` is the node of the graph that the executable was made from."""
-        if kind == _KERNEL:
-            if len(self._scratch) < _needs(parameters):
-                self._scratch = ctypes.create_string_buffer(2 * _needs(parameters))
-            _lay_out(self._scratch, parameters)
-            ctypes.memmove(self._struct, self._scratch, _KERNEL_BYTES)
-            return not int(self._set_kernel(executable, handle, self._kernel)[0])
-        if kind == _MEMCPY and parameters:
-            ctypes.memmove(self._memcpy.getPtr(), parameters, _MEMCPY_BYTES)
-            context = self._driver.call("cuCtxGetCurrent")
-            return not int(self._set_memcpy(executable, handle, self._memcpy, context)[0])
-        if kind == _MEMSET and parameters:
-            ctypes.memmove(self._memset.getPtr(), parameters, _MEMSET_BYTES)
-            context = self._driver.call("cuCtxGetCurrent")
-            return not int(self._set_memset(executable, handle, self._memset, context)[0])
-        return not parameters
-
-
 @functools.cache
 def _tables(count: int) -> tuple[struct.Struct, struct.Struct]:
     """Of so many offsets, and of so many addresses."""
     return struct.Struct(f"<{count}I"), struct.Struct(f"<{count}Q")
 
 
-def _needs(parameters: bytes) -> int:
-    """Bytes that `_lay_out` may take: an address is twice as long as the offset that it comes from."""
-    return 3 * len(parameters) + 64
+def laid_out_bytes(parameters: bytes) -> int:
+    """What `lay_out` takes, up to a multiple of 16."""
+    count, _ = _LAYOUT.unpack_from(parameters, KERNEL_BYTES)
+    nbytes = _table(parameters) + (_SIX.size if count == _PACKED else 8 * int(count))
+    return nbytes + -nbytes % 16
 
 
-def _lay_out(memory: Any, parameters: bytes) -> None:
-    """Put the structure of a kernel at the start of `memory`, its arguments behind it, and fill in the addresses."""
-    count, nbytes = _LAYOUT.unpack_from(parameters, _KERNEL_BYTES)
-    size = len(parameters)
-    table = size + -size % 8
-    base = ctypes.addressof(memory)
-    ctypes.memmove(memory, parameters, size)
+def lay_out(memory: Any, parameters: bytes, at: int = 0) -> None:
+    """Put the structure of a kernel at `at` in `memory`, its arguments behind it, and fill in the addresses."""
+    count, nbytes = _LAYOUT.unpack_from(parameters, KERNEL_BYTES)
+    base, table = ctypes.addressof(memory) + at, _table(parameters)
+    ctypes.memmove(base, parameters, len(parameters))
     if count == _PACKED:
-        first = base + _KERNEL_BYTES + _LAYOUT.size
-        _SIX.pack_into(memory, table, _BUFFER, first, _SIZE, base + table + 40, _END, nbytes)
-        _TWO.pack_into(memory, _ARGUMENTS.start, 0, base + table)
+        first = base + KERNEL_BYTES + _LAYOUT.size
+        _SIX.pack_into(memory, at + table, _BUFFER, first, _SIZE, base + table + 40, _END, nbytes)
+        _TWO.pack_into(memory, at + _ARGUMENTS.start, 0, base + table)
         return
-    first = base + _KERNEL_BYTES + _LAYOUT.size + _offsets_bytes(count)
+    first = base + KERNEL_BYTES + _LAYOUT.size + _offsets_bytes(count)
     offsets, addresses = _tables(count)
-    found = offsets.unpack_from(parameters, _KERNEL_BYTES + _LAYOUT.size)
-    addresses.pack_into(memory, table, *[first + offset for offset in found])
-    _TWO.pack_into(memory, _ARGUMENTS.start, base + table if count else 0, 0)
+    found = offsets.unpack_from(parameters, KERNEL_BYTES + _LAYOUT.size)
+    addresses.pack_into(memory, at + table, *[first + offset for offset in found])
+    _TWO.pack_into(memory, at + _ARGUMENTS.start, base + table if count else 0, 0)
+
+
+def _table(parameters: bytes) -> int:
+    """Where the addresses lie: behind the arguments, at a multiple of 8."""
+    return len(parameters) + -len(parameters) % 8

@@ -43,8 +43,7 @@ class UpdatableCudaGraph:
     def host_bytes(self) -> int:
         if self._source is None:
             return 0
-        kept = sum(map(len, self._inspected.parameters)) if self._inspected is not None else 0
-        return _GRAPH_BYTES_PER_NODE * self.nodes + kept
+        return _GRAPH_BYTES_PER_NODE * self.nodes + (self._inspected.nbytes if self._inspected is not None else 0)
 
     @property
     def topology(self) -> str | None:

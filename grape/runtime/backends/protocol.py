@@ -25,6 +25,7 @@ __all__ = [
     "MemoryAccount",
     "MemoryMoved",
     "NoExecutable",
+    "Prepared",
     "Reservation",
     "UpdatableGraph",
 ]
@@ -83,6 +84,13 @@ class Graph(Protocol):
         ...
 
 
+class Prepared(Protocol):
+    """Parameters for some nodes, ready to be written as often as they are needed. `nbytes` on the host."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 class Executable(Protocol):
     """What a device launches, made from a graph and, by updates, doing the work of others. `nbytes` on the device.
 
@@ -110,6 +118,17 @@ class Executable(Protocol):
         With the others as they are, they must be all the parameters of one graph, and `attachment` that graph's. A
         backend that cannot take back a part of the changes must not issue them one by one.
         """
+        ...
+
+    def prepare(self, changes: Sequence[tuple[int, bytes]]) -> Prepared:
+        """Get ready to give nodes, each once, these parameters: for all executables that are made from the same graph.
+
+        Raises RuntimeError where the nodes are not known, so that no update could write them.
+        """
+        ...
+
+    def update_prepared(self, sets: Sequence[Prepared], attachment: object) -> bool:
+        """As `update_nodes`, with what was prepared; where two sets concern one node, the later one counts."""
         ...
 
     def release(self) -> None:

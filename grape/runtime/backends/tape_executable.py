@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .tape_graph import Attachment, LaunchQueue, Program, TapeGraph
 from .tape_nodes import Node, assemble, draws_random_numbers, fingerprint, fits, flat, read, structure_of, write
 
-__all__ = ["TapeExecutable", "UpdatableTapeGraph"]
+__all__ = ["PreparedNodes", "TapeExecutable", "UpdatableTapeGraph"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedNodes:
+    """Implements `Prepared`: nodes that were read from their parameters, by number."""
+
+    nodes: dict[int, Node]
+    nbytes: int
 
 
 class TapeExecutable:
@@ -39,11 +48,17 @@ class TapeExecutable:
         return True
 
     def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
+        return self.update_prepared([self.prepare(changes)], attachment)
+
+    def prepare(self, changes: Sequence[tuple[int, bytes]]) -> PreparedNodes:
+        nodes = {number: write(parameters) for number, parameters in changes}
+        return PreparedNodes(nodes, sum(len(parameters) for _, parameters in changes))
+
+    def update_prepared(self, sets: Sequence[PreparedNodes], attachment: object) -> bool:
         self._require_alive()
         assert isinstance(attachment, Attachment)
         nodes = list(self._nodes)
-        for number, parameters in changes:
-            node = write(parameters)
+        for number, node in (change for one in sets for change in one.nodes.items()):
             if not fits(self._flat[number], node):
                 return False
             nodes[number] = node

@@ -2,7 +2,7 @@
 
 Pure parts: `codec` (a shape's parameters as differences), `classes` (who can share), `residency` (who stays). Over a
 backend's executables: `residents` (those on the device), `admission` (of a new shape), `switching` (to a known one),
-`store` (all of it). `stored` is a graph as an entry sees it.
+`working_set` (what is kept for that), `store` (all of it). `stored` is a graph as an entry sees it.
 """
 
 from .account import Estimate, StoreAccount

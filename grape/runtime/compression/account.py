@@ -18,7 +18,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAccount:
-    """Bytes by store. `executable_bytes` are on the device; `record_bytes`, `base_bytes` and `graph_bytes` on the host.
+    """Bytes by store. `executable_bytes` are on the device; `record_bytes`, `base_bytes`, `graph_bytes` (whole graphs)
+    and `prepared_bytes` (writes that are laid out for the device) on the host.
 
     `alone` counts the shapes that share no executable. `refused` counts shapes that a device stopped accepting.
     """
@@ -32,6 +33,7 @@ class StoreAccount:
     base_bytes: int
     graphs: int
     graph_bytes: int
+    prepared_bytes: int
     launches: int
     switches: int
     instantiations: int
@@ -42,4 +44,4 @@ class StoreAccount:
 
     @property
     def host_bytes(self) -> int:
-        return self.record_bytes + self.base_bytes + self.graph_bytes
+        return self.record_bytes + self.base_bytes + self.graph_bytes + self.prepared_bytes

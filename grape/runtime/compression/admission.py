@@ -9,7 +9,7 @@ from .classes import Classes, TopologyClass
 from .codec import Base, Record
 from .members import Kin, Loaded, Member, User
 from .residents import Residents, Uncertain
-from .switching import update_nodes, update_whole
+from .switching import prepare, update_nodes, update_whole
 
 __all__ = ["Verify", "admit"]
 
@@ -92,27 +92,29 @@ def _joins(
     """Whether an executable of the class took the shape and then did the right thing."""
     kin = member.kin
     assert kin.topology is not None
-    loaded = min(residents.of(kin), key=residents.benefit_ns, default=None) or residents.make(kin)
+    loaded = residents.least_useful(kin.executables.values()) or residents.make(kin)
     if loaded is None:
         return False
     record = Record(kin.topology.base, member.record)
     if record.nodes() != parameters:
         return False
+    member.changed = kin.same(record.changed)
     with Uncertain(residents, loaded) as attempt:
         before, did = loaded.touched, loaded.member
         residents.load(loaded, None)
-        loaded.touched = before | record.changed
+        loaded.touched = before | member.changed
         if not update_whole(residents, loaded, kin, graph):
             loaded.touched = before
             residents.load(loaded, did)
             attempt.certain = True
             return False
-        # A second time from the record: that is how later switches write it.
-        written = update_nodes(residents, loaded, member, record)
+        # A second time from the record, prepared as later switches will write it.
+        member.prepared = prepare(loaded, record)
+        written = update_nodes(residents, loaded, member)
         accepted = written and verify(loaded.executable.replay)
         # One that took an update and did something else may do so again.
         attempt.certain = accepted or not written
     if accepted:
-        loaded.touched = record.changed
+        loaded.touched = member.changed
         residents.load(loaded, member)
     return accepted

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+from weakref import WeakValueDictionary
 
-from ..backends.protocol import Executable, UpdatableGraph
+from ..backends.protocol import Executable, Prepared, UpdatableGraph
 from .classes import TopologyClass
 
 __all__ = ["Counts", "Kin", "Loaded", "Member", "PlainUser", "User"]
@@ -53,9 +54,33 @@ class Kin:
     executable_bytes: int = 0
     instantiate_ns: float = 0.0
     nodes_ns: float | None = None
-    """Of writing one node, reading its record included."""
+    """Of writing one node that was prepared."""
     whole_ns: float | None = None
     """Of an update from a whole graph."""
+    executables: dict[int, Loaded] = field(default_factory=dict)
+    """By number."""
+    originals: dict[int, Prepared] = field(default_factory=dict)
+    """Writes of what the class's base says, one per node that had to be given it back."""
+    _changed: WeakValueDictionary[int, frozenset[int]] = field(default_factory=WeakValueDictionary)
+
+    def same(self, changed: frozenset[int]) -> frozenset[int]:
+        """The set as its first member has it: most shapes differ in the same nodes, and compare by identity."""
+        known = self._changed.get(hash(changed))
+        if known == changed:
+            return known
+        self._changed[hash(changed)] = changed
+        return changed
+
+    def prefers_nodes(self, changes: int) -> bool:
+        """Whether writing so many nodes takes less time than an update from a whole graph, as far as is known."""
+        return (
+            self.whole_ns is not None and self.nodes_ns is not None and self.whole_ns > self.nodes_ns * max(changes, 1)
+        )
+
+    def switch_ns(self, changes: int) -> float:
+        """Of the cheaper way; 0 where nothing is known."""
+        whole_ns, nodes_ns = self.whole_ns or 0.0, (self.nodes_ns or 0.0) * max(changes, 1)
+        return min(whole_ns, nodes_ns) or whole_ns or nodes_ns
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +94,10 @@ class Member:
     graph: UpdatableGraph | None
     """While it is in the working set. That of the shape that founded the class (`founder`) is `kin.graph`."""
     user: User
+    changed: frozenset[int] = frozenset()
+    """The nodes that differ from the class's base."""
+    prepared: Prepared | None = None
+    """Their writes, while they are in the working set."""
     founder: bool = False
     loaded: Loaded | None = None
     paid_ns: float = 0.0

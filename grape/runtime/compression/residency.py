@@ -27,22 +27,31 @@ class Resident:
 
 
 class Usage:
-    """Calls per key, each counting half after `half_life` further calls: what was hot long ago is not hot."""
+    """Calls per key, each counting half after `half_life` further calls: what was hot long ago is not hot.
+
+    Not every weight fades at each call, but what a call adds grows: so a weight is one product.
+    """
+
+    _FADED = 512.0
+    """After so many half-lives the weights are written anew, before what is added gets too large for a float."""
 
     def __init__(self, half_life: int = 1024) -> None:
         self._half_life = half_life
-        self._now = 0
-        self._weights: dict[Hashable, tuple[float, int]] = {}
+        self._age, self._fade = 0.0, 1.0
+        self._weights: dict[Hashable, float] = {}
 
     def touch(self, *keys: Hashable, times: int = 1) -> None:
         """Calls that count for all these keys."""
-        self._now += times
+        age = self._age + times / self._half_life
+        if age > self._FADED:
+            fade = float(0.5**age)
+            self._weights, age = {key: weight * fade for key, weight in self._weights.items()}, 0.0
+        self._age, self._fade = age, float(0.5**age)
         for key in keys:
-            self._weights[key] = (self.weight(key) + times, self._now)
+            self._weights[key] = self._weights.get(key, 0.0) + times / self._fade
 
     def weight(self, key: Hashable) -> float:
-        weight, since = self._weights.get(key, (0.0, self._now))
-        return float(weight * 0.5 ** ((self._now - since) / self._half_life))
+        return self._weights.get(key, 0.0) * self._fade
 
     def forget(self, key: Hashable) -> None:
         self._weights.pop(key, None)

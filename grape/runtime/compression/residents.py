@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -18,7 +19,7 @@ __all__ = ["Residents", "Uncertain", "average"]
 
 @dataclass(slots=True, eq=False)
 class Residents:
-    """Every executable of a store, and which shape each of them does."""
+    """Every executable of a store, and which shape each of them does. One exists while `Kin.executables` has it."""
 
     limits: Limits
     clock_ns: Callable[[], int] = time.perf_counter_ns
@@ -30,12 +31,24 @@ class Residents:
     """Whether the device had no memory for the last executable that could not be had."""
     _numbers: count[int] = field(default_factory=count)
 
-    def of(self, kin: Kin) -> list[Loaded]:
-        return [loaded for loaded in self.all.values() if loaded.kin is kin]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(loaded.executable.nbytes for loaded in self.all.values())
+    def least_useful(self, group: Iterable[Loaded]) -> Loaded | None:
+        """The first one of the least `benefit_ns`. Every switch asks for it, and most of a group cost the same."""
+        least: Loaded | None = None
+        lowest, cost, known, touched = math.inf, 0.0, None, None
+        for loaded in list(group):
+            kin, member = loaded.kin, loaded.member
+            if len(kin.executables) == 1 or member is None:
+                benefit = self.benefit_ns(loaded)
+            else:
+                if known is not kin or touched is not loaded.touched:
+                    known, touched = kin, loaded.touched
+                    cost = kin.switch_ns(len(touched))
+                if member.user.launches != member.counted:
+                    self.note(member)
+                benefit = self.usage.weight(member.shape) * cost
+            if benefit < lowest:
+                least, lowest = loaded, benefit
+        return least
 
     def load(self, loaded: Loaded, member: Member | None) -> None:
         """Say whose work the executable does from now on; who it did it for before has to ask again."""
@@ -90,9 +103,10 @@ class Residents:
                 return None
             for other in room:
                 self.evict(self.all[other])
-            self.all[number] = Loaded(number, executable, kin)
+            self.all[number] = kin.executables[number] = Loaded(number, executable, kin)
         finally:
-            if number not in self.all:
+            if number not in kin.executables:
+                self.all.pop(number, None)
                 executable.release()
         return self.all[number]
 
@@ -100,6 +114,20 @@ class Residents:
         """Which executables would go for one more of `kin`; None where it would not fit."""
         nbytes = kin.executable_bytes
         return evictions(self._residents(), self.limits, nbytes=nbytes, count=1, owner=kin.owner, worth_ns=worth_ns)
+
+    def may_have_another(self, kin: Kin, *, worth_ns: float) -> bool:
+        """Whether one more fits, for which none of its own class would go: that one can be switched instead."""
+        owned = [one for one in self.all.values() if one.kin.owner == kin.owner]
+        over = len(owned) + 1 - self.limits.executables
+        if self.limits.nbytes is None and over <= 1:  # what `leaving_for` would find, without asking it
+            if over <= 0:
+                return True
+            if len(owned) == len(kin.executables):
+                return False
+            least = self.least_useful(owned)
+            return least is not None and least.kin is not kin and self.benefit_ns(least) < worth_ns
+        leaving = self.leaving_for(kin, worth_ns=worth_ns)
+        return leaving is not None and all(self.all[number].kin is not kin for number in leaving)
 
     def apply_limits(self) -> None:
         """Evict until `limits` hold."""
@@ -114,21 +142,20 @@ class Residents:
         self.drop(loaded)
 
     def drop(self, loaded: Loaded) -> None:
-        if loaded.number in self.all:
+        if loaded.number in loaded.kin.executables:
             self.load(loaded, None)
             loaded.executable.release()
             self.all.pop(loaded.number, None)
+            loaded.kin.executables.pop(loaded.number, None)
 
     def benefit_ns(self, loaded: Loaded) -> float:
         """Recent calls times what each would cost without this executable: a switch, or, for the last, making it."""
         kin, member = loaded.kin, loaded.member
         if member is not None:
             self.note(member)
-        if len(self.of(kin)) == 1:
+        if len(kin.executables) == 1:
             return self.usage.weight(kin) * kin.instantiate_ns
-        changes = max(len(loaded.touched), 1)
-        switch_ns = min((cost for cost in (kin.whole_ns, (kin.nodes_ns or 0.0) * changes) if cost), default=0.0)
-        return self.usage.weight(member.shape) * switch_ns if member is not None else 0.0
+        return self.usage.weight(member.shape) * kin.switch_ns(len(loaded.touched)) if member is not None else 0.0
 
     def _residents(self) -> list[Resident]:
         return [

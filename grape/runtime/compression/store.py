@@ -23,13 +23,14 @@ from .members import Kin, Loaded, Member, PlainUser, User
 from .residency import Limits
 from .residents import Residents
 from .switching import Refusing, Waiting, bring
+from .working_set import shrink
 
 __all__ = ["EXECUTABLES", "GRAPH_BYTES", "Admitted", "ExecutableStore", "Launched", "NotAdmitted", "Unavailable"]
 
 EXECUTABLES = 32
 """At most so many executables for the shapes of one owner, where nobody says another number."""
 GRAPH_BYTES = 256 << 20
-"""So many bytes of whole graphs are kept on the host beside the records."""
+"""So many bytes of whole graphs and prepared writes are kept on the host beside the records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +71,8 @@ class Unavailable:
 class ExecutableStore:
     """Replays shapes. `limits` may be changed at any time; `apply_limits` then makes it so.
 
-    `graph_budget_bytes` bounds the whole graphs that are kept on the host beside the records, because an update from
-    a graph can be cheaper than one node by node; those that classes are founded on are kept in any case.
+    `graph_budget_bytes` bounds the whole graphs and the prepared writes that are kept on the host beside the records,
+    because a switch from them is cheaper; what belongs to classes is kept in any case.
     """
 
     limits: Limits = field(default_factory=lambda: Limits(executables=EXECUTABLES, nbytes=None))
@@ -119,8 +120,9 @@ class ExecutableStore:
         finally:
             if shape not in self._members:
                 self._disown(owner, shape, graph)
+        shared = member.graph is not None
         self._shrink_working_set()
-        return Admitted(shared=member.graph is not None)
+        return Admitted(shared=shared)
 
     def replay(self, shape: Hashable) -> Launched | Unavailable:
         """Enqueue the graph of an admitted shape on the current stream."""
@@ -128,7 +130,7 @@ class ExecutableStore:
         if member is None:
             return Unavailable(why="this shape was not captured, or was given up", gone=True)
         self._residents.limits = self.limits
-        start, switch_ns = self.clock_ns(), 0
+        start, switch_ns, prepared = self.clock_ns(), 0, member.prepared
         if member.loaded is None:
             brought = self._bring(member)
             if isinstance(brought, Unavailable):
@@ -139,6 +141,8 @@ class ExecutableStore:
         if isinstance(member.user, PlainUser):
             member.user.launches += 1
         self._residents.note(member)
+        if member.prepared is not prepared:
+            self._shrink_working_set()
         return Launched(switch_ns=switch_ns)
 
     def _bring(self, member: Member) -> Loaded | Unavailable:
@@ -186,17 +190,7 @@ class ExecutableStore:
         self._shrink_working_set()
 
     def _shrink_working_set(self) -> None:
-        kept = [(member, member.graph) for member in self._members.values() if member.graph is not None]
-        total = sum(graph.host_bytes for _, graph in kept)
-        if total <= self.graph_budget_bytes:
-            return
-        kept.sort(key=lambda pair: self._residents.usage.weight(pair[0].shape))
-        for member, graph in kept:
-            if total <= self.graph_budget_bytes:
-                return
-            total -= graph.host_bytes
-            graph.release()
-            member.graph = None
+        shrink(self._members.values(), self.graph_budget_bytes, self._residents.usage.weight)
 
     def fits(self, owner: Hashable) -> bool:
         """Whether the limits leave room for an executable of some shape of this owner."""
@@ -234,7 +228,7 @@ class ExecutableStore:
             residents.load(member.loaded, None)
         self._classes[kin.owner].remove(shape)
         if kin.topology is None or not kin.topology.shapes:
-            for loaded in residents.of(kin):
+            for loaded in list(kin.executables.values()):
                 residents.drop(loaded)
             kin.graph.release()
             residents.usage.forget(kin)
@@ -279,6 +273,8 @@ class ExecutableStore:
         loaded = [one for one in residents.all.values() if owner is None or one.kin.owner is owner]
         kins = {id(member.kin): member.kin for member in members}.values()
         graphs = [member.graph for member in members if member.graph is not None] + [kin.graph for kin in kins]
+        prepared = [member.prepared for member in members if member.prepared is not None]
+        prepared += [one for kin in kins for one in kin.originals.values()]
         counts = [found for one, found in residents.counts.items() if owner is None or one is owner]
         return StoreAccount(
             shapes=len(members),
@@ -290,6 +286,7 @@ class ExecutableStore:
             base_bytes=sum(kin.topology.base.nbytes for kin in kins if kin.topology is not None),
             graphs=len(graphs),
             graph_bytes=sum(graph.host_bytes for graph in graphs),
+            prepared_bytes=sum(one.nbytes for one in prepared),
             launches=sum(member.user.launches for member in members) + sum(one.launches for one in counts),
             switches=sum(one.switches for one in counts),
             instantiations=sum(one.instantiations for one in counts),

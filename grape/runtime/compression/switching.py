@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ..backends.protocol import UpdatableGraph
+from collections.abc import Sequence
+
+from ..backends.protocol import Prepared, UpdatableGraph
 from .codec import Record
 from .members import Kin, Loaded, Member
 from .residents import Residents, Uncertain, average
 
-__all__ = ["Refusing", "Waiting", "bring", "update_nodes", "update_whole"]
+__all__ = ["Refusing", "Waiting", "bring", "prepare", "update_nodes", "update_whole"]
 
 
 class Refusing:
@@ -29,23 +31,19 @@ def bring(residents: Residents, member: Member) -> Loaded | Refusing | Waiting |
     if kin.topology is None:
         return _first(residents, member)
     loaded: Loaded | None = None
-    if residents.of(kin) and member.paid_ns >= kin.instantiate_ns:
+    if kin.executables and member.paid_ns >= kin.instantiate_ns:
         worth = residents.usage.weight(member.shape) * member.paid_ns
-        leaving = residents.leaving_for(kin, worth_ns=worth)
-        # One of its own class need not go for it: that one can be switched.
-        if leaving is not None and all(residents.all[number].kin is not kin for number in leaving):
+        if residents.may_have_another(kin, worth_ns=worth):
             loaded = residents.make(kin, worth_ns=worth)
         if loaded is not None:
             member.paid_ns = 0.0
     if loaded is None:
-        group = residents.of(kin)
-        if not group:
-            made = _first(residents, member)
-            if not isinstance(made, Loaded) or made.member is member:
-                return made
-            loaded = made
-        else:
-            loaded = min(group, key=residents.benefit_ns)
+        loaded = residents.least_useful(kin.executables.values())
+    if loaded is None:
+        made = _first(residents, member)
+        if not isinstance(made, Loaded) or made.member is member:
+            return made
+        loaded = made
     return loaded if _switch(residents, loaded, member) else Refusing()
 
 
@@ -64,26 +62,23 @@ def _first(residents: Residents, member: Member) -> Loaded | Waiting | None:
 
 
 def _switch(residents: Residents, loaded: Loaded, member: Member) -> bool:
-    assert member.kin.topology is not None
-    start = residents.clock_ns()
-    record = Record(member.kin.topology.base, member.record)
-    changes = len(record.changed | loaded.touched)
-    whole_ns, nodes_ns = member.kin.whole_ns, member.kin.nodes_ns
-    cheaper = whole_ns is None or nodes_ns is None or whole_ns <= nodes_ns * max(changes, 1)
-    whole = member.whole if cheaper else None
+    kin, start = member.kin, residents.clock_ns()
+    touched = _union(loaded.touched, member.changed)
+    whole = None if kin.prefers_nodes(len(touched)) else member.whole
+    sets = _prepared(loaded, member, touched) if whole is None else []
     with Uncertain(residents, loaded) as attempt:
         residents.load(loaded, None)
-        loaded.touched |= record.changed  # before the first write: an interrupt may follow any
+        loaded.touched = touched  # before the first write: an interrupt may follow any
         if whole is not None:
-            done = update_whole(residents, loaded, member.kin, whole)
+            done = update_whole(residents, loaded, kin, whole)
         else:
-            done = update_nodes(residents, loaded, member, record)
+            done = _issue(residents, loaded, member, sets)
         attempt.certain = done
     if done:
-        loaded.touched = record.changed
+        loaded.touched = member.changed
         residents.load(loaded, member)
         member.paid_ns += residents.clock_ns() - start
-        residents.counts[member.kin.owner].switches += 1
+        residents.counts[kin.owner].switches += 1
     return done
 
 
@@ -96,14 +91,42 @@ def update_whole(residents: Residents, loaded: Loaded, kin: Kin, graph: Updatabl
     return done
 
 
-def update_nodes(residents: Residents, loaded: Loaded, member: Member, record: Record) -> bool:
-    """Write the member's nodes, from its record and from the base; False where the device refuses."""
-    assert member.kin.topology is not None
-    base = member.kin.topology.base
-    start = residents.clock_ns()
-    written = record.changes()
-    changes = [(number, written.get(number, base.nodes[number])) for number in sorted(record.changed | loaded.touched)]
-    done = loaded.executable.update_nodes(changes, member.attachment)
-    if done and changes:
-        member.kin.nodes_ns = average(member.kin.nodes_ns, (residents.clock_ns() - start) / len(changes))
+def update_nodes(residents: Residents, loaded: Loaded, member: Member) -> bool:
+    """Write the nodes that differ from the member's; False where the device refuses."""
+    return _issue(residents, loaded, member, _prepared(loaded, member, loaded.touched))
+
+
+def prepare(loaded: Loaded, record: Record) -> Prepared:
+    """The writes of the nodes that a record says, for every executable of the class."""
+    return loaded.executable.prepare(sorted(record.changes().items()))
+
+
+def _prepared(loaded: Loaded, member: Member, touched: frozenset[int]) -> list[Prepared]:
+    """The member's own nodes, and the base's for others of `touched`. Nothing is written yet."""
+    kin = member.kin
+    assert kin.topology is not None
+    base, executable = kin.topology.base, loaded.executable
+    if member.prepared is None:
+        member.prepared = prepare(loaded, Record(base, member.record))
+    if touched is member.changed:
+        return [member.prepared]
+    others = sorted(touched - member.changed)
+    for number in others:
+        if number not in kin.originals:
+            kin.originals[number] = executable.prepare([(number, base.nodes[number])])
+    return [*[kin.originals[number] for number in others], member.prepared]
+
+
+def _issue(residents: Residents, loaded: Loaded, member: Member, sets: Sequence[Prepared]) -> bool:
+    start, kin, count = residents.clock_ns(), member.kin, len(loaded.touched)
+    done = loaded.executable.update_prepared(sets, member.attachment)
+    if done and count:
+        kin.nodes_ns = average(kin.nodes_ns, (residents.clock_ns() - start) / count)
     return done
+
+
+def _union(some: frozenset[int], others: frozenset[int]) -> frozenset[int]:
+    """One of the two where it holds the other: shapes that take turns mostly change the same nodes."""
+    if some is others or others <= some:
+        return some
+    return others if some <= others else some | others
