@@ -108,6 +108,20 @@ ROWS = (
         ),
     ),
     *rows_of(
+        "grape.runtime.backends.cuda_executable",
+        ("tests/unit/test_cuda_random.py",),
+        (
+            "draws: nobody moves the generator before a launch",
+            "            self._executables.random.begin(attachment.moves)\n",
+            "            pass\n",
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.backends.cuda_random",
+        ("tests/unit/test_cuda_random.py",),
+        ("draws: another seed is a move", "moved if seeds[0] == seeds[1] and moved > 0", "moved if moved > 0"),
+    ),
+    *rows_of(
         "grape.runtime.backends.cuda_nodes",
         ("tests/unit/test_cuda_nodes.py",),
         ("updates: kernels in clusters change their function", "functions if clustered else None", "None"),

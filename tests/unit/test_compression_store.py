@@ -102,17 +102,18 @@ def test_a_refused_node_changes_nothing(backend: TapeBackend) -> None:
     assert torch.equal(out, _chain(x))
 
 
-def test_graphs_that_draw_share_with_nobody(backend: TapeBackend) -> None:
-    graph, _ = backend.capture(lambda: torch.rand(3))
-    assert graph.topology is None
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_attention_draws_where_it_drops(backend: TapeBackend, dropout: float) -> None:
-    q = torch.randn(1, 2, 4, 8)
-    attend = torch.nn.functional.scaled_dot_product_attention
-    graph, _ = backend.capture(lambda: attend(q, q, q, dropout_p=dropout))
-    assert (graph.topology is None) is (dropout > 0)
+def test_graphs_that_draw_share_and_draw_what_eager_code_draws(backend: TapeBackend) -> None:
+    x, z = torch.ones(40), torch.ones(70)
+    one, _ = backend.capture(lambda: torch.dropout(x, 0.5, True))
+    two, out = backend.capture(lambda: torch.dropout(z, 0.5, True))
+    state = torch.get_rng_state()
+    wanted, after = torch.dropout(z, 0.5, True), torch.get_rng_state()
+    two.drew(state, after)
+    executable = one.instantiate()
+    assert one.topology == two.topology and executable.update_nodes(list(enumerate(two.parameters())), two.attachment)
+    torch.set_rng_state(state)
+    executable.replay()
+    assert torch.equal(out, wanted) and torch.equal(torch.get_rng_state(), after)
 
 
 def test_classes_try_the_largest_first_and_few() -> None:

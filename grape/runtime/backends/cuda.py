@@ -6,7 +6,6 @@ is not while somebody refers to it. `torch.cuda.graph` is not used, because ente
 
 from __future__ import annotations
 
-import gc
 import threading
 import warnings
 import weakref
@@ -19,6 +18,7 @@ from torch.cuda._utils import _get_device_index
 
 from ...profiling import CudaCallTimer
 from .autocast_cache import autocast_cache_off
+from .collection import no_collection
 from .cuda_conditional import Bodies
 from .cuda_driver import load
 from .cuda_executable import Executables
@@ -126,7 +126,7 @@ class CudaBackend:
         self._stream.wait_stream(current)
         with (
             torch.cuda.stream(self._stream),
-            _no_collection(),
+            no_collection(),
             _not_capturing(),
             self._watching() as watch,
         ):
@@ -211,7 +211,7 @@ class CudaBackend:
         anchor = torch.cuda.CUDAGraph(keep_graph=True)
         cell = torch.zeros(1, device=self.device)
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream), _no_collection():
+        with torch.cuda.stream(self._stream), no_collection():
             anchor.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             cell.add_(1)
             anchor.capture_end()
@@ -316,18 +316,6 @@ class CudaBackend:
         self._pools = []
         if self._bodies is not None:
             self._bodies.close()
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """A garbage collection inside a capture could free CUDA objects, which a capture forbids."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager

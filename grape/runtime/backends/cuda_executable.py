@@ -16,6 +16,7 @@ import torch
 from .cuda_driver import OUT_OF_MEMORY, Driver, DriverError
 from .cuda_meter import ExecutableMeter
 from .cuda_nodes import Inspected
+from .cuda_random import Drawn, RandomPrologue
 from .cuda_writes import NodeWriter, PreparedWrites
 
 __all__ = ["CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
@@ -64,24 +65,27 @@ class Executables:
         self.device = device
         self.meter = meter or ExecutableMeter(device)
         self.writer = NodeWriter(driver)
+        self.random = RandomPrologue(driver, device)
         self._made: weakref.WeakSet[CudaExecutable | TorchExecutable] = weakref.WeakSet()
 
     @property
     def live_bytes(self) -> int:
         return sum(made.nbytes for made in self._made)
 
-    def make(self, source: GraphSource, inspected: Inspected | None, nodes: int) -> CudaExecutable:
+    def make(
+        self, source: GraphSource, inspected: Inspected | None, nodes: int, attachment: object = None
+    ) -> CudaExecutable:
         """Raises torch.OutOfMemoryError, `DriverError`."""
         driver = self.driver
         graph = driver.types.CUgraph(source.graph.raw_cuda_graph())
         with torch.cuda.device(self.device), driver.relaxed():
             handle = self.meter.made(nodes, lambda: _instantiate(driver, graph))
-        made = CudaExecutable(self, handle, source.hold(), inspected, nodes)
+        made = CudaExecutable(self, handle, source.hold(), inspected, nodes, attachment)
         self._made.add(made)
         return made
 
     def make_of_torch(self, source: GraphSource, nodes: int) -> TorchExecutable:
-        """For a graph that draws random numbers. Raises torch.OutOfMemoryError."""
+        """For a graph that draws nobody knows how many random numbers. Raises torch.OutOfMemoryError."""
         with torch.cuda.device(self.device):
             self.meter.made(nodes, source.instantiate_once)
         made = TorchExecutable(self, source.hold(), nodes)
@@ -122,7 +126,13 @@ class CudaExecutable:
     """Implements `Executable`. `inspected` is None where it can only do what its own graph does."""
 
     def __init__(
-        self, executables: Executables, handle: Any, source: GraphSource, inspected: Inspected | None, nodes: int
+        self,
+        executables: Executables,
+        handle: Any,
+        source: GraphSource,
+        inspected: Inspected | None,
+        nodes: int,
+        attachment: object,
     ) -> None:
         self._executables = executables
         self._driver = executables.driver
@@ -130,7 +140,7 @@ class CudaExecutable:
         self._handle = handle
         self._source: GraphSource | None = source
         self._inspected = inspected
-        self._held = _Held(inspected.parameters if inspected is not None else ())
+        self._held = _Held(inspected.parameters if inspected is not None else (), (), attachment)
         self._launch = self._driver.function("cuGraphLaunch")
         self._nodes = nodes
 
@@ -146,6 +156,9 @@ class CudaExecutable:
         if torch.cuda.current_device() != index:
             with torch.cuda.device(index):
                 return self.replay()
+        attachment = self._held.attachment
+        if isinstance(attachment, Drawn):
+            self._executables.random.begin(attachment.moves)
         (error,) = self._launch(self._handle, torch._C._cuda_getCurrentRawStream(index))
         if int(error):
             raise DriverError("cuGraphLaunch", int(error))
@@ -232,7 +245,7 @@ class CudaExecutable:
 
 
 class TorchExecutable:
-    """Implements `Executable` for a graph that draws random numbers: torch sets the generator before each launch.
+    """Implements `Executable` for a graph that only torch can launch: it sets the generator before.
 
     torch's graph has one executable, which goes with the graph: `release` only ends its use.
     """

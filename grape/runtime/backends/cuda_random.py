@@ -9,11 +9,14 @@ have cuDNN draw the state of its dropout anew.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
+from .collection import no_collection
 from .cuda_driver import Driver
 
-__all__ = ["RandomPrologue", "advance"]
+__all__ = ["Drawn", "RandomPrologue", "advance"]
 
 _BLOCK, _UNROLL = 256, 4
 """Threads of a block of torch's random kernels, and numbers that one makes at a time."""
@@ -30,16 +33,20 @@ def advance(before: torch.Tensor, after: torch.Tensor) -> int | None:
     return moved if seeds[0] == seeds[1] and moved > 0 and not moved % _STEP else None
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The attachment of a graph whose replay moves the generator by `moves`; `pool` is what else must live for it."""
+
+    pool: object
+    moves: int
+
+
 class RandomPrologue:
     """Of one device. `begin` comes right before the launch of a graph that moves the generator by so much."""
 
     def __init__(self, driver: Driver, device: torch.device) -> None:
         self._driver = driver
         self._device = device
-        properties = torch.cuda.get_device_properties(device)
-        self._at_once = properties.multi_processor_count * (properties.max_threads_per_multi_processor // _BLOCK)
-        self._at_once *= _BLOCK * _UNROLL
-        self._stream = torch.cuda.Stream(device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._works: bool | None = None
 
@@ -67,19 +74,21 @@ class RandomPrologue:
 
     def _drawing(self, moves: int, generator: torch.Generator | None) -> torch.cuda.CUDAGraph:
         """A graph without nodes whose replay moves the generator by `moves`."""
-        most = (_MOST - _ROWS) // self._at_once
-        left = moves // _STEP
+        properties = torch.cuda.get_device_properties(self._device)
+        blocks = properties.multi_processor_count * (properties.max_threads_per_multi_processor // _BLOCK)
+        at_once = blocks * _BLOCK * _UNROLL
+        left, stream = moves // _STEP, torch.cuda.Stream(self._device)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         if generator is not None:
             graph.register_generator_state(generator)
         memory = torch.empty(_ROWS + _MOST // _ROWS, device=self._device)
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream), no_collection():
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 while left:
-                    steps = min(left, most)
-                    columns = -(-((steps - 1) * self._at_once + 1) // _ROWS)
+                    steps = min(left, (_MOST - _ROWS) // at_once)
+                    columns = -(-((steps - 1) * at_once + 1) // _ROWS)
                     # Elements lie on top of each other; nothing will ever write them.
                     whole = memory[:1] if steps == 1 else memory.as_strided((_ROWS, columns), (1, 1))
                     whole.uniform_(generator=generator)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import torch
 
 from .cuda_driver import DriverError
 from .cuda_executable import CudaExecutable, Executables, GraphSource, TorchExecutable
 from .cuda_nodes import Inspected, inspect
+from .cuda_random import Drawn, advance
 
 __all__ = ["UpdatableCudaGraph"]
 
@@ -19,7 +21,8 @@ _GRAPH_BYTES_PER_NODE = 3_500
 class UpdatableCudaGraph:
     """Implements `UpdatableGraph`. It has no executable before its first `replay` or `instantiate`.
 
-    `draws`: its replay moves the generator. `pool` keeps the memory of its intermediates mapped.
+    `draws`: its replay moves the generator; until `drew` has said how far, only torch can launch it. `pool` keeps the
+    memory of its intermediates mapped.
     """
 
     def __init__(
@@ -28,6 +31,7 @@ class UpdatableCudaGraph:
         self._executables = executables
         self._source: GraphSource | None = GraphSource(graph)
         self._draws = draws
+        self._of_torch = draws
         self._inspected: Inspected | None = None
         self._looked = False
         self._own: CudaExecutable | TorchExecutable | None = None
@@ -45,6 +49,13 @@ class UpdatableCudaGraph:
             return 0
         return _GRAPH_BYTES_PER_NODE * self.nodes + (self._inspected.nbytes if self._inspected is not None else 0)
 
+    def drew(self, before: Any, after: Any) -> None:
+        """Before its first use. The states are those of `Backend.rng_state`."""
+        moves = advance(before[1], after[1]) if self._draws else None
+        if moves is not None and self._executables.random.prepare(moves):
+            self._of_torch = False
+            self.attachment = Drawn(self.attachment, moves)
+
     @property
     def topology(self) -> str | None:
         inspected = self.inspected()
@@ -54,7 +65,7 @@ class UpdatableCudaGraph:
         """The nodes; None where no other graph's executable may serve this one."""
         if not self._looked:
             self._looked = True
-            if not self._draws:
+            if not self._of_torch:
                 driver = self._executables.driver
                 with suppress(DriverError, ValueError):  # what cannot be read, or no binding knows, cannot be written
                     self._inspected = inspect(driver, driver.types.CUgraph(self.raw()))
@@ -72,9 +83,9 @@ class UpdatableCudaGraph:
 
     def instantiate(self) -> CudaExecutable | TorchExecutable:
         source = self._alive()
-        if self._draws:
+        if self._of_torch:
             return self._executables.make_of_torch(source, self.nodes)
-        return self._executables.make(source, self.inspected(), self.nodes)
+        return self._executables.make(source, self.inspected(), self.nodes, self.attachment)
 
     def replay(self) -> None:
         self._alive()

@@ -147,8 +147,12 @@ class UpdatableGraph(Graph, Protocol):
     @property
     def topology(self) -> str | None:
         """A fingerprint that is equal wherever an update can succeed. None where no other graph's executable may serve:
-        the graph draws random numbers (its replay moves the generator by an offset of its own), or has nodes that
-        cannot be updated."""
+        the graph has nodes that cannot be updated, or draws random numbers and nobody knows how many."""
+        ...
+
+    def drew(self, before: Any, after: Any) -> None:
+        """The random states (`Backend.rng_state`) before and after an eager run of what the graph does. At most once,
+        before anything else is asked of it."""
         ...
 
     @property

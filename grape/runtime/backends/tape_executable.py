@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from .tape_graph import Attachment, LaunchQueue, Program, TapeGraph
-from .tape_nodes import Node, assemble, draws_random_numbers, fingerprint, fits, flat, read, structure_of, write
+from .tape_nodes import Node, assemble, fingerprint, fits, flat, read, structure_of, write
 
 __all__ = ["PreparedNodes", "TapeExecutable", "UpdatableTapeGraph"]
 
@@ -85,11 +87,12 @@ class UpdatableTapeGraph(TapeGraph):
     make: Callable[[Program], TapeExecutable]
     node_bytes: int = 0
 
+    def drew(self, before: torch.Tensor, after: torch.Tensor) -> None:
+        """Its operators draw from the generator as eager ones do."""
+
     @property
     def topology(self) -> str | None:
         steps = self.program.steps
-        if draws_random_numbers(steps):
-            return None
         try:
             read(steps)
         except (TypeError, AttributeError, pickle.PicklingError):

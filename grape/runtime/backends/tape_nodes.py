@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .random_draws import draws
 from .tape_graph import Constant, IfStep, Operation, Step, WhileStep, every_step
 from .tape_memory import bare
 
@@ -24,7 +23,6 @@ __all__ = [
     "Node",
     "Structure",
     "assemble",
-    "draws_random_numbers",
     "fingerprint",
     "fits",
     "flat",
@@ -66,11 +64,6 @@ def structure_of(steps: Sequence[Step]) -> Structure:
 
 def fingerprint(structure: Structure) -> str:
     return hashlib.blake2b(repr(structure).encode(), digest_size=16).hexdigest()
-
-
-def draws_random_numbers(steps: Sequence[Step]) -> bool:
-    operations = (step for step in every_step(steps) if isinstance(step, Operation))
-    return any(draws(step.func, step.args, step.kwargs) for step in operations)
 
 
 def read(steps: Sequence[Step]) -> tuple[bytes, ...]:

@@ -289,7 +289,9 @@ class _Attempt:
                 return False
             return True
 
-        stored = StoredGraph.admit(store, cast(UpdatableGraph, graph), verify, owner=self.request.owner)
+        updatable = cast(UpdatableGraph, graph)
+        updatable.drew(eager.random_before, eager.random_after)
+        stored = StoredGraph.admit(store, updatable, verify, owner=self.request.owner)
         if isinstance(stored, StoredGraph):
             return stored, verified[-1]
         raise failure or Stop(Refused(code="no room", why="no executable could be had"))
