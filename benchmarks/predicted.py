@@ -24,6 +24,7 @@ from _measure import Workload, passes, timed
 from _models import MODELS, Scale
 
 import grape
+from grape.model import RegionEvidence
 
 SESSIONS = 5
 
@@ -42,6 +43,7 @@ def measure(workload: Workload) -> list[dict[str, Any]]:
 
     passes(workload, 2)
     foretold = {region["name"]: region for region in reported(workload, profile=True)["regions"]}
+    known_of = {region.name: region.evidence() for region in engine().situation.regions}
     engine().reset()
     replays = -1
     for _ in range(SESSIONS):
@@ -66,12 +68,26 @@ def measure(workload: Workload) -> list[dict[str, Any]]:
                 "predicted_ms": predicted,
                 "after_ms": region["after_ms"],
                 "kernels_per_call": known["kernels_per_call"],
-                "gpu_busy_share": known["gpu_busy_share"],
                 "shapes": known["shapes"],
+                "calls": known["calls"],
+                **inputs(known_of.get(region["name"])),
                 "error": error,
             }
         )
     return rows
+
+
+def inputs(evidence: RegionEvidence | None) -> dict[str, Any]:
+    """What else the prediction was made from."""
+    if evidence is None or evidence.before is None:
+        return {}
+    last = evidence.traces[-1] if evidence.traces else None
+    return {
+        "device_ms": evidence.before.gpu_busy_ns / 1e6 / max(1, evidence.before.calls),
+        "guards_ms": evidence.guards_ms,
+        "arguments": len(last.argument_storages) if last is not None else None,
+        "outside": len(last.external_storages) if last is not None else None,
+    }
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -11,15 +11,19 @@ from .static import find_in_sources
 
 __all__ = ["held_ms", "predict", "predicted_replay_ms", "saving_ms"]
 
-_BEFORE = (0.8, 0.28, 0.031)
-"""What the CPU does before the launch, in operators (`MachineCosts.operator_us`): in any case, for each tensor that is
-an argument, and for each that is read from outside. Fitted to `benchmarks/host_cost.py` on an H200's host."""
-_AFTER = (3.3, 0.2, 0.125)
-"""The same for guards and results, while the device works."""
-_SWITCH = (14.0, 0.05)
+_UNTIL = (14.0, 0.26)
+"""What the CPU does until the launch, in operators (`MachineCosts.operator_us`): in any case, and for each argument that
+is a tensor. Fitted to the decode step of GPT-2 and to `benchmarks/host_cost.py` on an H200's host, as those below."""
+_SINCE = (5.0, 0.5)
+"""The same for results, while the device works."""
+_GUARDS = (5.0, 0.15)
+"""Seeing that nothing has changed, where nobody timed it: in any case, and for each tensor read from outside."""
+_ADDRESSES = 0.12
+"""The share of it that comes before the launch."""
+_SWITCH = (8.0, 0.03)
 """Bringing a shape to an executable that did another one: in any case, and for each kernel."""
-_EXECUTABLES = 32
-"""Shapes that come again find an executable that is still theirs, up to so many."""
+_SETTLED = 64
+"""A shape that is called so often gets an executable of its own."""
 _OFTEN = 0.5
 """Waits of the cell per call of the region, from which on each call is taken to find an idle device."""
 
@@ -57,14 +61,17 @@ def predicted_replay_ms(region: RegionEvidence, costs: MachineCosts = H200, *, w
 def _host_ms(region: RegionEvidence, costs: MachineCosts) -> tuple[float, float]:
     """What the CPU does until a replay is launched, and after that."""
     last = region.traces[-1] if region.traces else None
-    tensors = (len(last.argument_storages), len(last.external_storages)) if last is not None else (0, 0)
-    until, since = (
-        always + argument * tensors[0] + outside * tensors[1] for always, argument, outside in (_BEFORE, _AFTER)
-    )
-    if len(region.shapes) > _EXECUTABLES and region.before is not None:
-        switched = 1.0 - _EXECUTABLES / len(region.shapes)
-        until += switched * (_SWITCH[0] + _SWITCH[1] * region.before.kernels_per_call)
-    return until * costs.operator_us / 1e3, since * costs.operator_us / 1e3
+    arguments = len(last.argument_storages) if last is not None else 0
+    outside = len(last.external_storages) if last is not None else 0
+    operator_ms = costs.operator_us / 1e3
+    guards_ms = region.guards_ms
+    if guards_ms is None:
+        guards_ms = (_GUARDS[0] + _GUARDS[1] * outside) * operator_ms
+    until_ms = _ADDRESSES * guards_ms + (_UNTIL[0] + _UNTIL[1] * arguments) * operator_ms
+    since_ms = (1 - _ADDRESSES) * guards_ms + (_SINCE[0] + _SINCE[1] * arguments) * operator_ms
+    if len(region.shapes) > 1 and region.before is not None and region.calls < _SETTLED * len(region.shapes):
+        until_ms += (_SWITCH[0] + _SWITCH[1] * region.before.kernels_per_call) * operator_ms
+    return until_ms, since_ms
 
 
 def saving_ms(region: RegionEvidence, costs: MachineCosts = H200) -> float | None:

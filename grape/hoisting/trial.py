@@ -23,7 +23,7 @@ __all__ = ["BACKENDS", "BLOCK", "BLOCKS", "REPLAYS", "Trial"]
 
 BLOCK = 6
 """Iterations of a block; the device is idle where one begins and where it ends."""
-BLOCKS = 3
+BLOCKS = 5
 """Of each kind."""
 SPOILT = 12
 """So many blocks with graphs may be in vain before a trial is given up: a capture or a new shape fell into them."""

@@ -80,6 +80,8 @@ class RegionEvidence:
     after: Timeline | None = None
     before_ms: Measured | None = None
     after_ms: Measured | None = None
+    guards_ms: float | None = None
+    """What it took the host to see that what the region depends on is unchanged; None where nobody timed it."""
     predicted_ms: float | None = None
     """What a replayed call should take, foretold from the eager calls; None where no device work was profiled."""
     shapes: tuple[ShapeCount, ...] = ()

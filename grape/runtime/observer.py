@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,8 @@ class Observer:
         self.eager_s = 0.0
         self._unsteady = 0
         self._again = False
+        self.guards_ms: float | None = None
+        """What it takes the host to see that nothing has changed."""
         self._profiled = 0
         self._profiled_after = 0
         self._before = TimelineRecorder(region.situation.backend.device)
@@ -122,6 +125,10 @@ class Observer:
             )
         if self._region.refused is None:
             self.audit(shape, call.trace, graded)
+            if guards is not None:
+                began = time.perf_counter_ns()
+                guards.holds()
+                self.guards_ms = (time.perf_counter_ns() - began) / 1e6
         return result
 
     def _no_work(self, trace: Trace) -> Refused:

@@ -39,6 +39,7 @@ def evidence_of(region: Region) -> RegionEvidence:
         before=region.observer.timeline_before(),
         after=region.observer.timeline_after(),
         before_ms=Measured.of(before or region.host_ms),
+        guards_ms=region.observer.guards_ms,
         after_ms=Measured.of(after),
         shapes=tuple(
             ShapeCount(
