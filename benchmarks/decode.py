@@ -203,6 +203,7 @@ def learn(workload: Workload, expected: Result, most: int) -> tuple[list[dict[st
     for _ in range(most):
         result, ms, report = observed(workload)
         identical = identical and same(expected, result)
+        del result  # else the next pass finds the slots of the cache occupied, and needs graphs with other addresses
         main = main_region(report)
         done = {
             "ms": ms * workload.calls,

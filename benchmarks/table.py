@@ -152,6 +152,81 @@ def training_table() -> str:
     return f"{markdown(rows)}\n\n{where(found['machine'])}; medians of steps, ratio of whole runs."
 
 
+def decode_table() -> str:
+    """Markdown: whole passes over growing caches and changing lengths, against graphs written by hand."""
+    found = json.loads((RESULTS / "decode.json").read_text())
+    variants = ("eager", "placeholders", "in_place", "grape")
+    rows = [("pass", *variants, "over eager", "over placeholders", "over in place", "copied a call", "outputs")]
+    rows.append(("---",) * len(rows[0]))
+    for part in (part for part in found.values() if "variants" in part):
+        taken, ratios = part["variants"], part["ratios"]
+        rows.append(
+            (
+                part["what"],
+                *(f"{taken[name]['pass_ms']['median']:.0f} ms" for name in variants),
+                f"{ratios['eager / grape']:.2f}x",
+                f"{ratios['placeholders / grape']:.2f}x",
+                f"{ratios['in_place / grape']:.3f}x",
+                f"{part['region']['copied_bytes_per_call']:,} B",
+                "identical" if part["identical"] else "differ",
+            )
+        )
+    return f"{markdown(rows)}\n\n{where(found['machine'])}; medians of whole passes in one process."
+
+
+def shapes_table() -> str:
+    """Markdown: what many shapes cost."""
+    found = json.loads((RESULTS / "shapes.json").read_text())
+    rows = [
+        (
+            *("pass", "shapes", "executables", "grown", "own graphs", "the longest alone", "executables of each"),
+            *("step", "step, each its own executable", "host, a shape"),
+        )
+    ]
+    rows.append(("---",) * len(rows[0]))
+    for part in (part for part in found.values() if "grape" in part):
+        grape, held = part["grape"], part["grape"]["account"]
+        timed, unlimited = grape["timed"], grape["unlimited"]
+        rows.append(
+            (
+                grape["what"],
+                str(grape["shapes"]),
+                str(held["executables"]),
+                f"{grape['grown_bytes'] / 1e9:.2f} GB",
+                f"{part['own']['extrapolated_bytes'] / 1e9:.1f} GB",
+                f"{part['longest']['grown_bytes'] / 1e9:.2f} GB",
+                f"{part['resident']['grown_bytes'] / 1e9:.2f} GB",
+                f"{timed['grape']['step_ms']['median']:.3f} ms",
+                f"{unlimited['step_ms']['median']:.3f} ms",
+                f"{held['record_bytes'] / grape['shapes'] / 1e3:.1f} KB",
+            )
+        )
+    return f"{markdown(rows)}\n\n{where(found['machine'])}."
+
+
+def predicted_table() -> str:
+    """Markdown: foretold from eager calls alone, and measured."""
+    found = json.loads((RESULTS / "predicted.json").read_text())
+    rows = [("cell", "eager", "kernels", "predicted", "measured", "error"), ("---",) * 6]
+    errors = []
+    for row in found["rows"]:
+        if row["error"] is None:
+            continue
+        errors.append(row["error"])
+        rows.append(
+            (
+                f"{row['region']}: {row['what']}",
+                f"{row['eager_ms']['median']:.2f} ms" if row["eager_ms"] else "-",
+                f"{row['kernels_per_call']:.0f}",
+                f"{row['predicted_ms']:.2f} ms",
+                f"{row['after_ms']['median']:.2f} ms",
+                f"{row['error']:.0%}",
+            )
+        )
+    median = sorted(errors)[len(errors) // 2]
+    return f"{markdown(rows)}\n\n{where(found['machine'])}; median absolute error {median:.0%}."
+
+
 def markdown(rows: list[tuple[str, ...]]) -> str:
     """The lines of a table; the second row is the one of dashes."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -162,7 +237,11 @@ def where(machine: dict[str, Any]) -> str:
     return f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}"
 
 
-TABLES = (table, models_table, host_table, control_flow_table, training_table)
+MADE = {"decode": decode_table, "shapes": shapes_table, "predicted": predicted_table}
+TABLES = (
+    *(table, models_table, host_table, control_flow_table, training_table),
+    *(made for part, made in MADE.items() if (RESULTS / f"{part}.json").exists()),
+)
 
 
 if __name__ == "__main__":
