@@ -155,6 +155,8 @@ class Captures:
             writes=frozenset(self._writes),
             tolerance=situation.tolerance,
             guards=existing,
+            backwards=shape.backwards if self._region.may_pair else None,
+            paused=situation.paused,
         )
         apply_budget(situation)
         situation.store.wait()  # the capture fills placeholders, and its first replay writes results

@@ -204,10 +204,13 @@ class Entry:
         if self.written:
             self._copy_back(leaves)
         if self.written or self.changed:
-            changed = [*self.changed, *(leaves[i] for i in self.written)]
             # Autograd must see that values it may have saved are gone.
-            torch.autograd.graph.increment_version([t for t in changed if not t.is_inference()])
+            torch.autograd.graph.increment_version([t for t in self.changed_now(leaves) if not t.is_inference()])
         return self.results(leaves, containers)
+
+    def changed_now(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The person's tensors that a replay for these arguments is to be seen to have written."""
+        return [*self.changed, *(leaves[i] for i in self.written)]
 
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
         """What the call returns, from what the last replay left; changed containers are changed on the way."""

@@ -96,6 +96,11 @@ class Region:
         """Where the guards start; None for a module that was deleted."""
         return self._root() if self._root is not None else self._function_root
 
+    @property
+    def may_pair(self) -> bool:
+        """Whether a pair of graphs may serve calls whose results carry an autograd graph: those of a module."""
+        return self.root_is_module and self.situation.apply and self.situation.backend.autograd
+
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
         self._last_layout = None
