@@ -126,6 +126,11 @@ class GuardSet:
         return [*places, *((one, i) for one in self._lists for i, value in enumerate(one) if id(value) in wanted)]
 
     @property
+    def attributes(self) -> list[dict[str, Any]]:
+        """The dicts of attributes of the modules and other objects that were found."""
+        return [attributes for attributes, _ in self._modules]
+
+    @property
     def root(self) -> torch.nn.Module | None:
         """The module where the guards start; None for a function, or where the module is gone."""
         return self._root() if self._root is not None else None

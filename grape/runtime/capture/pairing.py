@@ -28,7 +28,7 @@ from ..structure import Layout, stateful
 from ..training import GradientCapture, GradientPlan
 from ..training.again import Again
 from ..training.observed import differentiable
-from ..training.pair import BackwardGraph, Pair, Saved
+from ..training.pair import BackwardGraph, Outside, Pair, Saved
 from ..training.pair_entry import PairEntry
 from ..training.recorded import Recorded, Unfit
 from .compare import first_mismatch
@@ -293,11 +293,13 @@ class _Pairing:
         leaves = run.stand_ins.originals
         taken = {leaf.untyped_storage()._cdata for leaf in leaves}
         others = [one for one in self.snapshot.externals.values() if one.untyped_storage()._cdata not in taken]
-        outside = [
-            (tensor, tensor.detach())
-            for tensor in (*leaves, *others)
-            if tensor.untyped_storage()._cdata in recorded.saved
-        ]
+        outside = []
+        for tensor, as_run in (*zip(leaves, run.stand_ins.tensors, strict=True), *((one, one) for one in others)):
+            if tensor.untyped_storage()._cdata in recorded.saved:
+                itself, view = recorded.saved_how(as_run)
+                if itself and view:
+                    raise stop(f"{NEEDED}, and both a tensor and a view of it are saved for its backward")
+                outside.append(Outside(tensor=tensor, there=tensor.detach(), follows=itself))
         results = [
             made_of[i]
             for i, leaf in enumerate(captured.left)
@@ -307,7 +309,8 @@ class _Pairing:
         unseen = (rehearsal.read & known) - recorded.saved
         if unseen:
             raise stop(f"{NEEDED}, and its backward reads a tensor that autograd does not save")
-        return Saved(arguments=arguments, outside=outside, results=results, anything=bool(recorded.saved))
+        views = frozenset(i for i in arguments if not recorded.saved_how(tensors[i])[0])
+        return Saved(arguments=arguments, views=views, outside=outside, results=results, anything=bool(recorded.saved))
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:

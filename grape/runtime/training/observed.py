@@ -44,6 +44,7 @@ class Backwards:
 
     _calls: deque[_Seen] = field(default_factory=lambda: deque(maxlen=KEPT))
     _noted: list[Pattern] = field(default_factory=list)
+    _again: bool = False
     watched: int = 0
 
     def watch(self, results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> None:
@@ -67,10 +68,14 @@ class Backwards:
         if pattern not in self._noted:
             self._noted = [*self._noted[-KEPT:], pattern]
 
+    def note_again(self) -> None:
+        """A replayed call's gradient is to be differentiated again."""
+        self._again = True
+
     @property
     def again(self) -> bool:
         """Whether a gradient was made that can be differentiated again."""
-        return any(seen.again for seen in self._calls)
+        return self._again or any(seen.again for seen in self._calls)
 
     def patterns(self, width: int) -> list[Pattern]:
         """What was seen for as many results, the latest first."""

@@ -35,15 +35,28 @@ class BackwardGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """A saved tensor of the person's. `there` is another one over the memory that it had at the capture.
+
+    `follows`: what autograd saved is the tensor itself, which may get other memory, not a view, which keeps the old one.
+    """
+
+    tensor: torch.Tensor
+    there: torch.Tensor
+    follows: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """What the captured autograd graph has saved of memory that others can write.
 
-    `arguments` are numbers of argument leaves, `outside` tensors of the person's with others over the memory that they
-    had at the capture, `results` numbers of the graph's outputs. `anything`: also where it is only memory of the pair.
+    `arguments` are numbers of argument leaves, `views` those of which views were saved, `outside` tensors of the
+    person's, `results` numbers of the graph's outputs. `anything`: also where it is only memory of the pair.
     """
 
     arguments: Sequence[int]
-    outside: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    views: frozenset[int]
+    outside: Sequence[Outside]
     results: Sequence[int]
     anything: bool
 
@@ -51,7 +64,7 @@ class Saved:
 class PairedCall:
     """One replayed forward: what its backward has to know."""
 
-    __slots__ = ("__weakref__", "_alive", "leaves", "outputs", "pair", "state", "versions")
+    __slots__ = ("__weakref__", "_alive", "addresses", "leaves", "outputs", "pair", "state", "versions")
 
     def __init__(self, pair: Pair, leaves: Sequence[torch.Tensor | None], state: Any) -> None:
         self.pair = pair
@@ -60,6 +73,7 @@ class PairedCall:
         self.state = state
         """The random state before the call, where it draws."""
         self.versions: Sequence[int] = ()
+        self.addresses: Sequence[int] = ()
         self.outputs: Sequence[torch.Tensor] = ()
         self._alive: StorageWeakRef | None = None
 
@@ -123,6 +137,11 @@ class Pair:
         return self.forward.nbytes + sum(one.graph.nbytes for one in self.backwards.values())
 
     @property
+    def fits(self) -> bool:
+        """Whether what was seen of its backward is what graphs can do."""
+        return not self._observed.again
+
+    @property
     def free(self) -> bool:
         """Whether the forward graph may write what it saves once more."""
         return not self.saved.anything or not any(call.outstanding for call in self._calls)
@@ -132,9 +151,10 @@ class Pair:
         saved = self.saved
         rest = [None if i in saved.arguments else leaf for i, leaf in enumerate(leaves)]
         call = PairedCall(self, rest, state)
+        call.addresses = [leaf.data_ptr() for leaf in leaves] if saved.views else ()
         call.outputs = [outputs[i] for i in self.differentiable]
         kept = [leaves[i] for i in saved.arguments]
-        kept += [tensor for tensor, _ in saved.outside]
+        kept += [one.tensor for one in saved.outside]
         kept += [outputs[i] for i in saved.results]
         if saved.anything:
             kept.append(call.guard())
@@ -154,6 +174,7 @@ class Pair:
         count, outside = len(saved.arguments), len(saved.outside)
         arguments = dict(zip(saved.arguments, kept[:count], strict=True))
         if torch.is_grad_enabled():
+            self._observed.note_again()
             return self._again(call, self, arguments, gradients, create_graph=True)
         pattern = pattern_of(gradients)
         graph = self.backwards.get(pattern)
@@ -166,16 +187,17 @@ class Pair:
         # What autograd does not see (`.data`, NumPy) may have changed them since: eager reads them now.
         for index, tensor in arguments.items():
             target = self._placeholders.targets[index]
-            if target.data_ptr() != tensor.data_ptr():
+            moved_away = index in saved.views and tensor.data_ptr() != call.addresses[index]
+            if not moved_away:
                 targets.append(target)
                 sources.append(distinct(tensor))
         for index, tensor in zip(saved.results, kept[count + outside :], strict=False):
             targets.append(distinct(self.made[index]))
             sources.append(distinct(tensor))
         moved = [
-            (there, tensor)
-            for (_, there), tensor in zip(saved.outside, kept[count : count + outside], strict=True)
-            if there.data_ptr() != tensor.data_ptr()
+            (one.there, one.tensor)
+            for one in saved.outside
+            if one.follows and one.there.data_ptr() != one.tensor.data_ptr()
         ]
         with _put_there(moved):
             self.backend.copy(targets, sources)

@@ -35,7 +35,7 @@ class PairEntry(Entry):
         if not self.pair.free:
             self.blocker = None
             return BLOCKED
-        if _modules._global_backward_hooks or _modules._global_backward_pre_hooks:
+        if not self.pair.fits or _modules._global_backward_hooks or _modules._global_backward_pre_hooks:
             return MISMATCH
         self.state = self.backend.rng_state() if self.pair.draws else None
         try:

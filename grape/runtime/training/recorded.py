@@ -26,12 +26,13 @@ class Recorded:
     """Of the tensors `outputs`. `leaves` are those that its gradients are wanted of, by name; others may not be there.
 
     `parts` says of each leaf that is used in how many parts its gradient comes; `saved` are the identities of the
-    storages that the graph has saved for `backward`. Raises `Unfit`.
+    storages that the graph has saved for `backward`, `objects` those of the saved tensors. Raises `Unfit`.
     """
 
     def __init__(self, outputs: Sequence[torch.Tensor], leaves: Mapping[Hashable, torch.Tensor]) -> None:
         self.outputs = tuple(outputs)
         self.saved: set[int] = set()
+        self.objects: dict[int, torch.Tensor] = {}
         self._edges: dict[tuple[Any, int], Hashable] = {}
         for name, leaf in leaves.items():
             edge = get_gradient_edge(leaf)
@@ -69,6 +70,13 @@ class Recorded:
             for one in value if isinstance(value, (tuple, list)) else (value,):
                 if isinstance(one, torch.Tensor):
                     self.saved.add(one.untyped_storage()._cdata)
+                    self.objects[id(one)] = one
+
+    def saved_how(self, tensor: torch.Tensor) -> tuple[bool, bool]:
+        """Whether the tensor itself was saved, and whether a view of its memory was."""
+        storage = tensor.untyped_storage()._cdata
+        here = [one for one in self.objects.values() if one.untyped_storage()._cdata == storage]
+        return any(one is tensor for one in here), any(one is not tensor for one in here)
 
     def differentiate(
         self, gradients: Sequence[torch.Tensor | None], *, create_graph: bool = False
