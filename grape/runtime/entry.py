@@ -112,11 +112,21 @@ class Entry:
         nbytes: int = self.placeholders.nbytes + self.outputs.held_bytes
         return nbytes
 
+    @property
+    def outdated(self) -> bool:
+        """Whether it will serve no call any more."""
+        return False
+
     def repeatable(self) -> bool:
         """Whether a call of this shape goes the way that was captured, and that changes nothing but its results."""
         if self.effectful or self.recipe.changes or self.prologue.expected:
             return False
         return self.modes_now() == self.modes and self.guards.holds()
+
+    @property
+    def predictable(self) -> bool:
+        """Whether arguments may be computed where it reads them."""
+        return True
 
     @property
     def needs_aliasing(self) -> bool:

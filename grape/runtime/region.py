@@ -269,7 +269,7 @@ class Region:
         """The graphs that are likely to serve the next call."""
         last = self._last
         shape = (last.successor or last) if last is not None else None
-        return shape.entries if shape is not None else ()
+        return [entry for entry in shape.entries if entry.predictable] if shape is not None else ()
 
     @property
     def copy_ns(self) -> float:

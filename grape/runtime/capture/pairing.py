@@ -226,7 +226,7 @@ class _Pairing:
                 request.paused,
             ),
             draws=draws_random,
-            keep=(run, recorded, request.store),
+            keep=request.store,
         )
         return PairEntry(
             backend=backend,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -166,7 +165,7 @@ class Rehearsal:
             self.parts = recorded.parts
             self.references: dict[Pattern, Reference] = {}
             for number, pattern in enumerate(patterns):
-                with contextlib.suppress(RuntimeError):  # strides that no gradient of this shape can have
+                if not _overlaps(recorded, pattern):
                     self.references[pattern] = Reference(request, recorded, pattern, number)
             if not self.references:
                 raise stop(NEEDED)
@@ -179,6 +178,15 @@ class Rehearsal:
             }
         finally:
             snapshot.settle()
+
+
+def _overlaps(recorded: Recorded, pattern: Pattern) -> bool:
+    """Whether a gradient is laid out so that nothing can be copied there."""
+    return any(
+        torch._debug_has_internal_overlap(distinct(torch.empty_strided(output.shape, strides, device="meta")))
+        for output, strides in zip(recorded.outputs, pattern, strict=True)
+        if strides is not None
+    )
 
 
 class _NoGraph:

@@ -24,6 +24,10 @@ from .pair_function import function_named
 __all__ = ["BackwardGraph", "Pair", "PairedCall", "Saved"]
 
 
+MISSES = 3
+"""After so many backwards that no graph served, the pair is captured anew, for the gradients that come now."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardGraph:
     """Reads `seeds`, one of each result that has a gradient in the pattern, and leaves `parts`, those of each leaf in a
@@ -38,7 +42,7 @@ class BackwardGraph:
 class Outside:
     """A saved tensor of the person's. `there` is another one over the memory that it had at the capture.
 
-    `follows`: what autograd saved is the tensor itself, which may get other memory, not a view, which keeps the old one.
+    `follows`: what autograd saved is the tensor itself, which may get other memory; a view keeps the old one.
     """
 
     tensor: torch.Tensor
@@ -130,6 +134,7 @@ class Pair:
         self._keep = keep
         self._calls: weakref.WeakSet[PairedCall] = weakref.WeakSet()
         self._retired = False
+        self._missed = 0
 
     @property
     def nbytes(self) -> int:
@@ -139,7 +144,7 @@ class Pair:
     @property
     def fits(self) -> bool:
         """Whether what was seen of its backward is what graphs can do."""
-        return not self._observed.again
+        return not self._observed.again and self._missed < MISSES
 
     @property
     def free(self) -> bool:
@@ -176,10 +181,14 @@ class Pair:
         if torch.is_grad_enabled():
             self._observed.note_again()
             return self._again(call, self, arguments, gradients, create_graph=True)
-        pattern = pattern_of(gradients)
-        graph = self.backwards.get(pattern)
-        if graph is None or not all(map(_plain, gradients)) or self._again.is_watched():
-            self._observed.note(pattern)
+        graph = None
+        if all(map(_plain, gradients)) and not self._again.is_watched():
+            pattern = pattern_of(gradients)
+            graph = self.backwards.get(pattern)
+            if graph is None:
+                self._observed.note(pattern)
+                self._missed += 1
+        if graph is None:
             return self._again(call, self, arguments, gradients, create_graph=False)
         pairs = list(zip(graph.seeds, gradients, strict=True))
         targets = [distinct(seed) for seed, _ in pairs if seed is not None]

@@ -27,6 +27,14 @@ class PairEntry(Entry):
     def nbytes(self) -> int:
         return self.pair.nbytes
 
+    @property
+    def predictable(self) -> bool:
+        return False  # what lies there is read once more by a backward
+
+    @property
+    def outdated(self) -> bool:
+        return not self.pair.fits
+
     def repeatable(self) -> bool:
         return False
 
