@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..model import CopyRecord, Measured, RegionEvidence, ShapeCount
 from .memory import account
 from .samples import CallTimes
+from .training.pair_entry import PairEntry
 
 if TYPE_CHECKING:
     from .region import Region
@@ -34,6 +35,7 @@ def evidence_of(region: Region) -> RegionEvidence:
         replays=region.replays_in_run,
         parent=region.parent,
         wasted_iterations=region.wasted,
+        paired=any(isinstance(entry, PairEntry) for entry in region.entries),
         verified=sorted(region.captures.verified)[-1] if region.captures.verified and not region.refused else None,
         traces=tuple(region.observer.traces),
         before=region.observer.timeline_before(),

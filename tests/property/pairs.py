@@ -32,7 +32,7 @@ class PairTwins:
         eager, mine = self.worlds
         self.graphed = GraphedFunction(mine.net, backend=self.backend, tolerance=0.0)
         self._calls: list[Callable[..., Any]] = [eager.net, self._call]
-        self.steps = 0
+        self.steps = self.replays_at_end = 0
         self.kept: list[tuple[Any, Any]] = []
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,6 +92,7 @@ class PairTwins:
             same(one, other, f"step {self.steps}, {name}")
 
     def close(self) -> None:
+        self.replays_at_end = self.replays
         self.kept.clear()
         self.graphed.release()
 
