@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+import torch.utils.flop_counter
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -676,8 +677,9 @@ def test_what_no_pair_serves_is_refused_by_name(name: str) -> None:
     assert why in twins.refused.why
 
 
+@pytest.mark.parametrize("module", [smooth, Attention])
 @pytest.mark.parametrize("cached", [True, False])
-def test_autocast_around_the_module(cached: bool) -> None:
+def test_autocast_around_the_module(cached: bool, module: Callable[[], nn.Module]) -> None:
     """Casts that it caches belong to its block, which other code may go on using."""
 
     def step(w: World, net: Callable[..., Any], number: int) -> Any:
@@ -688,11 +690,51 @@ def test_autocast_around_the_module(cached: bool) -> None:
         w.optimizer.step()
         return out
 
-    twins = PairTwins(world_of(smooth), step)
+    twins = PairTwins(world_of(module), step)
     twins.run(10)
     assert twins.run(4) == (0 if cached else 4)
     if cached:
         assert "autocast" in twins.refused.why
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "a mode of one's own": lambda: torch.utils.flop_counter.FlopCounterMode(display=False),
+    "a search for anomalies": lambda: torch.autograd.detect_anomaly(),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_backward_under_other_modes_runs_the_forward_again(name: str) -> None:
+    def step(w: World, net: Callable[..., Any], number: int) -> Any:
+        w.optimizer.zero_grad()
+        loss = net(batch(number)).pow(2).sum()
+        with MODES[name]():
+            loss.backward()
+        return [p.grad for p in w.net.parameters()]
+
+    twins = PairTwins(world_of(Attention), plain)
+    twins.run(12)
+    assert twins.run(1, step) == 1
+    assert twins.run(3) == 3
+
+
+def test_gradients_that_are_laid_out_in_another_way_from_some_step_on() -> None:
+    """After some backwards that no graph serves, the pair is captured for those that come now."""
+
+    def summed(w: World, net: Callable[..., Any], number: int) -> Any:
+        w.optimizer.zero_grad()
+        out = net(batch(number))
+        out.sum().backward()
+        w.optimizer.step()
+        return out
+
+    twins = PairTwins(world_of(smooth), plain)
+    twins.run(12)
+    twins.run(6, summed)
+    assert twins.run(4, summed) == 4
+    (entry,) = twins.graphed._region.entries  # type: ignore[union-attr]
+    assert len(entry.pair.backwards) == 2  # type: ignore[attr-defined]
 
 
 def test_results_whose_gradients_nobody_wants() -> None:

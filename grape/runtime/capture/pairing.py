@@ -265,7 +265,7 @@ class _Pairing:
         lockstep = Lockstep(reference.call, recorder, self.request.tracer.positions, {}, {})
 
         def body() -> Any:
-            with lockstep:
+            with lockstep, torch.autocast(self.backend.device.type, enabled=False):
                 return recorded.differentiate(reference.seeds)
 
         graph, parts = self.backend.capture(body, pool)

@@ -102,7 +102,7 @@ class Reference:
             self.seeds.append(seed)
         self.given = [seed for seed in self.seeds if seed is not None]
         recorder = Recorder(backend.device, self.given)
-        with _Recording(recorder, request):
+        with _Recording(recorder, request), torch.autocast(backend.device.type, enabled=False):
             found = recorded.differentiate(self.seeds)
         self.call = recorder.finish()
         self.parts = [part for row in found.values() for part in row]

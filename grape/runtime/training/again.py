@@ -15,7 +15,7 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..backends.protocol import Backend
-from ..environment import foreign_modes
+from ..environment import environment, foreign_modes
 from ..structure import Layout, flatten, rebuild
 from .observed import differentiable
 from .recorded import Recorded
@@ -53,11 +53,17 @@ class Again:
         self._changed = tuple(changed)
         self._same = same
         kind = backend.device.type
+        self._modes = self._modes_now()
         self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
-    def is_watched(self) -> bool:
-        """Whether somebody wants to see the operators of a backward."""
-        return foreign_modes(int(self._tracer.on_stack)) is not None
+    def is_needed(self) -> bool:
+        """Whether this backward comes under autocast, under other modes than those of the capture, or is watched."""
+        if torch.is_autocast_enabled(self._backend.device.type):
+            return True
+        return self._modes_now() != self._modes or foreign_modes(int(self._tracer.on_stack)) is not None
+
+    def _modes_now(self) -> tuple[Any, ...]:
+        return environment(self._backend.device, int(self._tracer.on_stack))[3:]
 
     def __call__(
         self,
@@ -70,22 +76,20 @@ class Again:
     ) -> Sequence[torch.Tensor | None]:
         leaves = [arguments[i] if leaf is None else leaf for i, leaf in enumerate(call.leaves)]
         outside = [one for one in pair.inputs if not isinstance(one, int)]
-        with torch.enable_grad():
-            held = self._guards.holds()
-        if not held or [one._version for one in (*leaves, *outside)] != list(call.versions):
+        if [one._version for one in (*leaves, *outside)] != list(call.versions):
             raise _refusal("what the forward read was changed since")
         given = [_given(leaf, create_graph=create_graph) for leaf in leaves]
         random, buffers = self._backend.rng_state(), [tensor.clone() for tensor in self._changed]
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            kind = self._backend.device.type
-            enabled, dtype = self._autocast
-            stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False))
             stand_ins = StandIns(self._guards, connected=create_graph)
             if call.state is not None:
                 self._backend.set_rng_state(call.state)
+            kind = self._backend.device.type
+            enabled, dtype = self._autocast
+            autocast = torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
             try:
-                with stand_ins.in_place(), self._paused():
+                with stand_ins.in_place(), self._paused(), autocast:
                     args, kwargs = rebuild(self._root, given)
                     result = self._function(*args, **kwargs)
             finally:
@@ -105,6 +109,8 @@ class Again:
             by_leaf = {id(leaf): one for leaf, one in zip(stand_ins.originals, stand_ins.tensors, strict=True)}
             names |= {("outside", id(leaf)): by_leaf[id(leaf)] for leaf in outside}
             recorded = Recorded(outputs, names)
+            if sum(recorded.parts.values()) != len(pair.inputs):
+                raise _refusal("the forward depends on other tensors when it runs again")
             found = recorded.differentiate(gradients, create_graph=create_graph)
         parts: list[torch.Tensor | None] = []
         taken: dict[Hashable, int] = {}

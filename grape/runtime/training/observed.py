@@ -95,6 +95,8 @@ class Backwards:
 def _noting(seen: _Seen, places: Sequence[tuple[int, int]]) -> Callable[[Any], None]:
     def note(gradients: Any) -> None:
         seen.again |= torch.is_grad_enabled()
+        if any(gradient is not None and torch.is_autocast_enabled(gradient.device.type) for gradient in gradients):
+            return  # autocast goes on in such a backward, as in no graph
         for number, output in places:
             gradient = gradients[output]
             if gradient is not None and gradient.layout is torch.strided:

@@ -182,13 +182,13 @@ class Pair:
             self._observed.note_again()
             return self._again(call, self, arguments, gradients, create_graph=True)
         graph = None
-        if all(map(_plain, gradients)) and not self._again.is_watched():
+        if all(map(_plain, gradients)) and not self._again.is_needed():
             pattern = pattern_of(gradients)
             graph = self.backwards.get(pattern)
             if graph is None:
                 self._observed.note(pattern)
-                self._missed += 1
         if graph is None:
+            self._missed += 1
             return self._again(call, self, arguments, gradients, create_graph=False)
         pairs = list(zip(graph.seeds, gradients, strict=True))
         targets = [distinct(seed) for seed, _ in pairs if seed is not None]
