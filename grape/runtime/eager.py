@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .captures import MAX_ENTRIES
 from .memory import give_way, run_eagerly
 from .shape import Shape
 from .structure import Layout, Unsupported, flatten
@@ -88,9 +89,11 @@ class EagerCalls:
         region = self._region
         if not region.situation.apply or shape.closed:
             return False
+        if len(shape.entries) >= MAX_ENTRIES and all(one.waiting for one in shape.entries):
+            return False  # more forwards than that come before their backward
         if not region.observer.leaves_graph or not torch.is_grad_enabled() or shape.backwards.known:
             return True
-        return shape.backwards.watched >= UNUSED
+        return shape.backwards.unused >= UNUSED
 
     def _or_give_way(self, call: Callable[[], Any]) -> Any:
         """An eager call that is watched. Out of memory is the person's error, but graphs are not its cause twice."""

@@ -113,6 +113,11 @@ class Entry:
         return nbytes
 
     @property
+    def waiting(self) -> bool:
+        """Whether it cannot be replayed before something else happens, whatever the call."""
+        return False
+
+    @property
     def outdated(self) -> bool:
         """Whether it will serve no call any more."""
         return False

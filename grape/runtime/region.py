@@ -101,6 +101,14 @@ class Region:
         """Whether a pair of graphs may serve calls whose results carry an autograd graph: those of a module."""
         return self.root_is_module and self.situation.apply and self.situation.backend.autograd
 
+    @property
+    def unused_gradients(self) -> Refused | None:
+        """Its results carried autograd graphs that nobody has gone through: what no call is captured for."""
+        seen = [shape.backwards for shape in self.shapes.values()]
+        if self.entries or any(one.known for one in seen) or not any(one.unused for one in seen):
+            return None
+        return Refused(code="GR405", why="its results need gradients", at=self.at)
+
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
         self._last_layout = None

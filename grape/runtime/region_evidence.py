@@ -23,14 +23,15 @@ def evidence_of(region: Region) -> RegionEvidence:
     before = CallTimes.joined(shape.before for shape in compared or current)
     after = CallTimes.joined(shape.after for shape in compared)
     ledger = region.ledger
+    refused = region.refused or region.unused_gradients
     waiting = [shape.decision for shape in shapes if shape.decision and shape.decision.action != "capture"]
     return RegionEvidence(
         name=region.name,
         at=region.at,
         end_line=region.end_line,
         loop_line=region.loop_line,
-        outcome="refused" if region.refused else "replayed" if region.replays_in_run else "observed",
-        refused=region.refused,
+        outcome="refused" if refused else "replayed" if region.replays_in_run else "observed",
+        refused=refused,
         calls=region.calls_in_run,
         replays=region.replays_in_run,
         parent=region.parent,

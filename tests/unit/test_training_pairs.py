@@ -777,3 +777,50 @@ def test_an_interrupt_in_a_capture_leaves_nothing_behind(kind: type[BaseExceptio
             assert all(one is other for one, other in zip(weights, w.net.parameters(), strict=True))
             assert not torch.is_autocast_enabled("cpu")
     assert graphed is not None and random is before is None
+
+
+def test_unused_gradients_are_told_before_anything_is_captured() -> None:
+    twins = PairTwins(world_of(smooth), lambda w, net, number: net(batch(number)).sum().item())
+    twins.run(3)
+    evidence = twins.graphed.evidence()
+    assert evidence is not None
+    assert evidence.refused is not None
+    assert (evidence.outcome, evidence.refused.why) == ("refused", "its results need gradients")
+
+
+def test_more_forwards_before_a_backward_than_there_are_pairs() -> None:
+    def step(w: World, net: Callable[..., Any], number: int) -> Any:
+        w.optimizer.zero_grad()
+        losses = [net(batch(number + i)).pow(2).sum() for i in range(7)]
+        sum(losses).backward()
+        return [p.grad for p in w.net.parameters()]
+
+    twins = PairTwins(world_of(perceptron), step)
+    twins.run(8)
+    assert twins.run(2) == 8
+    region = twins.graphed._region
+    assert region is not None
+    assert len(region.captures.durations_ms) == 4
+
+
+class Detaching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.tanh(self.body(x)).exp(), x.detach()[1:]
+
+
+@pytest.mark.parametrize("requires", [False, True])
+def test_a_result_that_is_a_part_of_the_argument(requires: bool) -> None:
+    """As a view it is made anew from the argument, and would have a graph where eager's has none."""
+
+    def step(w: World, net: Callable[..., Any], number: int) -> Any:
+        out, part = net(batch(number).requires_grad_(requires))
+        out.sum().backward()
+        return out, part, part.requires_grad
+
+    twins = PairTwins(world_of(Detaching), step)
+    twins.run(12)
+    assert twins.run(2) == (0 if requires else 2), twins.refused

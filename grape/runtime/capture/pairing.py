@@ -82,6 +82,10 @@ def _refuse(eager: EagerRun, layout: Layout, guards: GuardSet, gradients: Gradie
             raise stop(f"{NEEDED}, and one shares memory with another tensor")
         if results[index].retains_grad:
             raise stop("a result retains its gradient, which a replay would not give it")
+    given = {id(leaf) for leaf in layout.leaves}
+    graded = {leaf.untyped_storage()._cdata for leaf in layout.leaves if leaf.requires_grad}
+    if any(id(leaf) not in given and storage in graded for leaf, storage in zip(results, storages, strict=True)):
+        raise stop(f"{NEEDED}, and one shares memory with an argument that requires a gradient")
     if any(vars(leaf) for leaf in results):
         raise stop("an argument or a result is a tensor with Python attributes")
 
@@ -111,6 +115,8 @@ class _Pairing:
             raise stop(f"{NEEDED}, and it draws random numbers on the CPU")
         snapshot.find_externals(eager.call)
         snapshot.find_writes(eager.call, self.gradients)
+        if self.gradients.read:
+            raise stop(f"{NEEDED}, and it reads `.grad`")
         if snapshot.written_leaves or any(tensor.requires_grad for tensor in snapshot.changed):
             raise stop(f"{NEEDED}, and it writes an argument or a parameter")
         width = len(differentiable(eager.after.leaves, self.layout.leaves))

@@ -197,7 +197,7 @@ class Pair:
         for index, tensor in arguments.items():
             target = self._placeholders.targets[index]
             moved_away = index in saved.views and tensor.data_ptr() != call.addresses[index]
-            if not moved_away:
+            if not moved_away and index not in self._placeholders.host:
                 targets.append(target)
                 sources.append(distinct(tensor))
         for index, tensor in zip(saved.results, kept[count + outside :], strict=False):

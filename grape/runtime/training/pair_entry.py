@@ -32,6 +32,10 @@ class PairEntry(Entry):
         return False  # what lies there is read once more by a backward
 
     @property
+    def waiting(self) -> bool:
+        return not self.pair.free
+
+    @property
     def outdated(self) -> bool:
         return not self.pair.fits
 
