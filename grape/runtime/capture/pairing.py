@@ -136,6 +136,7 @@ class _Pairing:
         hidden = {i: torch.empty_like(arrivals[i]).copy_(arrivals[i]) for i in prologue.inputs}
 
         def run_of(pool: Pool | None) -> tuple[PairRun, CapturedRun]:
+            self.placeholders.renew_leaves()
             run = PairRun(
                 request,
                 self.layout,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..guards import GuardSet
     from .pair import Pair, PairedCall
 
-__all__ = ["Again"]
+__all__ = ["Again", "versions_of"]
 
 
 class Again:
@@ -76,7 +76,7 @@ class Again:
     ) -> Sequence[torch.Tensor | None]:
         leaves = [arguments[i] if leaf is None else leaf for i, leaf in enumerate(call.leaves)]
         outside = [one for one in pair.inputs if not isinstance(one, int)]
-        if [one._version for one in (*leaves, *outside)] != list(call.versions):
+        if versions_of((*leaves, *outside)) != call.versions:
             raise _refusal("what the forward read was changed since")
         given = [_given(leaf, create_graph=create_graph) for leaf in leaves]
         random, buffers = self._backend.rng_state(), [tensor.clone() for tensor in self._changed]
@@ -120,6 +120,11 @@ class Again:
             row = found.get(name, [])
             parts.append(row[number] if number < len(row) else None)
         return parts
+
+
+def versions_of(tensors: Sequence[torch.Tensor]) -> Sequence[int]:
+    """How often each was written in place; inference tensors do not count that."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _given(leaf: torch.Tensor, *, create_graph: bool) -> torch.Tensor:

@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..backends.protocol import Backend, Graph, Pool
 from ..placeholders import Placeholders, distinct
-from .again import Again
+from .again import Again, versions_of
 from .observed import Backwards, Pattern, pattern_of
 from .pair_function import function_named
 
@@ -163,7 +163,7 @@ class Pair:
         kept += [outputs[i] for i in saved.results]
         if saved.anything:
             kept.append(call.guard())
-        call.versions = [one._version for one in (*leaves, *(one for one in self.inputs if not isinstance(one, int)))]
+        call.versions = versions_of((*leaves, *(one for one in self.inputs if not isinstance(one, int))))
         inputs = [leaves[one] if isinstance(one, int) else one for one in self.inputs]
         with_nodes = self._function.apply(call, kept, *inputs)
         self._calls.add(call)
@@ -245,7 +245,7 @@ class Pair:
         self.forward.release()
         for one in self.backwards.values():
             one.graph.release()
-        self._keep = None
+        self.backwards, self.made, self._keep = {}, (), None  # the node may live on
 
 
 def _plain(gradient: torch.Tensor | None) -> bool:
