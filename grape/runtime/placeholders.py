@@ -84,7 +84,7 @@ class Placeholders:
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
 
     def renew_leaves(self) -> None:
-        """Other tensors for those that require gradients: the nodes of their gradients belong to the stream of a run."""
+        """Other tensors for those that require gradients: nodes of gradients belong to the stream of one run."""
         for index, tensor in enumerate(self.tensors):
             if tensor.requires_grad:
                 self.tensors[index] = tensor.detach().requires_grad_()

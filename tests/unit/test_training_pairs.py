@@ -824,3 +824,24 @@ def test_a_result_that_is_a_part_of_the_argument(requires: bool) -> None:
     twins = PairTwins(world_of(Detaching), step)
     twins.run(12)
     assert twins.run(2) == (0 if requires else 2), twins.refused
+
+
+class Scaling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.scale = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.linspace(0.5, 1.5, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.body(x)) * self.scale
+
+
+def _other_memory(w: World, x: torch.Tensor, out: torch.Tensor) -> None:
+    w.net.scale.data = w.net.scale.data * 3
+
+
+def test_a_parameter_that_was_saved_itself_is_read_where_it_lies_now() -> None:
+    """Of `Linear` a view is saved, which keeps the old memory; a factor is saved itself, and follows `.data`."""
+    twins = PairTwins(world_of(Scaling), plain)
+    twins.run(12)
+    assert twins.run(1, _changing(_other_memory)) == 1
+    assert twins.last_errors == [None, None]
