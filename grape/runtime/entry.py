@@ -107,6 +107,11 @@ class Entry:
         return self.graph.nbytes
 
     @property
+    def apart_bytes(self) -> int:
+        """Bytes beside the pool that it shares with no other graph: placeholders and executables."""
+        return 0
+
+    @property
     def private_bytes(self) -> int:
         """Bytes of placeholders and results: what the graph would need beside an executable if it shared nothing."""
         nbytes: int = self.placeholders.nbytes + self.outputs.held_bytes

@@ -845,3 +845,13 @@ def test_a_parameter_that_was_saved_itself_is_read_where_it_lies_now() -> None:
     twins.run(12)
     assert twins.run(1, _changing(_other_memory)) == 1
     assert twins.last_errors == [None, None]
+
+
+@pytest.mark.parametrize(("budget", "replays"), [(1_000, False), (1_000_000, True)])
+def test_a_memory_budget_counts_pairs(budget: int, replays: bool) -> None:
+    twins = PairTwins(world_of(perceptron), plain)
+    twins.graphed._memory_budget = budget
+    twins.run(14)
+    assert (twins.replays > 0) is replays
+    if not replays:
+        assert "memory budget" in twins.refused.why

@@ -28,6 +28,11 @@ class PairEntry(Entry):
         return self.pair.nbytes
 
     @property
+    def apart_bytes(self) -> int:
+        placeholder_bytes: int = self.placeholders.nbytes
+        return self.pair.nbytes + max(1, placeholder_bytes)
+
+    @property
     def predictable(self) -> bool:
         return False  # what lies there is read once more by a backward
 
