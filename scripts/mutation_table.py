@@ -27,7 +27,7 @@ import hypothesis  # noqa: F401
 import pytest
 import torch
 import torch._dynamo
-from mutations import ahead, calls, compression, hoisting, letting_go, on_device, training
+from mutations import ahead, calls, compression, hoisting, letting_go, on_device, pairs, training
 from mutations.rows import ROOT, Row, edited
 
 GUARDS = "tests/unit/test_runtime_guards.py"
@@ -649,6 +649,7 @@ ROWS = (
         (HELD, "-k", "discarded"),
     ),
     *training.ROWS,
+    *pairs.ROWS,
     *hoisting.ROWS,
     *compression.ROWS,
     *ahead.ROWS,

@@ -96,6 +96,8 @@ class RegionEvidence:
     """What its graphs hold; None where there are none, and where each has an executable of its own."""
     loop_line: int | None = None
     """Where the region is a part of a loop's body: the line of the loop."""
+    paired: bool = False
+    """Whether forward and backward of a module replay as two graphs behind autograd."""
     wasted_iterations: int = 0
     """Replays that changed nothing, because the device had left their loop and the host did not know yet."""
 

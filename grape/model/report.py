@@ -42,6 +42,7 @@ class RegionReport:
     predicted_ms: float | None = None
     graph_memory: GraphMemory | None = None
     wasted_iterations: int = 0
+    paired: bool = False
 
     @classmethod
     def of(cls, region: RegionEvidence) -> RegionReport:
@@ -73,6 +74,7 @@ class RegionReport:
             alias_misses=region.alias_misses,
             graph_bytes=region.graph_bytes,
             wasted_iterations=region.wasted_iterations,
+            paired=region.paired,
             kernels_per_call=timeline.kernels_per_call if timeline else None,
             gpu_busy_share=timeline.gpu_busy_share if timeline else None,
             predicted_ms=region.predicted_ms,
@@ -98,6 +100,7 @@ class RegionReport:
             "alias_hits": self.alias_hits,
             "alias_misses": self.alias_misses,
             "wasted_iterations": self.wasted_iterations,
+            "paired": self.paired,
             "graph_bytes": self.graph_bytes,
             "kernels_per_call": self.kernels_per_call,
             "gpu_busy_share": self.gpu_busy_share,

@@ -156,6 +156,8 @@ class Captures:
             writes=frozenset(self._writes),
             tolerance=situation.tolerance,
             guards=existing,
+            backwards=shape.backwards if self._region.may_pair else None,
+            paused=situation.paused,
         )
         apply_budget(situation)
         situation.store.wait()  # the capture fills placeholders, and its first replay writes results
@@ -253,6 +255,9 @@ class Captures:
             entry.graph.counted_by = entry
             entry.graph.saving_ns = self._saving_ns(shape, entry)
         entry.modes, entry.modes_now = shape.modes, self._region.modes
+        for old in [one for one in shape.entries if one.outdated]:
+            shape.entries.remove(old)
+            old.release()
         if len(shape.entries) >= MAX_ENTRIES:
             shape.entries.pop(0).release()
         shape.entries.append(entry)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .captures import MAX_ENTRIES
 from .memory import give_way, run_eagerly
 from .shape import Shape
 from .structure import Layout, Unsupported, flatten
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from .region import Region
 
 __all__ = ["EagerCalls"]
+
+
+UNUSED = 4
+"""Where no gradient came for the results of so many calls, nobody wants any."""
 
 
 class EagerCalls:
@@ -61,7 +66,7 @@ class EagerCalls:
             result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
         elif region.observer.profile_now(shape, may_capture):
             result = self._or_give_way(lambda: region.observer.profile(args, kwargs))
-        elif may_capture and region.situation.apply and not shape.closed and region.captures.pays(shape):
+        elif may_capture and self._may_capture(shape) and region.captures.pays(shape):
             result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
         else:
             timer = region.situation.backend.timer()  # what observation costs is not the person's time
@@ -72,9 +77,23 @@ class EagerCalls:
             timer.stop()
             if not shape.before.full:
                 shape.before.add(timer)
-        if region.refused is None and region.observer.trains:
+        if region.refused is None and region.observer.leaves_graph and torch.is_grad_enabled():
+            with contextlib.suppress(Unsupported):
+                shape.backwards.watch(flatten((result, args, kwargs), "result").leaves, layout.leaves)
+        elif region.refused is None and region.observer.trains:
             seal_all(result)
         return result
+
+    def _may_capture(self, shape: Shape) -> bool:
+        """Where results carry an autograd graph, it must be known what gradients come for them, or that none do."""
+        region = self._region
+        if not region.situation.apply or shape.closed:
+            return False
+        if len(shape.entries) >= MAX_ENTRIES and all(one.waiting for one in shape.entries):
+            return False  # more forwards than that come before their backward
+        if not region.observer.leaves_graph or not torch.is_grad_enabled() or shape.backwards.known:
+            return True
+        return shape.backwards.unused >= UNUSED
 
     def _or_give_way(self, call: Callable[[], Any]) -> Any:
         """An eager call that is watched. Out of memory is the person's error, but graphs are not its cause twice."""

@@ -107,16 +107,36 @@ class Entry:
         return self.graph.nbytes
 
     @property
+    def apart_bytes(self) -> int:
+        """Bytes beside the pool that it shares with no other graph: placeholders and executables."""
+        return 0
+
+    @property
     def private_bytes(self) -> int:
         """Bytes of placeholders and results: what the graph would need beside an executable if it shared nothing."""
         nbytes: int = self.placeholders.nbytes + self.outputs.held_bytes
         return nbytes
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it cannot be replayed before something else happens, whatever the call."""
+        return False
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it will serve no call any more."""
+        return False
 
     def repeatable(self) -> bool:
         """Whether a call of this shape goes the way that was captured, and that changes nothing but its results."""
         if self.effectful or self.recipe.changes or self.prologue.expected:
             return False
         return self.modes_now() == self.modes and self.guards.holds()
+
+    @property
+    def predictable(self) -> bool:
+        """Whether arguments may be computed where it reads them."""
+        return True
 
     @property
     def needs_aliasing(self) -> bool:
@@ -204,10 +224,13 @@ class Entry:
         if self.written:
             self._copy_back(leaves)
         if self.written or self.changed:
-            changed = [*self.changed, *(leaves[i] for i in self.written)]
             # Autograd must see that values it may have saved are gone.
-            torch.autograd.graph.increment_version([t for t in changed if not t.is_inference()])
+            torch.autograd.graph.increment_version([t for t in self.changed_now(leaves) if not t.is_inference()])
         return self.results(leaves, containers)
+
+    def changed_now(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The person's tensors that a replay for these arguments is to be seen to have written."""
+        return [*self.changed, *(leaves[i] for i in self.written)]
 
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
         """What the call returns, from what the last replay left; changed containers are changed on the way."""

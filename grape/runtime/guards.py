@@ -10,6 +10,7 @@ import contextlib
 import functools
 import types
 import weakref
+from collections.abc import Collection
 from operator import attrgetter
 from typing import Any
 
@@ -115,6 +116,29 @@ class GuardSet:
         """Name and tensor of all that were found and may have a gradient."""
         named = zip(self._names, self._tensors, strict=True)
         return [(name, tensor) for name, tensor in named if tensor.is_leaf and _may_have_gradient(tensor)]
+
+    def places_of(self, wanted: Collection[int]) -> list[tuple[Any, Any]]:
+        """The dicts and lists that hold the tensors with these identities, each with the key or index."""
+        dicts = {id(one): one for one in (*self._dicts, *(attributes for attributes, _ in self._modules))}.values()
+        places: list[tuple[Any, Any]] = [
+            (one, key) for one in dicts for key, value in one.items() if id(value) in wanted
+        ]
+        return [*places, *((one, i) for one in self._lists for i, value in enumerate(one) if id(value) in wanted)]
+
+    @property
+    def attributes(self) -> list[dict[str, Any]]:
+        """The dicts of attributes of the modules and other objects that were found."""
+        return [attributes for attributes, _ in self._modules]
+
+    @property
+    def root(self) -> torch.nn.Module | None:
+        """The module where the guards start; None for a function, or where the module is gone."""
+        return self._root() if self._root is not None else None
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        """All modules that were found, but for the root."""
+        return [value for value in self._objects if isinstance(value, torch.nn.Module)]
 
     def _snapshot(self) -> None:
         self._containers.remember()

@@ -55,14 +55,16 @@ def enforce_budget(situation: Situation) -> None:
     holding = [region for region in list(situation.regions) if region.entries]
     # What one gives back may be enough for the others, so the one that holds most goes first.
     for region in sorted(holding, key=lambda one: situation.store.nbytes_of(one.owner), reverse=True):
-        if not store.fits(region.owner):
+        alone = all(entry.apart_bytes for entry in region.entries)  # these take no executables of the store
+        if store.limits.nbytes < 0 if alone else not store.fits(region.owner):
             starve(region, why_over_budget(situation), retry_above=situation.memory_budget or 0)
             apply_budget(situation)
 
 
 def beside(situation: Situation) -> int:
-    """Bytes of pool and slots."""
-    return situation.backend.memory().pool_bytes + situation.store.nbytes
+    """Bytes of pools and slots, and of what graphs have that share nothing."""
+    apart = sum(entry.apart_bytes for region in list(situation.regions) for entry in region.entries)
+    return situation.backend.memory().pool_bytes + situation.store.nbytes + apart
 
 
 def account(situation: Situation, region: Region | None = None) -> GraphMemory | None:

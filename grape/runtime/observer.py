@@ -21,6 +21,7 @@ from .mentions import blamed
 from .prologue import refuse_read, slice_of
 from .shape import Shape
 from .structure import Layout, Unsupported, flatten, stateful
+from .training import leaves_a_graph
 
 if TYPE_CHECKING:
     from .region import Region
@@ -53,6 +54,8 @@ class Observer:
         self._region = region
         self.traces: list[Trace] = []
         self.scalar_changes: list[ScalarChange] = []
+        self.leaves_graph = False
+        """Whether results of a traced call had an autograd graph, for which a pair of graphs may be captured."""
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
@@ -110,7 +113,9 @@ class Observer:
         if self._region.refused is None and work < MIN_OPERATORS:
             self._region.refuse(self._no_work(call.trace))
         if self._region.refused is None:
-            prologue = judge(call, layout.leaves, _tensors_in(result, args, kwargs), escapes, backend)
+            results, pairs = _tensors_in(result, args, kwargs), self._region.may_pair
+            self.leaves_graph |= pairs and call.trace.needs_grad and leaves_a_graph(results, layout.leaves)
+            prologue = judge(call, layout.leaves, results, escapes, backend, pairs=pairs)
             if isinstance(prologue, Refused):
                 self._region.refuse(prologue)
         if self._region.refused is None:

@@ -83,6 +83,12 @@ class Placeholders:
         self.flat = [_flattened(tensor) if i in self.slots else None for i, tensor in enumerate(self.tensors)]
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
 
+    def renew_leaves(self) -> None:
+        """Other tensors for those that require gradients: nodes of gradients belong to the stream of one run."""
+        for index, tensor in enumerate(self.tensors):
+            if tensor.requires_grad:
+                self.tensors[index] = tensor.detach().requires_grad_()
+
 
 def _groups(leaves: Sequence[torch.Tensor]) -> dict[int, list[int]]:
     groups: dict[int, list[int]] = {}

@@ -96,6 +96,19 @@ class Region:
         """Where the guards start; None for a module that was deleted."""
         return self._root() if self._root is not None else self._function_root
 
+    @property
+    def may_pair(self) -> bool:
+        """Whether a pair of graphs may serve calls whose results carry an autograd graph: those of a module."""
+        return self.root_is_module and self.situation.apply and self.situation.backend.autograd
+
+    @property
+    def unused_gradients(self) -> Refused | None:
+        """Its results carried autograd graphs that nobody has gone through: what no call is captured for."""
+        seen = [shape.backwards for shape in self.shapes.values()]
+        if self.entries or any(one.known for one in seen) or not any(one.unused for one in seen):
+            return None
+        return Refused(code="GR405", why="its results need gradients", at=self.at)
+
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
         self._last_layout = None
@@ -265,7 +278,7 @@ class Region:
         """The graphs that are likely to serve the next call."""
         last = self._last
         shape = (last.successor or last) if last is not None else None
-        return shape.entries if shape is not None else ()
+        return [entry for entry in shape.entries if entry.predictable] if shape is not None else ()
 
     @property
     def copy_ns(self) -> float:

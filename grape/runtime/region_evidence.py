@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..model import CopyRecord, Measured, RegionEvidence, ShapeCount
 from .memory import account
 from .samples import CallTimes
+from .training.pair_entry import PairEntry
 
 if TYPE_CHECKING:
     from .region import Region
@@ -22,18 +23,20 @@ def evidence_of(region: Region) -> RegionEvidence:
     before = CallTimes.joined(shape.before for shape in compared or current)
     after = CallTimes.joined(shape.after for shape in compared)
     ledger = region.ledger
+    refused = region.refused or region.unused_gradients
     waiting = [shape.decision for shape in shapes if shape.decision and shape.decision.action != "capture"]
     return RegionEvidence(
         name=region.name,
         at=region.at,
         end_line=region.end_line,
         loop_line=region.loop_line,
-        outcome="refused" if region.refused else "replayed" if region.replays_in_run else "observed",
-        refused=region.refused,
+        outcome="refused" if refused else "replayed" if region.replays_in_run else "observed",
+        refused=refused,
         calls=region.calls_in_run,
         replays=region.replays_in_run,
         parent=region.parent,
         wasted_iterations=region.wasted,
+        paired=any(isinstance(entry, PairEntry) for entry in region.entries),
         verified=sorted(region.captures.verified)[-1] if region.captures.verified and not region.refused else None,
         traces=tuple(region.observer.traces),
         before=region.observer.timeline_before(),

@@ -74,7 +74,7 @@ class Replays:
             elif served is OTHER_MODES:
                 return OTHER_MODES
             elif served is not MISMATCH:
-                if astray:
+                if astray and entry.predictable:
                     self._after_copies(shape, leaves, astray, again)
                 return served
         if outcome is BLOCKED:

@@ -9,6 +9,7 @@ from ..model import Decision, Trace
 from .entry import Entry
 from .probe import Probe
 from .samples import CallTimes
+from .training import Backwards
 
 __all__ = ["Shape"]
 
@@ -42,6 +43,8 @@ class Shape:
     closed: bool = False
     holds_objects: bool = False
     """Whether modules, optimizers, functions or classes came as arguments; calls with others have another shape."""
+    backwards: Backwards = field(default_factory=Backwards)
+    """What became of results that carried an autograd graph."""
     settled_calls: int = 0
     """Calls until the last cell ended."""
     starved_at: int | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,15 @@ class Situation:
     executables: ExecutableStore | None = None
     """Of all regions; None where each graph keeps an executable of its own."""
     regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, nothing becomes a region, and nothing is predicted."""
+        before, self.predictor.paused = self.predictor.paused, True
+        try:
+            yield
+        finally:
+            self.predictor.paused = before
 
     def __post_init__(self) -> None:
         if self.executables is None and self.backend.updatable:

@@ -377,6 +377,7 @@ def test_the_contract_of_a_report() -> None:
                 "alias_misses": 1,
                 "graph_bytes": 4096,
                 "wasted_iterations": 0,
+                "paired": False,
                 "kernels_per_call": 1.0,
                 "gpu_busy_share": 0.5,
                 "graph_memory": {**counts, "estimated_per_graph_bytes": 70},

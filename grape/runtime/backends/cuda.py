@@ -28,7 +28,7 @@ from .cuda_poll import EventPoll
 from .cuda_updatable import UpdatableCudaGraph
 from .cuda_warmup import warm_products
 from .cuda_watch import CaptureWatch
-from .protocol import CallTimer, CaptureFailed, MemoryAccount
+from .protocol import CallTimer, CaptureFailed, MemoryAccount, Pool
 
 __all__ = ["CudaBackend", "CudaGraph"]
 
@@ -77,6 +77,17 @@ def _released() -> None:
     raise RuntimeError("this graph was released")
 
 
+class CudaPool:
+    """Implements `Pool`. The allocator has it from the first capture on, as long as one of its graphs lives."""
+
+    def __init__(self) -> None:
+        self.handle: Any = torch.cuda.graph_pool_handle()
+
+    @property
+    def nbytes(self) -> int:
+        return pool_bytes(self.handle)
+
+
 class CudaBackend:
     """Captures on a stream of its own; replays on the current stream.
 
@@ -102,6 +113,9 @@ class CudaBackend:
         self._pools: list[tuple[Any, weakref.ref[torch.cuda.CUDAGraph]]] = []
         """Every private pool so far, and the graph that holds it open as long as any graph of the pool lives."""
         self._graphs: weakref.WeakSet[CudaGraph | UpdatableCudaGraph] = weakref.WeakSet()
+        self._alone: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
+        self._apart: weakref.WeakSet[CudaPool] = weakref.WeakSet()
+        """Graphs in pools of their own, and those pools: who asked for them releases them."""
         self._warm = False
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -117,10 +131,17 @@ class CudaBackend:
                 self._warm = True
             _count_nodes(self._open_pool())
 
-    def capture(self, body: Callable[[], T]) -> tuple[CudaGraph | UpdatableCudaGraph, T]:
+    def open_pool(self) -> CudaPool:
+        pool = CudaPool()
+        self._apart.add(pool)
+        return pool
+
+    def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[CudaGraph | UpdatableCudaGraph, T]:
         if torch.cuda.is_current_stream_capturing() or _thread.captures:
             raise CaptureFailed("GR405", "this stream is already being captured by other code")
         self.prepare()
+        assert pool is None or isinstance(pool, CudaPool)
+        handle = self._pool if pool is None else pool.handle
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)
@@ -131,9 +152,9 @@ class CudaBackend:
             self._watching() as watch,
         ):
             try:
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             except RuntimeError as error:  # by then the allocator may be diverted to the pool
-                self._recover()
+                self._recover(handle)
                 raise CaptureFailed("GR405", f"a capture could not begin: {_first_line(error)}") from error
             try:
                 with autocast_cache_off(), watch or nullcontext():
@@ -141,7 +162,7 @@ class CudaBackend:
                 if watch is not None:
                     watch.settle()
             except BaseException as error:
-                self._abandon(graph, lost_body=watch is not None and watch.lost_body)
+                self._abandon(graph, handle, lost_body=watch is not None and watch.lost_body)
                 if watch is not None:
                     watch.settle(error)
                 raise
@@ -150,14 +171,19 @@ class CudaBackend:
                     warnings.simplefilter("ignore")  # a region of views alone makes an empty graph, and that is fine
                     graph.capture_end()
             except RuntimeError as error:
-                self._recover()
+                self._recover(handle)
                 raise CaptureFailed("GR405", f"the capture was invalidated: {_first_line(error)}") from error
         current.wait_stream(self._stream)
         nodes = _count_nodes(graph) + (watch.body_nodes if watch is not None else 0)
-        pool = (self._anchor, self._bodies.kept if self._bodies is not None else None)
+        if pool is not None:
+            self._meter.made(nodes, graph.instantiate)
+            captured = CudaGraph(graph, nodes, self._meter, pool)
+            self._alone.add(captured)
+            return captured, result
+        kept = (self._anchor, self._bodies.kept if self._bodies is not None else None)
         if self._executables is None or watch is None:
-            return self._instantiate(graph, nodes, pool), result
-        updatable = UpdatableCudaGraph(self._executables, graph, nodes=nodes, draws=watch.drew, pool=pool)
+            return self._instantiate(graph, nodes, kept), result
+        updatable = UpdatableCudaGraph(self._executables, graph, nodes=nodes, draws=watch.drew, pool=kept)
         self._graphs.add(updatable)
         return updatable, result
 
@@ -178,7 +204,7 @@ class CudaBackend:
         self._graphs.add(captured)
         return captured
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph, *, lost_body: bool) -> None:
+    def _abandon(self, graph: torch.cuda.CUDAGraph, handle: Any, *, lost_body: bool) -> None:
         """End a capture whose body raised; the body's error matters, not what ending it says.
 
         With `lost_body` the recorded graph must not be destroyed: the process would crash. So it ends where torch does
@@ -189,9 +215,9 @@ class CudaBackend:
         try:
             graph.capture_end()
         except RuntimeError:
-            self._recover()
+            self._recover(handle)
 
-    def _recover(self) -> None:
+    def _recover(self, handle: Any) -> None:
         """Bring allocator and generator back after an invalidated capture.
 
         torch 2.11 leaves the allocator diverted to the graph's pool and the generator in capture mode; a capture that
@@ -199,7 +225,7 @@ class CudaBackend:
         """
         for undo in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
             with suppress(RuntimeError):
-                undo(self.device.index, self._pool)
+                undo(self.device.index, handle)
         self._open_pool()
 
     def _open_pool(self) -> torch.cuda.CUDAGraph:
@@ -297,7 +323,8 @@ class CudaBackend:
         pools = [pool for pool, held in self._pools if held() is not None]
         if self._bodies is not None and self._bodies.pool is not None:
             pools.append(self._bodies.pool.id)
-        alone = sum(graph.nbytes for graph in self._graphs if isinstance(graph, CudaGraph))
+        pools += [pool.handle for pool in self._apart]
+        alone = sum(graph.nbytes for graph in (*self._graphs, *self._alone) if isinstance(graph, CudaGraph))
         return MemoryAccount(
             pool_bytes=sum(map(pool_bytes, pools)),
             executable_bytes=alone + (self._executables.live_bytes if self._executables is not None else 0),

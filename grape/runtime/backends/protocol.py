@@ -25,6 +25,7 @@ __all__ = [
     "MemoryAccount",
     "MemoryMoved",
     "NoExecutable",
+    "Pool",
     "Prepared",
     "Reservation",
     "UpdatableGraph",
@@ -195,6 +196,16 @@ class Reservation(Protocol):
         ...
 
 
+class Pool(Protocol):
+    """Memory of a few graphs, which no graph outside writes: what one leaves there, another of them finds.
+
+    It is given back when its graphs are released and nothing refers to what was made in it.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 class FlagPoll(Protocol):
     """Brings truth values to the host without making anybody wait: what is posted arrives some time later, in order."""
 
@@ -249,13 +260,18 @@ class Backend(Protocol):
         """Do once what the first capture needs, so that its time is that of a capture. Idempotent."""
         ...
 
-    def capture(self, body: Callable[[], T]) -> tuple[Graph, T]:
+    def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[Graph, T]:
         """Run `body` while its device work is recorded instead of executed; return the graph and `body`'s result.
 
         Tensors that `body` made live in the graph's private memory; the caller may keep them as outputs. An
         exception of `body` ends the capture, leaves allocator, generator and stream usable, and propagates.
-        Raises `CaptureFailed` where the device refused.
+        With a `pool` the graph's memory lies there, it has an executable of its own, and `close` leaves it alone: who
+        asked for it releases it. Raises `CaptureFailed` where the device refused.
         """
+        ...
+
+    def open_pool(self) -> Pool:
+        """A new pool for graphs that belong together."""
         ...
 
     @property

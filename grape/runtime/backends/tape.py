@@ -30,7 +30,7 @@ import torch
 
 from ...profiling import HostCallTimer
 from .autocast_cache import autocast_cache_off
-from .protocol import CaptureFailed, MemoryAccount
+from .protocol import CaptureFailed, MemoryAccount, Pool
 from .tape_capture import CaptureMode
 from .tape_executable import TapeExecutable, UpdatableTapeGraph
 from .tape_graph import IfStep, IterationBound, LaunchQueue, Program, TapeGraph, WhileStep, every_step
@@ -105,6 +105,7 @@ class TapeBackend:
 
     def __init__(self, *, poison: bool = False, node_bytes: int = 0, capacity_bytes: int | None = None) -> None:
         self._arena = Arena()
+        self._pools: weakref.WeakSet[Arena] = weakref.WeakSet()
         self._graphs: weakref.WeakSet[TapeGraph] = weakref.WeakSet()
         self._poison = poison
         self._capture: CaptureMode | None = None
@@ -131,7 +132,12 @@ class TapeBackend:
     def prepare(self) -> None:
         """Nothing to prepare."""
 
-    def capture(self, body: Callable[[], T]) -> tuple[UpdatableTapeGraph, T]:
+    def open_pool(self) -> Arena:
+        arena = Arena()
+        self._pools.add(arena)
+        return arena
+
+    def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[UpdatableTapeGraph, T]:
         """See `Backend.capture`. Graphs of autograd that `body` leaves behind are the caller's to let go.
 
         A refusal counts even where `body` caught it. `CaptureFailed.code` is GR101 for host reads, GR103 for shapes
@@ -143,7 +149,8 @@ class TapeBackend:
             with bare():
                 torch.rand((), device="cpu")
             mark = torch.get_rng_state()
-            mode = self._capture = CaptureMode(self._arena)
+            assert pool is None or isinstance(pool, Arena)
+            mode = self._capture = CaptureMode(pool or self._arena)
             try:
                 with autocast_cache_off(), mode, refuse_host_reads(mode.refuse):
                     result = body()
@@ -163,7 +170,8 @@ class TapeBackend:
         graph.queue = self._queue
         graph.make = self._instantiate
         graph.node_bytes = self._node_bytes
-        self._graphs.add(graph)
+        if pool is None:
+            self._graphs.add(graph)
         return graph, result
 
     def _instantiate(self, program: Program) -> TapeExecutable:
@@ -251,10 +259,12 @@ class TapeBackend:
         torch.set_rng_state(state)
 
     def memory(self) -> MemoryAccount:
-        """`pool_bytes`: the arena. `executable_bytes`: pretended. `host_bytes`: values that bodies made on the host."""
+        """`pool_bytes`: all arenas. `executable_bytes`: pretended. `host_bytes`: values made on the host."""
         constants = sum(graph.constant_bytes for graph in self._graphs)
         return MemoryAccount(
-            pool_bytes=self._arena.nbytes, executable_bytes=self._executable_bytes, host_bytes=constants
+            pool_bytes=sum(arena.nbytes for arena in (self._arena, *self._pools)),
+            executable_bytes=self._executable_bytes,
+            host_bytes=constants,
         )
 
     def close(self) -> None:

@@ -29,10 +29,11 @@ from ..placeholders import Placeholders, distinct
 from ..predication import Surveyed, iterations
 from ..prologue import Prologue
 from ..structure import Layout, Unsupported, flatten, leaf_meta, stateful
-from ..training import GradientCapture, GradientPlan, seal, sealable
+from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
 from .in_step import CapturedRun, InStep
 from .judging import judge
 from .lowered import is_left_to_device, learn_arms, survey_call
+from .pairing import capture_pair
 from .request import Captured, EagerRun, Request
 from .snapshot import Snapshot
 from .stop import Stop
@@ -145,9 +146,21 @@ class _Attempt:
         self, eager: EagerRun, escapes: Sequence[tuple[str, Position | None]], started: float
     ) -> Entry | Refused:
         request = self.request
-        prologue = judge(eager.call, self.layout.leaves, eager.after.leaves, escapes, self.backend)
+        pairs = request.backwards is not None
+        prologue = judge(eager.call, self.layout.leaves, eager.after.leaves, escapes, self.backend, pairs=pairs)
         if isinstance(prologue, Refused):
             return prologue
+        if eager.call.trace.needs_grad and pairs and leaves_a_graph(eager.after.leaves, self.layout.leaves):
+            return capture_pair(
+                request,
+                self.layout,
+                eager,
+                prologue,
+                guards=self.guards,
+                gradients=self.gradients,
+                snapshot=self.snapshot,
+                started=started,
+            )
         self.placeholders = Placeholders(
             request.store, request.owner, self.backend.device, self.layout.leaves, self.layout.paths, request.bound
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -130,18 +130,12 @@ class InStep:
                     stack.enter_context(EffectBan(request.tracer.positions))
                     stack.enter_context(lowering.active())
                 result = request.function(*args, **kwargs)
-            self._gradients.finish()
+            self._finish_gradients()
             return result
 
         try:
-            self._gradients.enter()
-            with self._draws.alone() as as_drawn:
-                graph, result = backend.capture(body)
-                if not as_drawn():
-                    graph.release()
-                    why = "it sets the state of the CPU's random generator, which a replay would not repeat"
-                    raise CaptureFailed("GR405", why)
-            return graph, result
+            self._enter_gradients()
+            return self._issue(body)
         except Diverged as diverged:
             raise Stop(divergence(diverged)) from None
         except (CaptureFailed, torch.OutOfMemoryError):
@@ -150,7 +144,28 @@ class InStep:
             why = f"the code raised {type(error).__name__} while it was captured: {str(error).splitlines()[:1]}"
             raise Stop(Refused(code="GR405", why=why)) from error
         finally:
-            self._gradients.restore()
+            self._restore_gradients()
+
+    def _issue(self, body: Callable[[], Any]) -> tuple[Graph, Any]:
+        with self._draws.alone() as as_drawn:
+            graph, result = self._record(body)
+            if not as_drawn():
+                graph.release()
+                why = "it sets the state of the CPU's random generator, which a replay would not repeat"
+                raise CaptureFailed("GR405", why)
+        return graph, result
+
+    def _record(self, body: Callable[[], Any]) -> tuple[Graph, Any]:
+        return self._request.backend.capture(body)
+
+    def _enter_gradients(self) -> None:
+        self._gradients.enter()
+
+    def _finish_gradients(self) -> None:
+        self._gradients.finish()
+
+    def _restore_gradients(self) -> None:
+        self._gradients.restore()
 
     def _write_recipe(self, entering: Layout, leaving: Layout, recorder: Recorder) -> Recipe:
         compare_structure(leaving, self._eager.after)

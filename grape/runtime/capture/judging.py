@@ -11,7 +11,7 @@ from ...tracing import SPARSE, RecordedCall
 from ..backends.protocol import Backend
 from ..host_draws import host_draws
 from ..prologue import Prologue, build_prologue
-from ..training import graph_that_leaves
+from ..training import graph_that_leaves, leaves_a_graph, no_pair
 
 __all__ = ["judge"]
 
@@ -26,13 +26,21 @@ def judge(
     results: Sequence[torch.Tensor],
     escapes: Sequence[tuple[str, Position | None]],
     backend: Backend,
+    *,
+    pairs: bool = False,
 ) -> Prologue | Refused:
-    """Can a call with this trace and these tensors in its result be captured? Its prologue, or why not."""
+    """Can a call with this trace and these tensors in its result be captured? Its prologue, or why not.
+
+    `pairs`: its results may carry an autograd graph, for a pair of graphs can serve it.
+    """
     trace = call.trace
     if trace.needs_grad:
         if not backend.autograd:
             return Refused(code="GR405", why="its results need gradients")
-        kept = graph_that_leaves(results, leaves)
+        if pairs and leaves_a_graph(results, leaves):
+            kept = no_pair(backend.device, [name for name, _ in escapes])
+        else:
+            kept = graph_that_leaves(results, leaves)
         if kept is not None:
             return kept
         escapes = [escape for escape in escapes if escape[0] not in _AUTOGRAD]

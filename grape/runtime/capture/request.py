@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..entry import Entry
 from ..guards import GuardSet
 from ..slots import SlotStore
 from ..structure import Layout
+from ..training import Backwards
 
 __all__ = ["Captured", "EagerRun", "Request"]
 
@@ -41,6 +43,10 @@ class Request:
     """Those of another graph, where they guard the same state and hold."""
     plain: Collection[Any]
     """Operators whose `out=` form did not give the bits of the other."""
+    backwards: Backwards | None = None
+    """What was seen of the gradients of its results, where a pair of graphs may serve it."""
+    paused: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Within it nothing becomes a region."""
     next: Sequence[Entry]
     """The graphs that are likely to read what this one returns."""
 

@@ -84,6 +84,14 @@ class Snapshot:
         """The tensors from outside that the call writes."""
         return [self.externals[number] for number in self._written & set(self.externals)]
 
+    def announced(self, call: RecordedCall) -> list[torch.Tensor]:
+        """Those of `changed` that an operator is declared to write: autograd is told of no others."""
+        numbers: set[int] = set()
+        for op, function in zip(call.trace.ops, call.functions, strict=True):
+            if function._schema.is_mutable:
+                numbers.update(op.written)
+        return [self.externals[number] for number in self._written & set(self.externals) & numbers]
+
     def keep(self, call: RecordedCall, placeholders: Placeholders, replaced: Mapping[int, torch.Tensor]) -> None:
         """Where the replay will write into the person's own memory, keep what the eager call left there.
 

@@ -2,6 +2,17 @@
 
 from .consumed import seal, seal_all, sealable
 from .gradients import GradientCapture, GradientPlan
-from .results import graph_that_leaves
+from .observed import Backwards
+from .results import graph_that_leaves, leaves_a_graph, no_pair
 
-__all__ = ["GradientCapture", "GradientPlan", "graph_that_leaves", "seal", "seal_all", "sealable"]
+__all__ = [
+    "Backwards",
+    "GradientCapture",
+    "GradientPlan",
+    "graph_that_leaves",
+    "leaves_a_graph",
+    "no_pair",
+    "seal",
+    "seal_all",
+    "sealable",
+]

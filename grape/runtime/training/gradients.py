@@ -146,6 +146,12 @@ class GradientCapture:
         for before, after in zip(self._before, self._after, strict=True):
             self._kinds.append("none" if after is None else "same" if after is before else "new")
 
+    @property
+    def changed(self) -> bool:
+        """Whether the call read a gradient, or left another one than it found."""
+        same = all(before is after for before, after in zip(self._before, self._after, strict=True))
+        return bool(self.read) or not same
+
     def _states(self) -> list[tuple[torch.Tensor | None, bool, After]]:
         return list(zip(self._after, self.present, self._kinds, strict=True))
 

@@ -9,7 +9,28 @@ import torch
 from ...model import Refused
 from .consumed import is_consumed
 
-__all__ = ["graph_that_leaves"]
+__all__ = ["graph_that_leaves", "leaves_a_graph", "no_pair"]
+
+
+def leaves_a_graph(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> bool:
+    """Whether a later `backward` may go through what a call recorded; see `graph_that_leaves`."""
+    given = {id(tensor) for tensor in arguments}
+    return any(tensor.grad_fn is not None and id(tensor) not in given and not is_consumed(tensor) for tensor in results)
+
+
+def no_pair(device: torch.device, escapes: Sequence[str]) -> Refused | None:
+    """Why a call that leaves an autograd graph cannot be replayed as a pair; see `pair`. None where it may be.
+
+    `escapes` name what was done to tensors behind the dispatcher's back.
+    """
+    if "backward" in escapes:
+        return Refused(code="GR405", why="its results need gradients, and it calls backward itself")
+    if "register_hook" in escapes:
+        return Refused(code="GR405", why="its results need gradients, and it puts hooks on tensors")
+    if torch.is_autocast_enabled(device.type) and torch.is_autocast_cache_enabled():
+        why = "its results need gradients, and autocast, entered outside of it, shares its casts; enter it inside"
+        return Refused(code="GR405", why=f"{why}, or with cache_enabled=False")
+    return None
 
 
 def graph_that_leaves(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> Refused | None:
@@ -17,8 +38,7 @@ def graph_that_leaves(results: Sequence[torch.Tensor], arguments: Sequence[torch
 
     `results` are the tensors in the result and, after the call, in the arguments; `arguments` those that came in.
     """
-    given = {id(tensor) for tensor in arguments}
-    if any(tensor.grad_fn is not None and id(tensor) not in given and not is_consumed(tensor) for tensor in results):
+    if leaves_a_graph(results, arguments):
         return Refused(code="GR405", why="its results need gradients")
     if any(_has_gradient(tensor) for tensor in results):
         return Refused(code="GR405", why="an argument or a result that is no parameter has a gradient of its own")

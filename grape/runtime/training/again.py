@@ -1,0 +1,143 @@
+"""A backward that no graph of a pair serves: the forward runs once more, as written, and is differentiated.
+
+That is a gradient which is to be differentiated again (`create_graph=True`), gradients that came for other results or
+laid out in another way than before, and a mode of the person's that wants to see the operators. The random state is
+that of the forward, and buffers are left as they are; a result that has other bits than the forward's is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from ..backends.protocol import Backend
+from ..environment import environment, foreign_modes
+from ..structure import Layout, flatten, rebuild
+from .observed import differentiable
+from .recorded import Recorded
+from .stand_ins import StandIns
+
+if TYPE_CHECKING:
+    from ...tracing import Tracer
+    from ..guards import GuardSet
+    from .pair import Pair, PairedCall
+
+__all__ = ["Again", "versions_of"]
+
+
+class Again:
+    """Of one pair: `function` is called with arguments of `layout`. `changed` are buffers that it writes, `same` tells
+    whether pairs of tensors have the same bits, and within `paused` nothing becomes a region."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        layout: Layout,
+        guards: GuardSet,
+        backend: Backend,
+        tracer: Tracer,
+        changed: Sequence[torch.Tensor],
+        same: Callable[[Sequence[tuple[torch.Tensor, torch.Tensor]]], bool],
+        paused: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._paused = paused
+        self._function = function
+        self._root = layout.root
+        self._guards = guards
+        self._backend = backend
+        self._tracer = tracer
+        self._changed = tuple(changed)
+        self._same = same
+        kind = backend.device.type
+        self._modes = self._modes_now()
+        self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+    def is_needed(self) -> bool:
+        """Whether this backward comes under autocast, under other modes than those of the capture, or is watched."""
+        if torch.is_autocast_enabled(self._backend.device.type):
+            return True
+        return self._modes_now() != self._modes or foreign_modes(int(self._tracer.on_stack)) is not None
+
+    def _modes_now(self) -> tuple[Any, ...]:
+        return environment(self._backend.device, int(self._tracer.on_stack))[3:]
+
+    def __call__(
+        self,
+        call: PairedCall,
+        pair: Pair,
+        arguments: Mapping[int, torch.Tensor],
+        gradients: Sequence[torch.Tensor | None],
+        *,
+        create_graph: bool,
+    ) -> Sequence[torch.Tensor | None]:
+        leaves = [arguments[i] if leaf is None else leaf for i, leaf in enumerate(call.leaves)]
+        outside = [one for one in pair.inputs if not isinstance(one, int)]
+        if versions_of((*leaves, *outside)) != call.versions:
+            raise _refusal("what the forward read was changed since")
+        given = [_given(leaf, create_graph=create_graph) for leaf in leaves]
+        random, buffers = self._backend.rng_state(), [tensor.clone() for tensor in self._changed]
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            stand_ins = StandIns(self._guards, connected=create_graph)
+            if call.state is not None:
+                self._backend.set_rng_state(call.state)
+            kind = self._backend.device.type
+            enabled, dtype = self._autocast
+            autocast = torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
+            try:
+                with stand_ins.in_place(), self._paused(), autocast:
+                    args, kwargs = rebuild(self._root, given)
+                    result = self._function(*args, **kwargs)
+            finally:
+                self._backend.set_rng_state(random)
+                with torch.no_grad(), _unsafe_preserve_version_counter(self._changed):
+                    for tensor, before in zip(self._changed, buffers, strict=True):
+                        tensor.copy_(before)
+            results = flatten((result, args, kwargs), "result").leaves
+            outputs = [results[i] for i in differentiable(results, given)]
+            made = [pair.made[i] for i in pair.differentiable]
+            pairs = [(one.detach(), other) for one, other in zip(outputs, made, strict=False)]
+            if len(outputs) != len(made) or not self._same(pairs):
+                raise _refusal("the forward gives other results when it runs again")
+            names: dict[Hashable, torch.Tensor] = {
+                ("argument", i): given[i] for i, leaf in enumerate(given) if leaf.requires_grad
+            }
+            by_leaf = {id(leaf): one for leaf, one in zip(stand_ins.originals, stand_ins.tensors, strict=True)}
+            names |= {("outside", id(leaf)): by_leaf[id(leaf)] for leaf in outside}
+            recorded = Recorded(outputs, names)
+            if sum(recorded.parts.values()) != len(pair.inputs):
+                raise _refusal("the forward depends on other tensors when it runs again")
+            found = recorded.differentiate(gradients, create_graph=create_graph)
+        parts: list[torch.Tensor | None] = []
+        taken: dict[Hashable, int] = {}
+        for one in pair.inputs:
+            name: Hashable = ("argument", one) if isinstance(one, int) else ("outside", id(one))
+            number = taken[name] = taken.get(name, -1) + 1
+            row = found.get(name, [])
+            parts.append(row[number] if number < len(row) else None)
+        return parts
+
+
+def versions_of(tensors: Sequence[torch.Tensor]) -> Sequence[int]:
+    """How often each was written in place; inference tensors do not count that."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+def _given(leaf: torch.Tensor, *, create_graph: bool) -> torch.Tensor:
+    if not leaf.requires_grad:
+        return leaf
+    if create_graph:
+        with torch.enable_grad():
+            return leaf.view_as(leaf)
+    return leaf.detach().requires_grad_()
+
+
+def _refusal(why: str) -> RuntimeError:
+    return RuntimeError(
+        f"Grape cannot go through this backward, whose forward was replayed: {why}; "
+        "`%grape undo` leaves such a module as it is"
+    )

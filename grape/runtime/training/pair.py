@@ -1,0 +1,287 @@
+"""Forward and backward of a region as two graphs behind one node of autograd.
+
+The forward graph leaves what it saves in memory of the pair's own, where the backward graph finds it. Until that was
+gone through, or nobody can go through it any more, the forward graph is not replayed again (`Pair.free`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ..backends.protocol import Backend, Graph, Pool
+from ..placeholders import Placeholders, distinct
+from .again import Again, versions_of
+from .observed import Backwards, Pattern, pattern_of
+from .pair_function import function_named
+
+__all__ = ["BackwardGraph", "Pair", "PairedCall", "Saved"]
+
+
+MISSES = 3
+"""After so many backwards that no graph served, the pair is captured anew, for the gradients that come now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardGraph:
+    """Reads `seeds`, one of each result that has a gradient in the pattern, and leaves `parts`, those of each leaf in a
+    row."""
+
+    graph: Graph
+    seeds: Sequence[torch.Tensor | None]
+    parts: Sequence[torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """A saved tensor of the person's. `there` is another one over the memory that it had at the capture.
+
+    `follows`: what autograd saved is the tensor itself, which may get other memory; a view keeps the old one.
+    """
+
+    tensor: torch.Tensor
+    there: torch.Tensor
+    follows: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What the captured autograd graph has saved of memory that others can write.
+
+    `arguments` are numbers of argument leaves, `views` those of which views were saved, `outside` tensors of the
+    person's, `results` numbers of the graph's outputs. `anything`: also where it is only memory of the pair.
+    """
+
+    arguments: Sequence[int]
+    views: frozenset[int]
+    outside: Sequence[Outside]
+    results: Sequence[int]
+    anything: bool
+
+
+class PairedCall:
+    """One replayed forward: what its backward has to know."""
+
+    __slots__ = ("__weakref__", "_alive", "addresses", "leaves", "outputs", "pair", "state", "versions")
+
+    def __init__(self, pair: Pair, leaves: Sequence[torch.Tensor | None], state: Any) -> None:
+        self.pair = pair
+        self.leaves = leaves
+        """The arguments that autograd does not keep for us."""
+        self.state = state
+        """The random state before the call, where it draws."""
+        self.versions: Sequence[int] = ()
+        self.addresses: Sequence[int] = ()
+        self.outputs: Sequence[torch.Tensor] = ()
+        self._alive: StorageWeakRef | None = None
+
+    def guard(self) -> torch.Tensor:
+        """What is to be saved for backward: it dies when autograd lets go of what it has saved."""
+        made = torch.empty(1, device="cpu")
+        self._alive = StorageWeakRef(made.untyped_storage())
+        return made
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether a backward may still come."""
+        return self._alive is None or not self._alive.expired()
+
+
+class Pair:
+    """See the module.
+
+    `inputs` are the leaves that get gradients, in the order of `BackwardGraph.parts`: each the number of an argument,
+    or a tensor of the person's. `made` are the forward graph's outputs, `differentiable` which of them require some.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        forward: Graph,
+        pool: Pool,
+        backwards: Mapping[Pattern, BackwardGraph],
+        *,
+        inputs: Sequence[int | torch.Tensor],
+        made: Sequence[torch.Tensor],
+        differentiable: Sequence[int],
+        saved: Saved,
+        placeholders: Placeholders,
+        name: str,
+        observed: Backwards,
+        again: Again,
+        draws: bool,
+        keep: Any,
+    ) -> None:
+        self.backend = backend
+        self.forward = forward
+        self.pool = pool
+        self.backwards = dict(backwards)
+        self.inputs = tuple(inputs)
+        self.made = tuple(made)
+        self.differentiable = tuple(differentiable)
+        self.saved = saved
+        self.draws = draws
+        self._placeholders = placeholders
+        self._function: Any = function_named(name)
+        self._observed = observed
+        self._again = again
+        self._keep = keep
+        self._calls: weakref.WeakSet[PairedCall] = weakref.WeakSet()
+        self._retired = False
+        self._missed = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of the executables."""
+        return self.forward.nbytes + sum(one.graph.nbytes for one in self.backwards.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether what was seen of its backward is what graphs can do."""
+        return not self._observed.again and self._missed < MISSES
+
+    @property
+    def free(self) -> bool:
+        """Whether the forward graph may write what it saves once more."""
+        return not self.saved.anything or not any(call.outstanding for call in self._calls)
+
+    def attach(self, leaves: Sequence[torch.Tensor], outputs: list[torch.Tensor], state: Any) -> list[torch.Tensor]:
+        """The outputs of the forward replay that was just issued, with a node of autograd in front of them."""
+        saved = self.saved
+        rest = [None if i in saved.arguments else leaf for i, leaf in enumerate(leaves)]
+        call = PairedCall(self, rest, state)
+        call.addresses = [leaf.data_ptr() for leaf in leaves] if saved.views else ()
+        call.outputs = [outputs[i] for i in self.differentiable]
+        kept = [leaves[i] for i in saved.arguments]
+        kept += [one.tensor for one in saved.outside]
+        kept += [outputs[i] for i in saved.results]
+        if saved.anything:
+            kept.append(call.guard())
+        call.versions = versions_of((*leaves, *(one for one in self.inputs if not isinstance(one, int))))
+        inputs = [leaves[one] if isinstance(one, int) else one for one in self.inputs]
+        with_nodes = self._function.apply(call, kept, *inputs)
+        self._calls.add(call)
+        for index, tensor in zip(self.differentiable, with_nodes, strict=True):
+            outputs[index] = tensor
+        return outputs
+
+    def backward(
+        self, call: PairedCall, kept: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        """The parts of the gradients of `inputs`. `kept` are what autograd saved: it has checked their versions."""
+        saved = self.saved
+        count, outside = len(saved.arguments), len(saved.outside)
+        arguments = dict(zip(saved.arguments, kept[:count], strict=True))
+        if torch.is_grad_enabled():
+            self._observed.note_again()
+            return self._again(call, self, arguments, gradients, create_graph=True)
+        graph = None
+        if all(map(_plain, gradients)) and not self._again.is_needed():
+            pattern = pattern_of(gradients)
+            graph = self.backwards.get(pattern)
+            if graph is None:
+                self._observed.note(pattern)
+        if graph is None:
+            self._missed += 1
+            return self._again(call, self, arguments, gradients, create_graph=False)
+        pairs = list(zip(graph.seeds, gradients, strict=True))
+        targets = [distinct(seed) for seed, _ in pairs if seed is not None]
+        sources = [distinct(gradient) for seed, gradient in pairs if seed is not None and gradient is not None]
+        # What autograd does not see (`.data`, NumPy) may have changed them since: eager reads them now.
+        for index, tensor in arguments.items():
+            target = self._placeholders.targets[index]
+            moved_away = index in saved.views and tensor.data_ptr() != call.addresses[index]
+            if not moved_away and index not in self._placeholders.host:
+                targets.append(target)
+                sources.append(distinct(tensor))
+        for index, tensor in zip(saved.results, kept[count + outside :], strict=False):
+            targets.append(distinct(self.made[index]))
+            sources.append(distinct(tensor))
+        moved = [
+            (one.there, one.tensor)
+            for one in saved.outside
+            if one.follows and one.there.data_ptr() != one.tensor.data_ptr()
+        ]
+        with _put_there(moved):
+            self.backend.copy(targets, sources)
+            graph.graph.replay()
+        return self._copies(graph.parts)
+
+    def _copies(self, parts: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Each in memory of its own: two gradients of one storage would be written as one."""
+        narrow = [None if part is None else distinct(part) for part in parts]
+        copies = [
+            None if one is None else torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
+            for one in narrow
+        ]
+        self.backend.copy([one for one in copies if one is not None], [one for one in narrow if one is not None])
+        return [
+            None if copy is None or part is None else copy if copy.shape == part.shape else _expanded(copy, part)
+            for copy, part in zip(copies, parts, strict=True)
+        ]
+
+    def retire(self) -> None:
+        """Release the graphs as soon as no backward can come any more. Idempotent."""
+        if self._retired:
+            return
+        self._retired = True
+        waiting = [call for call in self._calls if call.outstanding]
+        if not waiting:
+            self._release()
+        for call in waiting:
+            weakref.finalize(call, self._release_last).atexit = False
+
+    def _release_last(self) -> None:
+        if not any(call.outstanding for call in self._calls):
+            self._release()
+
+    def _release(self) -> None:
+        self.forward.release()
+        for one in self.backwards.values():
+            one.graph.release()
+        self.backwards, self.made, self._keep = {}, (), None  # the node may live on
+
+
+def _plain(gradient: torch.Tensor | None) -> bool:
+    if gradient is None:
+        return True
+    return (
+        type(gradient) is torch.Tensor
+        and gradient.layout is torch.strided
+        and not (gradient.is_conj() or gradient.is_neg())
+    )
+
+
+def _expanded(copy: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    return copy.as_strided(part.shape, part.stride())
+
+
+class _put_there:
+    """Inside, memory that a graph reads holds what these tensors hold, which lie elsewhere now (`p.data = ...`)."""
+
+    def __init__(self, moved: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self._moved = moved
+        self._before: list[torch.Tensor] = []
+
+    def __enter__(self) -> None:
+        for there, tensor in self._moved:
+            if (there.shape, there.stride(), there.dtype) != (tensor.shape, tensor.stride(), tensor.dtype):
+                raise RuntimeError(
+                    "Grape cannot go through this backward: a parameter was given data of another layout after the "
+                    "forward, which was replayed; `%grape undo` leaves such a module as it is"
+                )
+        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(one for one, _ in self._moved)):
+            for there, tensor in self._moved:
+                self._before.append(there.clone())
+                there.copy_(tensor)
+
+    def __exit__(self, *exception: object) -> None:
+        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(one for one, _ in self._moved)):
+            for (there, _), contents in zip(self._moved, self._before, strict=False):
+                there.copy_(contents)

@@ -1,0 +1,75 @@
+"""An entry whose results carry an autograd graph: see `pair`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules import module as _modules
+
+from ..entry import BLOCKED, MISMATCH, Entry
+from .pair import Pair
+
+__all__ = ["PairEntry"]
+
+
+@dataclass(slots=True, kw_only=True)
+class PairEntry(Entry):
+    """`announced` are the tensors from outside that eager is seen to write; batch norms write statistics unseen."""
+
+    pair: Pair
+    announced: Sequence[torch.Tensor]
+    state: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.pair.nbytes
+
+    @property
+    def apart_bytes(self) -> int:
+        placeholder_bytes: int = self.placeholders.nbytes
+        return self.pair.nbytes + max(1, placeholder_bytes)
+
+    @property
+    def predictable(self) -> bool:
+        return False  # what lies there is read once more by a backward
+
+    @property
+    def waiting(self) -> bool:
+        return not self.pair.free
+
+    @property
+    def outdated(self) -> bool:
+        return not self.pair.fits
+
+    def repeatable(self) -> bool:
+        return False
+
+    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any], astray: Sequence[int]) -> Any:
+        self.acted = False
+        if not self.pair.free:
+            self.blocker = None
+            return BLOCKED
+        if not self.pair.fits or _modules._global_backward_hooks or _modules._global_backward_pre_hooks:
+            return MISMATCH
+        self.state = self.backend.rng_state() if self.pair.draws else None
+        try:
+            return Entry.serve(self, leaves, containers, astray)
+        finally:
+            self.state = None
+
+    def changed_now(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return list(self.announced)
+
+    def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
+        made = self.pair.attach(leaves, self.outputs.hand_out(), self.state)
+        return self.recipe.serve(leaves, containers, made)
+
+    def release(self) -> None:
+        """A backward that is still to come finds its graphs."""
+        self.pair.retire()
+        for slot in self._uses:
+            slot.graphs -= 1
+        self._uses = []
