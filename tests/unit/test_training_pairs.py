@@ -16,8 +16,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from grape.runtime.backends.tape import TapeBackend
+from grape.sessions import engine
+from tests.property.cell_loops import run_cell
 from tests.property.pairs import PairTwins, Step
-from tests.property.programs import World
+from tests.property.programs import World, eager_to_graph, same
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("without_eager_calls_in_between")]
 
@@ -855,3 +857,44 @@ def test_a_memory_budget_counts_pairs(budget: int, replays: bool) -> None:
     assert (twins.replays > 0) is replays
     if not replays:
         assert "memory budget" in twins.refused.why
+
+
+LOOPS = {
+    "in the loop": """
+for x, y in data:
+    optimizer.zero_grad()
+    out = model(x)
+    loss = torch.nn.functional.mse_loss(out, y)
+    losses.append(loss.item())
+    loss.backward()
+    optimizer.step()
+""",
+    "in a function": """
+def step(x, y):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    losses.append(loss.item())
+    loss.backward()
+    optimizer.step()
+for x, y in data:
+    step(x, y)
+""",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_module_of_a_loop_that_reads_its_loss(loop: str, closed_engine: None) -> None:
+    source = (
+        "torch.manual_seed(0)\nlosses = []\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2))\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n"
+        "data = [(torch.randn(6, 4), torch.randn(6, 2)) for _ in range(30)]\n" + LOOPS[loop]
+    )
+    plain_cell, _ = run_cell(source, hoist=False, times=1)
+    with eager_to_graph():
+        hoisted, _ = run_cell(source, hoist=True, times=1)
+    assert hoisted.error is None
+    same(plain_cell.values["losses"], hoisted.values["losses"])
+    (evidence,) = (one.evidence() for one in engine().interceptor.regions if one.name.startswith("Sequential (model"))
+    assert evidence.paired
+    assert evidence.replays > 15
