@@ -11,16 +11,16 @@ from .static import find_in_sources
 
 __all__ = ["held_ms", "predict", "predicted_replay_ms", "saving_ms"]
 
-_UNTIL = (14.0, 0.26)
-"""What the CPU does until the launch, in operators (`MachineCosts.operator_us`): in any case, and for each argument that
-is a tensor. Fitted to the decode step of GPT-2 and to `benchmarks/host_cost.py` on an H200's host, as those below."""
-_SINCE = (5.0, 0.5)
+_UNTIL = (6.0, 0.26)
+"""What the CPU does until the launch, in operators (`MachineCosts.operator_us`): in any case, and for each tensor among
+the arguments. Fitted to `benchmarks/results/predicted.json`, as those below."""
+_SINCE = (2.0, 0.5)
 """The same for results, while the device works."""
 _GUARDS = (5.0, 0.15)
 """Seeing that nothing has changed, where nobody timed it: in any case, and for each tensor read from outside."""
 _ADDRESSES = 0.12
 """The share of it that comes before the launch."""
-_SWITCH = (8.0, 0.03)
+_SWITCH = (32.0, 0.125)
 """Bringing a shape to an executable that did another one: in any case, and for each kernel."""
 _SETTLED = 64
 """A shape that is called so often gets an executable of its own."""

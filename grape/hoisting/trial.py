@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..runtime.situation import Situation
     from .run import Run
 
-__all__ = ["BACKENDS", "BLOCK", "BLOCKS", "REPLAYS", "Trial"]
+__all__ = ["BACKENDS", "BLOCK", "BLOCKS", "REPLAYS", "SPOILT", "Trial"]
 
 BLOCK = 6
 """Iterations of a block; the device is idle where one begins and where it ends."""
@@ -75,7 +75,7 @@ class Trial:
             return
         self._situation.backend.synchronize()
         now = time.perf_counter()
-        if self._left == 0 and (self._written or self._unserved == self._situation.unserved):
+        if self._left == 0 and (self._written or self._unserved == self._misses()):
             self._times[self._written].append((now - self._began) / BLOCK)
             self._written = not self._written
         elif self._left == 0:
@@ -85,8 +85,14 @@ class Trial:
             return
         self._left = BLOCK
         self._resume(written=self._written)
-        self._unserved = self._situation.unserved
+        self._unserved = self._misses()
         self._began = time.perf_counter()
+
+    def _misses(self) -> int:
+        """Captures so far, and calls of the tried regions that no graph could serve: those of others are the same in
+        both kinds of blocks."""
+        regions = [part.region for run in self._runs for part in run.regions]
+        return self._situation.unserved + sum(region.unserved for region in regions if region is not None)
 
     def _is_disturbed(self) -> bool:
         """Whether the loop runs in a region's call now, in a capture of the person's or in a cell that nobody observes:

@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -35,6 +35,36 @@ MOST_CALLED_ONCE = 256
 """Modules that the code makes anew for each call never repeat: so many are watched, the rest is let be."""
 
 
+class _OfModules(Generic[T]):
+    """What is known of modules that live, by identity: two may be equal, and not every one has a hash."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[torch.nn.Module], T]] = {}
+
+    def get(self, module: torch.nn.Module) -> T | None:
+        found = self._known.get(id(module))
+        return found[1] if found is not None and found[0]() is module else None
+
+    def __setitem__(self, module: torch.nn.Module, value: T) -> None:
+        known, number = self._known, id(module)
+
+        def gone(reference: weakref.ref[torch.nn.Module]) -> None:
+            found = known.get(number)
+            if found is not None and found[0] is reference:
+                del known[number]
+
+        known[number] = weakref.ref(module, gone), value
+
+    def items(self) -> list[tuple[torch.nn.Module, T]]:
+        return [(module, value) for one, value in list(self._known.values()) if (module := one()) is not None]
+
+    def values(self) -> list[T]:
+        return [value for _, value in list(self._known.values())]
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
 class Interceptor:
     """Owns the patch of `nn.Module.__call__` and the trampolines; `remove` takes all of them back."""
 
@@ -44,16 +74,15 @@ class Interceptor:
         self.floor.free = True
         self._name_of = name_of
         self._thread: int | None = get_ident()
-        self._modules: weakref.WeakKeyDictionary[torch.nn.Module, Region] = weakref.WeakKeyDictionary()
+        self._modules: _OfModules[Region] = _OfModules()
         self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
         self._trampolines: weakref.WeakKeyDictionary[types.FunctionType, Trampoline] = weakref.WeakKeyDictionary()
         self._original: Any = None
         self._unwatch: Callable[[], None] = lambda: None
         self._namespace: Mapping[str, Any] = {}
         self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
-        self._finalizers: weakref.WeakKeyDictionary[torch.nn.Module, weakref.finalize[Any, Any]]
-        self._finalizers = weakref.WeakKeyDictionary()
-        self._bystanders: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._finalizers: _OfModules[weakref.finalize[Any, Any]] = _OfModules()
+        self._bystanders: _OfModules[bool] = _OfModules()
         self._late: list[Region] = []
         self.hoisted: list[Region] = []
         """Statements of loops of a cell; who makes these regions calls them through `enter`."""
@@ -92,7 +121,7 @@ class Interceptor:
                 return original(module, *args, **kwargs)
             if not floor.free and (floor.counts is None or not floor.repeats(module, __call__.__code__)):
                 return original(module, *args, **kwargs)
-            if not situation.observing and module in bystanders:
+            if not situation.observing and bystanders.get(module):
                 return original(module, *args, **kwargs)
             if inside_module(__call__.__code__):
                 return original(module, *args, **kwargs)
@@ -141,13 +170,13 @@ class Interceptor:
             around |= {callers.get(name) for name in around if name is not None}
         self._bystanders.clear()
         for module, region in self._modules.items():
-            inner = list(map(self._modules.get, torch.nn.Module.modules(module)))
+            inner = [self._modules.get(one) for one in _parts(module)]
             if (
                 region.refused is not None
                 and region.name not in around
                 and not any(one and one.entries for one in inner)
             ):
-                self._bystanders.add(module)
+                self._bystanders[module] = True
 
     def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
         """A cell has ended: release the graphs of what the person has let go of, unless this cell still used them."""
@@ -251,8 +280,9 @@ class Interceptor:
             if sum(r.calls == 1 and r.at == region.at for r in self._modules.values()) >= MOST_CALLED_ONCE:
                 return self.floor.closed(lambda: self._original(module, *args, **kwargs))
             self._modules[module] = region
-            self._finalizers[module] = weakref.finalize(module, self._bury, region)
-            self._finalizers[module].atexit = False
+            finalizer = weakref.finalize(module, self._bury, region)
+            finalizer.atexit = False
+            self._finalizers[module] = finalizer
         return self.floor.enter(region, args, kwargs)
 
     def _bury(self, region: Region) -> None:
@@ -295,6 +325,18 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+def _parts(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The module and all inside it, by identity. Asks nothing of the person's classes, which may answer anything."""
+    found, left = {id(module): module}, [module]
+    while left:
+        parts = vars(left.pop()).get("_modules") or {}
+        for part in parts.values() if isinstance(parts, dict) else ():
+            if isinstance(part, torch.nn.Module) and id(part) not in found:
+                found[id(part)] = part
+                left.append(part)
+    return list(found.values())
 
 
 def _same_binding(one: Trampoline, other: Trampoline) -> bool:

@@ -67,6 +67,8 @@ class Region:
         """The memory budget that was too small for this region; 0: the device had no room."""
         self.calls = 0
         self.replays = 0
+        self.unserved = 0
+        """Calls of shapes that had no graph."""
         self.wasted = 0
         """Replays of an iteration, in this cell, that were issued after their loop had been left."""
         self.shapes: dict[Any, Shape] = {}
@@ -232,7 +234,7 @@ class Region:
         self._last = shape
         shape.count(self.situation.run if self.situation.observing else None)
         may_capture = True
-        self.situation.unserved += not shape.entries
+        self.unserved += not shape.entries
         if shape.entries and self.situation.apply:
             if self._interleave(shape):
                 may_capture = False

@@ -47,7 +47,7 @@ class Situation:
     entered: int = 0
     """Calls of regions that were looked at or served."""
     unserved: int = 0
-    """Those of shapes without a graph, and captures: later calls will not take what these took."""
+    """Captures so far."""
     comparing: bool = False
     """Whole iterations of a loop are timed just now: replays are not interrupted for a comparison of single calls."""
     exhausted: bool = False

@@ -134,8 +134,10 @@ class Session:
         owner.interceptor.floor.outside = None
         with contextlib.suppress(Exception):  # costs neither the report nor the cell
             owner.interceptor.undisturbed(owner.weigh)
-        owner.settle()
-        owner.session = None
+        try:
+            owner.settle()
+        finally:
+            owner.session = None
         return owner
 
     def abandon(self) -> None:

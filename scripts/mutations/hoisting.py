@@ -184,8 +184,13 @@ ROWS = (
         ("trials: faster loops lose their graphs", "        if took <= would:\n", "        if False:\n"),
         (
             "trials: blocks with captures count",
-            "(self._written or self._unserved == self._situation.unserved)",
+            "(self._written or self._unserved == self._misses())",
             "True",
+        ),
+        (
+            "trials: calls of other regions are in vain, too",
+            "sum(region.unserved for region in regions if region is not None)",
+            "sum(region.unserved for region in self._situation.regions)",
         ),
         (
             "trials: what is outside of regions is recorded meanwhile",

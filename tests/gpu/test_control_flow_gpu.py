@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from grape.hoisting import trial
 from grape.options import Options
 from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
 from grape.runtime.backends.cuda_poll import EventPoll
 from grape.runtime.graphed import make_backend
+from grape.runtime.replays import Replays
 from grape.sessions import Cell, Session
 from tests.property.control_flow_programs import Program, replays
 
@@ -53,6 +55,9 @@ def decode(x, limit, steps=48):
 
 
 def test_iterations_are_issued_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> None:
+    # Other tests may use the GPU at the same time; whether a graph is faster is not what is tested.
+    monkeypatch.setattr(Replays, "_weigh", lambda *_, **__: None)
+    monkeypatch.setattr(trial, "BACKENDS", ())
     made = rewrite_control_flow(LOOP, filename="loop")
     assert isinstance(made, Rewritten)
     spaces: list[dict[str, Any]] = [{"__name__": "__main__"}, {"__name__": "__main__"}]

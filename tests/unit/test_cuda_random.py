@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 from grape.runtime.backends.cuda_executable import CudaExecutable, Executables, TorchExecutable
-from grape.runtime.backends.cuda_random import Drawn, advance
+from grape.runtime.backends.cuda_random import Drawn, RandomPrologue, advance
 from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
 
 from .cuda_stand_in import RawGraph, StandIn, inspected, without_a_device
@@ -80,6 +81,27 @@ def test_the_generator_moves_right_before_the_launch(stand_in: StandIn) -> None:
     assert made.update_nodes([], other.attachment)
     made.replay()
     assert stand_in.log == ["draws 8", "launch", "draws 12", "launch"]
+
+
+def test_a_prologue_that_cannot_be_made_leaves_the_graph_to_torch(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a capture that fails")
+
+    monkeypatch.setattr(RandomPrologue, "_is_right", lambda self: True)
+    monkeypatch.setattr(RandomPrologue, "_drawing", fails)
+    raw: Any = RawGraph(stand_in, inspected())
+    graph = UpdatableCudaGraph(Executables(stand_in.driver, DEVICE), raw, nodes=9, draws=True, pool="pool")
+    graph.drew((None, state(1, 4)), (None, state(1, 12)))
+    assert graph.attachment == "pool"
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.13.1+cu130", "2.14.0.dev1"])
+def test_from_torch_2_13_on_each_capture_has_its_own_seed(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    stand_in = StandIn()
+    assert not RandomPrologue(stand_in.driver, DEVICE).prepare(4)
 
 
 @pytest.mark.parametrize(("works", "moves"), [(False, 8), (True, 0), (True, 6)])

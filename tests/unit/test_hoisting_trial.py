@@ -12,7 +12,8 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
 from grape.hoisting import trial
-from grape.hoisting.trial import BLOCK, BLOCKS, Trial
+from grape.hoisting.trial import BLOCK, BLOCKS, SPOILT, Trial
+from grape.runtime.captures import Captures
 from grape.sessions import close_engine, engine
 
 from .test_hoisting import BODY, Shell, loops, regions
@@ -26,6 +27,14 @@ RAISES = (
     f"for turn in range(40):\n  try:\n    for i in range(14):\n    {BODY.replace(chr(10) + ' ', chr(10) + '     ')}"
 )
 RAISES += "        log.append(i)\n        if i == 9:\n            raise ValueError\n  except ValueError:\n    pass\n"
+
+
+SIDE = """
+class Side(torch.nn.Module):
+    def forward(self, x):
+        return (x.sum() * 2 + 1).tanh() * 3
+side = Side()
+"""
 
 
 @pytest.fixture
@@ -93,6 +102,18 @@ def test_what_a_new_shape_takes_is_not_held_against_the_graphs(
     (region,) = regions()
     assert region.refused is None and clock.turns[-1].over
     assert clock.turns[-1]._spoilt > 0 and (len(clock.turns[-1]._times[True]) == BLOCKS) is decided
+
+
+def test_what_never_gets_a_graph_beside_them_keeps_no_slower_graphs(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another callable of the loop has a new shape at each call: a block is not in vain for that."""
+    clock, pays = Clock(monkeypatch, 3.0, 1.0), Captures.pays
+    monkeypatch.setattr(Captures, "pays", lambda one, shape: pays(one, shape) and shape.seen > 2)
+    exec(SIDE, shell.space)
+    shell.run(f"for i in range(300):\n{BODY}    log.append(i)\n    side(torch.randn(2, 3 + i))\n")
+    assert clock.turns[-1].over and clock.turns[-1]._spoilt < SPOILT
+    assert "GR406" in [one.refused.code for one in regions() if one.refused is not None and one.captures.decisions]
 
 
 @pytest.mark.parametrize("source", [LEFT, RAISES, f"{FOR}probe()\n"], ids=["left", "raises", "for"])

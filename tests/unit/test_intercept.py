@@ -260,6 +260,51 @@ def test_a_refused_module_in_which_nothing_replays_costs_nothing_in_later_cells(
     assert refused.calls > calls[0]
 
 
+EQUAL = """
+class Equal(Net):
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+    {hash}
+    def forward(self, x):
+        return super().forward(x) * 2
+one, two = Equal().eval(), Equal().eval()
+with torch.no_grad():
+    wanted = one(x), two(x)
+"""
+
+
+@pytest.mark.parametrize("how", ["__hash__ = lambda self: 1", ""], ids=["equal", "without a hash"])
+def test_modules_are_told_apart_by_identity(notebook: Notebook, how: str) -> None:
+    notebook.plain(EQUAL.replace("{hash}", how))
+    notebook.observed("found = [(one if i < 20 else two)(x) for i in range(40)]")
+    assert all(y.equal(notebook.names["wanted"][i >= 20]) for i, y in enumerate(notebook.names["found"]))
+    assert sum(region.replays > 0 for region in notebook.interceptor.regions) == 2
+    notebook.plain("with torch.no_grad():\n    found = [(one, two)[i % 2](x) for i in range(8)]")
+    assert all(y.equal(notebook.names["wanted"][i % 2]) for i, y in enumerate(notebook.names["found"]))
+
+
+ODD = """
+class Odd(torch.nn.Module):
+    def __init__(self):
+        {init}
+    def named_modules(self, *args, **kwargs):
+        raise NotImplementedError
+    def forward(self, x):
+        return net(x)
+odd = Odd()
+"""
+
+
+@pytest.mark.parametrize("init", ["super().__init__()", "pass"])
+def test_modules_that_answer_nothing_end_no_cell(notebook: Notebook, init: str) -> None:
+    """One forgot `super().__init__()`, and torch fails when it is called; both refuse to tell what is in them."""
+    notebook.plain(ODD.replace("{init}", init))
+    notebook.observed("try:\n    for _ in range(24):\n        y = odd(x)\nexcept AttributeError:\n    y = None\n")
+    assert (notebook.names["y"] is None) is (init == "pass")
+    notebook.observed("for _ in range(24):\n    y = net(x)\n")
+    assert notebook.region("Net (net)").replays
+
+
 @pytest.mark.parametrize("how", ["remove", "forget"])
 def test_remove_and_forget_restore_everything(notebook: Notebook, how: str) -> None:
     """A11."""

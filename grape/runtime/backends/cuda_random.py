@@ -52,10 +52,13 @@ class RandomPrologue:
 
     def prepare(self, moves: int) -> bool:
         """Whether `begin` can move the generator by so much. Not during a capture."""
-        if self._works is None:
-            self._works = self._is_right()
-        if self._works and moves not in self._graphs:
-            self._graphs[moves] = self._drawing(moves, None)
+        try:
+            if self._works is None:
+                self._works = self._is_right()
+            if self._works and moves not in self._graphs:
+                self._graphs[moves] = self._drawing(moves, None)
+        except (RuntimeError, AttributeError):  # torch's own way is left
+            return False
         return self._works
 
     def begin(self, moves: int) -> None:
@@ -64,6 +67,8 @@ class RandomPrologue:
 
     def _is_right(self) -> bool:
         """Whether this version of torch counts as `_drawing` takes it to, as a generator of our own tells."""
+        if torch.__version__ >= "2.13.0.dev0":  # seed and offset lie elsewhere for each capture, and go with its graph
+            return False
         generator = torch.Generator(self._device)
         for moves in (_STEP, 5 * _STEP):
             before = generator.get_offset()
@@ -81,7 +86,7 @@ class RandomPrologue:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         if generator is not None:
             graph.register_generator_state(generator)
-        memory = torch.empty(_ROWS + _MOST // _ROWS, device=self._device)
+        memory = torch.empty(_ROWS + _MOST // _ROWS, dtype=torch.float32, device=self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream), no_collection():
             graph.capture_begin(capture_error_mode="thread_local")
@@ -95,6 +100,8 @@ class RandomPrologue:
                     left -= steps
             finally:
                 graph.capture_end()
+        # Beginning a capture writes seed and offset, on its stream: before any launch that reads them.
+        torch.cuda.current_stream(self._device).wait_stream(stream)
         raw = self._driver.types.CUgraph(graph.raw_cuda_graph())
         _, count = self._driver.call("cuGraphGetNodes", raw, 0)
         for node in self._driver.call("cuGraphGetNodes", raw, count)[0][:count]:
