@@ -58,8 +58,8 @@ from grape.model import Measured
 
 PROMPT, BATCH = 5, 5
 UNLIMITED_PASSES = 24
-VARIANTS = ("grape", "longest", "resident", "own")
-HOST = ("grape", "longest")
+VARIANTS = ("longest", "resident", "own", "grape")
+HOST = ("longest", "grape")
 """Variants that run without a CUDA device."""
 Result = list[torch.Tensor]
 
@@ -295,7 +295,10 @@ def timed_passes(job: Job, variants: dict[str, Workload], rounds: int, expected:
     return found
 
 
-def of_grape(job: Job, rounds: int, sessions: int) -> dict[str, Any]:
+def of_grape(
+    job: Job, rounds: int, sessions: int, save: Callable[[dict[str, Any]], None] = lambda found: None
+) -> dict[str, Any]:
+    """`save` gets what is known after each step: a run over a thousand shapes may be cut short."""
     from grape.runtime import account
     from grape.runtime.capture.attempt import _Attempt
     from grape.runtime.capture.in_step import InStep
@@ -324,6 +327,7 @@ def of_grape(job: Job, rounds: int, sessions: int) -> dict[str, Any]:
         "capture_ms": {name: numbers(ms) for name, ms in capturing.items()},
         "eager": eager,
     }
+    save(found)
     variants = {"grape": work}
     if torch.cuda.is_available():
         variants["resident"] = Workload(name="resident", what="", calls=job.shapes, run=job.resident())
@@ -337,6 +341,7 @@ def of_grape(job: Job, rounds: int, sessions: int) -> dict[str, Any]:
         synchronize()
     found["switch_ms"] = {name: numbers(ms) for name, ms in switching.items()}
     found["timed"] = timed_passes(job, variants, rounds, expected)
+    save(found)
     limits = store.limits
     store.limits = replace(limits, executables=1 << 30)
     for _ in range(UNLIMITED_PASSES):  # a shape gets its own executable once it has paid for it in switches
@@ -348,6 +353,7 @@ def of_grape(job: Job, rounds: int, sessions: int) -> dict[str, Any]:
         **timed_passes(job, {"grape": work}, rounds, expected)["grape"],
     }
     found["unlimited"]["grown_bytes"] = fallen(before)
+    save(found)
     store.limits = limits
     store.apply_limits()
     timed(work)
@@ -404,22 +410,28 @@ def one(part: str, variant: str, arguments: argparse.Namespace) -> dict[str, Any
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     job = build(part, arguments)
+    about = {"what": job.what, "shapes": job.shapes}
     measured = {
-        "grape": lambda: of_grape(job, arguments.rounds, arguments.sessions),
+        "grape": lambda: of_grape(
+            job, arguments.rounds, arguments.sessions, lambda found: write(arguments.out, {**about, **found})
+        ),
         "longest": lambda: of_longest(job, arguments.sessions),
         "resident": lambda: of_resident(job),
         "own": lambda: of_own(job, arguments.sample),
     }[variant]()
-    return {"what": job.what, "shapes": job.shapes, **measured}
+    return {**about, **measured}
 
 
-def in_its_own_process(part: str, variant: str) -> dict[str, Any]:
+def in_its_own_process(part: str, variant: str, found: dict[str, Any]) -> None:
+    """Put into `found` what the process found, also where it ends early."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
         command = [sys.executable, __file__, *sys.argv[1:], "--only", part, variant, "--out", str(out)]
-        subprocess.run(command, check=True)
-        found: dict[str, Any] = json.loads(out.read_text())
-    return found
+        try:
+            subprocess.run(command, check=True)
+        finally:
+            if out.exists():
+                found[variant] = json.loads(out.read_text())
 
 
 def ratios(part: dict[str, Any]) -> dict[str, float]:
@@ -460,7 +472,12 @@ def main() -> int:
     results: dict[str, Any] = {"machine": machine()}
     for part in (*arguments.parts, *(["gptj"] if arguments.gptj else [])):
         variants = VARIANTS if torch.device(arguments.device).type == "cuda" else HOST
-        results[part] = {variant: in_its_own_process(part, variant) for variant in variants}
+        results[part] = {}
+        for variant in variants:
+            try:
+                in_its_own_process(part, variant, results[part])
+            finally:
+                write(arguments.out, results)
         results[part]["ratios"] = ratios(results[part])
         print(part, json.dumps(results[part]["ratios"], indent=1), flush=True)
         write(arguments.out, results)
