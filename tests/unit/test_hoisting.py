@@ -94,6 +94,17 @@ def loops() -> list[Loop]:
 BODY = "    h = torch.tanh(x @ w + h)\n    x = net(h) * 0.5 + x\n"
 
 
+def test_a_tensor_that_each_run_of_the_cell_makes_anew_needs_no_new_graphs(shell: Shell) -> None:
+    """The loop only reads it, so it might be taken for one that is always the same."""
+    captures = []
+    for _ in range(7):
+        shell.run(f"base = torch.randn(2, 4)\nfor i in range(30):\n    x = torch.tanh(base @ w + h) * 0.5 + x\n{BODY}")
+        (region,) = regions()
+        captures.append(len(region.captures.durations_ms))
+    assert region.refused is None and region.replays > 60
+    assert captures[-1] == captures[3], captures
+
+
 def test_a_body_is_one_region_that_replays(shell: Shell) -> None:
     shell.run(f"for i in range(30):\n{BODY}")
     assert told() == [("loop at line 1", 2, 3, None, True)]
