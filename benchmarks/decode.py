@@ -219,6 +219,20 @@ def learn(workload: Workload, expected: Result, most: int) -> tuple[list[dict[st
     return passes, identical
 
 
+def copied(workload: Workload) -> dict[str, float]:
+    """Calls that were replayed in one pass that nobody observes, and the bytes that were copied into placeholders."""
+    from grape.sessions import engine
+
+    def now() -> tuple[int, int]:
+        regions = list(engine().situation.regions)
+        return sum(one.replays for one in regions), sum(one.ledger.copied_bytes for one in regions)
+
+    before = now()
+    timed(workload)
+    replays, nbytes = (after - earlier for after, earlier in zip(now(), before, strict=True))
+    return {"replays": replays, "copied_bytes_per_call": nbytes / workload.calls}
+
+
 def measure(part: Part, rounds: int, most: int) -> dict[str, Any]:
     """Eager first, then baselines and Grape in turn, so that all see the same clocks of the device."""
     eager, cuda = Samples(), torch.cuda.is_available()
@@ -236,7 +250,8 @@ def measure(part: Part, rounds: int, most: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name, workload in variants.items():
             samples[name].take(part, workload, expected)
-    _, _, report = observed(plain)
+    steady = copied(plain)
+    _, _, report = observed(plain)  # every few calls of which run eagerly, for the comparison
     found = {"eager": eager.to_dict(), **{name: taken.to_dict() for name, taken in samples.items()}}
     return {
         "what": part.what,
@@ -246,6 +261,7 @@ def measure(part: Part, rounds: int, most: int) -> dict[str, Any]:
         "sessions": learned,
         "identical": right and all(variant["identical"] for variant in found.values()),
         "ratios": ratios(found),
+        "steady": steady,
         "region": main_region(report),
         "regions": report["regions"],
         "findings": report["findings"],

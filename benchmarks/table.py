@@ -168,7 +168,7 @@ def decode_table() -> str:
                 f"{ratios['eager / grape']:.2f}x",
                 f"{ratios['placeholders / grape']:.2f}x",
                 f"{ratios['in_place / grape']:.3f}x",
-                f"{part['region']['copied_bytes_per_call']:,} B",
+                f"{part.get('steady', part['region'])['copied_bytes_per_call']:,.0f} B",
                 "identical"
                 if part["identical"]
                 else "differ"
