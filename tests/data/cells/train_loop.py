@@ -1,4 +1,6 @@
-"""Training written out in the cell: the model is called in one statement, and `backward` in another."""
+"""Training written out in the cell: the model is called in one statement, and `backward` in another. It is a pair of
+graphs."""
+# near-miss: GR405
 # %% setup
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ targets = torch.randn(15, 16, 1)
 # %% cell
 for x, y in zip(data, targets):
     optimizer.zero_grad(set_to_none=True)
-    prediction = model(x)  # GR405
+    prediction = model(x)
     loss = (prediction - y).square().mean()
     loss.backward()
     optimizer.step()
