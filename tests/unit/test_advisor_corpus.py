@@ -88,7 +88,7 @@ def test_hidden_state_is_named(name: str, message: str) -> None:
     ("name", "advice"),
     [
         ("forgot_no_grad", "if the gradients are not used, call `Sequential (model)` under `torch.inference_mode()`"),
-        ("straight_through", "its gradients are used outside of it: put forward, `backward` and the optimizer's step into"),
+        ("straight_through", "its gradients are used outside of it: put forward, `backward` and the optimizer's step"),
     ],
 )
 def test_advice_about_gradients(name: str, advice: str) -> None:
