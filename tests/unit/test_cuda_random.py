@@ -97,8 +97,8 @@ def test_a_prologue_that_cannot_be_made_leaves_the_graph_to_torch(
     assert graph.attachment == "pool"
 
 
-@pytest.mark.parametrize("version", ["2.13.0", "2.13.1+cu130", "2.14.0.dev1"])
-def test_from_torch_2_13_on_each_capture_has_its_own_seed(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+@pytest.mark.parametrize("version", ["2.12.0", "2.13.0", "2.13.1+cu130", "2.14.0.dev1"])
+def test_where_each_capture_may_have_its_own_seed_torch_launches(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     stand_in = StandIn()
     assert not RandomPrologue(stand_in.driver, DEVICE).prepare(4)
