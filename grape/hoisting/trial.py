@@ -92,7 +92,7 @@ class Trial:
         """Captures so far, and calls of the tried regions that no graph could serve: those of others are the same in
         both kinds of blocks."""
         regions = [part.region for run in self._runs for part in run.regions]
-        return self._situation.unserved + sum(region.unserved for region in regions if region is not None)
+        return self._situation.captures + sum(region.unserved for region in regions if region is not None)
 
     def _is_disturbed(self) -> bool:
         """Whether the loop runs in a region's call now, in a capture of the person's or in a cell that nobody observes:

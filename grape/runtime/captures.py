@@ -130,7 +130,7 @@ class Captures:
         situation = self._region.situation
         if situation.backend.kind == "cuda" and situation.stream is None:
             situation.stream = shape.modes[-1]
-        situation.unserved += 1
+        situation.captures += 1
         situation.progress(f"capturing {self._region.name}")
         reached = identities(stateful(layout))
         guarded = {id(entry.guards): entry.guards for entry in self._region.entries if entry.reached == reached}

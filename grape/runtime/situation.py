@@ -46,7 +46,7 @@ class Situation:
     """When graphs were captured while a cell ran under Grape, by `time.perf_counter`; each cell begins anew."""
     entered: int = 0
     """Calls of regions that were looked at or served."""
-    unserved: int = 0
+    captures: int = 0
     """Captures so far."""
     comparing: bool = False
     """Whole iterations of a loop are timed just now: replays are not interrupted for a comparison of single calls."""

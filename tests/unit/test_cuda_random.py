@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,11 +98,37 @@ def test_a_prologue_that_cannot_be_made_leaves_the_graph_to_torch(
     assert graph.attachment == "pool"
 
 
-@pytest.mark.parametrize("version", ["2.12.0", "2.13.0", "2.13.1+cu130", "2.14.0.dev1"])
-def test_where_each_capture_may_have_its_own_seed_torch_launches(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+class Counted:
+    """A generator, and graphs that move it."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+
+    def get_offset(self) -> int:
+        return self.offset
+
+    def moving(self, moves: int) -> SimpleNamespace:
+        return SimpleNamespace(replay=lambda: setattr(self, "offset", self.offset + moves))
+
+
+@pytest.mark.parametrize(
+    ("version", "factor", "works"),
+    [
+        ("2.11.0+cu130", 1, True),
+        ("2.11.0+cu130", 2, False),
+        ("2.12.0", 1, False),
+        ("2.13.0", 1, False),
+        ("2.14.0.dev1", 1, False),
+    ],
+)
+def test_where_each_capture_may_have_its_own_seed_or_torch_counts_otherwise_torch_launches(
+    monkeypatch: pytest.MonkeyPatch, version: str, factor: int, works: bool
+) -> None:
+    generator = Counted()
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
-    stand_in = StandIn()
-    assert not RandomPrologue(stand_in.driver, DEVICE).prepare(4)
+    monkeypatch.setattr(torch, "Generator", lambda device: generator)
+    monkeypatch.setattr(RandomPrologue, "_drawing", lambda _, moves, __: generator.moving(factor * moves))
+    assert RandomPrologue(StandIn().driver, DEVICE).prepare(4) is works
 
 
 @pytest.mark.parametrize(("works", "moves"), [(False, 8), (True, 0), (True, 6)])

@@ -51,9 +51,9 @@ class Clock:
         now, turn, known = [0.0], Trial.turn, [0]
 
         def counted(made: Trial) -> None:
-            now[0] += unserved * (engine().situation.unserved - known[0])  # of the iteration before
+            now[0] += unserved * (engine().situation.captures - known[0])  # of the iteration before
             turn(made)
-            known[0] = engine().situation.unserved
+            known[0] = engine().situation.captures
             self.turns.append(made)
             now[0] += written if made._written and not made.over else live
 
