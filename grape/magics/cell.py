@@ -24,9 +24,16 @@ if TYPE_CHECKING:
     from ..render import Report
     from ..sessions import Session
 
-__all__ = ["EMPTY", "GrapeCell", "release_abandoned"]
+__all__ = ["EMPTY", "GrapeCell", "hold_off_interrupts", "release_abandoned"]
 
 EMPTY = "%%grape: nothing to run; put the code below the %%grape line"
+
+
+def hold_off_interrupts() -> None:
+    """A cell begins: where graphs replay, its interrupt ends the person's code and not Grape's in the middle."""
+    runtime = sys.modules.get("grape.runtime")
+    if runtime is not None:
+        runtime.hold_off_again()
 
 
 def release_abandoned(shell: Any) -> None:

@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ..errors import UsageError
 from ..options import parse_options
-from .cell import EMPTY, GrapeCell, release_abandoned
+from .cell import EMPTY, GrapeCell, hold_off_interrupts, release_abandoned
 from .display import say
 from .documentation import cell_help
 from .patches import replace_method
@@ -58,6 +58,7 @@ class CellHooks:
     def pre_run_cell(self, info: Any) -> None:
         if inside_running_cell():
             return
+        hold_off_interrupts()
         if self._cell is not None and self._is_stale(self._cell):
             self._finish(None)
         source = info.raw_cell

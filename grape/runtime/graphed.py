@@ -20,6 +20,7 @@ from .backends.protocol import Backend
 from .backends.tape import TapeBackend
 from .environment import is_transformed
 from .handed_out import watch_results
+from .interrupts import hold_off, let_through
 from .region import Region, Situation
 from .slots import SlotStore
 from .trampoline import prune_traceback
@@ -91,6 +92,7 @@ class GraphedFunction:
         tracer = Tracer(PositionFinder())
         store = SlotStore(backend)
         self._unwatch = watch_results(store)
+        hold_off(self)
         situation = Situation(
             backend=backend,
             store=store,
@@ -122,6 +124,7 @@ class GraphedFunction:
             self._region.release()
             situation.predictor.forget()
             self._unwatch()
+            let_through(self)
             situation.backend.close()
         self._region = None
 

@@ -20,6 +20,7 @@ from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
 from .floor import Floor, inside_module
 from .handed_out import watch_results
+from .interrupts import hold_off, let_through
 from .loop_steps import LoopSteps
 from .observer import NO_WORK
 from .predication.early_stop import set_stepper
@@ -110,6 +111,7 @@ class Interceptor:
         self.floor.free = True
         self._late.clear()
         self.hoisted = [region for region in self.hoisted if region.refused is None]
+        hold_off(self)
         if self._original is not None:
             return
         original, floor = torch.nn.Module.__call__, self.floor
@@ -220,6 +222,7 @@ class Interceptor:
             set_stepper(None)
             self._original = None
             self._unwatch()
+            let_through(self)
 
     # -- candidates --------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,20 @@ ROWS = (
         ("builders hold themselves", "    namespace.clear()", "    _ = 0"),
         ("a container is made wherever it stands", "        if known is not None:", "        if False:"),
     ),
+    *rows_of(
+        f"{RUNTIME}.interrupts",
+        ("tests/unit/test_interrupts.py",),
+        ("interrupts: Grape at work is interrupted", "if at_work(frame) and", "if False and"),
+        ("interrupts: what Grape calls is interrupted", "        if not _is_neutral(file):", "        if True:"),
+        ("interrupts: a finalizer is interrupted", " or frame.f_code is _LOST", ""),
+        ("interrupts: a Grape that hangs waits for ever", " and now - since < PATIENCE_S", ""),
+        (
+            "interrupts: patience is not renewed",
+            "        self._since = None\n        if self._before",
+            "        if self._before",
+        ),
+        ("interrupts: the handler stays", "    if not _owners and threading", "    if False and threading"),
+    ),
     Row(
         "a slot's occupant not noted",
         edited(f"{RUNTIME}.outputs", "if slot.keeper is group:", "if slot.storage_object is not None:"),

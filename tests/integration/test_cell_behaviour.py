@@ -325,14 +325,18 @@ class Kernel:
     manager: KernelManager
     client: BlockingKernelClient
 
-    def run(self, source: str, *, interrupt_at: str | None = None) -> tuple[str, list[dict[str, Any]]]:
-        """Execute; send SIGINT once `interrupt_at` was printed. Returns the reply's status and the IOPub contents."""
+    def run(
+        self, source: str, *, interrupt_at: str | None = None, after_s: float = 0.3
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """Execute; send SIGINT `after_s` seconds after `interrupt_at` was printed. Returns the reply's status and the
+        IOPub contents.
+        """
         said: list[dict[str, Any]] = []
 
         def hook(message: dict[str, Any]) -> None:
             said.append({"type": message["msg_type"], **message["content"]})
             if interrupt_at is not None and interrupt_at in message["content"].get("text", ""):
-                time.sleep(0.3)
+                time.sleep(after_s)
                 self.manager.interrupt_kernel()
 
         reply = self.client.execute_interactive(source, output_hook=hook, timeout=120)
@@ -370,9 +374,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     ids=["plain loop", "loop of calls", "await"],
 )
 def test_interrupt_then_the_next_cell_works(kernel: Kernel, source: str, expected: set[str]) -> None:
-    # Where in the loop the signal arrives is chance: in the person's code, in torch, or in a replay.
-    for _ in range(5 if "step" in source else 1):
-        status, said = kernel.run(source, interrupt_at="go")
+    # Where in the loop the signal arrives is chance: in the person's code, in a capture, in torch, or in a replay.
+    for after_s in (0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.3) if "step" in source else (0.3,):
+        status, said = kernel.run(source, interrupt_at="go", after_s=after_s)
         assert status == "error"
         (error,) = (content for content in said if content["type"] == "error")
         assert error["ename"] in expected, "\n".join(error["traceback"])
@@ -386,6 +390,14 @@ def test_interrupt_then_the_next_cell_works(kernel: Kernel, source: str, expecte
     results = [content["data"]["text/plain"] for content in said if content["type"] == "execute_result"]
     assert results == ["(2, 8)"]
     assert kernel.run("assert 'run_code' not in vars(get_ipython())")[0] == "ok"
+    assert kernel.run("%grape reset")[0] == "ok"
+    assert kernel.run("%%grape\n" + LOOP)[0] == "ok"
+    status, said = kernel.run("%grape status")
+    assert re.search(r"loop at line 4 .* [1-9]\d* replays", text_of(said)), text_of(said)
+
+
+def text_of(said: list[dict[str, Any]]) -> str:
+    return "".join(content.get("text", "") for content in said)
 
 
 def test_kernel_completes_options_and_commands(kernel: Kernel) -> None:
@@ -413,7 +425,7 @@ def test_commands_after_a_real_cell(kernel: Kernel) -> None:
     ):
         status, said = kernel.run(f"%grape {line}")
         assert status == "ok", line
-        assert expected in "".join(content.get("text", "") for content in said), line
+        assert expected in text_of(said), f"{line}: {text_of(said)}"
     check = (
         "import json, pathlib\nassert json.loads(pathlib.Path('kept.json').read_text())['version'] == 1\n"
         "json.loads(pathlib.Path('kept.trace.json').read_text())\n"
