@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import shutil
@@ -212,6 +213,13 @@ def nothing_survives() -> Iterator[None]:
     if after:
         left += _survivors(torch_state or _fresh_torch_state(), after)
     assert not left, "the test left behind: " + "; ".join(left)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_collections() -> None:
+    """Garbage collections look at what this file's tests make, not at everything that was imported before."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import ast
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from ..model import CellEvidence, Position
 
@@ -18,6 +18,7 @@ __all__ = ["CellSource", "Parsed", "cell_source", "last_name"]
 _LONGEST = 48
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef)
 _TESTS = {"if": ast.If, "while": ast.While, "assert": ast.Assert, "ternary": ast.IfExp}
 _TESTED = (ast.If, ast.While, ast.Assert, ast.IfExp)
@@ -33,6 +34,18 @@ class Parsed:
         self.tree: ast.Module | None = None
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             self.tree = ast.parse(self._source)
+
+    @cached_property
+    def functions(self) -> dict[str, list[_Function]]:
+        """The functions and methods of each name; of a class, what calling its instance runs."""
+        found: dict[str, list[_Function]] = {}
+        for node in ast.walk(self.tree) if self.tree is not None else ():
+            if isinstance(node, _FUNCTIONS):
+                found.setdefault(node.name, []).append(node)
+            elif isinstance(node, ast.ClassDef):
+                members = (member for member in node.body if isinstance(member, _FUNCTIONS))
+                found.setdefault(node.name, []).extend(m for m in members if m.name in ("forward", "__call__"))
+        return found
 
     def text(self, node: ast.AST, shorter: str | None = None) -> str | None:
         """The node as written; normalised where it spans lines; `shorter` where it is long."""
@@ -51,6 +64,12 @@ class Parsed:
                 yield node
 
 
+@lru_cache(maxsize=64)
+def _parsed(source: str) -> Parsed:
+    """A notebook's reports look through the same cells again and again."""
+    return Parsed(source)
+
+
 class CellSource:
     """Look-ups in one cell's source, and in `others`: (name, source) of the files that its functions stand in.
 
@@ -60,7 +79,6 @@ class CellSource:
     def __init__(self, file: str, source: str, others: Iterable[tuple[str, str]] = ()) -> None:
         self.file = file
         self._sources = {**dict(others), file: source}
-        self._parsed: dict[str, Parsed] = {}
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -69,20 +87,15 @@ class CellSource:
 
     def parsed(self, file: str) -> Parsed | None:
         """The source of `file`, parsed when it is first asked for."""
-        if file not in self._parsed and file in self._sources:
-            self._parsed[file] = Parsed(self._sources[file])
-        return self._parsed.get(file)
+        source = self._sources.get(file)
+        return _parsed(source) if source is not None else None
 
-    def functions(self, name: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    def functions(self, name: str) -> Iterator[tuple[str, _Function]]:
         """(file, definition) of the functions and methods of that name; of a class, what calling its instance runs."""
         for file in self.files:
             parsed = self.parsed(file)
-            for node in ast.walk(parsed.tree) if parsed is not None and parsed.tree is not None else ():
-                if isinstance(node, _FUNCTIONS) and node.name == name:
-                    yield file, node
-                elif isinstance(node, ast.ClassDef) and node.name == name:
-                    members = (member for member in node.body if isinstance(member, _FUNCTIONS))
-                    yield from ((file, member) for member in members if member.name in ("forward", "__call__"))
+            for node in parsed.functions.get(name, ()) if parsed is not None else ():
+                yield file, node
 
     def in_loop(self, at: Position | None) -> bool | None:
         """True where a loop of the same function (or of the cell's top level) encloses the line."""

@@ -21,25 +21,38 @@ addopts = --import-mode=importlib --strict-markers -ra -p no:cacheprovider
 """
 
 
+QUIET = {"PY_COLORS": "0", "COLUMNS": "200", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def prepared(folder: Path) -> Path:
+    """`folder`, with a copy of the conftest."""
+    (folder / "tests" / "gpu").mkdir(parents=True)
+    (folder / "pytest.ini").write_text(OPTIONS)
+    shutil.copy(CONFTEST, folder / "tests" / "conftest.py")
+    return folder
+
+
+def output_of_pytest(folder: Path, *arguments: str, **environment: str) -> str:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("GRAPE_", "PYTEST_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments],
+        cwd=folder,
+        env=inherited | QUIET | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout + done.stderr
+
+
 @pytest.fixture
 def run(tmp_path: Path):
     """Runs pytest on one file of tests beside a copy of the conftest; returns its output."""
-    (tmp_path / "tests" / "gpu").mkdir(parents=True)
-    (tmp_path / "pytest.ini").write_text(OPTIONS)
-    shutil.copy(CONFTEST, tmp_path / "tests" / "conftest.py")
+    folder = prepared(tmp_path)
 
     def run(source: str, *arguments: str, where: str = "tests/test_it.py", **environment: str) -> str:
-        (tmp_path / where).write_text(source)
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("GRAPE_", "PYTEST_"))}
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *arguments, where],
-            cwd=tmp_path,
-            env=inherited | {"PY_COLORS": "0", "COLUMNS": "200"} | environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        return done.stdout + done.stderr
+        (folder / where).write_text(source)
+        return output_of_pytest(folder, *arguments, where, **environment)
 
     return run
 
@@ -52,10 +65,6 @@ LEAKS = {
     "torch.cuda.is_current_stream_capturing": (
         "import torch\ndef test(): torch.cuda.is_current_stream_capturing = lambda: False"
     ),
-    "dispatch modes": (
-        "import torch\nfrom torch.utils._python_dispatch import TorchDispatchMode\n"
-        "class Mode(TorchDispatchMode): pass\ndef test(): Mode().__enter__()"
-    ),
     "grad mode": "import torch\ndef test(): torch._C._set_grad_enabled(False)",
     "default dtype": "def test():\n    import torch\n    torch.set_default_dtype(torch.float64)",
     "IPython hooks": (
@@ -67,14 +76,29 @@ LEAKS = {
         "import threading\nstop = threading.Event()\ndef work(): stop.wait(5)\nwork.__module__ = 'grape.profiling'\n"
         "def test(): threading.Thread(target=work, daemon=True).start()"
     ),
+    "dispatch modes": (
+        "import torch\nfrom torch.utils._python_dispatch import TorchDispatchMode\n"
+        "class Mode(TorchDispatchMode): pass\ndef test(): Mode().__enter__()"
+    ),
 }
 
 
+@pytest.fixture(scope="module")
+def leaks(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The output of one run of all leaks, each in a file of its own; nothing runs after the mode that refuses all."""
+    folder = prepared(tmp_path_factory.mktemp("leaks"))
+    for number, source in enumerate(LEAKS.values()):
+        (folder / "tests" / f"test_{number:02}.py").write_text(source)
+    return output_of_pytest(folder, "tests")
+
+
 @pytest.mark.parametrize("name", LEAKS)
-def test_what_a_test_leaves_behind_is_an_error_of_that_test(run, name: str) -> None:
-    output = run(LEAKS[name])
-    assert f"the test left behind: {name}" in output
-    assert "1 passed, 1 error" in output
+def test_what_a_test_leaves_behind_is_an_error_of_that_test(leaks: str, name: str) -> None:
+    place = f"ERROR tests/test_{list(LEAKS).index(name):02}.py::test - AssertionError: the test left behind: "
+    told = [line.removeprefix(place) for line in leaks.splitlines() if line.startswith(place)]
+    assert len(told) == 1, leaks
+    assert told[0].startswith(name)
+    assert f"{len(LEAKS)} passed, {len(LEAKS)} errors" in leaks
 
 
 def test_a_test_that_cleans_up_passes(run) -> None:

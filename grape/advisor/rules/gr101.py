@@ -17,7 +17,7 @@ from ..optimizers import advice_for_step
 from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
-from ..static import Placed, find_in_sources
+from ..static import Placed, find_in_sources, reads_by_syntax
 from ..words import milliseconds, operator_name, via
 
 CODE = "GR101"
@@ -102,6 +102,8 @@ def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]
     ran = {file for file, _ in lines}
     others = (source for source in evidence.sources if source[0] != evidence.file)
     own = tuple((file, text) for file, text in others if file in ran or file.startswith("In["))
+    if not any(kinds & reads_by_syntax(text) for file, text in (*own, (evidence.file, evidence.source)) if file in ran):
+        return  # the look at every cell of the notebook, for what their names are, would find nothing
     for placed in find_in_sources((*own, (evidence.file, evidence.source))):
         finding = placed.finding
         here = (placed.file, finding.line)

@@ -2,5 +2,6 @@
 
 from .findings import StaticFinding, find
 from .sources import Placed, find_in_sources
+from .waits import reads_by_syntax
 
-__all__ = ["Placed", "StaticFinding", "find", "find_in_sources"]
+__all__ = ["Placed", "StaticFinding", "find", "find_in_sources", "reads_by_syntax"]

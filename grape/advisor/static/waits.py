@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeGuard
 
-from ..source import last_name
+from ..source import Parsed, last_name
 from .context import Context, StaticFinding
 from .kinds import Kinds
 
-__all__ = ["branches", "dynamic_shapes", "host_reads"]
+__all__ = ["branches", "dynamic_shapes", "host_reads", "reads_by_syntax"]
 
 _PRINTS = frozenset({"print", "display", "write", "info", "debug", "warning", "set_postfix", "set_description"})
 _TO_HOST = frozenset({"item", "tolist", "numpy", "cpu"})
 _DYNAMIC = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"})
+
+
+@lru_cache(maxsize=64)
+def reads_by_syntax(source: str) -> frozenset[str]:
+    """The kinds of `host_reads` that a source could have at all, whatever its names stand for."""
+    tree, found = Parsed(source).tree, set()
+    for node in ast.walk(tree) if tree is not None else ():
+        name = last_name(node.func) if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.JoinedStr) or name in _PRINTS:
+            found.add("print")
+        elif name in _TO_HOST:
+            found.add(name)
+    return frozenset(found)
 
 
 def host_reads(context: Context) -> Iterator[StaticFinding]:
