@@ -63,6 +63,7 @@ _CLASS_NOTES = frozenset(
     ]
 )
 _CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
+_SIMPLE = frozenset(LEAVES)
 _LIMIT = 60_000
 
 
@@ -120,20 +121,30 @@ class Reach:
         names = self._global_names
         return {one for one, met in self.met.items() if len(names.get(one, ())) == met and len(set(names[one])) == 1}
 
-    def _meet(self, *values: Any) -> None:
-        self.met.update(id(value) for value in values if isinstance(value, types.FunctionType))
+    def _meet(self, key: Any) -> None:
+        """A key of a dict: functions may be what it is, or is made of."""
+        for value in key if isinstance(key, tuple) else (key,):
+            if isinstance(value, types.FunctionType):
+                self.met[id(value)] += 1
 
     def _visit(self, value: Any, where: str) -> None:
-        self._meet(value)
-        if isinstance(value, LEAVES) or id(value) in self.seen:
+        kind = type(value)
+        if kind in _SIMPLE:
+            return
+        if kind is types.FunctionType:
+            self.met[id(value)] += 1
+        if id(value) in self.seen or isinstance(value, LEAVES):
             return
         if len(self.seen) > _LIMIT:
             raise TooLarge(where)
         self.seen[id(value)] = value
-        if isinstance(value, torch.Tensor):
-            self._tensor(value, where)
-        elif isinstance(value, types.FunctionType):
+        # What there is most of first: to ask whether something is a tensor runs Python code of torch's.
+        if kind is types.FunctionType:
             self._function(value, where)
+        elif kind is dict:
+            self._dict(value, where)
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value, where)
         elif isinstance(value, types.MethodType):
             self._pending += [(value.__self__, where), (value.__func__, where)]
         elif isinstance(value, type):
@@ -239,7 +250,7 @@ class Reach:
     def _library(self, module: types.ModuleType, names: frozenset[str], above: set[int]) -> None:
         """What code that mentions these names can read from an imported module (``config.SCALE``)."""
         own = is_own_module(module) or module is os
-        for name in names.intersection(vars(module)):
+        for name in [name for name in names if name in vars(module)]:  # a library may have thousands
             value = vars(module)[name]
             self.items.append((vars(module), name, value))
             if isinstance(value, types.ModuleType):
@@ -274,7 +285,8 @@ class Reach:
             if name in HOOKS and not item:
                 self.seen.setdefault(id(item), item)
                 continue
-            self._meet(*(name if isinstance(name, tuple) else (name,)))
+            if type(name) is not str:
+                self._meet(name)
             if isinstance(name, torch.Tensor):  # an optimizer keeps its state by parameter
                 name = number
             self._pending.append((item, f"{where}.{name}" if where else str(name)))
@@ -282,7 +294,8 @@ class Reach:
     def _mapping(self, value: types.MappingProxyType[Any, Any], where: str) -> None:
         self._watch(functools.partial(contents_of_mapping, value))
         for name, item in value.items():
-            self._meet(*(name if isinstance(name, tuple) else (name,)))
+            if type(name) is not str:
+                self._meet(name)
             self._pending.append((item, f"{where}.{name}"))
 
     def _sequence(self, value: Any, where: str) -> None:
