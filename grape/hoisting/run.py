@@ -108,6 +108,13 @@ class Run:
         """Run as written from now on."""
         self.live, self.given_up, self.parts = False, True, []
 
+    def give_up(self, why: str) -> None:
+        """Run as written until the cell is compiled anew: its regions are refused (GR406), with `why`."""
+        for part in self.parts:
+            if isinstance(part, RegionPart) and part.region is not None and part.region.refused is None:
+                part.region.refuse(Refused(code="GR406", why=why, at=part.region.at))
+        self.live, self.given_up = False, True
+
     # -- before it is handed over ------------------------------------------------------------------------------------
 
     def look(self, values: Mapping[str, Any]) -> None:

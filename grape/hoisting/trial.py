@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..model import Refused
-from .parts import RegionPart
-
 if TYPE_CHECKING:
     from ..runtime.situation import Situation
     from .run import Run
@@ -132,8 +129,4 @@ class Trial:
             return
         why = f"an iteration of its loop took {took:.3g} ms with the graph, {would:.3g} ms as written; left eager"
         for run in self._runs:
-            for part in run.parts:
-                if isinstance(part, RegionPart) and part.region is not None and part.region.refused is None:
-                    part.region.refuse(Refused(code="GR406", why=why, at=part.region.at))
-            run.live = False
-            run.given_up = True
+            run.give_up(why)

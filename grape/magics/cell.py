@@ -17,6 +17,7 @@ from ..errors import GrapeError, UsageError
 from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
 from .loops import hoist_loops_of
+from .rewrites import rewrites
 from .taken import at_once
 
 if TYPE_CHECKING:
@@ -102,7 +103,6 @@ class GrapeCell:
 
     def _open(self, filename: str) -> None:
         from ..sessions import Cell, Session
-        from .commands import rewrites
 
         def shown(file: str) -> str:
             label = self._shell.compile.format_code_name(file)

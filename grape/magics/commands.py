@@ -6,35 +6,21 @@ import difflib
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..model import CODES
-from .documentation import line_help
-from .rewrites import NO_FIX, AppliedRewrites, diff_text
+from .documentation import Command, line_help
+from .rewrites import NO_FIX, diff_text, rewrites
 from .taken import at_once
 
 if TYPE_CHECKING:
     from ..render import Report
 
-__all__ = ["COMMANDS", "Command", "run_command"]
+__all__ = ["COMMANDS", "run_command"]
 
 _NOTHING_YET = "nothing has run under %%grape yet"
-
-rewrites = AppliedRewrites()
-"""The rewrites of source that were taken in this process; ``%grape reset`` and unloading forget them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One row of the table. `argument` is "" for none, ``[N]`` for an optional and ``FILE`` for a required one."""
-
-    name: str
-    argument: str
-    help: str
-    run: Callable[[str | None], str]
 
 
 def run_command(line: str) -> str:
@@ -44,7 +30,7 @@ def run_command(line: str) -> str:
     except ValueError as error:
         raise UsageError(f"cannot read '{line}': {error}") from None
     if not words or words[0] in ("-h", "--help"):
-        return line_help()
+        return line_help(COMMANDS.values())
     name, *arguments = words
     command = COMMANDS.get(name)
     if command is None:
@@ -199,7 +185,7 @@ def _explain(code: str | None) -> str:
 
 
 def _help(_: str | None) -> str:
-    return line_help()
+    return line_help(COMMANDS.values())
 
 
 COMMANDS: dict[str, Command] = {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from ..options import OPTIONS
 
-__all__ = ["cell_help", "line_help"]
+__all__ = ["Command", "cell_help", "line_help"]
 
 _CELL_HEAD = """\
 %%grape [options] on the first line of a cell: run the cell once, as without it, and report.
@@ -37,6 +38,16 @@ Examples:
   %grape explain GR101"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One row of the table. `argument` is "" for none, ``[N]`` for an optional and ``FILE`` for a required one."""
+
+    name: str
+    argument: str
+    help: str
+    run: Callable[[str | None], str]
+
+
 def _table(rows: Iterable[tuple[str, str]]) -> str:
     rows = list(rows)
     width = max(len(left) for left, _ in rows)
@@ -50,11 +61,8 @@ def cell_help() -> str:
     return f"{_CELL_HEAD}\nOptions:\n{options}\n\n{_CELL_TAIL}"
 
 
-def line_help() -> str:
-    from .commands import COMMANDS
-
-    commands = _table(
-        (command.name + (f" {command.argument}" if command.argument else ""), command.help)
-        for command in COMMANDS.values()
+def line_help(commands: Iterable[Command]) -> str:
+    listed = _table(
+        (command.name + (f" {command.argument}" if command.argument else ""), command.help) for command in commands
     )
-    return f"{_LINE_HEAD}\nCommands:\n{commands}\n\n{_LINE_TAIL}"
+    return f"{_LINE_HEAD}\nCommands:\n{listed}\n\n{_LINE_TAIL}"

@@ -12,11 +12,12 @@ from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic import no_var_expand, output_can_be_silenced
 
 from ..errors import GrapeError
-from .commands import rewrites, run_command
+from .commands import COMMANDS, run_command
 from .completion import grape_matcher
 from .documentation import cell_help, line_help
 from .hooks import CellHooks
 from .nested import run_nested
+from .rewrites import rewrites
 from .taken import at_once
 from .view import close_views
 
@@ -131,7 +132,7 @@ def _add_magics(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
         return run_nested(shell, hooks.cell, line, cell)
 
     # A front end's tooltip looks up the bare name and finds the line magic, also above a cell.
-    line_magic.__doc__ = f"{line_help()}\n\n{cell_help()}"
+    line_magic.__doc__ = f"{line_help(COMMANDS.values())}\n\n{cell_help()}"
     cell_magic.__doc__ = cell_help()
     for kind, function in (("line", line_magic), ("cell", cell_magic)):
         table = shell.magics_manager.magics[kind]

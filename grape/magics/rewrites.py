@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..render import Report
     from ..sessions.gains import TakenFixes
 
-__all__ = ["NO_FIX", "Applied", "AppliedRewrites", "diff_text"]
+__all__ = ["NO_FIX", "Applied", "AppliedRewrites", "diff_text", "rewrites"]
 
 NO_FIX = "no fix: no finding of the last report has a rewrite of source"
 
@@ -230,3 +230,7 @@ def _hand_over(shell: Any, source: str, file: str) -> str:
         shell.set_next_input(source.rstrip("\n"))
         return f"the next prompt holds the source; run it in the place of {file}"
     return f"paste this in the place of {file}:\n{source.rstrip()}\n"
+
+
+rewrites = AppliedRewrites()
+"""The rewrites of source that were taken in this process; ``%grape reset`` and unloading forget them."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.displaypub import DisplayPublisher
 
 from ..errors import UsageError
+from .rewrites import rewrites
 
 if TYPE_CHECKING:
     from ..model import Finding
@@ -77,7 +78,6 @@ def _actions(report: Report) -> Actions:
     """What the buttons do; what they hand over is a cell's source to paste, for no cell runs while they act."""
     from ..render.chrome import chrome_trace
     from ..widgets.report import Actions, Answer
-    from .commands import rewrites
 
     def finding_of(fix: int) -> Finding:
         found = next((one for one in report.findings if one.fix is not None and one.fix.id == fix), None)
