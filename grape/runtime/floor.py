@@ -99,8 +99,10 @@ class Floor:
         if region.calls == 0 and not region.root_is_module and self._situation.observing:
             self.counts = {}
         try:
-            if region.refused is not None or self._lost(region):
+            if region.refused is not None:
                 return region.call(args, kwargs)
+            if self._lost(region):
+                return region.call(args, kwargs, aside=True)
             return self.closed(lambda: region.call(args, kwargs))
         finally:
             self._running.pop()
@@ -119,10 +121,14 @@ class Floor:
             self._resume()
 
     def _lost(self, region: Region) -> bool:
-        """True where `region` gave the floor to a callable inside it, and that one replays now."""
-        return region.observer.gave_up and any(
-            inner.parent == region.name and inner.entries for inner in self._regions()
-        )
+        """True where `region` gave the floor to a callable inside it, and that one replays now; or may yet, at a cell's
+        first call where the last cell called it once: it holds their loop. Called again it may be a step itself.
+        """
+        if not region.observer.gave_up:
+            return False
+        inside = [inner for inner in self._regions() if inner.parent == region.name]
+        once = region.called_once and not region.calls_in_run
+        return any(inner.entries or (once and inner.calls and inner.refused is None) for inner in inside)
 
     def _resume(self) -> None:
         if self.outside is not None and not self.outside.overflowed:

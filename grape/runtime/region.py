@@ -67,6 +67,8 @@ class Region:
         """The memory budget that was too small for this region; 0: the device had no room."""
         self.calls = 0
         self.replays = 0
+        self.called_once = False
+        """Whether the last cell that called it did so once."""
         self.unserved = 0
         """Calls of shapes that had no graph."""
         self.wasted = 0
@@ -123,6 +125,7 @@ class Region:
 
     def begin_run(self) -> None:
         """Count calls and replays from here: a new cell runs."""
+        self.called_once = self.calls_in_run == 1 or (self.called_once and not self.calls_in_run)
         self._start_of_run = (self.calls, self.replays)
         budget = self.situation.memory_budget
         more = self.starved_at is not None and (budget is None or budget > self.starved_at)
@@ -148,11 +151,13 @@ class Region:
 
     # -- the call ----------------------------------------------------------------------------------------------------
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Serve one call: by a replay where one is possible, else as the person wrote it."""
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, aside: bool = False) -> Any:
+        """Serve one call: by a replay where one is possible, else as the person wrote it. `aside`: callables inside
+        have the floor, so the call tells nothing of this region.
+        """
         self.calls += 1
         situation = self.situation
-        if self.refused is not None:
+        if self.refused is not None or aside:
             return self.eager.passed(args, kwargs)
         situation.entered += 1
         last = self._last

@@ -23,6 +23,12 @@ def evaluate(count):
 
 def shifted(x, index):
     return net(x) + index
+
+def grown(count):
+    held = torch.ones(1, 8)
+    for _ in range(count):
+        held = torch.cat([held, net(held)[-1:]])
+    return held
 """
 
 
@@ -51,6 +57,21 @@ def test_a_function_called_once_lets_the_module_in_its_loop_replay(space: dict[s
         assert space["result"].equal(expected)
         replays = {region.name: region.replays for region in report.regions}
         assert replays["Sequential (net)"] > (20 if calls == 1 else 60)
+
+
+def test_a_short_loop_of_a_function_keeps_the_floor_from_cell_to_cell(space: dict[str, Any]) -> None:
+    """Each call has another shape: the first cell captures nothing, and the function is still called once a cell."""
+    expected = space["grown"](30)
+    replays = []
+    for _ in range(4):
+        report = run(space, "result = grown(30)").report
+        assert report is not None
+        assert space["result"].equal(expected)
+        regions = {region.name: region for region in report.regions}
+        assert regions["grown"].calls == 1
+        replays.append(regions["Sequential (net)"].replays)
+    assert replays[0] == 0
+    assert replays[-1] > 20
 
 
 def test_a_module_is_named_by_a_variable_of_the_person(space: dict[str, Any]) -> None:
