@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import types
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from ..rewrite.hoisting import names_of
 from ..runtime import Region
 from ..runtime.observer import NO_WORK
 from .code import eager_code, pure_code
-from .survey import Segment, Surveyed, called_functions
+from .survey import Segment, Surveyed, called_functions, holds_tensors
 
 if TYPE_CHECKING:
     from .run import Run
@@ -90,6 +91,7 @@ class RegionPart(Part):
         self.region: Region | None = None
         self._several = several
         self._inputs: tuple[str, ...] = ()
+        self._handed: set[str] = set()
         self._cells: dict[str, types.CellType] = {}
         self._pure: Callable[..., Any] | None = None
         self._fresh: dict[str, Any] | None = None
@@ -155,9 +157,12 @@ class RegionPart(Part):
         changing = run.source.changing
         constants: tuple[str, ...] = ()
         if run.source.local is None:
-            self._inputs = tuple(name for name in self.first if name in changing or _varies(values.get(name)))
+            self._inputs = tuple(
+                name for name in self.first if name in changing or name in self._handed or _varies(values.get(name))
+            )
         else:
-            constants = tuple(name for name in self.first if name not in changing and not _is_data(values[name]))
+            given = self._handed.union(changing)
+            constants = tuple(name for name in self.first if name not in given and not _is_data(values[name]))
             self._inputs = tuple(name for name in self.first if name not in constants)
         pure, self._cells = self.function_of(self._inputs, constants)
         self._pure = pure
@@ -170,6 +175,22 @@ class RegionPart(Part):
         self.region.loop_line = run.source.loop_line
         run.hoister.interceptor.hoisted.append(self.region)
         return self.region
+
+    def hand_over(self, values: Mapping[str, Any]) -> bool:
+        """Where the region was refused for new tensors in objects that its names stand for (a KV cache): have it take
+        these as arguments, which a replay updates. False where there are none.
+        """
+        region = self.region
+        names = {re.split(r"[.\[]", path, maxsplit=1)[0] for path in region.observer.new_tensors} if region else set()
+        if region is None or not names or not names.issubset(set(self.first).difference(self._inputs)):
+            return False
+        if not all(holds_tensors(values.get(name)) for name in names):
+            return False
+        self._handed |= names
+        region.release()
+        self.owner.hoister.interceptor.hoisted.remove(region)
+        self.region = None
+        return True
 
     def _position(self) -> Position:
         run, line = self.owner, self.segment.statements[0].lineno

@@ -229,7 +229,11 @@ class Run:
                 return
 
     def _after_refusal(self, part: RegionPart, refused: Refused, values: Mapping[str, Any]) -> None:
-        """Split the run at the statement that the region was refused for; without one the part runs as written."""
+        """Give the region what it was refused for, or split the run at the statement that it was refused for; without
+        one the part runs as written.
+        """
+        if part.hand_over(self.seen(values)):
+            return
         part.ended = True
         surveyed = Surveyed(self.seen(values))
         culprits = part.culprits(refused, surveyed)

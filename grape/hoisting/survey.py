@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import math
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,9 +17,10 @@ from typing import Any
 
 import torch
 
+from ..runtime.structure import Unsupported, flatten
 from ..tracing import is_own_code
 
-__all__ = ["Segment", "Surveyed", "called_functions", "divide"]
+__all__ = ["Segment", "Surveyed", "called_functions", "divide", "holds_tensors"]
 
 _MISSING = object()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -62,11 +64,29 @@ class Segment:
     region: bool
 
 
+def holds_tensors(value: Any) -> bool:
+    """Whether this is an object of the person's or of a library's (a KV cache, a model output) with tensors in it, and
+    nothing else whose state matters.
+    """
+    if type(value).__module__.split(".")[0] in ("torch", "builtins", "collections") or callable(value):
+        return False
+    try:
+        return bool(flatten((value,), "it").leaves)
+    except Unsupported:
+        return False
+
+
 class Surveyed:
     """Looks names up in a namespace as code in it would."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         self._namespace = namespace
+        self._holders: dict[int, tuple[Any, bool]] = {}
+
+    def _is_holder(self, value: Any) -> bool:
+        if id(value) not in self._holders:
+            self._holders[id(value)] = value, holds_tensors(value)
+        return self._holders[id(value)][1]
 
     def value(self, node: ast.expr) -> Any:
         """What a name or a chain of attributes stands for; `_MISSING` where that cannot be told without running."""
@@ -87,6 +107,8 @@ class Surveyed:
             return getattr(base, node.attr, _MISSING)
         if isinstance(base, OWNERS):
             return getattr(type(base), node.attr, _MISSING)
+        if self._is_holder(base):
+            return getattr(base, "__dict__", {}).get(node.attr, inspect.getattr_static(type(base), node.attr, _MISSING))
         return _MISSING
 
     def may_join(self, statement: ast.stmt) -> bool:
@@ -131,6 +153,10 @@ class Surveyed:
         read = {node.id for node in ast.walk(value.slice) if isinstance(node, ast.Name)}
         return not read.isdisjoint(numbers) and not any(isinstance(node, ast.Call) for node in ast.walk(value.slice))
 
+    def _is_method_of_holder(self, func: ast.expr) -> bool:
+        """``cache.reorder_cache``"""
+        return isinstance(func, ast.Attribute) and self._is_holder(self.value(func.value))
+
     def _is_known(self, call: ast.Call) -> bool:
         """Whether what is called works on tensors or plain values and has no effect that is known of."""
         callee = self.value(call.func)
@@ -145,6 +171,8 @@ class Surveyed:
         if isinstance(callee, torch.nn.Module):
             return True
         if isinstance(callee, types.FunctionType) and is_own_code(callee.__code__.co_filename):
+            return True
+        if isinstance(callee, types.FunctionType) and self._is_method_of_holder(call.func):
             return True
         if callee in _PURE if isinstance(callee, types.BuiltinFunctionType) else False:
             return True

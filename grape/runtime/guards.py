@@ -50,6 +50,8 @@ class GuardSet:
         self.sources = found.sources
         self.culprits: list[str] = []
         """By which names the code reaches what `difference` last found to be changed."""
+        self.only_tensors = False
+        """Whether that was nothing but tensors in the place of tensors."""
         self._dicts, self._lists, self._modules = found.dicts, found.lists, found.modules
         self._items, self._attributes = found.items, found.attributes
         self._codes, self._states, self._objects = found.codes, found.states, found.objects
@@ -223,7 +225,7 @@ class GuardSet:
 
     def difference(self) -> str | None:
         """What has changed, in words; None where nothing has."""
-        self.culprits = []
+        self.culprits, self.only_tensors = [], False
         try:
             return self._difference()
         except KeyError as name:
@@ -256,13 +258,15 @@ class GuardSet:
         if grown:
             self._blame(grown[0])
             return "the number of attributes or items of an object that the region reads"
-        what = None
+        what, tensors = None, True
         for number, (now, then) in enumerate(zip(self._containers.values(), self._containers.saved, strict=True)):
             if now is not then and not is_equal(now, then):
                 self._blame(self._containers.holder_of(number))
                 changed = f"({type(then).__name__} {_short(then)} -> {_short(now)})"
                 what = what or f"a value that the region reads {changed}"
+                tensors &= isinstance(now, torch.Tensor) and isinstance(then, torch.Tensor)
         if what is not None:
+            self.only_tensors = tensors
             return what
         for names, name, value in self._items:
             now = names.get(name, ABSENT)

@@ -32,6 +32,10 @@ class Lifetimes:
     def enough(self) -> bool:
         return self._watched >= ENOUGH
 
+    def begin_run(self) -> None:
+        """A new cell runs: how long the last results of the one before lived says nothing of those between calls."""
+        self._results.clear()
+
     def arrive(self, call: int, leaves: Sequence[torch.Tensor]) -> None:
         given = {leaf.untyped_storage()._cdata for leaf in leaves}
         for path, reference in self._results.get(call - 1, {}).items():

@@ -56,6 +56,9 @@ class Observer:
         self.scalar_changes: list[ScalarChange] = []
         self.leaves_graph = False
         """Whether results of a traced call had an autograd graph, for which a pair of graphs may be captured."""
+        self.new_tensors: tuple[str, ...] = ()
+        """Where the region was refused for that alone: by which names its code reaches objects that hold other tensors
+        after a call (``cache.layers[0]``)."""
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
@@ -124,6 +127,7 @@ class Observer:
                 self._region.refuse(effect)
         if self._region.refused is None and guards is not None and not guards.holds():
             changed = guards.difference()
+            self.new_tensors = tuple(guards.culprits) if guards.only_tensors else ()
             by, at = blamed(self._region.root, guards.culprits, self._region.at)
             self._region.refuse(
                 Refused(code="GR404", why=f"the call changes {changed}{by}, which a replay would not", at=at)

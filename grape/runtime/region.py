@@ -127,6 +127,7 @@ class Region:
         """Count calls and replays from here: a new cell runs."""
         self.called_once = self.calls_in_run == 1 or (self.called_once and not self.calls_in_run)
         self._start_of_run = (self.calls, self.replays)
+        self.lifetimes.begin_run()
         budget = self.situation.memory_budget
         more = self.starved_at is not None and (budget is None or budget > self.starved_at)
         if more and not self.situation.exhausted:

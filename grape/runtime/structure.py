@@ -222,7 +222,7 @@ def _has_slots(cls: type) -> bool:
 
 def _has_hidden_state(cls: type) -> bool:
     """True for classes that keep state in C, beside or instead of their `__dict__` (a subclass of deque)."""
-    return cls.__basicsize__ != _PLAIN_SIZE
+    return cls.__basicsize__ != _PLAIN_SIZE and not issubclass(cls, types.SimpleNamespace)
 
 
 def _has_owner(value: Any) -> bool:
@@ -327,7 +327,7 @@ def new_container(node: Node) -> Any:
         return list.__new__(node.cls)
     if node.kind == "dict":
         return (collections.OrderedDict if issubclass(node.cls, collections.OrderedDict) else dict).__new__(node.cls)
-    return object.__new__(node.cls)
+    return (types.SimpleNamespace if issubclass(node.cls, types.SimpleNamespace) else object).__new__(node.cls)
 
 
 def stateful(layout: Layout) -> tuple[Any, ...]:

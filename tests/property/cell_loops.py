@@ -32,6 +32,17 @@ items = [torch.randn(2, 3) for _ in range(24)]
 log, info = [], {}
 n = k = 0
 scale = 0.5
+class Box:
+    def __init__(self, h):
+        self.h, self.more, self.seen = h, [h * 2, h + 1], 0
+    def push(self, x):
+        self.h = torch.tanh(self.h + x)
+        self.more = [self.more[1] * 0.5, x * 0.25]
+    def count(self, x):
+        self.seen += 1
+        return x * 0.5
+box = Box(a * 0.5)
+twin = box
 def pure(x):
     return torch.relu(x) * scale + 0.1
 def reads_b(x):
@@ -88,12 +99,20 @@ TENSORS = (
     "same = a; view = a[0]",
     "a = (a / (a.norm() + 1)).detach()",
     "assert a.shape == (2, 3)",
+    "box.push(a)",
+    "box.push(b * 0.5); a = a * 0.5 + box.h",
+    "box.h = box.h * 0.9 + b * 0.1",
+    "c = twin.more[1] + c * 0.5",
+    "box.h.mul_(0.5).add_(0.01)",
+    "b = box.count(a) + box.h",
+    "a = box.h",
 )
 PYTHON = (
     "n += 1",
     "k = n * 2",
     "log.append(n)",
     "log.append(a)",
+    "log.append(box.h)",
     "log.append(float(a.sum()))",
     "info[n % 3] = k",
     "print(n, k)",
@@ -206,7 +225,9 @@ class Outcome:
         self.values = {name: _plain(value) for name, value in namespace.items()}
         self.printed = printed
         self.error = None if error is None else (type(error), str(error), _lines(error))
-        found = {name: value for name, value in namespace.items() if isinstance(value, torch.Tensor)}
+        box = namespace["box"]
+        held = {**namespace, "box.h": box.h, "box.more[0]": box.more[0], "box.more[1]": box.more[1]}
+        found = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
         self.shared = {
             (one, other): (found[one] is found[other], _storage(found[one]) == _storage(found[other]))
             for one in found
@@ -234,6 +255,8 @@ def _plain(value: Any) -> Any:
         return (type(value).__name__, [(key, _plain(item)) for key, item in value.items()])
     if isinstance(value, torch.nn.Module):
         return _plain(list(value.parameters()))
+    if type(value).__name__ == "Box":
+        return _plain(vars(value))
     if isinstance(value, (types.FunctionType, types.ModuleType, type)):
         return value.__name__
     return repr(value)
