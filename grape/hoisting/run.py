@@ -14,6 +14,7 @@ import torch
 
 from ..model import Refused
 from ..rewrite.hoisting import RunSource, names_of
+from ..runtime import held
 from .parts import Part, RegionPart
 from .survey import Surveyed, divide
 from .tracebacks import frame_of_run, mend_traceback
@@ -186,6 +187,8 @@ class Run:
                     part.run(values)
                 else:
                     part.run_eagerly(values)
+            if held.since is not None:
+                held.come()
         except BaseException:
             self._values = values
             raise

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from ..render import Report
     from ..sessions import Session
 
-__all__ = ["EMPTY", "GrapeCell", "hold_off_interrupts", "release_abandoned"]
+__all__ = [
+    "EMPTY",
+    "GrapeCell",
+    "end_interrupt",
+    "hold_off_interrupts",
+    "let_interrupt_come",
+    "release_abandoned",
+]
 
 EMPTY = "%%grape: nothing to run; put the code below the %%grape line"
 
@@ -35,6 +42,23 @@ def hold_off_interrupts() -> None:
     runtime = sys.modules.get("grape.runtime")
     if runtime is not None:
         runtime.hold_off_again()
+
+
+def let_interrupt_come() -> None:
+    """One that waited for Grape comes here, where the cell can still end with it."""
+    runtime = sys.modules.get("grape.runtime")
+    if runtime is not None:
+        runtime.held.come()
+
+
+def end_interrupt() -> None:
+    """One that came when the code of the cell had ended is over: what goes on now, IPython and the kernel, it would
+    cost the reply that a front end waits for.
+    """
+    try:
+        let_interrupt_come()
+    except KeyboardInterrupt:
+        say("Grape: interrupted after the cell had ended")
 
 
 def release_abandoned(shell: Any) -> None:

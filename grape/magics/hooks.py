@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ..errors import UsageError
 from ..options import parse_options
-from .cell import EMPTY, GrapeCell, hold_off_interrupts, release_abandoned
+from .cell import EMPTY, GrapeCell, end_interrupt, hold_off_interrupts, let_interrupt_come, release_abandoned
 from .display import say
 from .documentation import cell_help
 from .patches import replace_method
@@ -79,6 +79,7 @@ class CellHooks:
         cell = self._cell
         if cell is None and not inside_running_cell():
             release_abandoned(self._shell)
+            end_interrupt()
         if cell is None or cell.thread != threading.get_ident():
             return
         if result is None:
@@ -111,6 +112,7 @@ class CellHooks:
             restore()
         if cell is not None:
             cell.finish(error)
+            end_interrupt()
 
     def _is_stale(self, cell: GrapeCell) -> bool:
         here = threading.get_ident()
@@ -124,6 +126,7 @@ class CellHooks:
             if mine:
                 try:
                     cell.before_statement(code_obj.co_filename)
+                    let_interrupt_come()
                 except BaseException as interrupt:
                     # Ctrl-C reached Grape instead of the statement: it ends the cell as it would have in there.
                     result.error_in_exec = interrupt

@@ -3,7 +3,7 @@
 from .alias import Predictor
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
-from .interrupts import hold_off_again
+from .interrupts import held, hold_off_again
 from .memory import account, enforce_budget
 from .region import Region, Situation
 from .slots import SlotStore
@@ -18,6 +18,7 @@ __all__ = [
     "account",
     "enforce_budget",
     "graph",
+    "held",
     "hold_off_again",
     "make_backend",
 ]

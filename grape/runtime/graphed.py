@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable
 from threading import get_ident
@@ -20,7 +21,7 @@ from .backends.protocol import Backend
 from .backends.tape import TapeBackend
 from .environment import is_transformed
 from .handed_out import watch_results
-from .interrupts import hold_off, let_through
+from .interrupts import held, hold_off, let_through
 from .region import Region, Situation
 from .slots import SlotStore
 from .trampoline import prune_traceback
@@ -79,13 +80,17 @@ class GraphedFunction:
         if situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing():
             return self.__wrapped__(*args, **kwargs)  # into somebody else's graph
         try:
-            self._running = situation.predictor.paused = True
-            return self._region.call(args, kwargs)
+            try:
+                self._running = situation.predictor.paused = True
+                result = self._region.call(args, kwargs)
+            finally:
+                self._running = situation.predictor.paused = False
+            if held.since is not None:
+                held.come(sys._getframe(1))
+            return result
         except BaseException as error:
             prune_traceback(error)
             raise
-        finally:
-            self._running = situation.predictor.paused = False
 
     def _make_region(self) -> Region:
         backend = self._backend or make_backend()

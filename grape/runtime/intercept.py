@@ -7,6 +7,7 @@ person wrote. Which of those that are called becomes a region, `floor` decides.
 from __future__ import annotations
 
 import os
+import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
 from .floor import Floor, inside_module
 from .handed_out import watch_results
-from .interrupts import hold_off, let_through
+from .interrupts import held, hold_off, let_through
 from .loop_steps import LoopSteps
 from .observer import NO_WORK
 from .predication.early_stop import set_stepper
@@ -128,7 +129,10 @@ class Interceptor:
             if inside_module(__call__.__code__):
                 return original(module, *args, **kwargs)
             try:
-                return self._module(module, args, kwargs)
+                result = self._module(module, args, kwargs)
+                if held.since is not None:
+                    held.come(sys._getframe(1))
+                return result
             except BaseException as error:
                 prune_traceback(error)
                 raise
@@ -235,7 +239,10 @@ class Interceptor:
             trampoline.follow()
             if get_ident() != self._thread or (not self.floor.free and not self.floor.repeats(trampoline, None)):
                 return trampoline.original(*args, **kwargs)
-            return self._function(trampoline, args, kwargs)
+            result = self._function(trampoline, args, kwargs)
+            if held.since is not None:
+                held.come()
+            return result
 
         trampoline = Trampoline(function, receive)
         self._trampolines[function] = trampoline

@@ -3,7 +3,8 @@
 Python raises `KeyboardInterrupt` between any two bytecodes of the main thread. Between a context manager's `__enter__`
 and the `with` that would leave it, that leaves a dispatch mode, a muted tracer or a half restored snapshot behind for
 the rest of the process (bpo-29988). So while Grape stands between, SIGINT that finds Grape at work comes again a
-millisecond later, until it finds the person's code, or until Grape has had `PATIENCE_S`.
+millisecond later, until it finds the person's code, or until Grape has had `PATIENCE_S`. A loop whose body is replayed
+has next to no moment that is the person's: where a call of Grape's ends, it asks for what waits (`held.come`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["PATIENCE_S", "at_work", "hold_off", "hold_off_again", "let_through"]
+from .trampoline import prune_traceback
+
+__all__ = ["PATIENCE_S", "at_work", "held", "hold_off", "hold_off_again", "let_through"]
 
 PATIENCE_S = 2.0
 """Seconds; a Grape that hangs can still be interrupted."""
 AGAIN_S = 0.001
+ON_ITS_WAY_S = 0.1
+"""Seconds within which one that waits comes again, unless it was sent in the process that this one was forked from."""
 
 _Handler = Callable[[int, FrameType | None], Any]
 
@@ -36,7 +41,7 @@ _STANDARD = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdli
 _LOST = weakref.finalize.__call__.__code__
 """Runs in the middle of anything, and what is raised there is printed and forgotten."""
 
-_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_owners: weakref.WeakKeyDictionary[Any, weakref.finalize[..., Any]] = weakref.WeakKeyDictionary()
 
 
 def at_work(frame: FrameType | None) -> bool:
@@ -60,39 +65,87 @@ def _is_neutral(file: str) -> bool:
     return file.startswith(_STANDARD) and "site-packages" not in file
 
 
-class _Handling:
-    """The handler of SIGINT, and the one that was there before it."""
+class _Held:
+    """The interrupt that waits, if one does."""
 
     def __init__(self) -> None:
-        self._before: _Handler | None = None
-        self._since: float | None = None
+        self.since: float | None = None
+        """Seconds, of the monotonic clock."""
+        self._welcome = False
+        self._passed_on: tuple[int, FrameType | None] | None = None
+
+    def waits(self, number: int, frame: FrameType | None) -> bool:
+        """Whether the signal that found `frame` has to come again."""
+        if self._passed_on == (number, frame):  # a handler calls the one that it replaced, which is one of ours too
+            return False
+        now = time.monotonic()
+        self.since = since = self.since if self.since is not None else now
+        if not self._welcome and at_work(frame) and now - since < PATIENCE_S:
+            return True
+        self.since = None
+        return False
+
+    def _is_here(self) -> bool:
+        return self.since is not None
+
+    def pass_on(self, handler: _Handler, number: int, frame: FrameType | None) -> None:
+        before, self._passed_on = self._passed_on, (number, frame)
+        try:
+            handler(number, frame)
+        finally:
+            self._passed_on = before
+
+    def come(self, caller: FrameType | None = None) -> None:
+        """Grape is done, and `caller` goes on: an interrupt that waits comes here, and not at a time that chance finds.
+
+        Where `caller` is Grape too, nothing happens.
+        """
+        if self.since is None or threading.current_thread() is not threading.main_thread() or at_work(caller):
+            return
+        self._welcome, until = True, time.monotonic() + ON_ITS_WAY_S
+        try:
+            while self._is_here() and time.monotonic() < until:
+                time.sleep(AGAIN_S)
+        finally:
+            self.since, self._welcome = None, False
+
+
+held = _Held()
+
+
+class _Handling:
+    """A handler of SIGINT before another one, the same for good: who keeps it and puts it back gets that one back."""
+
+    def __init__(self, before: _Handler) -> None:
+        self.before = before
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        self._since = since = self._since if self._since is not None else now
-        if at_work(frame) and now - since < PATIENCE_S:
+        if held.waits(number, frame):
             # Not `threading`: this may have interrupted its code, with its lock held.
             _thread.start_new_thread(_send_again, ())
             return
-        self._since = None
-        if self._before is not None:
-            self._before(number, frame)
-
-    def begin(self) -> None:
-        """Stand before the handler that is there now. Where that is none of Python's, nothing changes."""
-        current = signal.getsignal(signal.SIGINT)
-        if current is self or current is None or isinstance(current, int):
-            return
-        self._before, self._since = current, None
-        signal.signal(signal.SIGINT, self)
-
-    def end(self) -> None:
-        before = self._before
-        if before is not None and signal.getsignal(signal.SIGINT) is self:
-            signal.signal(signal.SIGINT, before)
+        try:
+            held.pass_on(self.before, number, frame)
+        except BaseException as error:
+            prune_traceback(error)
+            raise
 
 
-_handling = _Handling()
+def _begin() -> None:
+    """Stand before the handler that is there now. Where that is none that raises, nothing changes."""
+    current = signal.getsignal(signal.SIGINT)
+    if isinstance(current, (_Handling, int)) or current is None:
+        return
+    if getattr(current, "__module__", None) == "asyncio.unix_events":  # `add_signal_handler`: each signal is counted
+        return
+    held.since = None
+    signal.signal(signal.SIGINT, _Handling(current))
+
+
+def _end() -> None:
+    current = signal.getsignal(signal.SIGINT)
+    if isinstance(current, _Handling):
+        signal.signal(signal.SIGINT, current.before)
 
 
 def _send_again() -> None:
@@ -106,18 +159,26 @@ def _send_again() -> None:
 
 def hold_off(owner: object) -> None:
     """Have interrupts wait for the person's code until `owner` dies or lets them through. Only in the main thread."""
-    _owners.add(owner)
+    if owner not in _owners:
+        _owners[owner] = finalizer = weakref.finalize(owner, _end_without_owners)
+        finalizer.atexit = False
     hold_off_again()
 
 
 def hold_off_again() -> None:
     """A cell begins: Jupyter sets its own handler for each. Nothing happens where nobody asked for holding off."""
     if _owners and threading.current_thread() is threading.main_thread():
-        _handling.begin()
+        _begin()
 
 
 def let_through(owner: object) -> None:
     """`owner` stands between no more."""
-    _owners.discard(owner)
-    if not _owners and threading.current_thread() is threading.main_thread():
-        _handling.end()
+    finalizer = _owners.pop(owner, None)
+    if finalizer is not None:
+        finalizer.detach()
+    _end_without_owners()
+
+
+def _end_without_owners() -> None:
+    if not list(_owners) and threading.current_thread() is threading.main_thread():
+        _end()

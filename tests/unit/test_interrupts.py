@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
@@ -12,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,7 +22,8 @@ import torch
 
 import grape
 from grape.runtime import interrupts
-from grape.runtime.interrupts import at_work, hold_off, hold_off_again, let_through
+from grape.runtime.interrupts import at_work, held, hold_off, hold_off_again, let_through
+from grape.runtime.region import Region
 
 GRAPE = os.path.dirname(os.path.abspath(grape.__file__))
 WAITED_S = 20.0
@@ -211,6 +214,62 @@ def test_the_handler_of_before_is_the_one_that_is_called() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_the_traceback_has_no_frame_of_grape(owner: Owner) -> None:
+    with pytest.raises(KeyboardInterrupt) as raised:
+        interrupt()
+    assert [entry.path for entry in raised.traceback] == [Path(__file__)]
+
+
+# --- where a call of Grape's ends
+
+
+def test_an_interrupt_comes_where_a_call_ends(owner: Owner) -> None:
+    """Chance would find no moment between two calls: there is next to none."""
+    names: dict[str, Any] = {"interrupt": interrupt, "held": held, "sys": sys}
+    call = of_grape("def call():\n    interrupt()\n    held.come(sys._getframe(1))\n", **names)["call"]
+    outer = of_grape("def outer():\n    call()\n    done.append(1)\n", call=call, done=(done := []))["outer"]
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert held.since is None
+    outer()
+    assert done == [1], "the caller is Grape, and not done"
+    with pytest.raises(KeyboardInterrupt):
+        wait_to_be_interrupted()
+
+
+def test_one_that_never_comes_is_not_waited_for(owner: Owner) -> None:
+    """It was sent in the process that this one was forked from."""
+    held.since = started = time.monotonic()
+    held.come()
+    assert held.since is None
+    assert time.monotonic() - started < WAITED_S / 2
+
+
+def of_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each call of a region interrupted while it is Grape's."""
+    source = "def call(self, args, kwargs):\n    interrupt()\n    return self.function(*args, **kwargs)\n"
+    monkeypatch.setattr(Region, "call", of_grape(source, interrupt=interrupt)["call"])
+    monkeypatch.setattr(interrupts, "AGAIN_S", 0.02)  # the call has ended by then
+
+
+def test_a_graphed_function_and_a_module_are_interrupted_when_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_regions(monkeypatch)
+    step, module = grape.graph(torch.neg), torch.nn.Linear(2, 2)
+
+    def is_interrupted(call: Callable[[torch.Tensor], Any]) -> None:
+        with pytest.raises(KeyboardInterrupt) as raised:
+            call(torch.ones(2))
+            pytest.fail("went on")
+        assert [entry.path for entry in raised.traceback] == [Path(__file__)]
+
+    is_interrupted(step)
+    is_interrupted(step)
+    step.release()
+    with grape.session():
+        is_interrupted(module)
+
+
 # --- who stands between
 
 
@@ -238,13 +297,70 @@ def test_jupyter_sets_its_own_for_each_cell(owner: Owner) -> None:
     before = signal.signal(signal.SIGINT, of_the_cell)
     try:
         hold_off_again()
-        assert handler() is ours
+        assert handler() not in (ours, of_the_cell)
         let_through(owner)
         assert handler() is of_the_cell
     finally:
         signal.signal(signal.SIGINT, before)
         hold_off(owner)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_who_keeps_the_handler_puts_back_what_it_stands_before(owner: Owner) -> None:
+    got: list[str] = []
+    another = Owner()
+    kept = signal.signal(signal.SIGINT, lambda number, frame: got.append("for a while"))
+    hold_off(another)
+    interrupt()
+    assert got == ["for a while"]
+    signal.signal(signal.SIGINT, kept)
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    let_through(another)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_handler_that_calls_the_one_it_replaced(owner: Owner, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    monkeypatch.setattr(interrupts, "PATIENCE_S", 0.05)
+    got: list[int] = []
+    another, kept = Owner(), handler()
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        got.append(number)
+        kept(number, frame)
+
+    signal.signal(signal.SIGINT, tell)
+    hold_off(another)
+    try:
+        work = of_grape("def work(until):\n    interrupt()\n    wait(until)\n", interrupt=interrupt, wait=time.sleep)
+        with pytest.raises(KeyboardInterrupt):
+            work["work"](WAITED_S) if hangs else interrupt()
+        assert got == [signal.SIGINT]
+    finally:
+        let_through(another)
+        signal.signal(signal.SIGINT, kept)
+
+
+def test_an_owner_that_dies_gives_the_handler_back() -> None:
+    before, owner = handler(), Owner()
+    hold_off(owner)
+    hold_off(owner)
+    assert handler() is not before
+    del owner
+    assert handler() is before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="loops have no signal handlers there")
+def test_a_loop_that_counts_signals_gets_each_once() -> None:
+    async def main() -> Any:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+        before, owner = handler(), Owner()
+        hold_off(owner)
+        return handler() is before
+
+    before = handler()
+    assert asyncio.run(main())
+    signal.signal(signal.SIGINT, before)
 
 
 def test_nobody_asks_for_it_without_graphs() -> None:
