@@ -43,6 +43,8 @@ class Engine:
 
     def status(self) -> str:
         """The regions that Grape knows, what became of them, and the memory of their graphs."""
+        from ..render.units import plural
+
         regions = self.interceptor.regions
         if not regions:
             return "grape: nothing observed yet; put %%grape on the first line of a slow cell"
@@ -52,8 +54,9 @@ class Engine:
             number = f"{applied.index(region) + 1:>3}" if region in applied else "  -"
             state = f"refused ({region.refused.code}: {region.refused.why})" if region.refused else "observed"
             if region.entries:
-                state = f"{len(region.entries)} graphs, {region.replays} replays, {_held_beside_pool(region)}"
-            lines.append(f"{number} {region.name} at {region.at}: {region.calls} calls, {state}")
+                counts = f"{plural(len(region.entries), 'graph')}, {plural(region.replays, 'replay')}"
+                state = f"{counts}, {_held_beside_pool(region)}"
+            lines.append(f"{number} {region.name} at {region.at}: {plural(region.calls, 'call')}, {state}")
         lines += self._memory()
         if self.report is not None:
             lines += [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in self.report.findings]
@@ -97,7 +100,8 @@ class Engine:
             self.settle()
         if not chosen:
             return "nothing to undo: no graph is applied"
-        return "undone: " + ", ".join(f"{region.name} at {region.at}" for region in chosen) + " runs eagerly again"
+        names = "; ".join(f"{region.name} at {region.at}" for region in chosen)
+        return f"undone: {names} {'runs' if len(chosen) == 1 else 'run'} eagerly again"
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
         """Make candidates of the functions in `namespace`, and of the bodies of their loops."""
