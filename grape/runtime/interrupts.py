@@ -39,7 +39,7 @@ _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _STANDARD = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib"))
 _LOST = weakref.finalize.__call__.__code__
-"""Runs in the middle of anything, and what is raised there is printed and forgotten."""
+"""Runs in the middle of anything, and what is raised there is printed and forgotten, as in any `__del__`."""
 
 _owners: weakref.WeakKeyDictionary[Any, weakref.finalize[..., Any]] = weakref.WeakKeyDictionary()
 
@@ -50,7 +50,7 @@ def at_work(frame: FrameType | None) -> bool:
     """
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_OURS) or frame.f_code is _LOST:
+        if file.startswith(_OURS) or frame.f_code is _LOST or frame.f_code.co_name == "__del__":
             return True
         if not _is_neutral(file):
             return False

@@ -135,6 +135,21 @@ def test_a_finalizer_is_not_interrupted_whosever_it_is() -> None:
     assert at_work(frames[0].f_back)
 
 
+def test_an_interrupt_does_not_end_in_a_finalizer_that_swallows_it(owner: Owner) -> None:
+    """A tensor's storage has one in torch, which dies in the person's code."""
+    left: list[str] = []
+
+    class Thing:
+        def __del__(self) -> None:
+            interrupt()
+            left.append("whole")
+
+    with pytest.raises(KeyboardInterrupt):
+        del [Thing()][0]
+        wait_to_be_interrupted()
+    assert left == ["whole"]
+
+
 # --- the signal
 
 
