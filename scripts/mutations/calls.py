@@ -56,16 +56,23 @@ ROWS = (
     *rows_of(
         f"{RUNTIME}.interrupts",
         ("tests/unit/test_interrupts.py",),
-        ("interrupts: Grape at work is interrupted", "if at_work(frame) and", "if False and"),
+        ("interrupts: Grape at work is interrupted", "not self._welcome and at_work(frame)", "False"),
         ("interrupts: what Grape calls is interrupted", "        if not _is_neutral(file):", "        if True:"),
         ("interrupts: a finalizer is interrupted", " or frame.f_code is _LOST", ""),
+        ("interrupts: any `__del__` is interrupted", ' or frame.f_code.co_name == "__del__"', ""),
         ("interrupts: a Grape that hangs waits for ever", " and now - since < PATIENCE_S", ""),
         (
             "interrupts: patience is not renewed",
-            "        self._since = None\n        if self._before",
-            "        if self._before",
+            "            return True\n        self.since = None",
+            "            return True",
         ),
-        ("interrupts: the handler stays", "    if not _owners and threading", "    if False and threading"),
+        ("interrupts: the handler stays", "    if not list(_owners) and", "    if False and"),
+        (
+            "interrupts: a handler of ours before one of ours",
+            "isinstance(current, (_Handling, int))",
+            "isinstance(current, int)",
+        ),
+        ("interrupts: asyncio's counts each that is sent again", '== "asyncio.unix_events"', '== "asyncio"'),
     ),
     Row(
         "a slot's occupant not noted",

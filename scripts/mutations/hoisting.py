@@ -223,4 +223,18 @@ ROWS = (
         TRIALS,
         ("trials: a break is not seen", "        self._loop._pause()  # after", "        pass  # after"),
     ),
+    *rows_of(
+        f"{VALUES}.run",
+        ("tests/integration/test_loop_objects.py",),
+        ("objects: not handed over", "        if part.hand_over(self.seen(values)):\n            return\n", ""),
+    ),
+    *rows_of(
+        "grape.runtime.floor",
+        ("tests/integration/test_whose_floor.py",),
+        (
+            "floor: a function that is called once a cell takes it back",
+            " or (once and inner.calls and inner.refused is None)",
+            "",
+        ),
+    ),
 )

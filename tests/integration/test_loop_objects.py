@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 import pytest
-import torch
-import torch._dynamo  # imported by the first dispatch mode in some versions; it wraps functions of torch for good
+import torch._dynamo  # noqa: F401 - imported by the first dispatch mode in some versions; it wraps functions for good
 from IPython.core.interactiveshell import InteractiveShell
 
 import grape
