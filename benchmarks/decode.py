@@ -44,11 +44,13 @@ from _handwritten import (
 from _machine import machine, result_path, write
 from _measure import StepClock, Workload, main_region, numbers, observed, same, timed
 
+import grape
 from grape.model import Measured
 
 PROMPT = 5
 BATCH = 5
 Result = list[torch.Tensor]
+Observed = tuple[Sequence[torch.Tensor], float, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,22 +62,24 @@ class Part:
     steps: int
     eager: Callable[[], Result]
     baselines: Callable[[], dict[str, tuple[float, Callable[[], Result]]]]
+    observe: Callable[[Workload], Observed] = observed
+    """One run in a session: whether the loop's function is a candidate, or what it calls only."""
 
 
 # -- GPT-2 ---------------------------------------------------------------------------------------------------------
 
 
 def decode(model: Any, prompt: torch.Tensor, steps: int, beams: torch.Tensor | None, clock: StepClock) -> Result:
-    """Greedy, with `out = model(...)` once a token; `beams[step]` reorders the cache. Last ids, last logits, cache."""
+    """Greedy, `out = model(...)` once a token; the rows of `beams` reorder the cache. Last ids, logits, cache."""
     with torch.inference_mode():
         out = model(prompt, use_cache=True)
         cache, ids = out.past_key_values, out.logits[:, -1:].argmax(-1)
         clock.start()
-        for step in range(steps):
+        for beam in [None] * steps if beams is None else beams:
             out = model(ids, past_key_values=cache, use_cache=True)
             ids = out.logits[:, -1:].argmax(-1)
-            if beams is not None:
-                cache.reorder_cache(beams[step])
+            if beam is not None:
+                cache.reorder_cache(beam)
             clock.mark()
         return [ids, out.logits, *cache_tensors(cache)]
 
@@ -115,6 +119,7 @@ def decoder(tokens: int, size: str, device: torch.device, *, reorder: bool) -> P
         steps=steps,
         eager=partial(decode, model, prompt, steps, beams, clock),
         baselines=baselines,
+        observe=observed_here,
     )
 
 
@@ -196,12 +201,21 @@ class Samples:
         }
 
 
-def learn(workload: Workload, expected: Result, most: int) -> tuple[list[dict[str, Any]], bool]:
+def observed_here(workload: Workload) -> Observed:
+    """As `observed`, with the functions of this file as candidates, as those of a notebook are."""
+    gc.collect()
+    with grape.session() as current:
+        result, ms = timed(workload)
+    assert current.report is not None
+    return list(result), ms, current.report.to_dict()
+
+
+def learn(part: Part, workload: Workload, expected: Result, most: int) -> tuple[list[dict[str, Any]], bool]:
     """Run under sessions until a whole pass replays, at most `most` times; what each took and captured."""
     passes: list[dict[str, Any]] = []
     identical = True
     for _ in range(most):
-        result, ms, report = observed(workload)
+        result, ms, report = part.observe(workload)
         identical = identical and same(expected, result)
         del result  # else the next pass finds the slots of the cache occupied, and needs graphs with other addresses
         main = main_region(report)
@@ -241,7 +255,7 @@ def measure(part: Part, rounds: int, most: int) -> dict[str, Any]:
     for _ in range(max(2, rounds)):
         eager.take(part, plain, expected)
     built = part.baselines() if cuda else {}
-    learned, right = learn(plain, expected, most)
+    learned, right = learn(part, plain, expected, most)
     variants = {name: Workload(name=name, what="", calls=part.steps, run=run) for name, (_, run) in built.items()}
     variants["grape"] = plain
     samples = {name: Samples() for name in variants}
@@ -251,7 +265,7 @@ def measure(part: Part, rounds: int, most: int) -> dict[str, Any]:
         for name, workload in variants.items():
             samples[name].take(part, workload, expected)
     steady = copied(plain)
-    _, _, report = observed(plain)  # every few calls of which run eagerly, for the comparison
+    _, _, report = part.observe(plain)  # every few calls of which run eagerly, for the comparison
     found = {"eager": eager.to_dict(), **{name: taken.to_dict() for name, taken in samples.items()}}
     return {
         "what": part.what,
