@@ -187,10 +187,17 @@ class RegionPart(Part):
         if not all(holds_tensors(values.get(name)) for name in names):
             return False
         self._handed |= names
-        region.release()
-        self.owner.hoister.interceptor.hoisted.remove(region)
+        self.drop_region()
         self.region = None
         return True
+
+    def drop_region(self) -> None:
+        """Release the graphs of its region, which is none any more."""
+        hoisted = self.owner.hoister.interceptor.hoisted
+        if self.region is not None:
+            self.region.release()
+            if self.region in hoisted:
+                hoisted.remove(self.region)
 
     def _position(self) -> Position:
         run, line = self.owner, self.segment.statements[0].lineno

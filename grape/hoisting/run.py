@@ -98,12 +98,9 @@ class Run:
 
     def drop_regions(self) -> None:
         """Release the graphs of its regions, which are none any more."""
-        hoisted = self.hoister.interceptor.hoisted
         for part in self.parts:
-            if isinstance(part, RegionPart) and part.region is not None:
-                part.region.release()
-                if part.region in hoisted:
-                    hoisted.remove(part.region)
+            if isinstance(part, RegionPart):
+                part.drop_region()
 
     def forget(self) -> None:
         """Run as written from now on."""
