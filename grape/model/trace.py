@@ -76,6 +76,18 @@ class OpRecord:
         """What must be equal for two executions to have done the same work."""
         return (self.name, self.args, self.kwargs, self.outputs, self.written, self.born)
 
+    def difference(self, other: OpRecord) -> str:
+        """In words, what two executions of the operator do not have in common; "" where that is nothing."""
+        for mine, theirs in zip(self.tensors(), other.tensors(), strict=False):
+            if mine != theirs:
+                return f"argument {_contrast(mine, theirs)}"
+        for number, (mine, theirs) in enumerate(zip(self.outputs, other.outputs, strict=False)):
+            if mine != theirs:
+                return f"result {number} {_contrast(mine, theirs)}"
+        if self.scalars() != other.scalars():
+            return "other values"
+        return "other memory written or made" if self.signature() != other.signature() else ""
+
 
 def _views(value: Any) -> Iterator[TensorView]:
     if isinstance(value, TensorView):
@@ -83,6 +95,11 @@ def _views(value: Any) -> Iterator[TensorView]:
     elif isinstance(value, tuple):
         for item in value:
             yield from _views(item)
+
+
+def _contrast(one: TensorView, other: TensorView) -> str:
+    fields = [name for name in one.__slots__ if getattr(one, name) != getattr(other, name)]
+    return ", ".join(f"{name} {getattr(one, name)} and then {getattr(other, name)}" for name in fields)
 
 
 def _plain(value: Any) -> Iterator[Any]:

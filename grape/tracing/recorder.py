@@ -38,9 +38,14 @@ _STATISTICS: dict[Any, tuple[int, int, int | None]] = {
 """Positions of the running mean and variance, which these write although no schema says so, and of `training`."""
 
 
+_SEEDS = ("philox_seed", "philox_offset")
+"""Results of attention for its backward: on the CPU where it runs eagerly, on the device where it is captured."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What is known of an operator, by its schema. `writes`: (position, name, keyword only) of what it writes."""
+    """What is known of an operator, by its schema. `writes`: (position, name, keyword only) of what it writes;
+    `seeds`: positions of results that lie on another device in a capture."""
 
     function: Any
     name: str
@@ -51,6 +56,7 @@ class _Facts:
     seeded: bool
     writes: tuple[tuple[int, str, bool], ...]
     statistics: tuple[int, int, int | None] | None
+    seeds: tuple[int, ...]
 
 
 _facts: dict[int, _Facts] = {}
@@ -74,6 +80,7 @@ def _facts_of(function: Any) -> _Facts:
                 if argument.alias_info is not None and argument.alias_info.is_write
             ),
             statistics=_STATISTICS.get(function),
+            seeds=tuple(i for i, result in enumerate(function._schema.returns) if result.name in _SEEDS),
         )
     return known
 
@@ -131,6 +138,8 @@ class Recorder:
         self._bases: list[int] = []
         self._references: list[StorageWeakRef] = []
         self._born: set[int] = set()
+        self._seeds: dict[int, str] = {}
+        """Storages of seeds, and the device that the trace gives them."""
         self._ops: list[OpRecord] = []
         self._functions: list[Any] = []
         self._reads: list[HostRead] = []
@@ -183,7 +192,9 @@ class Recorder:
             tuple(tensor.shape),
             tensor.stride(),
             _dtypes.get(tensor.dtype) or _dtypes.setdefault(tensor.dtype, str(tensor.dtype)[6:]),
-            _devices.get(tensor.device) or _devices.setdefault(tensor.device, str(tensor.device)),
+            self._seeds.get(number)
+            or _devices.get(tensor.device)
+            or _devices.setdefault(tensor.device, str(tensor.device)),
             tensor.nbytes,
         )
 
@@ -231,6 +242,9 @@ class Recorder:
         frozen, frozen_kwargs, inputs, known = before
         facts = _facts_of(function)
         results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
+        if facts.seeds and results:
+            seeds = [result[at] for at in facts.seeds if isinstance(result[at], torch.Tensor)]
+            self._seeds.update((self._number(seed), str(results[0].device)) for seed in seeds)
         outputs = tuple([self._view(tensor) for tensor in results])
         if facts.lifts:
             # A tensor made from Python values enters here; its contents are scalars of the trace.

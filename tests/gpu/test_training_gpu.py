@@ -78,6 +78,31 @@ def test_losses_that_are_kept_do_not_stand_in_the_way(backend: CudaBackend) -> N
     twins.close()
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_attention_in_single_precision(dropout: float, backend: CudaBackend) -> None:
+    """What it leaves for its backward lies on the device in a capture alone."""
+
+    def build() -> World:
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=dropout, batch_first=True, device=backend.device)
+        optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3, capturable=True)
+        x = torch.randn(4, 48, 64, device=backend.device)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = layer(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return World(net=layer, optimizer=optimizer, x=x, function=step)
+
+    twins = Twins(build, backend)
+    for _ in range(30):
+        twins.call(lambda w: ((w.x,), {}))
+    assert twins.replays > 10, twins.refused
+    twins.close()
+
+
 def test_the_line_of_an_operator_in_backward_is_known(backend: CudaBackend) -> None:
     """Backward runs in a thread of autograd's, without a frame of the person's."""
     twins = Twins(lambda: _world(backend.device), backend)

@@ -27,7 +27,8 @@ class Diverged(Exception):
 
     def __init__(self, expected: OpRecord | None, found: OpRecord | None) -> None:
         names = [op.name if op is not None else "nothing" for op in (expected, found)]
-        super().__init__(f"expected {names[0]}, found {names[1]}")
+        how = expected.difference(found) if expected is not None and found is not None and names[0] == names[1] else ""
+        super().__init__(f"{names[0]}, {how}" if how else f"expected {names[0]}, found {names[1]}")
         self.expected = expected
         self.found = found
 
