@@ -39,7 +39,7 @@ _STATISTICS: dict[Any, tuple[int, int, int | None]] = {
 
 
 _SEEDS = ("philox_seed", "philox_offset")
-"""Results of attention for its backward: on the CPU where it runs eagerly, on the device where it is captured."""
+"""What attention leaves for its backward: on the CPU where it runs eagerly, on the device where it is captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class _Facts:
     writes: tuple[tuple[int, str, bool], ...]
     statistics: tuple[int, int, int | None] | None
     seeds: tuple[int, ...]
+    given_seeds: tuple[int, ...]
 
 
 _facts: dict[int, _Facts] = {}
@@ -81,6 +82,7 @@ def _facts_of(function: Any) -> _Facts:
             ),
             statistics=_STATISTICS.get(function),
             seeds=tuple(i for i, result in enumerate(function._schema.returns) if result.name in _SEEDS),
+            given_seeds=tuple(i for i, given in enumerate(function._schema.arguments) if given.name in _SEEDS),
         )
     return known
 
@@ -215,6 +217,10 @@ class Recorder:
             return (kind.__name__, value)
         return value
 
+    def _place(self, seeds: Sequence[Any], device: torch.device) -> None:
+        """Have the trace say that they lie on `device`."""
+        self._seeds.update((self._number(seed), str(device)) for seed in seeds if isinstance(seed, torch.Tensor))
+
     def before(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Freeze the arguments as they stand before `function` runs; give the result to `after`.
 
@@ -223,6 +229,9 @@ class Recorder:
         inputs: list[TensorView] = []
         if function is aten.lift_fresh.default:
             return (), (), inputs, len(self._references)
+        facts = _facts_of(function)
+        if facts.given_seeds:
+            self._place([args[at] for at in facts.given_seeds if at < len(args)], args[0].device)
         frozen = self._freeze(args, inputs)
         items = [(name, self._freeze(value, inputs)) for name, value in kwargs.items()] if kwargs else ()
         return frozen, tuple(items), inputs, len(self._references)
@@ -243,8 +252,7 @@ class Recorder:
         facts = _facts_of(function)
         results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
         if facts.seeds and results:
-            seeds = [result[at] for at in facts.seeds if isinstance(result[at], torch.Tensor)]
-            self._seeds.update((self._number(seed), str(results[0].device)) for seed in seeds)
+            self._place([result[at] for at in facts.seeds], results[0].device)
         outputs = tuple([self._view(tensor) for tensor in results])
         if facts.lifts:
             # A tensor made from Python values enters here; its contents are scalars of the trace.

@@ -30,7 +30,7 @@ def operators() -> Iterator[Any]:
     library._destroy()
 
 
-def recorded(operators: Any, where: torch.device, elsewhere: bool = False) -> tuple[Any, ...]:
+def recorded(operators: Any, where: torch.device, elsewhere: bool = False, apart: bool = False) -> tuple[Any, ...]:
     recorder = Recorder(META)
     x = torch.empty(4, device="meta")
     function = operators.attend.default
@@ -41,12 +41,15 @@ def recorded(operators: Any, where: torch.device, elsewhere: bool = False) -> tu
     forward = recorder.after(recorder.before(function, (x,), {}), function, (x,), {}, result, AT, 0)
     given = (result[0], result[1])
     function = operators.attend_backward.default
+    if apart:  # a backward that is traced by itself
+        recorder = Recorder(META)
     backward = recorder.after(recorder.before(function, given, {}), function, given, {}, x.clone(), AT, 0)
     return forward, backward
 
 
-def test_seeds_have_the_device_of_the_first_result(operators: Any) -> None:
-    eager, captured = recorded(operators, CPU), recorded(operators, META)
+@pytest.mark.parametrize("apart", [False, True])
+def test_seeds_have_the_device_of_the_first_tensor(operators: Any, apart: bool) -> None:
+    eager, captured = recorded(operators, CPU, apart=apart), recorded(operators, META, apart=apart)
     assert [one.signature() for one in eager] == [one.signature() for one in captured]
     assert [view.device for view in eager[0].outputs] == ["meta"] * 3
     assert [one.kind for one in eager] == [one.kind for one in captured] == ["compute", "compute"]
