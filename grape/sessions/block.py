@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,15 +33,7 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     if chosen.rewrite:
         raise UsageError("rewrite is for cells: a `with` block is part of a file, which runs as it is written")
     chosen = replace(chosen, memory_budget=budget_bytes(chosen.memory_budget))
-    frame = inspect.currentframe()
-    caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
-    filename = caller.f_code.co_filename if caller is not None else "?"
-    namespace: dict[str, Any] = {**caller.f_globals} if caller is not None else {}
-    if caller is not None and caller.f_locals is not caller.f_globals:
-        local = caller.f_locals
-        namespace.update(local)
-        if type(local) is dict and caller.f_code.co_flags & inspect.CO_OPTIMIZED:
-            local.clear()  # a function's: until 3.13 a copy, which would keep what it holds alive
+    filename, namespace = _caller()
     cell = Cell(name=filename, source="".join(linecache.getlines(filename)), filename=filename)
     current = Session(options=chosen, cell=cell, namespace=namespace)
     current.open()
@@ -52,3 +45,22 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
         raise
     finally:
         current.close(failure)
+        failure = None  # else its traceback, this frame and what they hold wait for the garbage collector
+
+
+def _caller() -> tuple[str, dict[str, Any]]:
+    """The file and the names of the code with the `with` block.
+
+    No frame is kept: one that knows itself would keep the block's results, and with them the memory of graphs, until
+    the garbage collector comes.
+    """
+    frame = sys._getframe(2).f_back  # `session`, then contextlib
+    if frame is None:
+        return "?", {}
+    namespace: dict[str, Any] = {**frame.f_globals}
+    if frame.f_locals is not frame.f_globals:
+        local = frame.f_locals
+        namespace.update(local)
+        if type(local) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            local.clear()  # a function's: until 3.13 a copy, which would keep what it holds alive
+    return frame.f_code.co_filename, namespace

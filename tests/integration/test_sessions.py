@@ -40,6 +40,24 @@ assert grape.last is session.report
 assert (region["name"], region["outcome"], region["calls"]) == ("step", "replayed", 20), region
 assert torch.equal(loop(), expected)
 """,
+    "what a block left is gone with its last name": """\
+import gc, weakref
+left = []
+def block(fails):
+    with grape.session():
+        result = loop()
+        left.append(weakref.ref(result))
+        if fails:
+            raise ValueError(result)
+gc.collect()
+gc.disable()
+block(fails=False)
+try:
+    block(fails=True)
+except ValueError:
+    pass
+assert [one() for one in left] == [None, None], left
+""",
     "the names around a block stay, wherever they are": """\
 code = "with grape.session():\\n    result = loop()\\nafter = step, result"
 apart = {"kept": 1}

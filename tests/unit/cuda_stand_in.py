@@ -60,6 +60,7 @@ class StandIn:
         self.graphs: dict[int, Inspected] = {}
         self.refuses: Callable[[int, bytes], bool] = lambda node, parameters: False
         self.update_error = 0
+        self.busy = False
         self.instantiate_errors: list[int] = []
         self.log: list[str] = []
         self.free = 1 << 30
@@ -79,6 +80,7 @@ class StandIn:
                 cuGraphExecDestroy=self._destroy,
                 cuGraphExecUpdate=self._update,
                 cuGraphLaunch=self._launch,
+                cuStreamQuery=lambda stream: (600 if stream == 5 and self.busy else 0,),
                 cuGraphExecKernelNodeSetParams=lambda e, n, p: (self._set_kernel(e, n, p.getPtr()),),
                 cuGraphExecMemcpyNodeSetParams=lambda e, n, p, c: (self._set(e, n, p.taken(200)),),
                 cuGraphExecMemsetNodeSetParams=lambda e, n, p, c: (self._set(e, n, p.taken(40)),),
@@ -171,6 +173,7 @@ def without_a_device(patch: pytest.MonkeyPatch, stand_in: StandIn) -> Iterator[N
     with patch.context() as inside:
         inside.setattr(torch.cuda, "device", NoDevice)
         inside.setattr(torch.cuda, "current_device", lambda: 0)
+        inside.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
         inside.setattr(torch.cuda, "mem_get_info", lambda device: (stand_in.free, 1 << 31))
         inside.setattr(torch.cuda, "memory_reserved", lambda device: 0)
         inside.setattr(torch.cuda, "empty_cache", lambda: stand_in.log.append("empty cache"))

@@ -225,6 +225,18 @@ def test_a_shape_that_paid_for_it_gets_its_own(backend: TapeBackend) -> None:
     assert torch.equal(made[5][1], _chain(made[5][0]))
 
 
+def test_switches_that_nobody_waits_for_buy_no_executable(backend: TapeBackend) -> None:
+    """The device is busy: what the host does meanwhile costs nothing."""
+    store = ExecutableStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())
+    made = _shapes(backend, store, 4, 5)
+    with backend.launches_held():
+        store.replay(5)  # which is loaded: the device has work from here on
+        for _ in range(40):
+            assert isinstance(store.replay(4), Launched) and isinstance(store.replay(5), Launched)
+        assert store.account().executables == 1
+    assert torch.equal(made[5][1], _chain(made[5][0]))
+
+
 def test_no_room_is_an_answer(backend: TapeBackend) -> None:
     store = ExecutableStore()
     made = _shapes(backend, store, 4, 5)

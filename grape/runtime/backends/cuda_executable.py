@@ -6,6 +6,7 @@ for launches issued after it; the driver keeps what queued launches need.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ import torch
 
 from .cuda_driver import OUT_OF_MEMORY, Driver, DriverError
 from .cuda_meter import ExecutableMeter
-from .cuda_nodes import Inspected
+from .cuda_nodes import PREFERRED_CLUSTERS, Inspected
 from .cuda_random import Drawn, RandomPrologue
 from .cuda_writes import NodeWriter, PreparedWrites
 
 __all__ = ["CudaExecutable", "Executables", "GraphSource", "TorchExecutable"]
 
+_NOT_READY = 600
+"""CUDA_ERROR_NOT_READY: the stream has work that is not done."""
 _NOT_UPDATED = 910
 """CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: the executable is as it was."""
 _INSTANTIATE_FLAGS = 1 | 8
@@ -67,6 +70,11 @@ class Executables:
         self.writer = NodeWriter(driver)
         self.random = RandomPrologue(driver, device)
         self._made: weakref.WeakSet[CudaExecutable | TorchExecutable] = weakref.WeakSet()
+
+    @functools.cached_property
+    def preferred_clusters(self) -> bool:
+        """Whether kernels on this device can prefer clusters of another size than the one that they must have."""
+        return torch.cuda.get_device_capability(self.device) >= PREFERRED_CLUSTERS
 
     @property
     def live_bytes(self) -> int:
@@ -162,6 +170,10 @@ class CudaExecutable:
         (error,) = self._launch(self._handle, torch._C._cuda_getCurrentRawStream(index))
         if int(error):
             raise DriverError("cuGraphLaunch", int(error))
+
+    def waits(self) -> bool:
+        (error,) = self._driver.function("cuStreamQuery")(torch._C._cuda_getCurrentRawStream(self._device.index))
+        return int(error) == _NOT_READY
 
     def update_from(self, graph: Any) -> bool:
         inspected: Inspected | None = graph.inspected()
@@ -264,6 +276,9 @@ class TorchExecutable:
         if self._source is None:
             raise RuntimeError("replay of a released executable")
         self._source.graph.replay()
+
+    def waits(self) -> bool:
+        return False
 
     def update_from(self, graph: Any) -> bool:
         return False

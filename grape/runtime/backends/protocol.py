@@ -109,6 +109,10 @@ class Executable(Protocol):
         """Enqueue on the current stream. Raises RuntimeError once released."""
         ...
 
+    def waits(self) -> bool:
+        """Whether a launch on the current stream would wait for work that is enqueued there already."""
+        ...
+
     def update_from(self, graph: UpdatableGraph) -> bool:
         """Do from now on what `graph` would; False where the device refuses, and then nothing has changed."""
         ...

@@ -40,6 +40,9 @@ class TapeExecutable:
             raise RuntimeError("replay of a released executable")
         self._queue.submit(self._program.run)
 
+    def waits(self) -> bool:
+        return self._queue.waits
+
     def update_from(self, graph: Any) -> bool:
         self._require_alive()
         program: Program = graph.program

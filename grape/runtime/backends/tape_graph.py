@@ -169,6 +169,10 @@ class LaunchQueue:
         self._waiting: list[Callable[[], None]] = []
         self.held = False
 
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
+
     def submit(self, work: Callable[[], None]) -> None:
         if self.held:
             self._waiting.append(work)

@@ -23,9 +23,9 @@ class Waiting:
 def bring(residents: Residents, member: Member) -> Loaded | Refusing | Waiting | None:
     """An executable that does the member's work; None where there is no room for one.
 
-    A shape that has paid for as many switches as a new executable costs gets one of its own, where limits allow. One
-    whose class has no executable, and for which others would have to go, waits until the calls that went without it
-    have lost as much as making it costs.
+    A shape that has paid for as many switches as a new executable costs gets one of its own, where limits allow; what
+    the host does while the device works costs nothing. One whose class has no executable, and for which others would
+    have to go, waits until the calls that went without it have lost as much as making it costs.
     """
     kin = member.kin
     if kin.topology is None:
@@ -77,7 +77,8 @@ def _switch(residents: Residents, loaded: Loaded, member: Member) -> bool:
     if done:
         loaded.touched = member.changed
         residents.load(loaded, member)
-        member.paid_ns += residents.clock_ns() - start
+        if not loaded.executable.waits():  # else the device had work all the while, and nobody waited for the switch
+            member.paid_ns += residents.clock_ns() - start
         residents.counts[kin.owner].switches += 1
     return done
 
