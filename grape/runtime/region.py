@@ -174,7 +174,7 @@ class Region:
                 again = last is shape
                 result = self.serving.serve(shape, leaves, containers, timer, again)
                 if result is BLOCKED:
-                    may_capture = again or self.serving.held_elsewhere(shape, leaves)
+                    may_capture = self.serving.wants_another(shape, leaves, again)
                     return self._serve_eagerly(args, kwargs, shape, may_capture=may_capture)
                 if result is OTHER_MODES:
                     shape.uncount(observing=self.situation.observing)
@@ -247,7 +247,7 @@ class Region:
             else:
                 result = self.serving.serve(shape, layout.leaves, layout.containers, timer, last is shape)
                 if result is BLOCKED:
-                    may_capture = last is shape or self.serving.held_elsewhere(shape, layout.leaves)
+                    may_capture = self.serving.wants_another(shape, layout.leaves, last is shape)
                 elif result is NO_EXECUTABLE:
                     may_capture = False
                 elif result is not MISMATCH and result is not OTHER_MODES:

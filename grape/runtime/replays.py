@@ -90,7 +90,17 @@ class Replays:
         if any(leaves[i].nbytes >= MIN_BYTES for i in astray):
             region.situation.predictor.learn(region)
 
-    def held_elsewhere(self, shape: Shape, leaves: Sequence[torch.Tensor]) -> bool:
+    def wants_another(self, shape: Shape, leaves: Sequence[torch.Tensor], again: bool) -> bool:
+        """Every graph of the shape was blocked: whether one that writes elsewhere would serve later calls.
+
+        A recurrence needs two, and so does what the person keeps. Where this call's arguments stand in the way of a
+        shape that comes once a run (two graphs of a growing cache that were captured in different runs), the second
+        time tells that they always will.
+        """
+        shape.blocked += 1
+        return again or shape.blocked > 1 or self._held_elsewhere(shape, leaves)
+
+    def _held_elsewhere(self, shape: Shape, leaves: Sequence[torch.Tensor]) -> bool:
         """Whether what blocks every graph of the shape is kept for other purposes than to be this call's argument."""
         given = {leaf.untyped_storage()._cdata for leaf in leaves}
         blockers = [entry.blocker for entry in shape.entries if entry.blocker is not None and entry.blocker.occupied]

@@ -39,6 +39,8 @@ class Shape:
     """With each, which leaf tensors had gradients when the call began."""
     captures: int = 0
     strays: int = 0
+    blocked: int = 0
+    """Calls that ran eagerly because every graph of the shape would have overwritten what somebody holds."""
     unsettled: int = 0
     closed: bool = False
     holds_objects: bool = False

@@ -51,7 +51,7 @@ def redirect(
     """By ordinal of the operator: the tensor in a slot that is to receive its result, and the slot.
 
     `after` is the layout of (result, args, kwargs) after the eager call. A result is redirected where `request` names
-    its path, one operator allocated it and nothing else, and one side of its role is free and none of the inputs.
+    its path, one operator allocated it and nothing else, and a slot of its role is free and none of the inputs.
     Raises torch.OutOfMemoryError.
     """
     numbers = {reference.cdata: number for number, reference in enumerate(call.storages) if number in call.born}
@@ -77,11 +77,11 @@ def redirect(
         if view.offset or extent(probe) * probe.itemsize != storage.nbytes() or out_form(function) is None:
             continue
         sides = [request.store.slot((request.owner, "out", path, side), storage.nbytes()) for side in (0, 1)]
-        if not any(id(slot) not in taken and not slot.occupied for slot in sides):
-            sides = [request.store.vacant((request.owner, "out", path, "more"), storage.nbytes())]
+        # Not where the next graph writes, for this result will still be alive then; best where it reads.
+        if all(id(slot) in taken or id(slot) in written or slot.occupied for slot in sides):
+            sides.append(request.store.vacant((request.owner, "out", path, "more"), storage.nbytes()))
         free = [slot for slot in sides if id(slot) not in taken and not slot.occupied]
         if free:
-            # Not where the next graph writes, for this result will still be alive then; best where it reads.
             slot = min(free, key=lambda one: (id(one) in written) - (id(one) in read))
             target = torch.empty(0, dtype=probe.dtype, device=request.backend.device)
             target.set_(slot.storage(storage.nbytes()), 0, probe.shape, probe.stride())
