@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import statistics
 import time
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -233,18 +235,32 @@ def learn(part: Part, workload: Workload, expected: Result, most: int) -> tuple[
     return passes, identical
 
 
-def copied(workload: Workload) -> dict[str, float]:
-    """Calls that were replayed in one pass that nobody observes, and the bytes that were copied into placeholders."""
+def copied(part: Part, workload: Workload) -> dict[str, Any]:
+    """One pass that nobody observes: calls that were replayed, the bytes that were copied into placeholders, which
+    steps copied (their numbers, with the bytes), and which ran eagerly."""
     from grape.sessions import engine
 
     def now() -> tuple[int, int]:
         regions = list(engine().situation.regions)
         return sum(one.replays for one in regions), sum(one.ledger.copied_bytes for one in regions)
 
-    before = now()
-    timed(workload)
-    replays, nbytes = (after - earlier for after, earlier in zip(now(), before, strict=True))
-    return {"replays": replays, "copied_bytes_per_call": nbytes / workload.calls}
+    marked = [now()]
+    mark = part.clock.mark
+
+    def noted() -> None:
+        mark()
+        marked.append(now())
+
+    with patch.object(part.clock, "mark", noted):
+        timed(workload)
+    marked = marked[-part.steps - 1 :]  # where the clock starts, it marks too
+    steps = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(marked)]
+    return {
+        "replays": sum(replays for replays, _ in steps),
+        "copied_bytes_per_call": sum(nbytes for _, nbytes in steps) / workload.calls,
+        "steps_that_copied": [(number, nbytes) for number, (_, nbytes) in enumerate(steps) if nbytes],
+        "steps_that_ran_eagerly": [number for number, (replays, _) in enumerate(steps) if not replays],
+    }
 
 
 def measure(part: Part, rounds: int, most: int) -> dict[str, Any]:
@@ -264,7 +280,7 @@ def measure(part: Part, rounds: int, most: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name, workload in variants.items():
             samples[name].take(part, workload, expected)
-    steady = copied(plain)
+    steady = copied(part, plain)
     _, _, report = part.observe(plain)  # every few calls of which run eagerly, for the comparison
     found = {"eager": eager.to_dict(), **{name: taken.to_dict() for name, taken in samples.items()}}
     return {
