@@ -60,6 +60,16 @@ ROWS = (
         f"{STORE}.switching",
         TESTS,
         (
+            "switches: those that nobody waits for are paid for",
+            "        if not loaded.executable.waits():  # else",
+            "        if True:  # else",
+        ),
+        (
+            "switches: any executable of the class is switched",
+            "residents.to_switch(kin)",
+            "residents.least_useful(kin.executables.values())",
+        ),
+        (
             "switch: touched nodes not noted before the first write",
             "        loaded.touched = touched  # before the first write: an interrupt may follow any\n",
             "",

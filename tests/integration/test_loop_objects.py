@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import grape
 from grape.magics import load
+from grape.sessions import engine
 
 DECODER = """\
 import torch, transformers
@@ -77,6 +78,22 @@ def test_a_growing_cache_whose_beams_are_reordered_is_one_region(shell: Interact
     assert region["copied_bytes_per_call"] < most / 10, (
         "but for a few, the cache lies where the next iteration reads it"
     )
+
+
+def test_graphs_of_different_runs_follow_each_other(shell: InteractiveShell) -> None:
+    """The first iterations are captured a run later than those behind them, which write where they would as well."""
+    shell.run_cell(DECODER + FUNCTION.replace("beams)", "beams, lock)") + "import threading; lock = threading.Lock()\n")
+    cell = "out = decode(model, prompt, beams, lock); logits = out.logits.clone(); del out\n"
+    shell.run_cell(cell)
+    expected = shell.user_ns["logits"]
+    load(shell)
+    for _ in range(4):
+        assert shell.run_cell("%%grape\n" + cell).success
+    (region,) = [one for one in engine().situation.regions if one.name.startswith("loop")]
+    before, blocked = region.replays, region.ledger.blocked
+    assert shell.run_cell(cell).success
+    assert shell.user_ns["logits"].equal(expected)
+    assert (region.replays - before, region.ledger.blocked - blocked) == (26, 0)
 
 
 def run(shell: InteractiveShell, cell: str) -> tuple[dict[str, Any], dict[str, int]]:

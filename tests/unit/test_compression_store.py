@@ -225,6 +225,23 @@ def test_a_shape_that_paid_for_it_gets_its_own(backend: TapeBackend) -> None:
     assert torch.equal(made[5][1], _chain(made[5][0]))
 
 
+def test_of_shapes_that_come_in_turn_the_last_one_goes(backend: TapeBackend) -> None:
+    """The others keep their executables, and are served without a switch in each round."""
+    store = ExecutableStore(limits=Limits(executables=3, nbytes=None), clock_ns=Clock())
+    shapes = range(4, 12)
+    made = _shapes(backend, store, *shapes)
+    for _ in range(12):
+        for n in shapes:
+            assert isinstance(store.replay(n), Launched)
+    before = store.account().switches
+    for n in shapes:
+        made[n][0].mul_(2)
+        assert isinstance(store.replay(n), Launched)
+        assert torch.equal(made[n][1], _chain(made[n][0]))
+    assert store.account().executables == 3
+    assert store.account().switches - before == len(shapes) - 2
+
+
 def test_switches_that_nobody_waits_for_buy_no_executable(backend: TapeBackend) -> None:
     """The device is busy: what the host does meanwhile costs nothing."""
     store = ExecutableStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())

@@ -59,6 +59,8 @@ class Kin:
     """Of an update from a whole graph."""
     executables: dict[int, Loaded] = field(default_factory=dict)
     """By number."""
+    latest: int = -1
+    """The number of the executable that was loaded last."""
     originals: dict[int, Prepared] = field(default_factory=dict)
     """Writes of what the class's base says, one per node that had to be given it back."""
     _changed: WeakValueDictionary[int, frozenset[int]] = field(default_factory=WeakValueDictionary)

@@ -17,6 +17,10 @@ from .residency import Limits, Resident, Usage, evictions
 __all__ = ["Residents", "Uncertain", "average"]
 
 
+ABOUT_AS_OFTEN = 4.0
+"""Weights of shapes that come in turn differ by a factor of 2, since calls count half after `Usage`'s half-life."""
+
+
 @dataclass(slots=True, eq=False)
 class Residents:
     """Every executable of a store, and which shape each of them does. One exists while `Kin.executables` has it."""
@@ -50,6 +54,19 @@ class Residents:
                 least, lowest = loaded, benefit
         return least
 
+    def to_switch(self, kin: Kin) -> Loaded | None:
+        """Which executable of a class does another shape's work next: the one that was switched last, where its shape
+        comes about as often as that of the least useful one.
+
+        Shapes that come in turn (a cache that grows) come back in the same order, and the one that came last is the
+        farthest away: Belady, "A study of replacement algorithms" (1966). The others keep what they have.
+        """
+        least = self.least_useful(kin.executables.values())
+        latest = kin.executables.get(kin.latest)
+        if least is None or latest is None or self.benefit_ns(latest) > ABOUT_AS_OFTEN * self.benefit_ns(least):
+            return least
+        return latest
+
     def load(self, loaded: Loaded, member: Member | None) -> None:
         """Say whose work the executable does from now on; who it did it for before has to ask again."""
         before = loaded.member
@@ -59,6 +76,7 @@ class Residents:
             before.user.moved(None)
         loaded.member = member
         if member is not None:
+            loaded.kin.latest = loaded.number
             member.loaded = loaded
             member.user.moved(loaded.executable.replay)
 
