@@ -1,12 +1,16 @@
 """The tables of measurements in the README and in docs/measurements.md, made from `benchmarks/results`.
 
-python benchmarks/table.py
+python benchmarks/table.py            prints them
+python benchmarks/table.py --write    puts them in the place of those that stand there
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,25 +210,25 @@ def shapes_table() -> str:
     found = json.loads((RESULTS / "shapes.json").read_text())
     rows = [
         (
-            *("pass", "shapes", "executables", "grown", "own graphs", "the longest alone", "executables of each"),
-            *("step", "step, each its own executable", "host, a shape"),
+            *("pass", "shapes", "classes", "executables", "grown", "own graphs", "the longest alone"),
+            *("an executable for each", "step", "step, an executable for each", "record of a shape"),
         )
     ]
     rows.append(("---",) * len(rows[0]))
-    for part in (part for part in found.values() if "grape" in part):
+    for part in (part for name, part in found.items() if name != "machine"):
         grape, held = part["grape"], part["grape"]["account"]
-        timed, unlimited = grape["timed"], grape["unlimited"]
+        steps = [grape["timed"][name]["pass_ms"]["median"] / grape["shapes"] for name in ("grape", "resident")]
         rows.append(
             (
                 grape["what"],
                 str(grape["shapes"]),
+                str(held["classes"]),
                 str(held["executables"]),
                 f"{grape['grown_bytes'] / 1e9:.2f} GB",
                 f"{part['own']['extrapolated_bytes'] / 1e9:.1f} GB",
                 f"{part['longest']['grown_bytes'] / 1e9:.2f} GB",
                 f"{part['resident']['grown_bytes'] / 1e9:.2f} GB",
-                f"{timed['grape']['step_ms']['median']:.3f} ms",
-                f"{unlimited['step_ms']['median']:.3f} ms",
+                *(f"{ms:.3f} ms" for ms in steps),
                 f"{held['record_bytes'] / grape['shapes'] / 1e3:.1f} KB",
             )
         )
@@ -266,10 +270,25 @@ def where(machine: dict[str, Any]) -> str:
 
 MADE = (("decode", decode_table), ("decode", graphs_table), ("shapes", shapes_table), ("predicted", predicted_table))
 TABLES = (
-    *(table, models_table, host_table, control_flow_table, training_table),
+    *(table, models_table, control_flow_table, training_table, host_table),
     *(made for part, made in MADE if (RESULTS / f"{part}.json").exists()),
 )
 
 
+def renew(page: str, tables: Sequence[str]) -> str:
+    """`page` with these tables instead of its own, in order; a table goes on to the line that names the machine."""
+    pattern = re.compile(r"^\|[^\n]*\n(?:\|[^\n]*\n?)+(?:\nNVIDIA [^\n]*(?:\n|\Z))?", re.MULTILINE)
+    found = list(pattern.finditer(page))
+    if len(found) != len(tables):
+        raise SystemExit(f"the page has {len(found)} tables, there are {len(tables)}: add a heading and a row of it")
+    for match, made in reversed(list(zip(found, tables, strict=True))):
+        page = page[: match.start()] + made + "\n" + page[match.end() :]
+    return page
+
+
 if __name__ == "__main__":
-    print("\n\n".join(made() for made in TABLES))
+    if "--write" in sys.argv:
+        where_to = Path(__file__).parents[1] / "docs" / "measurements.md"
+        where_to.write_text(renew(where_to.read_text(), [made() for made in TABLES[1:]]))
+    else:
+        print("\n\n".join(made() for made in TABLES))
