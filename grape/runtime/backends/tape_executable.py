@@ -48,7 +48,7 @@ class TapeExecutable:
         program: Program = graph.program
         if structure_of(program.steps) != self._structure:
             return False
-        self._nodes = [write(parameters) for parameters in read(program.steps)]
+        self._nodes = [write(parameters) for parameters in graph.parameters()]
         self._program = Program(program.steps, program.attachment)
         return True
 
@@ -89,18 +89,18 @@ class UpdatableTapeGraph(TapeGraph):
 
     make: Callable[[Program], TapeExecutable]
     node_bytes: int = 0
+    _parameters: tuple[bytes, ...] | None = None
 
     def drew(self, before: torch.Tensor, after: torch.Tensor) -> None:
         """Its operators draw from the generator as eager ones do."""
 
     @property
     def topology(self) -> str | None:
-        steps = self.program.steps
         try:
-            read(steps)
+            self.parameters()
         except (TypeError, AttributeError, pickle.PicklingError):
             return None
-        return fingerprint(structure_of(steps))
+        return fingerprint(structure_of(self.program.steps))
 
     @property
     def host_bytes(self) -> int:
@@ -111,7 +111,13 @@ class UpdatableTapeGraph(TapeGraph):
         return self.program.attachment
 
     def parameters(self) -> tuple[bytes, ...]:
-        return read(self.program.steps)
+        if self._parameters is None:
+            self._parameters = read(self.program.steps)
+        return self._parameters
 
     def instantiate(self) -> TapeExecutable:
         return self.make(self.program)
+
+    def release(self) -> None:
+        super().release()
+        self._parameters = None

@@ -159,8 +159,14 @@ def _dump(value: Any) -> bytes:
     return buffer.getvalue()
 
 
+_PLAIN = frozenset({int, float, bool, str, bytes, tuple, list, dict, type(None), torch.dtype})
+"""Types that most of what is pickled has; to ask whether a value is a tensor or a generator takes far longer."""
+
+
 class _Pickler(pickle.Pickler):
     def persistent_id(self, thing: Any) -> Any:
+        if type(thing) in _PLAIN:
+            return None
         if isinstance(thing, torch.Tensor):
             storage = thing.untyped_storage()
             place = (storage.data_ptr(), storage.nbytes())
