@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -109,7 +110,7 @@ class CaptureMode(TorchDispatchMode):
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         for tensor in tensors:
             _require_plain(func, tensor)
-        if any(isinstance(leaf, torch.Generator) and not _is_default(leaf) for leaf in leaves):
+        if any(type(leaf) is torch.Generator and not _is_default(leaf) for leaf in leaves):
             raise CaptureFailed("GR405", f"{func} draws from a generator of its own, which a replay would not reset")
         if _is_composite(func):
             return self._decompose(func, args, kwargs)
@@ -236,11 +237,13 @@ def _has_mask(indices: Any) -> bool:
     return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
+@functools.cache
 def _is_composite(func: Any) -> bool:
     has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
 
 
+@functools.cache
 def _is_metadata_only(func: Any) -> bool:
     """Changes or answers only what the host knows: a tensor's view of its storage, a size, a flag."""
     if torch.Tag.inplace_view in func.tags:
