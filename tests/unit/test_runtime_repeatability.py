@@ -12,6 +12,7 @@ from torch import Tensor
 
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.capture import verification
 from tests.property.programs import eager_to_graph
 
 _turn = itertools.count()
@@ -54,6 +55,18 @@ def test_a_kernel_that_does_not_repeat_itself_is_verified_against_another_eager_
     _call(graphed, 40)
     evidence = graphed.evidence()
     assert evidence is not None and evidence.refused is None and evidence.replays > 10
+
+
+def test_the_search_for_a_run_with_the_bits_of_a_replay_ends_in_time(
+    graphed: GraphedFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "PATIENCE", (1 << 40, 0.1))
+    _pattern[:] = range(1 << 16)
+    began = next(_turn)
+    _call(graphed, 24)
+    assert next(_turn) - began < 1 << 16, "no pattern came twice"
+    evidence = graphed.evidence()
+    assert evidence is not None and not evidence.replays
 
 
 def test_a_graph_that_never_gives_what_an_eager_run_gave_is_refused(graphed: GraphedFunction) -> None:
