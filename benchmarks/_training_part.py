@@ -208,6 +208,8 @@ class Bench:
                 break
             identical = identical and same(expected, self.state())
             self.found["identical"] = identical if self.found.get("repeatable") else None
+            self.found["grape"] = self.summary([*learning, *timed], timed or learning[-1:])
+            write(self.path, self.found)  # what follows may be cut short
             if not self.in_time() and timed:
                 break
         self.found["learning"] = [gist(report) for report in reports]

@@ -32,6 +32,7 @@ from _machine import machine, result_path, write
 from _training_cells import PARTS
 
 VARIANTS = ("written", "fused", "compile")
+INTERRUPTED = "interrupted"
 GRACE_S = 60.0
 """So much longer than its share a part may take before its process is ended."""
 
@@ -45,14 +46,18 @@ def one(key: str, variant: str, arguments: argparse.Namespace, seconds: float) -
         command += ["--small"] if arguments.small else []
         environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         ended: str | None = None
+        child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=seconds + GRACE_S, check=False
-            )
-            if done.returncode:
-                ended = f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+            told, errors = child.communicate(timeout=seconds + GRACE_S)
+            if child.returncode:
+                ended = f"exit code {child.returncode}\n{told[-2000:]}\n{errors[-4000:]}"
         except subprocess.TimeoutExpired:
             ended = f"took longer than {seconds + GRACE_S:.0f} s"
+        except KeyboardInterrupt:
+            ended = INTERRUPTED
+        finally:
+            child.kill()
+            child.wait()
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return {**found, "ended": ended} if ended else found
 
@@ -85,6 +90,8 @@ def main() -> int:
         parts[key][variant] = one(key, variant, arguments, seconds) if left > 0 else {"ended": "no time was left"}
         write(arguments.out, {"machine": where, "small": arguments.small, "parts": parts})
         print(f"{key}, {variant}: {shown(parts[key][variant])}", flush=True)
+        if parts[key][variant].get("ended") == INTERRUPTED:
+            break
     rows = [row for found in parts.values() for row in found.values()]
     return int(any(row.get("identical") is False for row in rows))
 
