@@ -61,6 +61,17 @@ def test_other_results_keep_theirs_and_the_difference_is_told(operators: Any) ->
     assert str(Diverged(eager[0], captured[0])) == ("aten.grape_attend.default, result 2 device cpu and then meta")
 
 
+def test_the_same_tensors_in_other_places_are_other_arguments() -> None:
+    x, y, clamp = torch.empty(3), torch.empty(3), torch.ops.aten.clamp.Tensor
+    ops = []
+    for bounds in ((None, y), (y, None), (None, y)):
+        recorder = Recorder(CPU)
+        given = (x, *bounds)
+        ops.append(recorder.after(recorder.before(clamp, given, {}), clamp, given, {}, torch.empty(3), AT, 0))
+    assert ops[0].difference(ops[1]) == "other arguments"
+    assert ops[0].difference(ops[2]) == ""
+
+
 def test_operators_of_others_may_have_seeds_of_that_name() -> None:
     """Any result or argument may be called so; nothing is known of where it lies, but where it lies."""
     library = torch.library.Library("grape_seeds", "DEF")
