@@ -86,6 +86,8 @@ class OpRecord:
                 return f"result {number} {_contrast(mine, theirs)}"
         if self.scalars() != other.scalars():
             return "other values"
+        if (self.args, self.kwargs) != (other.args, other.kwargs):
+            return "other arguments"
         return "other memory written or made" if self.signature() != other.signature() else ""
 
 

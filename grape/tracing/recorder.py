@@ -39,7 +39,7 @@ _STATISTICS: dict[Any, tuple[int, int, int | None]] = {
 
 
 _SEEDS = ("philox_seed", "philox_offset")
-"""What attention leaves for its backward: on the CPU where it runs eagerly, on the device where it is captured."""
+"""What PyTorch's attention leaves for its backward: on the CPU where it runs eagerly, on the device in a capture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,15 @@ def _facts_of(function: Any) -> _Facts:
                 if argument.alias_info is not None and argument.alias_info.is_write
             ),
             statistics=_STATISTICS.get(function),
-            seeds=tuple(i for i, result in enumerate(function._schema.returns) if result.name in _SEEDS),
-            given_seeds=tuple(i for i, given in enumerate(function._schema.arguments) if given.name in _SEEDS),
+            seeds=_seeds_among(function, function._schema.returns),
+            given_seeds=_seeds_among(function, function._schema.arguments),
         )
     return known
+
+
+def _seeds_among(function: Any, named: Sequence[Any]) -> tuple[int, ...]:
+    """Operators of others may use the names for anything."""
+    return tuple(i for i, one in enumerate(named) if one.name in _SEEDS) if function.namespace == "aten" else ()
 
 
 def tensors_in(value: Any) -> Iterable[torch.Tensor]:

@@ -66,7 +66,7 @@ ROWS = (
         ),
         (
             "switches: any executable of the class is switched",
-            "residents.to_switch(kin)",
+            "residents.to_switch(member)",
             "residents.least_useful(kin.executables.values())",
         ),
         (

@@ -242,6 +242,22 @@ def test_of_shapes_that_come_in_turn_the_last_one_goes(backend: TapeBackend) -> 
     assert store.account().switches - before == len(shapes) - 2
 
 
+@pytest.mark.parametrize("few", [(9, 10, 11), (8, 9, 10, 11)])
+def test_a_few_of_the_shapes_that_came_in_turn_find_room_beside_each_other(
+    backend: TapeBackend, few: tuple[int, ...]
+) -> None:
+    """Executables of shapes that come no more are not kept for them."""
+    store = ExecutableStore(limits=Limits(executables=4, nbytes=None), clock_ns=Clock())
+    made = _shapes(backend, store, *range(4, 12))
+    for n in [*range(4, 12)] * 12 + [*few] * 2:
+        assert isinstance(store.replay(n), Launched)
+    before = store.account().switches
+    for n in [*few] * 5:
+        assert isinstance(store.replay(n), Launched)
+    assert store.account().switches == before
+    assert all(torch.equal(made[n][1], _chain(made[n][0])) for n in few)
+
+
 def test_switches_that_nobody_waits_for_buy_no_executable(backend: TapeBackend) -> None:
     """The device is busy: what the host does meanwhile costs nothing."""
     store = ExecutableStore(limits=Limits(executables=2, nbytes=None), clock_ns=Clock())

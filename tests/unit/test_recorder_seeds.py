@@ -18,29 +18,29 @@ AT = (None, None)
 @pytest.fixture
 def operators() -> Iterator[Any]:
     """Shaped as PyTorch's attention without `dropout_p`; `where` stands for whether a stream captures."""
-    library = torch.library.Library("grape_seeds", "DEF")
-    library.define("attend(Tensor query, Device where) -> (Tensor output, Tensor philox_seed, Tensor other)")
-    library.define("attend_backward(Tensor grad, Tensor philox_seed) -> Tensor")
+    library = torch.library.Library("aten", "FRAGMENT")
+    library.define("grape_attend(Tensor query, Device where) -> (Tensor output, Tensor philox_seed, Tensor other)")
+    library.define("grape_attend_backward(Tensor grad, Tensor philox_seed) -> Tensor")
 
     def attend(query: torch.Tensor, where: torch.device) -> tuple[torch.Tensor, ...]:
         return query.clone(), torch.empty((), device=where), torch.empty((), device="meta")
 
-    library.impl("attend", attend, "Meta")
-    yield torch.ops.grape_seeds
+    library.impl("grape_attend", attend, "Meta")
+    yield torch.ops.aten
     library._destroy()
 
 
 def recorded(operators: Any, where: torch.device, elsewhere: bool = False, apart: bool = False) -> tuple[Any, ...]:
     recorder = Recorder(META)
     x = torch.empty(4, device="meta")
-    function = operators.attend.default
+    function = operators.grape_attend.default
     result = function(x, where)
     if elsewhere:
         result = (result[0], result[1], result[2].new_empty((), device="cpu"))
     # where the operator is told to run is no argument of the real one
     forward = recorder.after(recorder.before(function, (x,), {}), function, (x,), {}, result, AT, 0)
     given = (result[0], result[1])
-    function = operators.attend_backward.default
+    function = operators.grape_attend_backward.default
     if apart:  # a backward that is traced by itself
         recorder = Recorder(META)
     backward = recorder.after(recorder.before(function, given, {}), function, given, {}, x.clone(), AT, 0)
@@ -58,4 +58,37 @@ def test_seeds_have_the_device_of_the_first_tensor(operators: Any, apart: bool) 
 def test_other_results_keep_theirs_and_the_difference_is_told(operators: Any) -> None:
     eager, captured = recorded(operators, CPU, elsewhere=True), recorded(operators, META)
     assert eager[0].signature() != captured[0].signature()
-    assert str(Diverged(eager[0], captured[0])) == ("grape_seeds.attend.default, result 2 device cpu and then meta")
+    assert str(Diverged(eager[0], captured[0])) == ("aten.grape_attend.default, result 2 device cpu and then meta")
+
+
+def test_the_same_tensors_in_other_places_are_other_arguments() -> None:
+    x, y, clamp = torch.empty(3), torch.empty(3), torch.ops.aten.clamp.Tensor
+    ops = []
+    for bounds in ((None, y), (y, None), (None, y)):
+        recorder = Recorder(CPU)
+        given = (x, *bounds)
+        ops.append(recorder.after(recorder.before(clamp, given, {}), clamp, given, {}, torch.empty(3), AT, 0))
+    assert ops[0].difference(ops[1]) == "other arguments"
+    assert ops[0].difference(ops[2]) == ""
+
+
+def test_operators_of_others_may_have_seeds_of_that_name() -> None:
+    """Any result or argument may be called so; nothing is known of where it lies, but where it lies."""
+    library = torch.library.Library("grape_seeds", "DEF")
+    library.define("draw(int size, Tensor philox_seed) -> Tensor")
+    library.define("seed(Tensor query) -> Tensor philox_seed")
+    draw, seed = torch.ops.grape_seeds.draw.default, torch.ops.grape_seeds.seed.default
+    try:
+        recorder = Recorder(META)
+        given, drawn = torch.empty(2), torch.empty(3, device="meta")
+        first = recorder.after(recorder.before(draw, (3, given), {}), draw, (3, given), {}, drawn, AT, 0)
+        second = recorder.after(recorder.before(seed, (drawn,), {}), seed, (drawn,), {}, torch.empty(()), AT, 0)
+    finally:
+        library._destroy()
+    assert [view.device for one in (first, second) for view in (*one.tensors(), *one.outputs)] == [
+        "cpu",
+        "meta",
+        "meta",
+        "cpu",
+    ]
+    assert (first.kind, second.kind) == ("transfer-in", "transfer-out")

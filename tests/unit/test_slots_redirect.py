@@ -192,3 +192,18 @@ def test_not_where_the_next_graph_writes_but_where_it_reads(number: int) -> None
     assert chosen_slot(bench) is sides[number]
     bench.next = [_entry(reads=[sides[number]], writes=[sides[1 - number]])]
     assert chosen_slot(bench) is sides[number]
+
+
+def test_a_further_slot_where_the_next_graph_writes_and_only_there() -> None:
+    """One that would not be chosen is not made: it would hold as much memory as the result."""
+    bench = Bench(lambda a: a + 1, x())
+    sides = [bench.side("result[0]", side) for side in (0, 1)]
+    bench.next = [_entry(reads=[sides[0]], writes=[sides[1]]), _entry(reads=[sides[1]], writes=[sides[0]])]
+    assert chosen_slot(bench) is sides[0]
+    made = {slot.address for slot in bench.store}
+    bench.next = [_entry(writes=sides)]
+    further = chosen_slot(bench)
+    assert further.address not in made
+    held = bench.live_in(further)
+    assert chosen_slot(bench) not in (*sides, further)
+    assert bool((held == 1).all())

@@ -78,7 +78,7 @@ def redirect(
             continue
         sides = [request.store.slot((request.owner, "out", path, side), storage.nbytes()) for side in (0, 1)]
         # Not where the next graph writes, for this result will still be alive then; best where it reads.
-        if all(id(slot) in taken or id(slot) in written or slot.occupied for slot in sides):
+        if all(id(slot) in taken or id(slot) in written - read or slot.occupied for slot in sides):
             sides.append(request.store.vacant((request.owner, "out", path, "more"), storage.nbytes()))
         free = [slot for slot in sides if id(slot) not in taken and not slot.occupied]
         if free:

@@ -92,7 +92,7 @@ def _joins(
     """Whether an executable of the class took the shape and then did the right thing."""
     kin = member.kin
     assert kin.topology is not None
-    loaded = residents.to_switch(kin) or residents.make(kin)
+    loaded = residents.to_switch(member) or residents.make(kin)
     if loaded is None:
         return False
     record = Record(kin.topology.base, member.record)

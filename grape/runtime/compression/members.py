@@ -107,6 +107,8 @@ class Member:
     missed_ns: float = 0.0
     """What calls lost that ran without a graph because others are more useful."""
     counted: int = 0
+    used_at: int = 0
+    """How many calls of all shapes had been counted when its last one was."""
 
     @property
     def whole(self) -> UpdatableGraph | None:

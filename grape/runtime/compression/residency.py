@@ -37,11 +37,14 @@ class Usage:
 
     def __init__(self, half_life: int = 1024) -> None:
         self._half_life = half_life
+        self.calls = 0
+        """So far, of all keys."""
         self._age, self._fade = 0.0, 1.0
         self._weights: dict[Hashable, float] = {}
 
     def touch(self, *keys: Hashable, times: int = 1) -> None:
         """Calls that count for all these keys."""
+        self.calls += times
         age = self._age + times / self._half_life
         if age > self._FADED:
             fade = float(0.5**age)

@@ -54,18 +54,20 @@ class Residents:
                 least, lowest = loaded, benefit
         return least
 
-    def to_switch(self, kin: Kin) -> Loaded | None:
-        """Which executable of a class does another shape's work next: the one that was switched last, where its shape
-        comes about as often as that of the least useful one.
+    def to_switch(self, member: Member) -> Loaded | None:
+        """Which executable of its class does this shape's work next: the one that was switched last, where that one's
+        shape comes about as often as that of the least useful one, which was called since this one was.
 
         Shapes that come in turn (a cache that grows) come back in the same order, and the one that came last is the
-        farthest away: Belady, "A study of replacement algorithms" (1966). The others keep what they have.
+        farthest away: Belady, "A study of replacement algorithms" (1966). The others keep what they have. A shape that
+        comes back while an executable waits for one that does not come at all has left the turn.
         """
+        kin = member.kin
         least = self.least_useful(kin.executables.values())
         latest = kin.executables.get(kin.latest)
-        if least is None or latest is None or self.benefit_ns(latest) > ABOUT_AS_OFTEN * self.benefit_ns(least):
+        if least is None or latest is None or least.member is None or least.member.used_at < member.used_at:
             return least
-        return latest
+        return least if self.benefit_ns(latest) > ABOUT_AS_OFTEN * self.benefit_ns(least) else latest
 
     def load(self, loaded: Loaded, member: Member | None) -> None:
         """Say whose work the executable does from now on; who it did it for before has to ask again."""
@@ -85,7 +87,7 @@ class Residents:
         launches = member.user.launches
         if launches > member.counted:
             self.usage.touch(member.shape, member.kin, times=launches - member.counted)
-            member.counted = launches
+            member.counted, member.used_at = launches, self.usage.calls
 
     def make(self, kin: Kin, *, worth_ns: float | None = None) -> Loaded | None:
         """A further executable, for which less useful ones may have to go; None where there is no room.

@@ -38,7 +38,7 @@ def bring(residents: Residents, member: Member) -> Loaded | Refusing | Waiting |
         if loaded is not None:
             member.paid_ns = 0.0
     if loaded is None:
-        loaded = residents.to_switch(kin)
+        loaded = residents.to_switch(member)
     if loaded is None:
         made = _first(residents, member)
         if not isinstance(made, Loaded) or made.member is member:
