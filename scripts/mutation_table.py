@@ -424,6 +424,11 @@ ROWS = (
         (HELD, "-k", "modes"),
     ),
     Row(
+        "redirected to where the next graph writes",
+        edited(f"{RUNTIME}.capture.redirect", " or id(slot) in written - read", ""),
+        (REDIRECTED,),
+    ),
+    Row(
         "redirected into a side that is occupied",
         edited(f"{RUNTIME}.capture.redirect", "id(slot) not in taken and not slot.occupied]", "id(slot) not in taken]"),
         (REDIRECTED,),

@@ -99,6 +99,11 @@ ROWS = (
         f"{STORE}.residents",
         TESTS,
         (
+            "switches: shapes outside of the turn displace one another",
+            " or least.member.used_at < member.used_at",
+            "",
+        ),
+        (
             "eviction: who was loaded is not told",
             "            before.user.moved(None)\n",
             "",
