@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -218,6 +219,8 @@ class Recorder:
             return tuple([self._freeze(item, found) for item in value])
         if isinstance(value, float) and value != value:
             return "nan"
+        if isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0.0:
+            return (kind.__name__, "-0.0")  # which equals 0.0, and gives other bits
         if isinstance(value, (int, float)):
             return (kind.__name__, value)
         return value

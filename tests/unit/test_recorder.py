@@ -1,4 +1,4 @@
-"""Seeds of attention lie on the CPU in an eager call and on the device in a capture; the trace is the same."""
+"""What makes two traces equal: seeds of attention lie on the CPU in an eager call, on the device in a capture; zeros."""
 
 from __future__ import annotations
 
@@ -92,3 +92,16 @@ def test_operators_of_others_may_have_seeds_of_that_name() -> None:
         "cpu",
     ]
     assert (first.kind, second.kind) == ("transfer-in", "transfer-out")
+
+
+def test_a_negative_zero_is_another_value() -> None:
+    """A product with it has other bits."""
+    multiply = torch.ops.aten.mul.Scalar
+    traced = []
+    for factor in (0.0, -0.0, -0.0):
+        recorder, x = Recorder(CPU), torch.ones(2)
+        traced.append(
+            recorder.after(recorder.before(multiply, (x, factor), {}), multiply, (x, factor), {}, x * factor, AT, 0)
+        )
+    assert traced[0].signature() != traced[1].signature() == traced[2].signature()
+    assert traced[0].scalars() == ("float", 0.0)
