@@ -1,4 +1,4 @@
-"""What makes two traces equal: seeds of attention lie on the CPU in an eager call, on the device in a capture; zeros."""
+"""What makes two traces equal: where attention leaves its seeds, and the sign of a zero."""
 
 from __future__ import annotations
 
