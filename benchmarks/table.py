@@ -1,7 +1,7 @@
 """The tables of measurements in the README and in docs/measurements.md, made from `benchmarks/results`.
 
 python benchmarks/table.py            prints them
-python benchmarks/table.py --write    puts them in the place of those that stand there
+python benchmarks/table.py --write    puts them into docs/measurements.md, in the place of those that stand there
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ __all__ = ["Verification"]
 EAGER_RUNS = 4
 """Where a replay differs, so many more eager runs tell whether eager differs from itself."""
 PATIENCE = 12, 0.5
-"""Where it does, so many runs at most, for so many seconds, until a replay gives the bits of one. After 4 about one
-length in 25 of GPT-2's decode on an H200 had to be captured again in a later run."""
+"""Where it does, so many runs at most, for so many seconds, until a replay gives the bits of one."""
 
 
 class Verification:
