@@ -123,7 +123,22 @@ ROWS = (
         f"{STORE}.residency",
         TESTS,
         ("eviction: the most useful first", "        least = min(crowd,", "        least = max(crowd,"),
-        ("eviction: too many stay", "too_many = len(owned) + count > limits.executables", "too_many = False"),
+        ("eviction: too many stay", "    if len(owned) + count <= limits.executables:\n", "    if True:\n"),
+        (
+            "eviction: one for each class, however large",
+            "    if not (one_each and limits.class_bytes) or nbytes > limits.class_bytes:\n",
+            "    if not (one_each and limits.class_bytes):\n",
+        ),
+        (
+            "eviction: no class is sure of one",
+            "    if not (one_each and limits.class_bytes) or nbytes > limits.class_bytes:\n",
+            "    if True:\n",
+        ),
+        (
+            "eviction: a further one of a class is one of another class",
+            "count == 0 or (count == 1 and group not in groups)",
+            "count <= 1",
+        ),
         (
             "eviction: too large ones stay",
             "too_large = limits.nbytes is not None and used + nbytes > limits.nbytes",

@@ -124,8 +124,21 @@ ROWS = (
     *rows_of(
         "grape.runtime.backends.cuda_nodes",
         ("tests/unit/test_cuda_nodes.py",),
-        ("updates: kernels in clusters change their function", "functions if clustered else None", "None"),
-        ("updates: no kernel changes its function", "functions if clustered else None", "functions"),
+        (
+            "updates: kernels in clusters change their function",
+            "functions if clustered and self._preferred_clusters else None",
+            "None",
+        ),
+        (
+            "updates: no kernel changes its function",
+            "functions if clustered and self._preferred_clusters else None",
+            "functions",
+        ),
+        (
+            "updates: no kernel in clusters does, whatever the device",
+            "clustered and self._preferred_clusters",
+            "clustered",
+        ),
     ),
     *rows_of(
         "grape.profiling.cupti",

@@ -110,6 +110,43 @@ def test_parameters_can_be_read_and_two_captures_of_one_shape_are_alike(backend:
     assert one.graph.host_bytes > 0 and one.graph.nbytes == 0
 
 
+def products(device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Matrix products in half precision, which libraries launch in clusters from compute capability 9 on, with other
+    kernels for each length."""
+    torch.manual_seed(0)
+    wide, narrow = (torch.randn(a, b, device=device).half() / 16 for a, b in ((WIDTH, 2048), (2048, WIDTH)))
+    bias = torch.randn(2048, device=device).half()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        half = x.half().repeat(8, 1)
+        for _ in range(3):
+            half = torch.addmm(bias, half, wide).relu() @ narrow
+        return half[: x.shape[0]].float()
+
+    return step
+
+
+def test_products_in_clusters_share_where_clusters_are_alike(backend: CudaBackend) -> None:
+    """Each pair of a class, one after the other: kernels of the second in the clusters of the first."""
+    if torch.cuda.get_device_capability(backend.device) < (9, 0):
+        pytest.skip("no clusters before compute capability 9")
+    step = products(backend.device)
+    shapes = [Shape(backend, step, length) for length in range(40, 360, 10)]
+    by_topology: dict[str | None, list[Shape]] = {}
+    for shape in shapes:
+        by_topology.setdefault(shape.graph.topology, []).append(shape)
+    assert 1 < len(by_topology) < len(shapes) / 2, "sizes of clusters differ, but not everywhere"
+    for members in by_topology.values():
+        executable = made(members[0])
+        for first in members:
+            for second in members:
+                assert executable.update_nodes(first.all_nodes(), first.graph.attachment)
+                first.check(executable.replay)
+                assert executable.update_from(second.graph)
+                second.check(executable.replay)
+        executable.release()
+
+
 @pytest.mark.parametrize("way", ["whole", "nodes"])
 def test_one_executable_serves_many_lengths(backend: CudaBackend, way: str) -> None:
     step = network(backend.device)

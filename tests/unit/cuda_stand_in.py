@@ -173,6 +173,7 @@ def without_a_device(patch: pytest.MonkeyPatch, stand_in: StandIn) -> Iterator[N
     with patch.context() as inside:
         inside.setattr(torch.cuda, "device", NoDevice)
         inside.setattr(torch.cuda, "current_device", lambda: 0)
+        inside.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
         inside.setattr(torch.cuda, "mem_get_info", lambda device: (stand_in.free, 1 << 31))
         inside.setattr(torch.cuda, "memory_reserved", lambda device: 0)
         inside.setattr(torch.cuda, "empty_cache", lambda: stand_in.log.append("empty cache"))

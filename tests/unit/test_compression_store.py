@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,6 +161,57 @@ def test_the_least_useful_go(limits: Limits, room: dict[str, Any], gone: tuple[i
         Resident(number=3, nbytes=100, benefit_ns=20.0),
     ]
     assert evictions(residents, limits, **room) == gone
+
+
+@pytest.mark.parametrize(
+    ("class_bytes", "room", "gone"),
+    [
+        (160, {}, (2,)),  # the other one of its class does its work after a switch
+        (159, {}, (1, 2)),
+        (170, {"count": 1, "nbytes": 10, "group": "new"}, (2,)),
+        (169, {"count": 1, "nbytes": 10, "group": "new"}, (1, 2)),
+        (999, {"count": 1, "nbytes": 10, "group": "b"}, (1, 3, 2)),
+        (999, {"count": 1, "nbytes": 10, "group": "b", "worth_ns": 5.0}, None),
+    ],
+)
+def test_each_class_has_one_where_these_take_little(
+    class_bytes: int, room: dict[str, Any], gone: tuple[int, ...]
+) -> None:
+    """Here for two; an owner has three classes."""
+    residents = [
+        Resident(number=1, nbytes=50, benefit_ns=1.0, group="a"),
+        Resident(number=2, nbytes=10, benefit_ns=5.0, group="b"),
+        Resident(number=3, nbytes=50, benefit_ns=2.0, group="c"),
+        Resident(number=4, nbytes=50, benefit_ns=20.0, group="b"),
+        Resident(number=5, nbytes=500, benefit_ns=0.0, owner="another", group="d"),
+    ]
+    limits = Limits(executables=2, nbytes=None, class_bytes=class_bytes + 500)
+    assert evictions(residents, limits, **room) == gone
+
+
+def test_shapes_of_many_classes_keep_their_executables(backend: TapeBackend) -> None:
+    store = ExecutableStore(limits=Limits(executables=2, nbytes=None, class_bytes=10**6), clock_ns=Clock())
+    made = {}
+    for steps in range(2, 8):  # so many nodes, so many classes
+        place = torch.linspace(-1, 1, 5)
+        graph, out = backend.capture(lambda place=place, steps=steps: _repeated(place, steps))
+        assert isinstance(store.admit(steps, graph, lambda launch: launch() is None), Admitted)
+        made[steps] = place, out
+    for steps, (place, out) in made.items():
+        place.mul_(2)
+        assert store.replay(steps) == Launched(switch_ns=0)
+        assert torch.equal(out, _repeated(place, steps))
+    account = store.account()
+    assert (account.classes, account.executables, account.evictions) == (6, 6, 0)
+    store.limits = replace(store.limits, class_bytes=0)
+    store.apply_limits()
+    assert store.account().executables == 2
+
+
+def _repeated(x: torch.Tensor, steps: int) -> torch.Tensor:
+    for _ in range(steps):
+        x = torch.sin(x)
+    return x
 
 
 def test_what_was_hot_cools_down() -> None:

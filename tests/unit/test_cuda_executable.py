@@ -314,12 +314,18 @@ def test_closing_releases_what_nobody_released(stand_in: StandIn) -> None:
         executable.replay()
 
 
-def test_whether_the_device_has_work(stand_in: StandIn) -> None:
+def test_whether_the_device_has_work_and_knows_preferred_clusters(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     executables = Executables(stand_in.driver, DEVICE)
     executable = made(executables, stand_in, program(random.Random(1)))
     assert not executable.waits()
     stand_in.busy = True
     assert executable.waits()
+    assert not executables.preferred_clusters
+    with monkeypatch.context() as newer:
+        newer.setattr(torch.cuda, "get_device_capability", lambda device: (10, 3))
+        assert Executables(stand_in.driver, DEVICE).preferred_clusters
     executables.close()
 
 
@@ -328,7 +334,7 @@ def test_a_graph_that_the_bindings_do_not_understand_keeps_an_executable_of_its_
 ) -> None:
     """A newer driver has kinds of nodes that are not among the bindings' enumerations: they raise ValueError."""
 
-    def unknown(driver: Any, graph: Any) -> None:
+    def unknown(driver: Any, graph: Any, *, preferred_clusters: bool) -> None:
         raise ValueError("21 is not a valid CUgraphNodeType")
 
     monkeypatch.setattr(cuda_updatable, "inspect", unknown)

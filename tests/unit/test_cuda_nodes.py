@@ -114,8 +114,8 @@ class Bindings:
         return 0, SimpleNamespace(getPtr=lambda: value)
 
 
-def topology(bindings: Any) -> str | None:
-    found = cuda_nodes.inspect(Driver(bindings), 0)
+def topology(bindings: Any, *, preferred_clusters: bool = True) -> str | None:
+    found = cuda_nodes.inspect(Driver(bindings), 0, preferred_clusters=preferred_clusters)
     return found.topology if found is not None else None
 
 
@@ -127,6 +127,9 @@ def test_what_a_topology_depends_on() -> None:
     clustered = topology(Bindings([1, 2, 3], cluster=2))
     assert topology(Bindings([4, 5, 6], cluster=2)) == clustered
     assert topology(Bindings([1, 2, 3], cluster=2, function=12)) != clustered, "attributes that nobody can read"
+    known = topology(Bindings([1, 2, 3], cluster=2), preferred_clusters=False)
+    assert topology(Bindings([1, 2, 3], cluster=2, function=12), preferred_clusters=False) == known
+    assert topology(Bindings([1, 2, 3], cluster=4, function=12), preferred_clusters=False) != known
     assert topology(Bindings([1, 2, 3, 4])) != one
     assert topology(Bindings([1, 2, 3], cluster=2)) != one
     assert topology(Bindings([1, 2, 3], kinds=[0, 5, 0])) != one

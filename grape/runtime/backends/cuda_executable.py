@@ -6,6 +6,7 @@ for launches issued after it; the driver keeps what queued launches need.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 
 from .cuda_driver import OUT_OF_MEMORY, Driver, DriverError
 from .cuda_meter import ExecutableMeter
-from .cuda_nodes import Inspected
+from .cuda_nodes import PREFERRED_CLUSTERS, Inspected
 from .cuda_random import Drawn, RandomPrologue
 from .cuda_writes import NodeWriter, PreparedWrites
 
@@ -69,6 +70,11 @@ class Executables:
         self.writer = NodeWriter(driver)
         self.random = RandomPrologue(driver, device)
         self._made: weakref.WeakSet[CudaExecutable | TorchExecutable] = weakref.WeakSet()
+
+    @functools.cached_property
+    def preferred_clusters(self) -> bool:
+        """Whether kernels on this device can prefer clusters of another size than the one that they must have."""
+        return torch.cuda.get_device_capability(self.device) >= PREFERRED_CLUSTERS
 
     @property
     def live_bytes(self) -> int:

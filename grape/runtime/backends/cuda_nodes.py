@@ -24,6 +24,7 @@ __all__ = [
     "MEMCPY_BYTES",
     "MEMSET",
     "MEMSET_BYTES",
+    "PREFERRED_CLUSTERS",
     "Inspected",
     "inspect",
     "laid_out_bytes",
@@ -67,8 +68,13 @@ _FUNCTION_ATTRIBUTES = (
 )
 """The same, where the kernel was compiled with them."""
 _CLUSTERS = ("CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION", "CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION")
-"""A kernel that is launched in clusters has attributes that nobody can read, and the driver takes an update to another
-kernel all the same: SGLang's #37657 tells of one that hung in the clusters of the kernel before it."""
+"""An executable keeps the clusters of the kernel that it had first, and the driver reports success all the same (H200,
+driver 580: kernels that wrote down their clusters). So clusters are a part of the topology. Where a device knows
+preferred ones, which nobody can read, the function stands for them: SGLang's #37657 tells of a kernel that hung in the
+clusters of the one before it, on a GB300."""
+PREFERRED_CLUSTERS = (10, 0)
+"""The compute capability from which on preferred clusters have an effect. On an H200 the driver takes the attribute, and
+the kernel runs in the clusters that it must have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +95,15 @@ class Inspected:
         return sum(map(len, self.parameters))
 
 
-def inspect(driver: Driver, graph: Any) -> Inspected | None:
+def inspect(driver: Driver, graph: Any, *, preferred_clusters: bool = True) -> Inspected | None:
     """None for a graph with nodes that cannot be updated: bodies, host functions, events, allocations.
 
-    Takes about 10 us a node. Raises `DriverError`.
+    `preferred_clusters`: whether the device knows them (`PREFERRED_CLUSTERS`); then kernels that are launched in
+    clusters keep their function. Takes about 10 us a node. Raises `DriverError`.
     """
     _, count = driver.call("cuGraphGetNodes", graph, 0)
     handles = driver.call("cuGraphGetNodes", graph, count)[0][:count] if count else []
-    reader = _Reader(driver)
+    reader = _Reader(driver, preferred_clusters)
     kinds, described, parameters = [], [], []
     for handle in handles:
         kind = int(driver.call("cuGraphNodeGetType", handle))
@@ -137,8 +144,9 @@ def _edges(driver: Driver, graph: Any, handles: Sequence[Any]) -> list[tuple[int
 class _Reader:
     """Reads the nodes of one graph. What it learns of kernels is not kept: a module may be unloaded later."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, preferred_clusters: bool) -> None:
         self._driver = driver
+        self._preferred_clusters = preferred_clusters
         self._layouts: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
         self._compiled: dict[tuple[int, int], tuple[int, ...]] = {}
         known = driver.types.CUkernelNodeAttrID.__members__
@@ -174,7 +182,8 @@ class _Reader:
         attributes = tuple(self._attribute(handle, one, nbytes) for _, one, nbytes in self._attributes)
         names = (name for name, _, _ in self._attributes)
         clustered = any(name in _CLUSTERS and _is_cluster(value) for name, value in zip(names, attributes, strict=True))
-        return ("kernel", attributes, self._compiled[functions], functions if clustered else None), record
+        kept = functions if clustered and self._preferred_clusters else None
+        return ("kernel", attributes, self._compiled[functions], kept), record
 
     def _layout(self, found: Any) -> tuple[tuple[int, int], ...]:
         """Offset and size of each argument."""

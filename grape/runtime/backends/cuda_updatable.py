@@ -68,7 +68,8 @@ class UpdatableCudaGraph:
             if not self._of_torch:
                 driver = self._executables.driver
                 with suppress(DriverError, ValueError):  # what cannot be read, or no binding knows, cannot be written
-                    self._inspected = inspect(driver, driver.types.CUgraph(self.raw()))
+                    raw, preferred = driver.types.CUgraph(self.raw()), self._executables.preferred_clusters
+                    self._inspected = inspect(driver, raw, preferred_clusters=preferred)
         return self._inspected
 
     def parameters(self) -> tuple[bytes, ...]:

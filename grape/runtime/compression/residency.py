@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -10,20 +11,29 @@ __all__ = ["Limits", "Resident", "Usage", "evictions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """At most so many executables of one owner, of so many bytes in all on the device; None: bytes are not limited."""
+    """At most so many executables of one owner, of so many bytes in all on the device; None: bytes are not limited.
+
+    An owner whose shapes are of more classes than that may have one executable for each, while all on the device take no
+    more than `class_bytes`: a class without one has to make it at each of its calls that follows one of another class.
+    """
 
     executables: int
     nbytes: int | None
+    class_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """An executable. `benefit_ns`: recent calls times what each would have cost without it, in nanoseconds."""
+    """An executable. `benefit_ns`: recent calls times what each would have cost without it, in nanoseconds.
+
+    `group` is its class: others of it can do its work after a switch.
+    """
 
     number: int
     nbytes: int
     benefit_ns: float
     owner: Hashable = None
+    group: Hashable = None
 
 
 class Usage:
@@ -67,9 +77,11 @@ def evictions(
     nbytes: int = 0,
     count: int = 0,
     owner: Hashable = None,
+    group: Hashable = None,
     worth_ns: float | None = None,
 ) -> tuple[int, ...] | None:
-    """Whom to evict so that `count` more executables of `owner`, of `nbytes` in all, fit; None if that is impossible.
+    """Whom to evict so that `count` more executables of `owner` and `group`, of `nbytes` in all, fit; None if that is
+    impossible.
 
     The least useful goes first: of the owner's by benefit where those are too many, of all by benefit per byte where
     they are too large. With `worth_ns` the evicted ones together must be worth less.
@@ -79,11 +91,10 @@ def evictions(
     gone: list[Resident] = []
     while True:
         owned = [resident for resident in remaining.values() if resident.owner == owner]
-        too_many = len(owned) + count > limits.executables
         too_large = limits.nbytes is not None and used + nbytes > limits.nbytes
-        if not too_many and not too_large:
+        crowd = list(remaining.values()) if too_large else _crowd(owned, limits, used + nbytes, count, group)
+        if crowd is None:
             break
-        crowd = list(remaining.values()) if too_large else owned
         if not crowd:
             return None
         least = min(crowd, key=_usefulness_per_byte if too_large else _usefulness)
@@ -92,6 +103,19 @@ def evictions(
     if worth_ns is not None and gone and sum(resident.benefit_ns for resident in gone) >= worth_ns:
         return None
     return tuple(resident.number for resident in gone)
+
+
+def _crowd(
+    owned: Sequence[Resident], limits: Limits, nbytes: int, count: int, group: Hashable
+) -> Sequence[Resident] | None:
+    """Of whom one must go, because an owner has too many; None where it has not."""
+    if len(owned) + count <= limits.executables:
+        return None
+    groups = Counter(resident.group for resident in owned)
+    one_each = count == 0 or (count == 1 and group not in groups)
+    if not (one_each and limits.class_bytes) or nbytes > limits.class_bytes:
+        return owned
+    return [resident for resident in owned if groups[resident.group] > 1] or None
 
 
 def _usefulness(resident: Resident) -> tuple[float, int]:

@@ -118,7 +118,7 @@ class Residents:
             kin.executable_bytes = max(kin.executable_bytes, executable.nbytes)
             self.counts[kin.owner].instantiations += 1
             # Its size is known only now.
-            room = evictions(self._residents(), self.limits, nbytes=executable.nbytes, count=1, owner=kin.owner)
+            room = self._leaving(kin, executable.nbytes)
             if room is None:
                 return None
             for other in room:
@@ -132,8 +132,12 @@ class Residents:
 
     def leaving_for(self, kin: Kin, *, worth_ns: float | None = None) -> tuple[int, ...] | None:
         """Which executables would go for one more of `kin`; None where it would not fit."""
-        nbytes = kin.executable_bytes
-        return evictions(self._residents(), self.limits, nbytes=nbytes, count=1, owner=kin.owner, worth_ns=worth_ns)
+        return self._leaving(kin, kin.executable_bytes, worth_ns)
+
+    def _leaving(self, kin: Kin, nbytes: int, worth_ns: float | None = None) -> tuple[int, ...] | None:
+        return evictions(
+            self._residents(), self.limits, nbytes=nbytes, count=1, owner=kin.owner, group=kin, worth_ns=worth_ns
+        )
 
     def may_have_another(self, kin: Kin, *, worth_ns: float) -> bool:
         """Whether one more fits, for which none of its own class would go: that one can be switched instead."""
@@ -180,7 +184,11 @@ class Residents:
     def _residents(self) -> list[Resident]:
         return [
             Resident(
-                number=one.number, nbytes=one.executable.nbytes, benefit_ns=self.benefit_ns(one), owner=one.kin.owner
+                number=one.number,
+                nbytes=one.executable.nbytes,
+                benefit_ns=self.benefit_ns(one),
+                owner=one.kin.owner,
+                group=one.kin,
             )
             for one in self.all.values()
         ]

@@ -192,6 +192,11 @@ class ExecutableStore:
     def _shrink_working_set(self) -> None:
         shrink(self._members.values(), self.graph_budget_bytes, self._residents.usage.weight)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether `limits.class_bytes` may matter: one owner alone could have as many executables as it may."""
+        return len(self._residents.all) >= self.limits.executables
+
     def fits(self, owner: Hashable) -> bool:
         """Whether the limits leave room for an executable of some shape of this owner."""
         limit = self.limits.nbytes
