@@ -104,6 +104,11 @@ ROWS = (
             "",
         ),
         (
+            "eviction: classes nobody called go for a further executable of another",
+            "        if over > 1:",
+            "        if False:",
+        ),
+        (
             "eviction: who was loaded is not told",
             "            before.user.moved(None)\n",
             "",

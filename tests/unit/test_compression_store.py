@@ -191,18 +191,21 @@ def test_each_class_has_one_where_these_take_little(
 
 def test_shapes_of_many_classes_keep_their_executables(backend: TapeBackend) -> None:
     store = ExecutableStore(limits=Limits(executables=2, nbytes=None, class_bytes=10**6), clock_ns=Clock())
-    made = {}
+    kept, made = _shapes(backend, store, 30, 40), {}
     for steps in range(2, 8):  # so many nodes, so many classes
         place = torch.linspace(-1, 1, 5)
         graph, out = backend.capture(lambda place=place, steps=steps: _repeated(place, steps))
         assert isinstance(store.admit(steps, graph, lambda launch: launch() is None), Admitted)
         made[steps] = place, out
+    for _ in range(40):  # of one class: none that nobody called yet goes for a further one
+        assert isinstance(store.replay(30), Launched) and isinstance(store.replay(40), Launched)
     for steps, (place, out) in made.items():
         place.mul_(2)
         assert store.replay(steps) == Launched(switch_ns=0)
         assert torch.equal(out, _repeated(place, steps))
     account = store.account()
-    assert (account.classes, account.executables, account.evictions) == (6, 6, 0)
+    assert (account.classes, account.executables, account.evictions) == (7, 7, 0)
+    assert all(torch.equal(out, _chain(place)) for place, out in kept.values())
     store.limits = replace(store.limits, class_bytes=0)
     store.apply_limits()
     assert store.account().executables == 2

@@ -236,7 +236,7 @@ def test_weights_fade_as_if_each_was_halved_at_every_call(half_life: int) -> Non
 
 
 def test_whom_to_switch_is_the_one_of_the_least_benefit() -> None:
-    """And whether one more may be made is what `leaving_for` says, also where that is not asked."""
+    """And whether one more may be made is what `leaving_for` says, also where that is not asked; never beyond limits."""
     chances = random.Random(1)
     answers = set()
     for _ in range(400):
@@ -261,7 +261,9 @@ def test_whom_to_switch_is_the_one_of_the_least_benefit() -> None:
             worth = chances.choice([10.0, 100.0, 1000.0])
             leaving = residents.leaving_for(kin, worth_ns=worth)
             wanted = leaving is not None and all(residents.all[number].kin is not kin for number in leaving)
-            if group:
+            if sum(one.kin.owner == kin.owner for one in residents.all.values()) > residents.limits.executables:
+                assert not residents.may_have_another(kin, worth_ns=worth)
+            elif group:
                 assert residents.may_have_another(kin, worth_ns=worth) is wanted
                 answers.add((wanted, bool(leaving)))
     assert answers == {(True, True), (True, False), (False, True), (False, False)}

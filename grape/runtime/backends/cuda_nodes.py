@@ -73,8 +73,8 @@ driver 580: kernels that wrote down their clusters). So clusters are a part of t
 preferred ones, which nobody can read, the function stands for them: SGLang's #37657 tells of a kernel that hung in the
 clusters of the one before it, on a GB300."""
 PREFERRED_CLUSTERS = (10, 0)
-"""The compute capability from which on preferred clusters have an effect. On an H200 the driver takes the attribute, and
-the kernel runs in the clusters that it must have."""
+"""The compute capability from which on preferred clusters have an effect. On an H200 the driver takes the attribute,
+and the kernel runs in the clusters that it must have."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ __all__ = ["Limits", "Resident", "Usage", "evictions"]
 class Limits:
     """At most so many executables of one owner, of so many bytes in all on the device; None: bytes are not limited.
 
-    An owner whose shapes are of more classes than that may have one executable for each, while all on the device take no
-    more than `class_bytes`: a class without one has to make it at each of its calls that follows one of another class.
+    An owner whose shapes are of more classes than that may have one executable for each, while all on the device take
+    no more than `class_bytes`: a class without one has to make it before its next call.
     """
 
     executables: int

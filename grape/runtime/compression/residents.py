@@ -143,7 +143,9 @@ class Residents:
         """Whether one more fits, for which none of its own class would go: that one can be switched instead."""
         owned = [one for one in self.all.values() if one.kin.owner == kin.owner]
         over = len(owned) + 1 - self.limits.executables
-        if self.limits.nbytes is None and over <= 1:  # what `leaving_for` would find, without asking it
+        if over > 1:  # beyond the number each is all that its class has
+            return False
+        if self.limits.nbytes is None:  # what `leaving_for` would find, without asking it
             if over <= 0:
                 return True
             if len(owned) == len(kin.executables):
