@@ -104,7 +104,7 @@ ROWS = (
             "",
         ),
         (
-            "eviction: classes nobody called go for a further executable of another",
+            "eviction: classes that wait go for a further executable",
             "        if over > 1:",
             "        if False:",
         ),

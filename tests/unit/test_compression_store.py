@@ -192,7 +192,7 @@ def test_each_class_has_one_where_these_take_little(
 def test_shapes_of_many_classes_keep_their_executables(backend: TapeBackend) -> None:
     store = ExecutableStore(limits=Limits(executables=2, nbytes=None, class_bytes=10**6), clock_ns=Clock())
     kept, made = _shapes(backend, store, 30, 40), {}
-    for steps in range(2, 8):  # so many nodes, so many classes
+    for steps in range(12, 18):  # so many nodes, so many classes
         place = torch.linspace(-1, 1, 5)
         graph, out = backend.capture(lambda place=place, steps=steps: _repeated(place, steps))
         assert isinstance(store.admit(steps, graph, lambda launch: launch() is None), Admitted)

@@ -236,7 +236,7 @@ def test_weights_fade_as_if_each_was_halved_at_every_call(half_life: int) -> Non
 
 
 def test_whom_to_switch_is_the_one_of_the_least_benefit() -> None:
-    """And whether one more may be made is what `leaving_for` says, also where that is not asked; never beyond limits."""
+    """And whether one more may be made is what `leaving_for` says, also where that is not asked; never over limits."""
     chances = random.Random(1)
     answers = set()
     for _ in range(400):
