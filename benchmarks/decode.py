@@ -263,8 +263,9 @@ def copied(part: Part, workload: Workload) -> dict[str, Any]:
     }
 
 
-def measure(part: Part, rounds: int, most: int) -> dict[str, Any]:
-    """Eager first, then baselines and Grape in turn, so that all see the same clocks of the device."""
+def measure(part: Part, rounds: int, most: int, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Eager first, then baselines and Grape in turn, so that all see the same clocks of the device. `save` gets what is
+    known after each round: a run may be cut short."""
     eager, cuda = Samples(), torch.cuda.is_available()
     plain = Workload(name="eager", what=part.what, calls=part.steps, run=part.eager)
     expected = list(timed(plain)[0])
@@ -277,27 +278,39 @@ def measure(part: Part, rounds: int, most: int) -> dict[str, Any]:
     samples = {name: Samples() for name in variants}
     for workload in variants.values():
         timed(workload)
+    known = {
+        "what": part.what,
+        "steps": part.steps,
+        "capture_s": {name: seconds for name, (seconds, _) in built.items()},
+        "sessions": learned,
+    }
+    save(known)
+    steady = copied(part, plain)
     for _ in range(rounds):
         for name, workload in variants.items():
             samples[name].take(part, workload, expected)
-    steady = copied(part, plain)
+        found = {"eager": eager.to_dict(), **{name: taken.to_dict() for name, taken in samples.items()}}
+        known |= {
+            "variants": found,
+            "identical": right and all(variant["identical"] for variant in found.values()),
+            "ratios": ratios(found),
+            "steady": steady,
+        }
+        save(known)
     _, _, report = part.observe(plain)  # every few calls of which run eagerly, for the comparison
-    found = {"eager": eager.to_dict(), **{name: taken.to_dict() for name, taken in samples.items()}}
     return {
-        "what": part.what,
-        "steps": part.steps,
-        "variants": found,
-        "capture_s": {name: seconds for name, (seconds, _) in built.items()},
-        "sessions": learned,
-        "identical": right and all(variant["identical"] for variant in found.values()),
-        "ratios": ratios(found),
-        "steady": steady,
+        **known,
         "region": main_region(report),
         "regions": report["regions"],
         "findings": report["findings"],
         "allocated_bytes": torch.cuda.memory_allocated() if cuda else None,
         "reserved_bytes": torch.cuda.memory_reserved() if cuda else None,
     }
+
+
+def keep(results: dict[str, Any], name: str, path: Path, known: dict[str, Any]) -> None:
+    results[name] = known
+    write(path, results)
 
 
 def ratios(found: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -351,7 +364,8 @@ def main() -> int:
     for name in arguments.parts or parts:
         torch.manual_seed(0)
         began = time.perf_counter()
-        results[name] = measure(parts[name](), arguments.rounds, arguments.sessions)
+        save = partial(keep, results, name, arguments.out)
+        results[name] = measure(parts[name](), arguments.rounds, arguments.sessions, save)
         results[name]["took_s"] = time.perf_counter() - began
         engine().reset()
         gc.collect()
