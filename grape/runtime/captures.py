@@ -134,6 +134,7 @@ class Captures:
         situation.progress(f"capturing {self._region.name}")
         reached = identities(stateful(layout))
         guarded = {id(entry.guards): entry.guards for entry in self._region.entries if entry.reached == reached}
+        lifetimes = self._region.lifetimes
         existing = next((guards for guards in guarded.values() if guards.holds()), None)
         request = Request(
             function=self._region.function,
@@ -150,8 +151,9 @@ class Captures:
             store=situation.store,
             executables=situation.executables,
             owner=self._region.owner,
-            in_place=self._region.lifetimes.passing(),
+            in_place=lifetimes.passing(),
             plain=self._plain,
+            landing={path: (of, lifetimes.sides[path]) for path, of in lifetimes.came_back.items()},
             next=shape.successor.entries if shape.successor not in (None, shape) else (),
             writes=frozenset(self._writes),
             tolerance=situation.tolerance,

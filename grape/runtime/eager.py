@@ -44,12 +44,10 @@ class EagerCalls:
         region.serving.was_eager = True
         region.captures.note_addresses(layout)
         region.situation.predictor.passed(region)
-        if not region.lifetimes.enough:
-            region.lifetimes.arrive(region.calls, layout.leaves)
-            result = self._watched(shape, layout, args, kwargs, may_capture)
-            self._note_results(result, args, kwargs)
-            return result
-        return self._watched(shape, layout, args, kwargs, may_capture)
+        region.lifetimes.arrive(region.calls, layout, region.situation.store.sides(region.owner))
+        result = self._watched(shape, layout, args, kwargs, may_capture)
+        self._note_results(result, args, kwargs)
+        return result
 
     def _note_results(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         region = self._region

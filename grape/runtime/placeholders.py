@@ -6,7 +6,7 @@ argument that has always lain at one address, or that an earlier replay left in 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,9 @@ class Placeholders:
     A leaf that lives in a slot already (the result of an earlier replay) is read where it lies (`forwarded`); one that
     has always been at one address is bound there (`bound`); of the others (`copied`) each storage gets a slot of its
     own; what lies on the host stays there (`host`). `slots[i]` is the slot of a forwarded or copied leaf.
+
+    `landing`: by path, the result and the side of an argument that the call before returned without a graph. It is read
+    where a graph of that call will put it.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class Placeholders:
         leaves: Sequence[torch.Tensor],
         paths: Sequence[str],
         bound: Collection[int],
+        landing: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         self.tensors: list[torch.Tensor] = []
         self.bound: list[int] = []
@@ -54,7 +58,10 @@ class Placeholders:
                 else:
                     place = self.copied
                     base, end = _span([leaves[i] for i in members])
-                    slot = store.vacant((owner, "in", paths[members[0]]), end - base)
+                    whole_of_it = (base, end) == (0, first.untyped_storage().nbytes())
+                    where = (landing or {}).get(paths[members[0]]) if whole_of_it else None
+                    slot = self._landing(store, owner, where, end)
+                    slot = slot or store.vacant((owner, "in", paths[members[0]]), end - base)
                     flats[key] = slot.storage(end - base), base
                 if slot is not None:
                     self.slots.update(dict.fromkeys(members, slot))
@@ -82,6 +89,16 @@ class Placeholders:
         self.targets = [distinct(tensor) for tensor in self.tensors]
         self.flat = [_flattened(tensor) if i in self.slots else None for i, tensor in enumerate(self.tensors)]
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
+
+    def _landing(self, store: SlotStore, owner: Hashable, where: tuple[str, int] | None, nbytes: int) -> Slot | None:
+        """None where somebody lives there, or another argument is read there."""
+        if where is None:
+            return None
+        slot = store.slot((owner, "out", *where), nbytes)
+        if slot.occupied or any(slot is one for one in self.slots.values()):
+            return None
+        slot.vacate()
+        return slot
 
     def renew_leaves(self) -> None:
         """Other tensors for those that require gradients: nodes of gradients belong to the stream of one run."""

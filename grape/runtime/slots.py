@@ -145,7 +145,7 @@ class SlotStore:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._slots: dict[tuple[Hashable, ...], Slot] = {}
-        self._outgrown: list[tuple[Hashable, Slot]] = []
+        self._outgrown: list[tuple[tuple[Hashable, ...], Slot]] = []
         self._left: list[Slot] = []
         self.side_streams: set[Any] = set()
         """Streams on which a handed-out result is in use (`Tensor.record_stream`): a replay waits for them."""
@@ -164,8 +164,7 @@ class SlotStore:
 
     def nbytes_of(self, owner: Hashable) -> int:
         """Bytes behind the slots of one owner."""
-        mine = [slot for role, slot in self._slots.items() if role[0] is owner]
-        return sum(slot.nbytes for slot in (*mine, *(slot for one, slot in self._outgrown if one is owner)))
+        return sum(slot.nbytes for role, slot in self._by_role() if role[0] is owner)
 
     def slot(self, role: tuple[Hashable, ...], nbytes: int) -> Slot:
         """The slot of a role, with room for so many bytes. Raises torch.OutOfMemoryError.
@@ -177,7 +176,7 @@ class SlotStore:
             return slot
         made = Slot(self._backend, nbytes)
         if slot is not None:
-            self._outgrown.append((role[0], slot))
+            self._outgrown.append((role, slot))
         self._slots[role] = made
         return made
 
@@ -201,11 +200,24 @@ class SlotStore:
         """The slots in which something lives, by the identity of its storage."""
         return {slot.cdata: slot for slot in self if slot.occupied}
 
+    def sides(self, owner: Hashable) -> dict[int, int]:
+        """The results of an owner that live in one of their two slots: its number, by the identity of the storage."""
+        mine = [(role, slot) for role, slot in self._by_role() if role[:2] == (owner, "out")]
+        return {slot.cdata: int(role[3] == 1) for role, slot in mine if role[3] in (0, 1) and slot.occupied}
+
+    def outgrown(self, role: tuple[Hashable, ...]) -> list[Slot]:
+        """Earlier slots of a role, and of roles that begin with it: graphs of smaller shapes still use them."""
+        return [slot for one, slot in self._outgrown if one[: len(role)] == role]
+
+    def _by_role(self) -> Iterator[tuple[tuple[Hashable, ...], Slot]]:
+        yield from self._slots.items()
+        yield from self._outgrown
+
     def drop(self, owner: Hashable) -> None:
         """The graphs of `owner` are gone: give back its slots that nobody lives in, the others when they are empty."""
         self._left += [self._slots.pop(role) for role in list(self._slots) if role[0] is owner]
-        self._left += [slot for one, slot in self._outgrown if one is owner]
-        self._outgrown[:] = [(one, slot) for one, slot in self._outgrown if one is not owner]
+        self._left += [slot for role, slot in self._outgrown if role[0] is owner]
+        self._outgrown[:] = [(role, slot) for role, slot in self._outgrown if role[0] is not owner]
         self.sweep()
 
     def sweep(self) -> None:
@@ -240,9 +252,7 @@ def _give_back(backend: Backend, slots: list[Slot]) -> None:
             slot.release()
 
 
-def _bequeath(
-    backend: Backend, slots: dict[Any, Slot], outgrown: list[tuple[Hashable, Slot]], left: list[Slot]
-) -> None:
+def _bequeath(backend: Backend, slots: dict[Any, Slot], outgrown: list[tuple[Any, Slot]], left: list[Slot]) -> None:
     """A store was forgotten: what lives in its slots stays where it is."""
     inherited = (*slots.values(), *(slot for _, slot in outgrown), *left)
     for slot in inherited:

@@ -10,6 +10,7 @@ RUNTIME = "grape.runtime"
 CONTAINERS = "tests/unit/test_state_containers.py"
 BUILDING = "tests/unit/test_building.py"
 GUARDS = "tests/unit/test_runtime_guards.py"
+GROWING = ("tests/unit/test_slots_growing.py",)
 ARGUMENTS = "tests/unit/test_runtime_arguments.py"
 
 ROWS = (
@@ -78,6 +79,31 @@ ROWS = (
         "a slot's occupant not noted",
         edited(f"{RUNTIME}.outputs", "if slot.keeper is group:", "if slot.storage_object is not None:"),
         ("tests/unit/test_slots.py", "-k", "take_turns"),
+    ),
+    Row(
+        "an argument is not read where a graph of the call before will put it",
+        edited(f"{RUNTIME}.placeholders", "slot = self._landing(store, owner, where, end)", "slot = None"),
+        GROWING,
+    ),
+    Row(
+        "an argument is read where a result is held",
+        edited(f"{RUNTIME}.placeholders", "if slot.occupied or any(", "if any("),
+        GROWING,
+    ),
+    Row(
+        "sides do not take turns while calls run eagerly",
+        edited(f"{RUNTIME}.lifetimes", "1 - self.sides.get(path, 1)", "self.sides.get(path, 0)"),
+        GROWING,
+    ),
+    Row(
+        "results that were arguments take turns as well",
+        edited(f"{RUNTIME}.lifetimes", " and path in self._made}", "}"),
+        GROWING,
+    ),
+    Row(
+        "no result goes to a slot that a smaller shape had",
+        edited(f"{RUNTIME}.capture.redirect", "if id(slot) in read and slot.hold", "if False and slot.hold"),
+        GROWING,
     ),
     Row(
         "a result with gaps or expanded cloned",

@@ -22,7 +22,7 @@ def watch(loop: Loop, calls: int = 6, step: int = 1) -> tuple[frozenset[str], st
     path = ""
     for call in range(1, calls * step + 1, step):
         leaves = [] if argument is None else [argument]
-        lifetimes.arrive(call, leaves)
+        lifetimes.arrive(call, flatten((tuple(leaves), {}), "args"), {})
         result = torch.full((4,), float(call))
         layout = flatten((result, tuple(leaves), {}), "result")
         path = layout.paths[0]
@@ -71,7 +71,7 @@ def test_results_that_pass(name: str) -> None:
 def test_each_result_is_judged_for_itself() -> None:
     lifetimes, kept = Lifetimes(), []
     for call in range(1, 5):
-        lifetimes.arrive(call, [])
+        lifetimes.arrive(call, flatten(((), {}), "args"), {})
         result = {"kept": torch.ones(2), "dead": torch.zeros(2)}
         layout = flatten((result, (), {}), "result")
         dead = next(path for path in layout.paths if "dead" in path)

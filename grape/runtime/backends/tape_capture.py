@@ -155,7 +155,14 @@ class CaptureMode(TorchDispatchMode):
                 fresh.append(is_fresh)
             works = any(fresh) or func._schema.is_mutable or not results
             if works and func._schema.name.removeprefix("aten::") not in _ALLOCATE:
-                step_args, step_kwargs = tree_map_only(torch.Tensor, self._by_address, (args, kwargs))
+                aliases: dict[int, torch.Tensor] = {}  # attention asks whether two arguments are one tensor
+
+                def one(tensor: torch.Tensor) -> torch.Tensor:
+                    if id(tensor) not in aliases:
+                        aliases[id(tensor)] = self._by_address(tensor)
+                    return aliases[id(tensor)]
+
+                step_args, step_kwargs = tree_map_only(torch.Tensor, one, (args, kwargs))
                 targets = tuple(alias(out) if new else None for out, new in zip(outputs, fresh, strict=True))
                 self._steps.append(Operation(func, step_args, step_kwargs, targets))
         return tree_unflatten(outputs, spec)

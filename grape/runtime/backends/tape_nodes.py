@@ -164,23 +164,39 @@ _PLAIN = frozenset({int, float, bool, str, bytes, tuple, list, dict, type(None),
 
 
 class _Pickler(pickle.Pickler):
+    """Tensors by address, with a number for each object: attention asks whether two arguments are one tensor."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._numbers: dict[int, int] = {}
+
     def persistent_id(self, thing: Any) -> Any:
         if type(thing) in _PLAIN:
             return None
         if isinstance(thing, torch.Tensor):
             storage = thing.untyped_storage()
             place = (storage.data_ptr(), storage.nbytes())
-            return ("tensor", *place, thing.dtype, *_layout(thing), thing.is_conj(), thing.is_neg())
+            number = self._numbers.setdefault(id(thing), len(self._numbers))
+            return ("tensor", number, *place, thing.dtype, *_layout(thing), thing.is_conj(), thing.is_neg())
         if isinstance(thing, torch.Generator):
             return ("default generator",)
         return None
 
 
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._known: dict[int, torch.Tensor] = {}
+
     def persistent_load(self, saved: Any) -> Any:
         if saved[0] == "default generator":
             return torch.default_generator
-        _, address, nbytes, dtype, shape, stride, offset, conjugate, negative = saved
+        if saved[1] not in self._known:
+            self._known[saved[1]] = self._tensor(saved)
+        return self._known[saved[1]]
+
+    def _tensor(self, saved: Any) -> torch.Tensor:
+        _, _, address, nbytes, dtype, shape, stride, offset, conjugate, negative = saved
         with bare():
             tensor: Any = torch.empty(0, dtype=dtype, device="cpu")
             if nbytes:

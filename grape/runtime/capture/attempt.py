@@ -162,7 +162,13 @@ class _Attempt:
                 started=started,
             )
         self.placeholders = Placeholders(
-            request.store, request.owner, self.backend.device, self.layout.leaves, self.layout.paths, request.bound
+            request.store,
+            request.owner,
+            self.backend.device,
+            self.layout.leaves,
+            self.layout.paths,
+            request.bound,
+            {path: where for path, where in request.landing.items() if where[0] in request.in_place},
         )
         surveyed: Surveyed | None = None
         if is_left_to_device(eager.call.trace):

@@ -77,6 +77,8 @@ def redirect(
         if view.offset or extent(probe) * probe.itemsize != storage.nbytes() or out_form(function) is None:
             continue
         sides = [request.store.slot((request.owner, "out", path, side), storage.nbytes()) for side in (0, 1)]
+        earlier = request.store.outgrown((request.owner, "out", path))
+        sides += [slot for slot in earlier if id(slot) in read and slot.hold(storage.nbytes())]
         # Not where the next graph writes, for this result will still be alive then; best where it reads.
         if all(id(slot) in taken or id(slot) in written - read or slot.occupied for slot in sides):
             sides.append(request.store.vacant((request.owner, "out", path, "more"), storage.nbytes()))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...model import Refused, Trace
@@ -49,6 +49,8 @@ class Request:
     """Within it nothing becomes a region."""
     next: Sequence[Entry]
     """The graphs that are likely to read what this one returns."""
+    landing: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """See `Placeholders`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,120 @@
+"""A cache that grows at each call: whenever its graphs were captured, each reads what the one before it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+from torch import Tensor
+
+from grape.runtime import GraphedFunction
+from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.captures import Captures
+from grape.runtime.lifetimes import Lifetimes
+from grape.runtime.structure import flatten
+from tests.property.programs import eager_to_graph
+
+FIRST, LAST = 4, 28
+WIDTH = 4096
+"""Rows of 16 KB, so that the slots of the first lengths are too small to grow and those of the later ones are not."""
+
+
+def grow(cache: Tensor, x: Tensor) -> Tensor:
+    """No two caches begin with the same rows: one that is written where another lies is seen."""
+    return torch.cat([cache * 0.5, torch.tanh(cache[-1:] + x)])
+
+
+class Growing:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.graphed = GraphedFunction(grow, backend=TapeBackend(poison=True), tolerance=0.0)
+        self.x = torch.full((1, WIDTH), 0.01)
+        self.late: set[int] = set()
+        pays = Captures.pays
+
+        def unless_late(captures: Captures, shape: Any) -> bool:
+            return shape.shapes[0][1][0] not in self.late and pays(captures, shape)
+
+        patch.setattr(Captures, "pays", unless_late)
+
+    @property
+    def region(self) -> Any:
+        return self.graphed._region
+
+    def run(self, keep: int = 0) -> tuple[int, int]:
+        """One pass: how many calls were replayed, and how many bytes were copied in. Each `keep`th cache is kept."""
+        kept = []
+        before = (self.region.replays, self.region.ledger.copied_bytes) if self.region is not None else (0, 0)
+        cache = wanted = torch.ones(FIRST, WIDTH)
+        for _ in range(FIRST, LAST):
+            cache, wanted = self.graphed(cache, self.x), grow(wanted, self.x)
+            kept += [(cache, wanted)] if keep and len(cache) % keep == 0 else []
+            assert torch.equal(cache, wanted) and all(torch.equal(one, other) for one, other in kept)
+        return self.region.replays - before[0], self.region.ledger.copied_bytes - before[1]
+
+
+@pytest.fixture
+def growing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Growing]:
+    made = Growing(monkeypatch)
+    with torch.no_grad(), eager_to_graph():
+        yield made
+    made.graphed.release()
+
+
+@pytest.mark.parametrize(
+    "late",
+    [set(), {4, 5, 6, 7}, {20}, {20, 21}, {20, 21, 22}, {4, 10, 15, 20, 25}, set(range(5, 28, 2))],
+    ids=lambda late: ",".join(map(str, sorted(late))) or "none",
+)
+def test_lengths_that_are_captured_later_make_nobody_copy(growing: Growing, late: set[int]) -> None:
+    growing.late = late
+    for _ in range(2):
+        growing.run()
+    growing.late = set()
+    for _ in range(2):
+        growing.run()
+    replays, copied = growing.run()
+    assert replays == LAST - FIRST
+    assert copied <= FIRST * WIDTH * 4, "more than the cache that each pass begins with"
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_what_is_kept_is_not_written_where_an_argument_will_lie(monkeypatch: pytest.MonkeyPatch, keep: int) -> None:
+    growing = Growing(monkeypatch)
+    with torch.no_grad(), eager_to_graph(in_place=True):
+        for late in ({20, 22, 25}, {8, 9, 14, 15}, set(range(4, 28, 3)), set[int](), set[int]()):
+            growing.late = late
+            growing.run(keep)
+        assert growing.region.refused is None
+    growing.graphed.release()
+
+
+def test_where_an_argument_will_lie() -> None:
+    """It was the result of the eager call before, or of a replay, whose slot has two sides."""
+    lifetimes = Lifetimes()
+    first, other = torch.ones(3), torch.zeros(3)
+
+    def call(number: int, given: Tensor, result: Tensor, at: dict[int, int]) -> None:
+        lifetimes.arrive(number, flatten(((given, other), {}), "args"), at)
+        lifetimes.leave(number, flatten((result, (given, other), {}), "result"))
+
+    results = [torch.full((3,), float(number)) for number in range(6)]
+    call(1, first, results[0], {})
+    assert lifetimes.came_back == {} == lifetimes.sides
+    call(2, results[0], results[1], {})
+    (argument,), (result,) = lifetimes.came_back, lifetimes.came_back.values()
+    assert lifetimes.sides == {argument: 0}
+    call(3, results[1], results[2], {})
+    assert lifetimes.came_back == {argument: result} and lifetimes.sides == {argument: 1}
+    call(5, results[3], results[4], {results[3].untyped_storage()._cdata: 0})  # the fourth was a replay
+    assert lifetimes.came_back == {} and lifetimes.sides == {argument: 0}
+    call(6, results[4], results[5], {})
+    assert lifetimes.came_back == {argument: result} and lifetimes.sides == {argument: 1}
+    call(7, first, results[0], {})
+    assert lifetimes.came_back == {} == lifetimes.sides
+    call(8, results[0], results[1], {})
+    assert lifetimes.sides == {argument: 0}
+    lifetimes.begin_run()
+    assert lifetimes.came_back == {} == lifetimes.sides
