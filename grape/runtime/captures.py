@@ -53,6 +53,7 @@ class Captures:
         """Arguments that were bound to an address at which they did not stay."""
         self._writes: set[str] = set()
         self._plain: set[Any] = set()
+        self._faithful: set[Any] = set()
         self._failures = 0
         self._addresses: dict[str, tuple[int, int]] = {}
 
@@ -165,6 +166,9 @@ class Captures:
         situation.store.wait()  # the capture fills placeholders, and its first replay writes results
         captured = capture_call(request, layout, args, kwargs)
         outcome = captured.outcome
+        self._faithful |= captured.faithful
+        if isinstance(outcome, Refused) and self._is_unlikely(shape, captured.plain):
+            outcome = replace(outcome, code="unsettled")  # a kernel gave other bits, as some do now and then
         if isinstance(outcome, Entry):
             if not shape.entries:  # else what the guards found changed explains another trace
                 self._region.observer.audit(shape, captured.trace, captured.graded)
@@ -200,6 +204,10 @@ class Captures:
                 )
             self._region.refuse(outcome)
         return captured.result
+
+    def _is_unlikely(self, shape: Shape, blamed: frozenset[Any]) -> bool:
+        """Whether what a replay's difference is blamed on was right elsewhere, and the shape has further tries."""
+        return bool(blamed) and blamed <= self._faithful and shape.unsettled < UNSETTLED - 1
 
     def without_executable(self, shape: Shape, entry: Entry) -> None:
         """A graph could not be replayed for want of an executable: it goes, unless it only has to wait."""

@@ -44,7 +44,10 @@ class EagerCalls:
         region.serving.was_eager = True
         region.captures.note_addresses(layout)
         region.situation.predictor.passed(region)
-        region.lifetimes.arrive(region.calls, layout, region.situation.store.sides(region.owner))
+        lifetimes = region.lifetimes
+        if lifetimes.enough:
+            return self._watched(shape, layout, args, kwargs, may_capture)
+        lifetimes.arrive(region.calls, layout, region.situation.store.sides(region.owner))
         result = self._watched(shape, layout, args, kwargs, may_capture)
         self._note_results(result, args, kwargs)
         return result

@@ -34,12 +34,14 @@ class Lifetimes:
         self._watched = 0
         self._given: dict[int, str] = {}
         self._made: frozenset[str] = frozenset()
+        self._recurs = False
         self.came_back: dict[str, str] = {}
         self.sides: dict[str, int] = {}
 
     @property
     def enough(self) -> bool:
-        return self._watched >= ENOUGH
+        """Whether further calls tell nothing; where results come back, each tells where the next ones lie."""
+        return self._watched >= ENOUGH and not self._recurs
 
     def begin_run(self) -> None:
         """A new cell runs: how long the last results of the one before lived says nothing of those between calls."""
@@ -54,10 +56,11 @@ class Lifetimes:
         before = self._results.get(call - 1, {})
         alive = {path: reference.cdata for path, reference in before.items() if not reference.expired()}
         self.came_back = {given[cdata]: path for path, cdata in alive.items() if cdata in given and path in self._made}
+        self._recurs |= bool(self.came_back)
         turned = {path: 1 - self.sides.get(path, 1) for path in self.came_back}
         self.sides = turned | {path: at[cdata] for cdata, path in given.items() if cdata in at}
         self._given = given
-        if not self.enough:
+        if self._watched < ENOUGH:
             for path in before:
                 self._judged[path] += 1
                 self._kept[path] += path in alive and alive[path] not in given

@@ -106,6 +106,16 @@ ROWS = (
         GROWING,
     ),
     Row(
+        "a replay that differs once is blamed on where results go",
+        edited(f"{RUNTIME}.captures", "return bool(blamed) and blamed <= self._faithful and", "return False and"),
+        GROWING,
+    ),
+    Row(
+        "it is never blamed on where results go",
+        edited(f"{RUNTIME}.captures", " and shape.unsettled < UNSETTLED - 1", ""),
+        GROWING,
+    ),
+    Row(
         "a result with gaps or expanded cloned",
         edited(f"{RUNTIME}.outputs", "return there.clone().stride() == tensor.stride()", "return True"),
         (ARGUMENTS, "-k", "test_results"),

@@ -85,16 +85,6 @@ ROWS = (
             "        attempt.certain = True\n",
         ),
         (
-            "switch: further executables stay where nobody waits for switches",
-            "kin.idle < SELDOM and",
-            "False and",
-        ),
-        (
-            "switch: further executables go at once",
-            "kin.idle < SELDOM and",
-            "kin.idle < 1 and",
-        ),
-        (
             "switch: a refused one counts",
             "    return loaded if _switch(residents, loaded, member) else Refusing()\n",
             "    _switch(residents, loaded, member)\n    return loaded\n",

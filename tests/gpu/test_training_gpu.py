@@ -17,6 +17,7 @@ from torch.nn import functional as F
 import grape
 from grape.runtime import policy
 from grape.runtime.backends.cuda import CudaBackend
+from grape.runtime.backends.cuda_memory import segments
 from grape.runtime.policy import decide
 from tests.property.programs import Twins, World, codes, seeded
 from tests.property.training import TrainingProgram, run_training
@@ -131,8 +132,7 @@ def test_gradients_live_outside_of_the_pool(backend: CudaBackend) -> None:
     for _ in range(20):
         twins.call(lambda w: ((w.x, w.y), {}))
     assert twins.replays
-    segments = torch.cuda.memory_snapshot(backend._pool)
-    spans = [(s["address"], s["address"] + s["total_size"]) for s in segments]
+    spans = [(s["address"], s["address"] + s["total_size"]) for s in segments(backend._pool)]
     for p in twins.world.net.parameters():
         assert p.grad is not None
         assert not any(first <= p.grad.data_ptr() < end for first, end in spans)

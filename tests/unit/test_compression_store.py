@@ -325,26 +325,6 @@ def test_switches_that_nobody_waits_for_buy_no_executable(backend: TapeBackend) 
     assert torch.equal(made[5][1], _chain(made[5][0]))
 
 
-def test_further_executables_go_where_nobody_waits_for_switches_any_more(backend: TapeBackend) -> None:
-    store = ExecutableStore(limits=Limits(executables=4, nbytes=None), clock_ns=Clock())
-    made = _shapes(backend, store, *range(4, 12))
-    for n in [*range(4, 12)] * 20:
-        assert isinstance(store.replay(n), Launched)
-    assert store.account().executables == 4
-    with backend.launches_held():
-        store.replay(4)  # the device has work from here on
-        for n in [*range(4, 12)] * 40:
-            made[n][0].mul_(1.01)
-            assert isinstance(store.replay(n), Launched)
-    assert store.account().executables == 1
-    for n, (place, out) in made.items():
-        assert isinstance(store.replay(n), Launched)
-        assert torch.equal(out, _chain(place))
-    for n in [*range(4, 12)] * 60:  # it waits again, and switches are paid for
-        assert isinstance(store.replay(n), Launched)
-    assert store.account().executables == 4
-
-
 def test_no_room_is_an_answer(backend: TapeBackend) -> None:
     store = ExecutableStore()
     made = _shapes(backend, store, 4, 5)

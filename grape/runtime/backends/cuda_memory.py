@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["CudaReservation", "pool_bytes", "reserve"]
+__all__ = ["CudaReservation", "pool_bytes", "reserve", "segments"]
 
 _ROOM = 64
 """A range is so many times larger than what is needed first; addresses cost nothing."""
@@ -21,7 +21,12 @@ _keep_alive.argtypes, _keep_alive.restype = [ctypes.py_object], None
 
 
 def pool_bytes(pool: tuple[int, int]) -> int:
-    """What the allocator holds for a private pool, in use or not.
+    """What the allocator holds for a private pool, in use or not."""
+    return sum(segment["total_size"] for segment in segments(pool))
+
+
+def segments(pool: tuple[int, int]) -> list[dict[str, Any]]:
+    """The allocator's segments of a private pool.
 
     `memory_snapshot` gives up a reference that it does not own to each number of the pool's id (pytorch #196366, in
     2.11 to 2.13), and past pool 256 that frees the number while it is in use. So each gets a reference more; where
@@ -29,7 +34,8 @@ def pool_bytes(pool: tuple[int, int]) -> int:
     """
     for number in pool:
         _keep_alive(number)
-    return sum(segment["total_size"] for segment in torch.cuda.memory_snapshot(pool))
+    found: list[dict[str, Any]] = torch.cuda.memory_snapshot(pool)
+    return found
 
 
 def _load() -> Any:

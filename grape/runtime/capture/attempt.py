@@ -102,6 +102,7 @@ class _Attempt:
             trace=call.trace,
             graded=self.gradients.present,
             plain=self.verification.unfaithful if self.verification is not None else frozenset(),
+            faithful=self.verification.faithful if self.verification is not None else frozenset(),
         )
 
     def prepare(self) -> Refused | None:

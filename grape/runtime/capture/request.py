@@ -62,6 +62,8 @@ class Captured:
     trace: Trace
     graded: tuple[bool, ...] = ()
     """Which leaf tensors that the region reaches had gradients when the call began."""
+    faithful: frozenset[Any] = frozenset()
+    """Operators whose `out=` forms gave the bits of the eager run."""
     plain: frozenset[Any] = frozenset()
     """See `Request.plain`: to be tried without, where the outcome is "retry"."""
 

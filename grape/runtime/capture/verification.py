@@ -52,6 +52,8 @@ class Verification:
         """What the last replay took on the device."""
         self.unfaithful: frozenset[Any] = frozenset()
         """Operators whose `out=` forms may be why a replay differed."""
+        self.faithful: frozenset[Any] = frozenset()
+        """Those whose `out=` forms were right, bit for bit."""
 
     def verify(self, launch: Callable[[], None]) -> str:
         """Replay with `launch` and compare: "identical" or "within <tolerance>". Raises `Stop` where it differs."""
@@ -81,12 +83,14 @@ class Verification:
             close = bool(names) and tolerance > 0 and within(pairs, tolerance)
         finally:
             self._snapshot.settle()
+        redirected = frozenset(self._eager.call.functions[ordinal] for ordinal in self._run.redirected)
         if mismatch is None or (not close and self._eager_again(launch)):
+            self.faithful = redirected
             return "identical"
         if close:
             return f"within {tolerance:g}"
-        if self._run.redirected:
-            self.unfaithful = frozenset(self._eager.call.functions[ordinal] for ordinal in self._run.redirected)
+        if redirected:
+            self.unfaithful = redirected
             raise Stop(Refused(code="retry", why="once more without `out=` forms"))
         because = f"; {', '.join(names)} is documented as non-deterministic (see --tolerance)" if names else ""
         paths = self._eager.after.paths

@@ -59,8 +59,6 @@ class Kin:
     """Of an update from a whole graph."""
     executables: dict[int, Loaded] = field(default_factory=dict)
     """By number."""
-    idle: float = 1.0
-    """Of late, the share of switches that the device waited for."""
     latest: int = -1
     """The number of the executable that was loaded last."""
     originals: dict[int, Prepared] = field(default_factory=dict)

@@ -155,12 +155,6 @@ class Residents:
         leaving = self.leaving_for(kin, worth_ns=worth_ns)
         return leaving is not None and all(self.all[number].kin is not kin for number in leaving)
 
-    def keep_only(self, loaded: Loaded) -> None:
-        """Evict the others of its class."""
-        for other in list(loaded.kin.executables.values()):
-            if other is not loaded:
-                self.evict(other)
-
     def apply_limits(self) -> None:
         """Evict until `limits` hold."""
         for owner in {loaded.kin.owner for loaded in self.all.values()}:

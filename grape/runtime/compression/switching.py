@@ -12,13 +12,6 @@ from .residents import Residents, Uncertain, average
 __all__ = ["Refusing", "Waiting", "bring", "prepare", "update_nodes", "update_whole"]
 
 
-FADING, SELDOM = 0.02, 0.1
-"""Where fewer than this share of the last hundred switches or so was waited for, further executables of a class save
-nothing, and cost: on an H200 a step of GPT-2 took 40 us more than with each input in place where a class had several,
-with one about 10.
-"""
-
-
 class Refusing:
     """The device refuses an update to this shape that it had accepted before."""
 
@@ -84,12 +77,8 @@ def _switch(residents: Residents, loaded: Loaded, member: Member) -> bool:
     if done:
         loaded.touched = member.changed
         residents.load(loaded, member)
-        waited_for = not loaded.executable.waits()  # else the device had work all the while
-        if waited_for:
+        if not loaded.executable.waits():  # else the device had work all the while, and nobody waited for the switch
             member.paid_ns += residents.clock_ns() - start
-        kin.idle += FADING * (waited_for - kin.idle)
-        if kin.idle < SELDOM and len(kin.executables) > 1:
-            residents.keep_only(loaded)
         residents.counts[kin.owner].switches += 1
     return done
 
