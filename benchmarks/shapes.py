@@ -241,6 +241,38 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+class _Heap(ctypes.Structure):
+    """`struct mallinfo2` of the C library."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in [
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        ]
+    ]
+
+
+def heap_bytes() -> int | None:
+    """What is in use of the C library's heap: the rest of what a process grew is fragments, or mapped by others."""
+    gc.collect()
+    try:
+        function: Any = ctypes.CDLL("libc.so.6").mallinfo2
+    except (OSError, AttributeError):
+        return None
+    function.restype = _Heap
+    found = function()
+    return int(found.uordblks) + int(found.hblkhd)
+
+
 def fallen(before: int | None) -> int | None:
     now = free_bytes()
     return before - now if before is not None and now is not None else None
@@ -333,20 +365,21 @@ def of_grape(
     work = Workload(name="grape", what=job.what, calls=job.shapes, run=job.run)
     expected = [tensor.clone() for tensor in timed(work)[0]]
     eager = timed_passes(job, {"eager": work}, 1, expected)["eager"]
-    before, host = free_bytes(), resident_bytes()
+    before, host, heap = free_bytes(), resident_bytes(), heap_bytes()
     phases = {"capture": (InStep, "capture"), "verify": (Verification, "verify"), "whole": (_Attempt, "run")}
     if engine().situation.executables is not None:
         phases["admit"] = (_Attempt, "admit")
     with clocked(**phases) as capturing:
         passes, right = learn(work, sessions, expected)
     grown = fallen(before)
-    host_grown = resident_bytes() - host
+    host_grown, heap_now = resident_bytes() - host, heap_bytes()
     store, held = engine().situation.executables, account(engine().situation)
     found: dict[str, Any] = {
         "sessions": passes,
         "identical": right,
         "grown_bytes": grown,
         "host_grown_bytes": host_grown,
+        "heap_grown_bytes": heap_now - heap if heap_now is not None and heap is not None else None,
         "account": held.to_dict() if held else None,
         "capture_ms": {name: numbers(ms) for name, ms in capturing.items()},
         "eager": eager,
