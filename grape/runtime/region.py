@@ -175,16 +175,16 @@ class Region:
                 result = self.serving.serve(shape, leaves, containers, timer, again)
                 if result is BLOCKED:
                     may_capture = self.serving.wants_another(shape, leaves, again)
-                    return self._serve_eagerly(args, kwargs, shape, may_capture=may_capture)
+                    return self._serve_eagerly(args, kwargs, shape, timer, may_capture=may_capture)
                 if result is OTHER_MODES:
                     shape.uncount(observing=self.situation.observing)
                     return self._serve_unknown(args, kwargs, timer)
                 if result is NO_EXECUTABLE:
-                    return self._serve_eagerly(args, kwargs, shape, may_capture=False)
+                    return self._serve_eagerly(args, kwargs, shape, timer, may_capture=False)
                 if result is not MISMATCH:
                     return result
-                return self._serve_eagerly(args, kwargs, shape, may_capture=True)
-            return self._serve_eagerly(args, kwargs, shape, may_capture=False)
+                return self._serve_eagerly(args, kwargs, shape, timer, may_capture=True)
+            return self._serve_eagerly(args, kwargs, shape, timer, may_capture=False)
         return self._serve_unknown(args, kwargs, timer)
 
     def _recognize(
@@ -266,10 +266,17 @@ class Region:
             return None
         return first_difference(last[0], layout.root)
 
-    def _serve_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape, *, may_capture: bool) -> Any:
+    def _serve_eagerly(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape, timer: Any, *, may_capture: bool
+    ) -> Any:
         if not self.situation.observing:
             return self.eager.plain(shape, args, kwargs)
-        return self.eager.observe(shape, flatten((args, kwargs), "args"), args, kwargs, may_capture)
+        layout = flatten((args, kwargs), "args")
+        if self.shapes.get((layout.key, self.modes())) is not shape:
+            # Arguments that share memory: a graph of others may serve them, but a graph of theirs not those others.
+            shape.uncount(observing=True)
+            return self._serve_unknown(args, kwargs, timer)
+        return self.eager.observe(shape, layout, args, kwargs, may_capture)
 
     def _interleave(self, shape: Shape) -> bool:
         """Is it this call's turn to run eagerly, for the sake of the comparison?"""

@@ -81,6 +81,11 @@ ROWS = (
         ("tests/unit/test_slots.py", "-k", "take_turns"),
     ),
     Row(
+        "a graph of arguments that share memory serves others",
+        edited(f"{RUNTIME}.region", "if self.shapes.get((layout.key, self.modes())) is not shape:", "if False:"),
+        ("tests/unit/test_slots_held.py", "-k", "share_memory"),
+    ),
+    Row(
         "an argument is not read where a graph of the call before will put it",
         edited(f"{RUNTIME}.placeholders", "slot = self._landing(store, owner, where, end)", "slot = None"),
         GROWING,

@@ -217,3 +217,27 @@ def test_a_replay_that_is_discarded_draws_nothing(draw: str) -> None:
                 outcomes.append((call(x), torch.get_rng_state()))
             same(*outcomes, f"call {number}")
     graphed.release()
+
+
+def test_arguments_that_share_memory_while_results_are_held() -> None:
+    """A graph of others may serve them. One that is captured for them, because that one is blocked, is theirs alone."""
+
+    def mix(a: Tensor, b: Tensor) -> Tensor:
+        return torch.tanh(a) - b * 0.5
+
+    graphed = GraphedFunction(mix, backend=TapeBackend(poison=True), tolerance=0.0)
+    generator = torch.Generator().manual_seed(3)
+    kept: tuple[list[Tensor], list[Tensor]] = ([], [])
+    with torch.no_grad(), eager_to_graph(in_place=True):
+        for number in range(24):
+            both = torch.randn(4, 8, generator=generator)
+            given = (both[:3], both[1:]) if 6 <= number < 12 else (both[:3].clone(), both[1:].clone())
+            for side, function in zip(kept, (mix, graphed), strict=True):
+                side.append(function(*given))
+            same(*kept, f"results after call {number}")
+            if number >= 6:
+                kept[0].pop(), kept[1].pop()
+        evidence = graphed.evidence()
+    assert evidence is not None and evidence.refused is None and len(evidence.shapes) == 2
+    assert evidence.replays > 8
+    graphed.release()
