@@ -55,7 +55,11 @@ class Lifetimes:
             given.setdefault(leaf.untyped_storage()._cdata, path)
         before = self._results.get(call - 1, {})
         alive = {path: reference.cdata for path, reference in before.items() if not reference.expired()}
-        self.came_back = {given[cdata]: path for path, cdata in alive.items() if cdata in given and path in self._made}
+        first: dict[int, str] = {}  # of results that share a storage, as where results are put into slots
+        for path, cdata in alive.items():
+            if path in self._made:
+                first.setdefault(cdata, path)
+        self.came_back = {given[cdata]: path for cdata, path in first.items() if cdata in given}
         self._recurs |= bool(self.came_back)
         turned = {path: 1 - self.sides.get(path, 1) for path in self.came_back}
         self.sides = turned | {path: at[cdata] for cdata, path in given.items() if cdata in at}

@@ -102,7 +102,7 @@ ROWS = (
     ),
     Row(
         "results that were arguments take turns as well",
-        edited(f"{RUNTIME}.lifetimes", " and path in self._made}", "}"),
+        edited(f"{RUNTIME}.lifetimes", "            if path in self._made:\n", "            if True:\n"),
         GROWING,
     ),
     Row(
