@@ -66,8 +66,8 @@ _PLAIN_SIZE = _Plain.__basicsize__
 class Unsupported(Exception):
     """A value whose state cannot be guarded. `where` is the path from the root ("args[0].cache")."""
 
-    def __init__(self, where: str, value: object) -> None:
-        super().__init__(f"{where} is a {type(value).__name__}, which is neither data nor a tensor")
+    def __init__(self, where: str, value: object, why: str | None = None) -> None:
+        super().__init__(why or f"{where} is a {type(value).__name__}, which is neither data nor a tensor")
         self.where = where
 
 
@@ -270,7 +270,15 @@ def _identity(value: Any) -> Any:
 def flatten(value: Any, path: str = "") -> Layout:
     """The layout of `value`. Raises `Unsupported` where a part of it cannot be guarded."""
     flattener = _Flattener()
-    flattener.layout.root = flattener.visit(value, path)
+    try:
+        flattener.layout.root = flattener.visit(value, path)
+    except Unsupported:
+        raise
+    except RecursionError as error:
+        raise Unsupported(path, value, f"{path or 'a value'} is nested too deeply to be looked into") from error
+    except Exception as error:  # an attribute of the person's that is computed, and fails
+        why = f"{path or 'a value'} cannot be looked into: {type(error).__name__}: {str(error)[:200]}"
+        raise Unsupported(path, value, why) from error
     flattener.layout.key = tuple(flattener.key)
     return flattener.layout
 

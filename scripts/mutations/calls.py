@@ -121,6 +121,11 @@ ROWS = (
         GROWING,
     ),
     Row(
+        "what cannot be looked into is the person's error",
+        edited(f"{RUNTIME}.structure", "except Exception as error:", "except ZeroDivisionError as error:"),
+        ("tests/unit/test_runtime_arguments.py", "-k", "looked_into"),
+    ),
+    Row(
         "a result with gaps or expanded cloned",
         edited(f"{RUNTIME}.outputs", "return there.clone().stride() == tensor.stride()", "return True"),
         (ARGUMENTS, "-k", "test_results"),

@@ -13,6 +13,8 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch import nn
 
+from grape.runtime import GraphedFunction
+from grape.runtime.backends.tape import TapeBackend
 from tests.property.programs import Twins, World
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -488,3 +490,47 @@ def test_keyword_arguments_in_any_order() -> None:
     twins.call(lambda w: ((draw(w),), {"b": 3.0, "a": draw(w)}))
     twins.call(lambda w: ((draw(w),), {"a": draw(w)}))
     twins.call(lambda w: ((draw(w),), {"a": draw(w), "b": 3.0}))
+
+
+class Computed:
+    """Its attributes are computed, and cannot be now."""
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise ConnectionError("no server")
+
+
+def _deep(x: torch.Tensor) -> list[Any]:
+    found: list[Any] = [x * 2]
+    for _ in range(5000):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "result", [_deep, lambda x: (x * 2, Computed())], ids=["nested deeply", "attributes that cannot be read"]
+)
+def test_results_that_cannot_be_looked_into(result: Callable[[torch.Tensor], Any]) -> None:
+    """The person gets them, and no error of ours."""
+    graphed = GraphedFunction(result, backend=TapeBackend(), tolerance=0.0)
+    x = torch.ones(3)
+    with torch.no_grad():
+        for _ in range(30):
+            found = graphed(x)
+            while not isinstance(found, torch.Tensor):
+                found = found[0]
+            assert torch.equal(found, x * 2)
+    evidence = graphed.evidence()
+    assert evidence is not None and not evidence.replays
+    graphed.release()
+
+
+def test_an_argument_that_cannot_be_looked_into() -> None:
+    graphed = GraphedFunction(lambda x, other: x * 2, backend=TapeBackend(), tolerance=0.0)
+    with torch.no_grad():
+        for _ in range(12):
+            assert torch.equal(graphed(torch.ones(3), Computed()), torch.full((3,), 2.0))
+    evidence = graphed.evidence()
+    assert evidence is not None and evidence.refused is not None
+    assert "ConnectionError: no server" in evidence.refused.why
+    graphed.release()
