@@ -98,7 +98,8 @@ def test_what_a_test_leaves_behind_is_an_error_of_that_test(leaks: str, name: st
     told = [line.removeprefix(place) for line in leaks.splitlines() if line.startswith(place)]
     assert len(told) == 1, leaks
     assert told[0].startswith(name)
-    assert f"{len(LEAKS)} passed, {len(LEAKS)} errors" in leaks
+    # IPython's thread may warn that the folder of its history is gone.
+    assert re.search(rf"\b{len(LEAKS)} passed, (\d+ warnings?, )?{len(LEAKS)} errors", leaks), leaks
 
 
 def test_a_test_that_cleans_up_passes(run) -> None:
