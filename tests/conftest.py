@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -44,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if examples > 0:
         settings.register_profile("random", settings.get_profile("random"), max_examples=examples)
     settings.load_profile("random" if examples > 0 else "fixed")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell's script runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Shells and kernels keep their history here, not in the home directory.
     folder = tempfile.mkdtemp(prefix="grape-ipython-")
     os.environ["IPYTHONDIR"] = folder
