@@ -1,6 +1,7 @@
 """What host, device and memory did: torch.profiler to timelines, memory curves, times of calls."""
 
 from .calibration import Bench, CudaBench, calibrate, machine_costs
+from .forks import spare_children
 from .memory import MemorySampler
 from .positions import PositionOf, trace_positions
 from .replays import place_nodes
@@ -22,5 +23,6 @@ __all__ = [
     "compare",
     "machine_costs",
     "place_nodes",
+    "spare_children",
     "trace_positions",
 ]

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from ..model import Measured
+from .forks import spare_children
 
 __all__ = ["ENOUGH_SAMPLES", "Comparison", "CudaCallTimer", "HostCallTimer", "Samples", "compare"]
 
@@ -179,6 +180,7 @@ class _EventPool:
             free = self._free.get(index)
             if free:
                 return free.pop()
+        spare_children()
         return torch.cuda.Event(enable_timing=True)
 
     def give(self, index: int, event: torch.cuda.Event) -> None:

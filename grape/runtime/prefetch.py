@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 
 from ..errors import UsageError
+from ..profiling import spare_children
 
 __all__ = ["Prefetch", "prefetch"]
 
@@ -67,6 +68,7 @@ class Prefetch:
         batches = iter(self._loader)
         if self._device.type != "cuda" or not torch.cuda.is_available():  # then `to` says in its own words why not
             return _Moved(batches, self._device)
+        spare_children()
         device = torch.device("cuda", torch.cuda.current_device()) if str(self._device) == "cuda" else self._device
         copies = _Copies(device, fresh=_makes_fresh_batches(self._loader))
         if SIDE_STREAM and _is_prepared_ahead(self._loader):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -123,3 +125,24 @@ def test_under_graphs_of_grape() -> None:
                 got = step(x)
                 assert torch.equal(got, net(x).softmax(-1))
     step.release()
+
+
+def test_a_worker_does_not_collect_what_its_parent_left() -> None:
+    """An event that is destroyed where there is no device ends the process."""
+    next(iter(grape.prefetch(DataLoader(ROWS, batch_size=16), "cuda")))
+    gc.collect()
+    gc.disable()
+    try:
+        event = torch.cuda.Event()
+        event.record()
+        left: list[Any] = [event]
+        left.append(left)
+        del event, left
+        child = os.fork()
+        if not child:
+            gc.collect()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+    finally:
+        gc.enable()
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.cuda._utils import _get_device_index
 
-from ...profiling import CudaCallTimer
+from ...profiling import CudaCallTimer, spare_children
 from .autocast_cache import autocast_cache_off
 from .collection import no_collection
 from .cuda_conditional import Bodies
@@ -98,6 +98,7 @@ class CudaBackend:
     kind: Literal["cuda"] = "cuda"
 
     def __init__(self, device: torch.device, *, updatable: bool = True, conditional_bodies: bool = True) -> None:
+        spare_children()
         self.device = torch.device("cuda", _get_device_index(device, optional=True))
         driver = load() if updatable or conditional_bodies else None
         self._meter = ExecutableMeter(self.device)
