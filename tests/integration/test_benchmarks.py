@@ -219,3 +219,19 @@ def test_baselines_of_shapes_give_the_bits_of_eager(monkeypatch: pytest.MonkeyPa
 
 def _model_of(job: Any) -> Any:
     return job.run.args[0]
+
+
+def test_an_executable_is_timed_after_updates(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    found = run(tmp_path, "updates", "--device", "cpu", "--size", "tiny", "--lengths", "3", "--updates", "4")
+    assert found["alike"] == 3
+    for name, rows in found["ways"].items():
+        *rows, last = rows
+        assert [row["updates"] for row in rows] == [1, 4], name
+        assert {len(row["executables"]) for row in rows} == {2 if name.endswith("two in turn") else 1}
+        assert last["remedies"].keys() == {
+            "none",
+            "an update while the device is idle",
+            "seconds for a new one",
+            "a new one",
+        }
