@@ -141,14 +141,17 @@ def checkpoints(most: int) -> Iterator[int]:
 
 
 def measure(graphs: Sequence[UpdatableGraph], ways: Sequence[str], in_turn: int, most: int, cuda: bool) -> list[Any]:
-    """After each of `checkpoints`, for each executable in turn: microseconds a launch, and those of a fresh one."""
+    """After each of `checkpoints`: microseconds a launch of each executable, and those of a fresh one beside it, and what
+    an update has taken on the host so far, on average."""
     executables = [graphs[0].instantiate() for _ in range(in_turn)]
     updates = [WAYS[ways[index % len(ways)]](executable, graphs) for index, executable in enumerate(executables)]
-    done, found = 0, []
+    done, found, spent = 0, [], 0.0
     for checkpoint in checkpoints(most):
         while done < checkpoint:
             turn = done % in_turn
+            start = time.perf_counter()
             updates[turn](1 + done % (len(graphs) - 1))
+            spent += time.perf_counter() - start
             executables[turn].replay()
             done += 1
         fresh = graphs[0].instantiate()
@@ -157,7 +160,7 @@ def measure(graphs: Sequence[UpdatableGraph], ways: Sequence[str], in_turn: int,
             update(0)
             row.append({"us": launched_us(executable, cuda), "fresh_us": launched_us(fresh, cuda)})
         fresh.release()
-        found.append({"updates": checkpoint, "executables": row})
+        found.append({"updates": checkpoint, "host_us": spent / done * 1e6, "executables": row})
     found.append({"remedies": remedies(executables[0], graphs[0], cuda)})
     for executable in executables:
         executable.release()
@@ -215,7 +218,7 @@ def main() -> int:
             results["ways"][name] = found = measure(graphs, ways, in_turn, arguments.updates, cuda)
             for row in found[:-1]:
                 told = ", ".join(f"{one['us']:.1f} ({one['us'] - one['fresh_us']:+.1f})" for one in row["executables"])
-                print(f"{name}: after {row['updates']} updates {told} us", flush=True)
+                print(f"{name}: after {row['updates']} updates {told} us, {row['host_us']:.0f} an update", flush=True)
             print(f"{name}: {found[-1]['remedies']}", flush=True)
             write(arguments.out, results)
     for step in captured:
