@@ -141,8 +141,8 @@ def checkpoints(most: int) -> Iterator[int]:
 
 
 def measure(graphs: Sequence[UpdatableGraph], ways: Sequence[str], in_turn: int, most: int, cuda: bool) -> list[Any]:
-    """After each of `checkpoints`: microseconds a launch of each executable, and those of a fresh one beside it, and what
-    an update has taken on the host so far, on average."""
+    """After each of `checkpoints`: what an update has taken on the host so far, on average; what a launch of each
+    executable takes, and of a fresh one beside it. All in microseconds."""
     executables = [graphs[0].instantiate() for _ in range(in_turn)]
     updates = [WAYS[ways[index % len(ways)]](executable, graphs) for index, executable in enumerate(executables)]
     done, found, spent = 0, [], 0.0

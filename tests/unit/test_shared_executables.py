@@ -17,7 +17,7 @@ from grape.runtime import GraphedFunction, Region, account
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.backends.tape_executable import TapeExecutable
 from grape.runtime.compression import ExecutableStore, Launched, Limits, StoredGraph, Unavailable
-from grape.runtime.compression.members import PlainUser
+from grape.runtime.compression.members import Kin, PlainUser
 from grape.runtime.memory import apply_budget
 from tests.property.programs import eager_to_graph
 
@@ -258,6 +258,7 @@ def test_an_executable_that_cannot_be_had_again_costs_the_graph_and_not_the_call
 
 
 def test_a_refused_update_is_counted_and_the_shape_gets_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kin, "prefers_nodes", lambda kin, changes: False)  # so the graph is kept
     world = Graphed().warm()
     world.call(4, 5, times=8)
     world.store.limits = Limits(executables=1, nbytes=None)
