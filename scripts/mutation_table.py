@@ -647,7 +647,7 @@ ROWS = (
     Row(
         "random operators draw nothing",
         edited(
-            "grape.tracing.recorder",
+            "grape.tracing.operators",
             "            return bool(given != 0)\n    return True\n",
             "            pass\n    return False\n",
         ),

@@ -1,7 +1,8 @@
 """Operator traces with code positions."""
 
+from .operators import HOST_READS, tensors_in
 from .positions import PositionFinder, is_own_code
-from .recorder import HOST_READS, LIMIT, RecordedCall, Recorder, contents_of, tensors_in
+from .recorder import LIMIT, RecordedCall, Recorder, contents_of
 from .tracer import ANNOTATIONS, SPARSE, EscapeWatch, Tracer, record, without_outer_casts
 from .unseen import UnseenMode
 

@@ -10,96 +10,22 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..model import HOST_RANDOM, HostRead, OpRecord, Position, TensorView, Trace
+from ..model import HostRead, OpRecord, Position, TensorView, Trace
+from .operators import HOST_READS, Facts, facts_of, kind_of, tensors_in
 
-__all__ = ["HOST_READS", "LIMIT", "RecordedCall", "Recorder", "contents_of", "tensors_in"]
+__all__ = ["LIMIT", "RecordedCall", "Recorder", "contents_of"]
 
 aten = torch.ops.aten
-HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default})
-"""Operators whose result is a Python value that the host waits for."""
 
 _dtypes: dict[torch.dtype, str] = {}
 _devices: dict[torch.device, str] = {}
-_MASKS = (torch.bool, torch.uint8)
-_STATISTICS: dict[Any, tuple[int, int, int | None]] = {
-    aten.native_batch_norm.default: (3, 4, 5),
-    aten.cudnn_batch_norm.default: (3, 4, 5),
-    aten.miopen_batch_norm.default: (3, 4, 5),
-    aten.batch_norm_update_stats.default: (1, 2, None),
-    aten.batch_norm_gather_stats.default: (3, 4, None),
-    aten.batch_norm_gather_stats_with_counts.default: (3, 4, None),
-}
-"""Positions of the running mean and variance, which these write although no schema says so, and of `training`."""
-
-
-_SEEDS = ("philox_seed", "philox_offset")
-"""What PyTorch's attention leaves for its backward: on the CPU where it runs eagerly, on the device in a capture."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What is known of an operator, by its schema. `writes`: (position, name, keyword only) of what it writes;
-    `seeds`: positions of results that lie on another device in a capture."""
-
-    function: Any
-    name: str
-    reads: bool
-    lifts: bool
-    copies: bool
-    dynamic: bool
-    seeded: bool
-    writes: tuple[tuple[int, str, bool], ...]
-    statistics: tuple[int, int, int | None] | None
-    seeds: tuple[int, ...]
-    given_seeds: tuple[int, ...]
-
-
-_facts: dict[int, _Facts] = {}
-"""By identity: operators hash slowly. The facts keep the operator alive."""
-
-
-def _facts_of(function: Any) -> _Facts:
-    known = _facts.get(id(function))
-    if known is None:
-        known = _facts[id(function)] = _Facts(
-            function=function,
-            name=str(function),
-            reads=function in HOST_READS or function is aten.equal.default,
-            lifts=function is aten.lift_fresh.default,
-            copies=function is aten.copy_.default,
-            dynamic=torch.Tag.dynamic_output_shape in function.tags,
-            seeded=torch.Tag.nondeterministic_seeded in function.tags,
-            writes=tuple(
-                (position, argument.name, argument.kwarg_only)
-                for position, argument in enumerate(function._schema.arguments)
-                if argument.alias_info is not None and argument.alias_info.is_write
-            ),
-            statistics=_STATISTICS.get(function),
-            seeds=_seeds_among(function, function._schema.returns),
-            given_seeds=_seeds_among(function, function._schema.arguments),
-        )
-    return known
-
-
-def _seeds_among(function: Any, named: Sequence[Any]) -> tuple[int, ...]:
-    """Operators of others may use the names for anything."""
-    return tuple(i for i, one in enumerate(named) if one.name in _SEEDS) if function.namespace == "aten" else ()
-
-
-def tensors_in(value: Any) -> Iterable[torch.Tensor]:
-    """The tensors among an operator's (nested) arguments or results, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +163,7 @@ class Recorder:
         inputs: list[TensorView] = []
         if function is aten.lift_fresh.default:
             return (), (), inputs, len(self._references)
-        facts = _facts_of(function)
+        facts = facts_of(function)
         if facts.given_seeds:
             self._place([args[at] for at in facts.given_seeds if at < len(args)], args[0].device)
         frozen = self._freeze(args, inputs)
@@ -257,7 +183,7 @@ class Recorder:
     ) -> OpRecord:
         """Add the operator that has just run. `contents` stands in for those of a tensor that cannot be read now."""
         frozen, frozen_kwargs, inputs, known = before
-        facts = _facts_of(function)
+        facts = facts_of(function)
         results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
         if facts.seeds and results:
             self._place([result[at] for at in facts.seeds], results[0].device)
@@ -277,7 +203,7 @@ class Recorder:
         record = OpRecord(
             len(self._ops),
             facts.name,
-            self._kind(facts, args, kwargs, inputs, outputs, born, written),
+            kind_of(facts, args, kwargs, inputs, outputs, born, written, self._here),
             frozen,
             frozen_kwargs,
             outputs,
@@ -323,7 +249,7 @@ class Recorder:
         """Note a value that decided what came next, and that a capture need not read: no operator stands for it."""
         self._reads.append(HostRead(ordinal=-1, value=value, wait_ns=wait_ns, construct=construct, position=position))
 
-    def _written(self, facts: _Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    def _written(self, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
         written: set[int] = set()
         for position, name, keyword_only in facts.writes:
             value = args[position] if not keyword_only and position < len(args) else kwargs.get(name)
@@ -333,45 +259,6 @@ class Recorder:
             if training is None or args[training]:
                 written.update(self._number(tensor) for tensor in tensors_in((args[mean], args[variance])))
         return tuple(sorted(written))
-
-    def _kind(
-        self,
-        facts: _Facts,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[TensorView],
-        outputs: tuple[TensorView, ...],
-        born: tuple[int, ...],
-        written: tuple[int, ...],
-    ) -> str:
-        here = self._here
-        if facts.lifts:
-            return "view" if any(here(view.device) for view in outputs) else "host"
-        sources = {view.device for view in inputs}
-        inside = any(map(here, sources))
-        if facts.reads:
-            return "host-read" if inside else "host"
-        results_inside = any(here(view.device) for view in outputs)
-        if facts.copies and written and inputs:
-            source_inside, target_inside = here(inputs[1].device), here(inputs[0].device)
-            if source_inside != target_inside:
-                return "transfer-in" if target_inside else "transfer-out"
-        if inside and outputs and not results_inside:
-            return "transfer-out"
-        if inputs and not inside and results_inside:
-            return "transfer-in"
-        if not inside and not results_inside:
-            if facts.seeded and (born or written) and _draws(facts.function, args, kwargs):
-                return HOST_RANDOM
-            return "host" if inputs or outputs else "compute"
-        if facts.dynamic and _depends_on_data(facts.function, args):
-            return "dynamic"
-        if not written and not born:
-            return "view"
-        if facts.seeded and _draws(facts.function, args, kwargs):
-            return "random"
-        outside = len(sources) > 1 and any(view.shape and not here(view.device) for view in inputs)
-        return "transfer-in" if outside else "compute"
 
     def _here(self, device: str) -> bool:
         return device.startswith(self._kind_of_device)
@@ -410,21 +297,3 @@ def contents_of(tensor: torch.Tensor) -> Any:
     size = (1 + sum((n - 1) * stride for n, stride in zip(host.shape, host.stride(), strict=True))) * host.itemsize
     raw = ctypes.string_at(host.data_ptr(), size)
     return raw if len(raw) <= 64 else hashlib.blake2b(raw, digest_size=16).digest()
-
-
-def _draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Attention is tagged as random but draws nothing without dropout."""
-    for position, argument in enumerate(function._schema.arguments):
-        if argument.name == "dropout_p":
-            given = args[position] if position < len(args) and not argument.kwarg_only else kwargs.get("dropout_p", 0.0)
-            return bool(given != 0)
-    return True
-
-
-def _depends_on_data(function: Any, args: tuple[Any, ...]) -> bool:
-    """`index` is tagged as dynamic but has a fixed shape unless an index is a mask."""
-    if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_, aten._unsafe_index):
-        return any(tensor.dtype in _MASKS for tensor in tensors_in(args[1]))
-    if function.overloadpacket is aten.repeat_interleave:
-        return not (len(args) > 1 and isinstance(args[1], int)) and function is not aten.repeat_interleave.self_int
-    return True

@@ -183,9 +183,9 @@ ROWS = (
             "    return\n    writes.sort",
         ),
         (
-            "graphs that no switch would use stay longest",
-            "(_is_needed(pair[0]), weight",
-            "(not _is_needed(pair[0]), weight",
+            "graphs that no switch would use stay",
+            "        if member.graph is not None and not _is_needed(member):\n",
+            "        if False:\n",
         ),
     ),
     *rows_of(

@@ -19,6 +19,7 @@ from grape.runtime import GraphedFunction, Region, account
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.backends.tape_executable import TapeExecutable, UpdatableTapeGraph
 from grape.runtime.compression import Limits
+from grape.runtime.compression.members import Kin
 from grape.runtime.compression.residents import Residents
 from grape.runtime.memory import enforce_budget, why_no_room
 from grape.sessions import engine
@@ -195,6 +196,7 @@ def evict_all(world: Graphed) -> None:
 
 @pytest.mark.parametrize("room", [True, False])
 def test_a_refused_update_of_the_only_shape(monkeypatch: pytest.MonkeyPatch, room: bool) -> None:
+    monkeypatch.setattr(Kin, "prefers_nodes", lambda kin, changes: False)  # so its graph is kept
     world = without_founder()
     launches, replays = world.store.account().launches, world.region.replays
     with monkeypatch.context() as patch:
