@@ -128,6 +128,12 @@ def _sealed(leaf: torch.Tensor, name: str) -> torch.Tensor:
     return leaf
 
 
+def _made_under(leaf: torch.Tensor, inference: bool) -> torch.Tensor:
+    with torch.inference_mode(inference):  # a view would be what `leaf` is
+        made = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
+        return made.set_(leaf.untyped_storage(), leaf.storage_offset(), leaf.shape, leaf.stride())
+
+
 def compile_build(
     root: Any,
     origin: Sequence[int | Callable[[Sequence[torch.Tensor]], torch.Tensor] | None],
@@ -135,11 +141,13 @@ def compile_build(
     existing: Mapping[int, int],
     outside: Mapping[int, Any],
     consumed: Mapping[int, str],
+    inference: Mapping[int, bool] = types.MappingProxyType({}),
 ) -> Build:
     """The builder of `root` and of the containers in `changes`.
 
     `origin` says of each leaf which argument it is, how it is had from them, or None for the next output. `existing`
-    numbers argument containers, `outside` has those from outside; leaves in `consumed` get a consumed graph.
+    numbers argument containers, `outside` has those from outside; leaves in `consumed` get a consumed graph,
+    those in `inference` are as if made under that inference mode.
     """
     writer = _Writer([f"t{index}" for index in range(len(origin))])
     outputs = 0
@@ -152,6 +160,8 @@ def compile_build(
         else:
             expression = f"{writer.constant(source)}(arguments)"
         writer.lines.append(f" t{index} = {expression}")
+    for index, mode in inference.items():
+        writer.lines.append(f" t{index} = {writer.constant(_made_under)}(t{index}, {mode})")
     for index, name in consumed.items():
         writer.lines.append(f" t{index} = {writer.constant(_sealed)}(t{index}, {writer.constant(name)})")
     for number, index in existing.items():

@@ -181,7 +181,9 @@ class Entry:
         if self.effectful:
             if self.modes_now() != self.modes:
                 return OTHER_MODES
-            if self._overlaps(leaves) or self._unwritable(leaves) or not self.guards.holds():
+            if self._overlaps(leaves) or self._unwritable(leaves) or self._unsavable(leaves):
+                return MISMATCH
+            if not self.guards.holds():
                 return MISMATCH
             if not self.gradients.holds() or not self.gradients.fits():
                 return MISMATCH
@@ -266,6 +268,13 @@ class Entry:
     def _unwritable(self, leaves: Sequence[torch.Tensor]) -> bool:
         """An inference tensor may not be written outside of inference mode; the eager call says so."""
         return not torch.is_inference_mode_enabled() and any(leaves[i].is_inference() for i in self.written)
+
+    def _unsavable(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Autograd saves no inference tensor. Where the capture was given others, the eager call says so."""
+        if not self.gradients.active:
+            return False
+        given = self.placeholders.inference
+        return any(leaf.is_inference() and not before for leaf, before in zip(leaves, given, strict=True))
 
     def _copy_in(self, leaves: Sequence[torch.Tensor], astray: Sequence[int], arrived: Sequence[torch.Tensor]) -> None:
         targets: list[torch.Tensor] = list(self.hidden)

@@ -38,6 +38,7 @@ class Placeholders:
         landing: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         self.tensors: list[torch.Tensor] = []
+        self.inference = [leaf.is_inference() for leaf in leaves]
         self.bound: list[int] = []
         self.forwarded: list[int] = []
         self.copied: list[int] = []

@@ -66,6 +66,8 @@ class Recipe:
     existing: Mapping[int, int]
     outside: Mapping[int, Any] = field(default_factory=dict)
     consumed: Mapping[int, str] = field(default_factory=dict)
+    inference: Mapping[int, bool] = field(default_factory=dict)
+    """Outputs that the call made under another inference mode than its own, with that mode."""
 
     serve: Build = field(init=False, compare=False, repr=False)
     """The result for given argument leaves and containers and the graph's outputs, in order."""
@@ -73,7 +75,7 @@ class Recipe:
     def __post_init__(self) -> None:
         nodes = [change.node for change in self.changes]
         sources = [_source(origin) for origin in self.origin]
-        build = compile_build(self.root, sources, nodes, self.existing, self.outside, self.consumed)
+        build = compile_build(self.root, sources, nodes, self.existing, self.outside, self.consumed, self.inference)
         object.__setattr__(self, "serve", build)
 
 
@@ -91,12 +93,14 @@ def write_recipe(
     classify: Callable[[torch.Tensor], Any],
     outside: Mapping[int, Any] = MappingProxyType({}),
     consumed: Mapping[int, str] = MappingProxyType({}),
+    inference: Mapping[int, bool] = MappingProxyType({}),
 ) -> Recipe:
     """The recipe of a capture.
 
     `after` is the layout of (result, args, kwargs) once the capture ran, `before` that of (args, kwargs) as they went
     in, `containers` the capture's own argument containers by their number in `before`, `classify` tells where a
-    tensor comes from, `outside` has the containers of `after` that the call did not make, by number.
+    tensor comes from, `outside` has the containers of `after` that the call did not make, by number. `inference` has
+    the leaves that were made under another inference mode than the call's, with that mode.
     """
     identities = {id(container): number for number, container in containers.items()}
     existing = {
@@ -112,13 +116,15 @@ def write_recipe(
             continue
         if _contents(node, after, existing) != _contents(nodes_before[origin], before, None):
             changes.append(Change(origin, node))
+    origins = tuple(classify(leaf) for leaf in after.leaves)
     return Recipe(
         root=after.root.children[0],
-        origin=tuple(classify(leaf) for leaf in after.leaves),
+        origin=origins,
         changes=tuple(changes),
         existing=existing,
         outside=outside,
         consumed=consumed,
+        inference={index: mode for index, mode in inference.items() if origins[index] is None},
     )
 
 

@@ -129,6 +129,7 @@ class Engine:
         def release() -> None:
             self.hoister.release_abandoned(namespace)
             self.interceptor.release_abandoned(namespace)
+            self.situation.store.sweep()  # of graphs that went earlier, whose results outlived them
 
         self.interceptor.undisturbed(release)
         if self.session is None:
@@ -180,8 +181,12 @@ def close_engine() -> None:
 
 def release_abandoned(namespace: Mapping[str, Any]) -> None:
     """A cell without Grape has ended in `namespace`; see `Engine.release_abandoned`."""
-    if _engine is not None and _engine.session is None and _engine.applied_count and _engine.interceptor.is_here:
+    if _engine is None or _engine.session is not None or not _engine.interceptor.is_here:
+        return
+    if _engine.applied_count:
         _engine.release_abandoned(namespace)
+    else:
+        _engine.situation.store.sweep()
 
 
 def preload() -> None:

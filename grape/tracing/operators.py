@@ -21,6 +21,10 @@ _STATISTICS: dict[Any, tuple[int, int, int | None]] = {
     aten.native_batch_norm.default: (3, 4, 5),
     aten.cudnn_batch_norm.default: (3, 4, 5),
     aten.miopen_batch_norm.default: (3, 4, 5),
+    # In inference mode, operators that are made of others may reach a dispatch mode whole.
+    aten.batch_norm.default: (3, 4, 5),
+    aten._batch_norm_impl_index.default: (3, 4, 5),
+    aten.instance_norm.default: (3, 4, None),
     aten.batch_norm_update_stats.default: (1, 2, None),
     aten.batch_norm_gather_stats.default: (3, 4, None),
     aten.batch_norm_gather_stats_with_counts.default: (3, 4, None),

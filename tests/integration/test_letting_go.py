@@ -16,6 +16,7 @@ from IPython.utils.capture import capture_output
 import grape
 from grape.magics import load
 from grape.sessions import close_engine, engine
+from tests.property.programs import eager_to_graph
 
 MODEL = """\
 import torch
@@ -253,3 +254,19 @@ def test_cells_between_cost_no_graphs(notebook: InteractiveShell, name: str) -> 
     for other in ("print('other')", "unused = torch.ones(3)", "del unused"):
         run(notebook, other)
         assert held() == before > 0
+
+
+@pytest.mark.usefixtures("without_eager_calls_in_between")
+@pytest.mark.parametrize("then", ["%grape undo", "%grape reset", "net = None"])
+def test_the_memory_of_a_result_goes_with_it_after_its_graphs_went(notebook: InteractiveShell, then: str) -> None:
+    """It lies where a graph wrote it. The cell that lets go of it need not be one that meets Grape."""
+    run(notebook, MODEL + "x = torch.randn(2, 8)\n")
+    with eager_to_graph(in_place=True):
+        run(notebook, "%%grape\nwith torch.no_grad():\n    for _ in range(40):\n        x = net(x)\n")
+    store = engine().situation.store
+    lies = notebook.user_ns["x"].data_ptr()
+    assert replays() > 0 and lies in [slot.address for slot in store if slot.occupied]
+    run(notebook, then)
+    assert held() == 0 and lies in [slot.address for slot in store]
+    run(notebook, "x = None")
+    assert not store.nbytes

@@ -248,7 +248,8 @@ def _lines(error: BaseException) -> list[tuple[str, int | None, str]]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return (type(value).__name__, str(value.dtype), tuple(value.shape), value.stride(), value.double().tolist())
+        made = (type(value).__name__, str(value.dtype), value.is_inference())
+        return (*made, tuple(value.shape), value.stride(), value.double().tolist())
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, [_plain(item) for item in value])
     if isinstance(value, dict):

@@ -58,6 +58,9 @@ class _Comparison:
             return
         assert mine.stride() == theirs.stride(), f"{path}.stride() is {theirs.stride()}, eager has {mine.stride()}"
         assert torch.equal(_bits(mine), _bits(theirs)), f"{path} is {theirs}, eager has {mine}"
+        assert mine.is_inference() == theirs.is_inference(), (
+            f"{path} was made in inference mode, or was not, as in eager"
+        )
         one, other = type(mine.grad_fn).__name__, type(theirs.grad_fn).__name__
         assert one == other, f"{path} has an autograd graph that ends with {other}, eager with {one}"
         if mine.is_leaf:

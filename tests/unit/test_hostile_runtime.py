@@ -193,6 +193,20 @@ def test_an_inference_tensor_that_the_region_would_write() -> None:
     Driver(writes).go_on(inference_tensor)
 
 
+@pytest.mark.parametrize("around", [False, True])
+def test_results_that_a_call_makes_in_another_inference_mode_than_its_own(around: bool) -> None:
+    def makes(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = (x @ w).tanh()
+        with torch.inference_mode(not around), torch.no_grad():
+            hidden = torch.cat([x, y]) * 2
+            return y, hidden, hidden[1:], y.t(), x[:1]
+
+    with torch.inference_mode(around):
+        driver = Driver(makes)
+        driver.go_on()
+    assert driver.twins.replays > 3
+
+
 # -- state that has no operator ----------------------------------------------------------------------------------------
 
 _variable: contextvars.ContextVar[float] = contextvars.ContextVar("scale", default=1.0)
@@ -298,6 +312,37 @@ def test_running_statistics_that_no_schema_says_are_written() -> None:
     with torch.no_grad():
         go_on(twins, call)
         go_on(twins, call)
+    assert twins.replays > 3
+
+
+@pytest.mark.parametrize("name", ["batch_norm", "instance_norm"])
+def test_running_statistics_that_a_normalization_writes_in_inference_mode(name: str) -> None:
+    """There it reaches a dispatch mode whole, as another operator than those that it is made of."""
+
+    def build() -> World:
+        world = World(mean=torch.zeros(3), variance=torch.ones(3))
+
+        def normalize(x: torch.Tensor) -> torch.Tensor:
+            with torch.inference_mode():
+                hidden = torch.tanh(x * 2)
+                if name == "batch_norm":
+                    return torch.nn.functional.batch_norm(hidden, world.mean, world.variance, training=True) + 1
+                return torch.nn.functional.instance_norm(hidden, world.mean, world.variance) + 1
+
+        world.function = normalize
+        return world
+
+    seeds = iter(range(1000))
+    arguments: dict[int, torch.Tensor] = {}
+    twins = Twins(build)
+
+    def call(world: World) -> Arguments:
+        if world is twins.eager:
+            arguments[0] = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(next(seeds)))
+        return (arguments[0].clone(),), {}
+
+    twins.warm(call)
+    twins.calls_of(call, TIMES)
     assert twins.replays > 3
 
 

@@ -407,3 +407,19 @@ def test_a_gradient_made_in_inference_mode_is_as_in_eager(none: bool) -> None:
         ends.append(seen)
     graphed.release()
     assert ends[0] == ends[1]
+
+
+def test_a_batch_made_in_inference_mode_is_refused_as_in_eager() -> None:
+    """Autograd saves no inference tensor; a graph that was captured for other batches would not say so."""
+    twins = twins_of(accumulating)
+
+    def copied(w: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (X + 0.5, Y * 2), {}
+
+    def of_inference(w: World) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        with torch.inference_mode():
+            return copied(w)
+
+    for _ in range(3):
+        twins.warm(copied, limit=12)
+        twins.call(of_inference)

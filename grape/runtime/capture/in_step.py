@@ -172,6 +172,8 @@ class InStep:
         given = self._placeholders.tensors
         born = {recorder.storage(number) for number in recorder.born}
         consumed = self._end_graphs(leaving, born)
+        mode = torch.is_inference_mode_enabled()
+        made_under = {i: leaf.is_inference() for i, leaf in enumerate(self._eager.after.leaves)}
         return write_recipe(
             leaving,
             entering,
@@ -179,6 +181,7 @@ class InStep:
             classifier(given, born, self._guards, self._request.backend.device),
             found_outside(leaving, self._eager.after, self._guards),
             consumed,
+            {index: inference for index, inference in made_under.items() if inference != mode},
         )
 
     def _end_graphs(self, leaving: Layout, born: set[int]) -> dict[int, str]:

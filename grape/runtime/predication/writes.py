@@ -25,7 +25,14 @@ __all__ = ["Observer", "Ties", "WriteMode", "place", "written_by"]
 
 _aten = torch.ops.aten
 # Running statistics: written, but not declared so in the schema.
-_UNDECLARED_WRITES = {"native_batch_norm": 3, "cudnn_batch_norm": 3, "miopen_batch_norm": 3}
+_UNDECLARED_WRITES = {
+    "native_batch_norm": 3,
+    "cudnn_batch_norm": 3,
+    "miopen_batch_norm": 3,
+    "batch_norm": 3,
+    "_batch_norm_impl_index": 3,
+    "instance_norm": 3,
+}
 
 
 class _Block:
