@@ -12,6 +12,7 @@ import torch
 import torch._dynamo
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import grape
 from grape.sessions import close_engine
@@ -407,3 +408,54 @@ def test_a_gradient_made_in_inference_mode_is_as_in_eager(none: bool) -> None:
         ends.append(seen)
     graphed.release()
     assert ends[0] == ends[1]
+
+
+class Unpacked(nn.Module):
+    """Hooks of the person's unpack what its autograd graph saves; `calls` counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.calls = nn.Linear(4, 4), torch.zeros(())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def unpack(saved: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return saved
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, unpack):
+            return self.body(x).tanh().exp()
+
+
+class Recomputed(nn.Module):
+    """Activation checkpointing of a batch norm, which counts its forwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.body, x, use_reentrant=False) * 2
+
+    @property
+    def calls(self) -> torch.Tensor:
+        return self.body[1].num_batches_tracked
+
+
+@pytest.mark.skipif(not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"), reason="torch does not show the hooks")
+@pytest.mark.parametrize("kind", [Unpacked, Recomputed])
+def test_what_an_autograd_graph_saved_is_unpacked_by_the_person_only(kind: type[nn.Module]) -> None:
+    def counts(net: Any) -> list[float]:
+        found = []
+        for _ in range(6):
+            net(X).sum().backward()
+            found.append(net.calls.item())
+        return found
+
+    torch.manual_seed(0)
+    nets = [kind(), kind()]
+    expected = counts(nets[0])
+    try:
+        with grape.session():
+            assert counts(nets[1]) == expected
+    finally:
+        close_engine()
