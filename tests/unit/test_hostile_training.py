@@ -459,3 +459,25 @@ def test_what_an_autograd_graph_saved_is_unpacked_by_the_person_only(kind: type[
             assert counts(nets[1]) == expected
     finally:
         close_engine()
+
+
+def _is_given(result: torch.Tensor, expected: torch.Tensor, gradients: bool) -> bool:
+    return torch.equal(result, expected) and result.requires_grad is gradients
+
+
+def test_what_was_refused_for_its_gradients_replays_without_them() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    expected = net(X).detach()
+
+    def outcome(gradients: bool) -> str:
+        with grape.session(), torch.set_grad_enabled(gradients):
+            assert all([_is_given(net(X), expected, gradients) for _ in range(14)])
+        (region,) = [one for one in grape.last.to_dict()["regions"] if one["name"].startswith("Sequential")]
+        return str(region["outcome"])
+
+    try:
+        outcomes = [outcome(gradients) for gradients in (True, False, True, False)]
+        assert outcomes == ["refused", "replayed", "refused", "replayed"]
+        assert not [one for one in grape.last.to_dict()["findings"] if one["code"] == "GR405"]
+    finally:
+        close_engine()
