@@ -191,6 +191,8 @@ def _chosen(report: Report, number: int | None) -> list[Finding]:
         cell = report.evidence.file
         verified = [f for f in fixes if f.fix is not None and f.fix.verified and f.at is not None and f.at.file == cell]
         if not verified:
+            if not fixes:
+                raise UsageError("the last report has no fix; see %grape diff")
             raise UsageError("no fix of the last report is verified; choose one: %grape diff, then %grape apply N")
         return verified
     for finding in fixes:

@@ -171,7 +171,7 @@ class Captures:
             outcome = replace(outcome, code="unsettled")  # a kernel gave other bits, as some do now and then
         if isinstance(outcome, Entry):
             if not shape.entries:  # else what the guards found changed explains another trace
-                self._region.observer.audit(shape, captured.trace, captured.graded)
+                self._region.observer.audit(shape, captured.trace, captured.found)
             if self._region.refused is None:
                 self._adopt(shape, layout, outcome, captured.trace)
                 enforce_budget(situation)  # the pool may have grown
@@ -193,7 +193,7 @@ class Captures:
             if shape.unsettled < UNSETTLED:
                 return captured.result
             outcome = replace(outcome, code=_LATER[outcome.code])
-        self._region.observer.audit(shape, captured.trace, captured.graded)
+        self._region.observer.audit(shape, captured.trace, captured.found)
         self._failures += 1
         shape.closed = True
         if self._region.refused is None and (self._failures >= 2 or not self._region.replays):

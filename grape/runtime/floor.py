@@ -99,9 +99,7 @@ class Floor:
         if region.calls == 0 and not region.root_is_module and self._situation.observing:
             self.counts = {}
         try:
-            if region.refused is not None:
-                return region.call(args, kwargs)
-            if self._lost(region):
+            if region.gives_way() or self._lost(region):
                 return region.call(args, kwargs, aside=True)
             return self.closed(lambda: region.call(args, kwargs))
         finally:

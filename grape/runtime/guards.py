@@ -119,6 +119,10 @@ class GuardSet:
         named = zip(self._names, self._tensors, strict=True)
         return [(name, tensor) for name, tensor in named if tensor.is_leaf and _may_have_gradient(tensor)]
 
+    def form(self) -> tuple[Any, ...]:
+        """Name, shape, stride and dtype of every tensor that was found, and whether it needs a gradient."""
+        return tuple(self._names), *self._places[1:]
+
     def places_of(self, wanted: Collection[int]) -> list[tuple[Any, Any]]:
         """The dicts and lists that hold the tensors with these identities, each with the key or index."""
         dicts = {id(one): one for one in (*self._dicts, *(attributes for attributes, _ in self._modules))}.values()

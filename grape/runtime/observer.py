@@ -19,7 +19,7 @@ from .effects import EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
 from .mentions import blamed
 from .prologue import refuse_read, slice_of
-from .shape import Shape
+from .shape import Found, Shape
 from .structure import Layout, Unsupported, flatten, stateful
 from .training import leaves_a_graph
 
@@ -63,6 +63,7 @@ class Observer:
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
         self._unsteady = 0
+        self._formed_anew = False
         self._again = False
         self.guards_ms: float | None = None
         """What it takes the host to see that nothing has changed."""
@@ -94,7 +95,9 @@ class Observer:
             guards = GuardSet(self._region.root, stateful(layout))
         except TooLarge as error:
             self._region.refuse(Refused(code="GR405", why=str(error), at=self._region.at))
-        graded = tuple(leaf.grad is not None for _, leaf in guards.leaves()) if guards is not None else ()
+        found = Found()
+        if guards is not None:
+            found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
         result, call, escapes = record(
             self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait
         )
@@ -103,7 +106,7 @@ class Observer:
         if self._again:
             self.traces.pop()
         self.traces.append(call.trace)
-        training = call.trace.needs_grad or any(graded)
+        training = call.trace.needs_grad or any(found.graded)
         self._again = self._unsteady < UNSTEADY and training and not (guards is None or guards.holds())
         if self._again:
             self._unsteady += 1
@@ -133,7 +136,7 @@ class Observer:
                 Refused(code="GR404", why=f"the call changes {changed}{by}, which a replay would not", at=at)
             )
         if self._region.refused is None:
-            self.audit(shape, call.trace, graded)
+            self.audit(shape, call.trace, found)
             if guards is not None:
                 began = time.perf_counter_ns()
                 guards.holds()
@@ -160,19 +163,25 @@ class Observer:
         elif op.kind == "transfer-out" or slice_of(recorder.ops, op.ordinal, recorder.born) is None:
             self._region.refuse(refuse_read(recorder.last_read, op, recorder.ops, recorder.born))
 
-    def audit(self, shape: Shape, trace: Trace, graded: tuple[bool, ...]) -> None:
+    def audit(self, shape: Shape, trace: Trace, found: Found) -> None:
         """Two calls under one key, with the same gradients present, must issue equal operators with equal scalars."""
-        for present, earlier in shape.traces:
-            if present != graded or [r.value for r in earlier.host_reads] != [r.value for r in trace.host_reads]:
+        once = not self._formed_anew
+        for kept in list(shape.traces):
+            then, earlier = kept
+            same_reads = [r.value for r in earlier.host_reads] == [r.value for r in trace.host_reads]
+            difference = earlier.first_difference(trace) if then.graded == found.graded and same_reads else None
+            if difference is None:
                 continue
-            difference = earlier.first_difference(trace)
-            if difference is not None:
-                self._region.refuse(self._explain(*difference))
-                return
+            if then.form != found.form and once:  # a new head explains another trace
+                self._formed_anew = True
+                shape.traces.remove(kept)
+                continue
+            self._region.refuse(self._explain(*difference, hidden=then.form == found.form))
+            return
         if len(shape.traces) < 2:
-            shape.traces.append((graded, trace))
+            shape.traces.append((found, trace))
 
-    def _explain(self, one: OpRecord | None, other: OpRecord | None) -> Refused:
+    def _explain(self, one: OpRecord | None, other: OpRecord | None, *, hidden: bool) -> Refused:
         here = other or one
         at = (here.user or here.inner) if here is not None else self._region.at
         if one is not None and other is not None and one.name == other.name and one.scalars() != other.scalars():
@@ -181,7 +190,12 @@ class Observer:
             self.scalar_changes.append(ScalarChange(operator=one.name, values=values, at=at))
             why = f"a Python value that reaches {one.name} changes from call to call"
             return Refused(code="GR403", why=why, at=at)
+        if not hidden:
+            why = "the tensors that it reads beside its arguments have other shapes or dtypes at each call"
+            return Refused(code="GR403", why=why, at=at)
         names = f"{one.name if one else 'nothing'} and {other.name if other else 'nothing'}"
+        if one is not None and other is not None and one.name == other.name:
+            names = f"{one.name}, {one.difference(other)}"
         return Refused(code="GR404", why=f"equal calls ran different operators ({names}): hidden state decides", at=at)
 
     def trace_now(self, shape: Shape, may_capture: bool) -> bool:

@@ -267,11 +267,12 @@ def refuse_read(
 ) -> Refused:
     """Why a region that waits at `op`, after the operators `ops`, stays eager."""
     if ops and op.kind == "host-read" and changed_before(ops, op.ordinal, born):
-        why = f"{op.name} reads a number from a tensor that each call changes"
+        why = "it reads a number from a tensor that each call changes"
         return Refused(code="GR403", why=why, at=op.user or op.inner)
     branch = read is not None and read.construct in ("if", "while", "assert", "ternary", "bool-op")
     if op.kind == "transfer-in":
         return Refused(code="GR302", why=f"{op.name} brings data to the device that Grape cannot foresee", at=op.user)
     if branch:
         return Refused(code="GR102", why=f"a tensor's value decides `{read.construct}`" if read else "", at=op.user)
-    return Refused(code="GR101", why=f"the host waits for {op.name} inside the region", at=op.user or op.inner)
+    what = "a number of a tensor" if op.kind == "host-read" else op.name
+    return Refused(code="GR101", why=f"the host waits for {what} inside the region", at=op.user or op.inner)

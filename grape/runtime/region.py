@@ -29,6 +29,7 @@ from .samples import CallTimes
 from .shape import Shape
 from .situation import Situation
 from .structure import Layout, Unsupported, first_difference, flatten, stateful
+from .training import NEED_GRADIENTS
 
 __all__ = ["Region", "Situation"]
 
@@ -63,6 +64,10 @@ class Region:
         self.root_is_module = isinstance(root, torch.nn.Module)
         self.parent: str | None = None
         self.refused: Refused | None = None
+        self.of_gradients: Refused | None = None
+        """Why calls that record gradients stay eager, where others are tried."""
+        self.gave_way_in_run = False
+        """Whether a call of this cell stayed eager for that."""
         self.starved_at: int | None = None
         """The memory budget that was too small for this region; 0: the device had no room."""
         self.calls = 0
@@ -108,10 +113,11 @@ class Region:
     @property
     def unused_gradients(self) -> Refused | None:
         """Its results carried autograd graphs that nobody has gone through: what no call is captured for."""
-        seen = [shape.backwards for shape in self.shapes.values()]
-        if self.entries or any(one.known for one in seen) or not any(one.unused for one in seen):
+        current = [shape for shape in self.shapes.values() if shape.run == self.situation.run]
+        served = any(shape.entries or shape.backwards.known for shape in current)
+        if served or not any(shape.backwards.unused for shape in current):
             return None
-        return Refused(code="GR405", why="its results need gradients", at=self.at)
+        return Refused(code="GR405", why=NEED_GRADIENTS, at=self.at)
 
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
@@ -136,6 +142,7 @@ class Region:
             if shape.starved_at is not None and (budget is None or budget > shape.starved_at):
                 shape.starved_at, shape.closed = None, False
         self.wasted = 0
+        self.gave_way_in_run = False
         self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
         for entry in self.entries:
             entry.ledger = self.ledger
@@ -150,6 +157,20 @@ class Region:
     def replays_in_run(self) -> int:
         return self.replays - self._start_of_run[1]
 
+    def gives_way(self) -> bool:
+        """Whether the call that comes now is to run as written, and callables inside have the floor.
+
+        Who was told that the results need gradients, and puts `torch.no_grad()` around the call, has another call.
+        """
+        refused = self.refused
+        if refused is None and self.of_gradients is None:
+            return False
+        with_gradients = torch.is_grad_enabled()
+        tried = self.situation.observing and not with_gradients
+        if tried and refused is not None and refused.why.startswith(NEED_GRADIENTS):
+            self.refused, self.of_gradients = None, refused
+        return self.refused is not None or with_gradients
+
     # -- the call ----------------------------------------------------------------------------------------------------
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, aside: bool = False) -> Any:
@@ -158,7 +179,8 @@ class Region:
         """
         self.calls += 1
         situation = self.situation
-        if self.refused is not None or aside:
+        if aside or self.gives_way():
+            self.gave_way_in_run |= self.of_gradients is not None and torch.is_grad_enabled()
             return self.eager.passed(args, kwargs)
         situation.entered += 1
         last = self._last

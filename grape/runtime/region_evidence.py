@@ -24,6 +24,8 @@ def evidence_of(region: Region) -> RegionEvidence:
     after = CallTimes.joined(shape.after for shape in compared)
     ledger = region.ledger
     refused = region.refused or region.unused_gradients
+    if refused is None and region.gave_way_in_run and not region.replays_in_run:
+        refused = region.of_gradients
     waiting = [shape.decision for shape in shapes if shape.decision and shape.decision.action != "capture"]
     return RegionEvidence(
         name=region.name,

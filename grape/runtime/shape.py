@@ -11,7 +11,15 @@ from .probe import Probe
 from .samples import CallTimes
 from .training import Backwards
 
-__all__ = ["Shape"]
+__all__ = ["Found", "Shape"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a call found when it began: which leaf tensors had gradients, and the `GuardSet.form` of what it reads."""
+
+    graded: tuple[bool, ...] = ()
+    form: tuple[Any, ...] = ()
 
 
 @dataclass(slots=True)
@@ -35,8 +43,8 @@ class Shape:
     after: CallTimes = field(default_factory=CallTimes)
     entries: list[Entry] = field(default_factory=list)
     decision: Decision | None = None
-    traces: list[tuple[tuple[bool, ...], Trace]] = field(default_factory=list)
-    """With each, which leaf tensors had gradients when the call began."""
+    traces: list[tuple[Found, Trace]] = field(default_factory=list)
+    """With each, what the call found when it began."""
     captures: int = 0
     strays: int = 0
     blocked: int = 0

@@ -146,7 +146,8 @@ class Engine:
         self.situation.exhausted = False
         self.traced.clear()
         self.report = None
-        return f"forgot {count} region{'s' if count != 1 else ''} and released their graphs"
+        what = "1 region and released its graphs" if count == 1 else f"{count} regions and released their graphs"
+        return f"forgot {what}"
 
     def close(self) -> None:
         """Take back every patch and release everything; for `%unload_ext`."""

@@ -121,6 +121,6 @@ def test_numbers_that_there_are_not(kernel: Kernel) -> None:
     for line, said in (
         ("%grape apply 7", "%grape: no fix 7 in the last report (there is none); see %grape diff"),
         ("%grape diff one", "%grape diff takes a number from %grape diff, not 'one'"),
-        ("%grape apply", "%grape: no fix of the last report is verified; choose one: %grape diff, then %grape apply N"),
+        ("%grape apply", "%grape: the last report has no fix; see %grape diff"),
     ):
         assert kernel.run(line)[2] == f"UsageError: {said}"

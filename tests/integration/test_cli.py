@@ -125,6 +125,12 @@ class TestUnreadableNotebooks:
     def test_folder(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert failed(capsys, 2, "run", tmp_path) == f"'{tmp_path}' is a folder; name an .ipynb file in it"
 
+    def test_script(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        script = tmp_path / "train.py"
+        script.write_text("import torch")
+        said = f"'{script}' is no notebook; in a script write `with grape.session():`"
+        assert failed(capsys, 2, "run", script) == said
+
     @pytest.mark.parametrize(
         ("content", "message"),
         [

@@ -92,7 +92,7 @@ except UsageError as error:
     assert str(error) == "no applied region 1 (none is applied); see %grape status"
 with grape.session():
     assert torch.equal(loop(), expected)
-assert engine().reset() == "forgot 1 region and released their graphs"
+assert engine().reset() == "forgot 1 region and released its graphs"
 assert step.__code__ is code and torch.nn.Module.__call__ is call and not step.__dict__
 assert grape.last is None
 assert torch.equal(loop(), expected)

@@ -12,6 +12,7 @@ import torch
 import torch._dynamo
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import grape
 from grape.sessions import close_engine
@@ -423,3 +424,76 @@ def test_a_batch_made_in_inference_mode_is_refused_as_in_eager() -> None:
     for _ in range(3):
         twins.warm(copied, limit=12)
         twins.call(of_inference)
+
+
+class Unpacked(nn.Module):
+    """Hooks of the person's unpack what its autograd graph saves; `calls` counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.calls = nn.Linear(4, 4), torch.zeros(())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def unpack(saved: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return saved
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, unpack):
+            return self.body(x).tanh().exp()
+
+
+class Recomputed(nn.Module):
+    """Activation checkpointing of a batch norm, which counts its forwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.body, x, use_reentrant=False) * 2
+
+    @property
+    def calls(self) -> torch.Tensor:
+        return self.body[1].num_batches_tracked
+
+
+@pytest.mark.skipif(not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"), reason="torch does not show the hooks")
+@pytest.mark.parametrize("kind", [Unpacked, Recomputed])
+def test_what_an_autograd_graph_saved_is_unpacked_by_the_person_only(kind: type[nn.Module]) -> None:
+    def counts(net: Any) -> list[float]:
+        found = []
+        for _ in range(6):
+            net(X).sum().backward()
+            found.append(net.calls.item())
+        return found
+
+    torch.manual_seed(0)
+    nets = [kind(), kind()]
+    expected = counts(nets[0])
+    try:
+        with grape.session():
+            assert counts(nets[1]) == expected
+    finally:
+        close_engine()
+
+
+def _is_given(result: torch.Tensor, expected: torch.Tensor, gradients: bool) -> bool:
+    return torch.equal(result, expected) and result.requires_grad is gradients
+
+
+def test_what_was_refused_for_its_gradients_replays_without_them() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    expected = net(X).detach()
+
+    def outcome(gradients: bool) -> str:
+        with grape.session(), torch.set_grad_enabled(gradients):
+            assert all([_is_given(net(X), expected, gradients) for _ in range(14)])
+        (region,) = [one for one in grape.last.to_dict()["regions"] if one["name"].startswith("Sequential")]
+        return str(region["outcome"])
+
+    try:
+        outcomes = [outcome(gradients) for gradients in (True, False, True, False)]
+        assert outcomes == ["refused", "replayed", "refused", "replayed"]
+        assert not [one for one in grape.last.to_dict()["findings"] if one["code"] == "GR405"]
+    finally:
+        close_engine()

@@ -499,6 +499,8 @@ REFUSED = [
     ("GR101", 2, "for x in xs:\n    print(x.item())", "what is shown at each step would appear only after the loop"),
     ("GR101", 2, "for x in xs:\n    print(f'{x.item():.3f}')", "shown at each step would appear only after the loop"),
     ("GR101", 2, "for x in xs:\n    log(x.item())", "`log` takes the value at each step"),
+    ("GR101", 2, "a = []\nfor x in xs: a.append(x.item())", "other code stands on the line"),
+    ("GR101", 3, "a = []\nfor x in xs:\n    y = f(x); a.append(y.item())", "other code stands on the line"),
     ("GR101", 2, "for x in xs:\n    y = x.item()", "what the loop goes on with depends on the value"),
     ("GR101", 3, "a = []\nfor x in xs:\n    a.append(x.cpu())", "would hold it in GPU memory"),
     ("GR101", 2, "for x in xs:\n    torch.cuda.synchronize()", "a copy that does not block may rely on the"),

@@ -53,6 +53,14 @@ def test_the_step_of_an_optimizer_has_advice_of_its_own() -> None:
     assert other.advice.startswith("keep the number in a tensor on the device")
 
 
+def test_a_name_on_the_line_of_a_step_has_no_advice_for_optimizers() -> None:
+    refused = Refused(code="GR403", why="`i` is no tensor, and changes at each iteration", at=at(1))
+    source = "for i in range(9): net(x[i]).backward(); optimizer.step()\n"
+    (finding,) = gr403.check(cell(region(outcome="refused", refused=refused), source=source))
+    assert finding.advice is not None
+    assert finding.advice.startswith("keep the number in a tensor on the device")
+
+
 MADE = {
     "opt = optim.Adam(net.parameters(), lr=1e-3)": "opt = optim.Adam(net.parameters(), lr=1e-3, fused=True)",
     "opt = AdamW(net.parameters(), foreach=True)": "opt = AdamW(net.parameters(), fused=True)",

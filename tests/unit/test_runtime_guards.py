@@ -143,6 +143,28 @@ def test_a_hook_that_was_there_first() -> None:
     assert twins.refused.code == "GR404"
 
 
+def two_layers() -> World:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    return World(function=net, net=net)
+
+
+@pytest.mark.parametrize("calls", range(1, 5))
+def test_another_head_before_the_first_graph_is_no_hidden_state(calls: int) -> None:
+    twins = Twins(two_layers)
+    twins.calls_of(one, calls)
+    twins.both(lambda world: world.net.__setitem__(2, nn.Linear(4, 3)))
+    twins.warm(one)
+
+
+def test_another_head_at_each_call_is_said_to_be_that() -> None:
+    twins = Twins(two_layers)
+    for width in range(1, 8):
+        twins.both(lambda world, width=width: world.net.__setitem__(2, nn.Linear(4, width)))
+        twins.call(one)
+    why = "the tensors that it reads beside its arguments have other shapes or dtypes at each call"
+    assert (twins.refused.code, twins.refused.why) == ("GR403", why)
+
+
 def test_parameters_that_start_to_need_gradients() -> None:
     def build() -> World:
         world = net_world()

@@ -531,6 +531,7 @@ def test_scalars_that_change_at_every_step_are_refused_at_the_line_of_the_step()
     twins = training(optimizer=lambda params: torch.optim.Adam(params, lr=0.1))
     refused = refusal(twins)
     assert refused.code == "GR403"
+    assert refused.why == "it reads a number from a tensor that each call changes"
     assert refused.at.line == line_of(whole_step, "optimizer.step()")
 
 

@@ -31,7 +31,8 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     found = [_finding(region, change) for region in evidence.regions for change in region.scalar_changes]
     source = cell_source(evidence)
     for finding in with_refusals(CODE, evidence, found, _ADVICE):
-        advice = advice_for_step(source, finding.at) if finding.advice == _ADVICE else None
+        of_a_name = "is no tensor" in finding.message  # what the line does with it is another matter
+        advice = advice_for_step(source, finding.at) if finding.advice == _ADVICE and not of_a_name else None
         yield replace(finding, advice=advice) if advice is not None else finding
 
 

@@ -67,6 +67,9 @@ def fix(code: Code, finding: Finding) -> str | Refused:
         return Refused(
             why="the read is in no loop of this function; read the value where the loop has ended", line=line
         )
+    crowded = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) > 1
+    if crowded or any(isinstance(above, cst.SimpleStatementSuite) for above in code.ancestors(read.node)):
+        return Refused(why="other code stands on the line; write the read on a line of its own", line=line)
     small = only_statement(statement)
     made: str | Refused = Refused(why="what the loop goes on with depends on the value", line=line)
     if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):

@@ -28,6 +28,7 @@ from ..outputs import Outputs
 from ..placeholders import Placeholders, distinct
 from ..predication import Surveyed, iterations
 from ..prologue import Prologue
+from ..shape import Found
 from ..structure import Layout, Unsupported, flatten, leaf_meta, stateful
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
 from .in_step import CapturedRun, InStep
@@ -74,7 +75,9 @@ class _Attempt:
         most_iterations = 2 * (iterations() - iterations_before) + 16
         self.gradients.note()
         if unready is not None:
-            return Captured(result=result, outcome=unready, trace=call.trace, graded=self.gradients.present)
+            return Captured(
+                result=result, outcome=unready, trace=call.trace, found=Found(self.gradients.present, self.form)
+            )
 
         def eager() -> EagerRun:
             self.check_guards(call.trace.needs_grad)
@@ -100,7 +103,7 @@ class _Attempt:
             result=result,
             outcome=outcome,
             trace=call.trace,
-            graded=self.gradients.present,
+            found=Found(self.gradients.present, self.form),
             plain=self.verification.unfaithful if self.verification is not None else frozenset(),
             faithful=self.verification.faithful if self.verification is not None else frozenset(),
         )
@@ -115,6 +118,7 @@ class _Attempt:
         except TooLarge as error:
             refused = Refused(code="GR405", why=str(error))
         self.gradients = GradientCapture(guards.leaves() if guards is not None else (), self.backend)
+        self.form = guards.form() if guards is not None else ()
         try:
             refused = self.gradients.adopt(request.writes) or refused
             if guards is not None and refused is None:

@@ -13,6 +13,7 @@ from ..backends.protocol import Backend
 from ..compression import ExecutableStore
 from ..entry import Entry
 from ..guards import GuardSet
+from ..shape import Found
 from ..slots import SlotStore
 from ..structure import Layout
 from ..training import Backwards
@@ -60,8 +61,7 @@ class Captured:
     result: Any
     outcome: Entry | Refused
     trace: Trace
-    graded: tuple[bool, ...] = ()
-    """Which leaf tensors that the region reaches had gradients when the call began."""
+    found: Found = field(default_factory=Found)
     faithful: frozenset[Any] = frozenset()
     """Operators whose `out=` forms gave the bits of the eager run."""
     plain: frozenset[Any] = frozenset()

@@ -3,9 +3,10 @@
 from .consumed import seal, seal_all, sealable
 from .gradients import GradientCapture, GradientPlan
 from .observed import Backwards
-from .results import graph_that_leaves, leaves_a_graph, no_pair
+from .results import NEED_GRADIENTS, graph_that_leaves, leaves_a_graph, no_pair
 
 __all__ = [
+    "NEED_GRADIENTS",
     "Backwards",
     "GradientCapture",
     "GradientPlan",

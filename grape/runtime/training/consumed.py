@@ -29,9 +29,10 @@ def is_consumed(tensor: torch.Tensor) -> bool:
             continue
         seen.add(node)
         kind: Any = type(node)
-        for name in _saved_by(kind):
+        for name, raw in _saved_by(kind):
             try:
-                getattr(node, name)
+                if not _is_hooked(getattr(node, raw, None)):
+                    getattr(node, name)
             except RuntimeError as error:
                 if str(error) == _refusal():
                     return True
@@ -40,10 +41,21 @@ def is_consumed(tensor: torch.Tensor) -> bool:
 
 
 @functools.cache
-def _saved_by(kind: Hashable) -> tuple[str, ...]:
-    """Attributes of this kind of node that give a saved tensor, or raise where it is freed."""
+def _saved_by(kind: Hashable) -> tuple[tuple[str, str], ...]:
+    """Attributes of this kind of node that give a saved tensor, or raise where it is freed; with each, the one that
+    gives it as it is kept.
+    """
     found = [name for name in dir(kind) if name.startswith("_saved_")]
-    return (*found, "saved_tensors") if hasattr(kind, "saved_tensors") else tuple(found)
+    pairs = [(name, f"_raw{name}") for name in found]
+    return (*pairs, ("saved_tensors", "_raw_saved_tensors")) if hasattr(kind, "saved_tensors") else tuple(pairs)
+
+
+def _is_hooked(kept: Any) -> bool:
+    """Whether a saved tensor is there, and a hook of the person's unpacks it: activation checkpointing computes it
+    anew then, which may write buffers. A hook ends with what it unpacks.
+    """
+    saved = kept if isinstance(kept, (tuple, list)) else (kept,)
+    return any(getattr(one, "unpack_hook", None) is not None for one in saved)
 
 
 @functools.cache

@@ -9,7 +9,10 @@ import torch
 from ...model import Refused
 from .consumed import is_consumed
 
-__all__ = ["graph_that_leaves", "leaves_a_graph", "no_pair"]
+__all__ = ["NEED_GRADIENTS", "graph_that_leaves", "leaves_a_graph", "no_pair"]
+
+NEED_GRADIENTS = "its results need gradients"
+"""What refusals say, or begin with, that calls without gradients do not share."""
 
 
 def leaves_a_graph(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> bool:
@@ -39,7 +42,7 @@ def graph_that_leaves(results: Sequence[torch.Tensor], arguments: Sequence[torch
     `results` are the tensors in the result and, after the call, in the arguments; `arguments` those that came in.
     """
     if leaves_a_graph(results, arguments):
-        return Refused(code="GR405", why="its results need gradients")
+        return Refused(code="GR405", why=NEED_GRADIENTS)
     if any(_has_gradient(tensor) for tensor in results):
         return Refused(code="GR405", why="an argument or a result that is no parameter has a gradient of its own")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
