@@ -90,5 +90,10 @@ ROWS = (
             "return list(self.announced)",
             "return list(self.changed)",
         ),
+        (
+            "pairs: code that differentiates again is served",
+            "        if self.pair.fits and will_differentiate_again():\n",
+            "        if False:\n",
+        ),
     ),
 )

@@ -151,6 +151,10 @@ class Pair:
         """Whether the forward graph may write what it saves once more."""
         return not self.saved.anything or not any(call.outstanding for call in self._calls)
 
+    def foresee_another(self) -> None:
+        """Gradients are about to be differentiated again: it serves no call any more."""
+        self._observed.note_again()
+
     def attach(self, leaves: Sequence[torch.Tensor], outputs: list[torch.Tensor], state: Any) -> list[torch.Tensor]:
         """The outputs of the forward replay that was just issued, with a node of autograd in front of them."""
         saved = self.saved

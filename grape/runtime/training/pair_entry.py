@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules import module as _modules
 
 from ..entry import BLOCKED, MISMATCH, Entry
+from .foreseen import will_differentiate_again
 from .pair import Pair
 
 __all__ = ["PairEntry"]
@@ -52,6 +53,8 @@ class PairEntry(Entry):
         if not self.pair.free:
             self.blocker = None
             return BLOCKED
+        if self.pair.fits and will_differentiate_again():
+            self.pair.foresee_another()
         if not self.pair.fits or _modules._global_backward_hooks or _modules._global_backward_pre_hooks:
             return MISMATCH
         self.state = self.backend.rng_state() if self.pair.draws else None
