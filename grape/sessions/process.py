@@ -49,9 +49,9 @@ class Engine:
         if not regions:
             return "grape: nothing observed yet; put %%grape on the first line of a slow cell"
         lines = [f"grape: {self.device}, {self.situation.backend.kind} backend"]
-        applied = self._applied()
-        for region in sorted(regions, key=lambda r: (not r.entries, -r.calls)):
-            number = f"{applied.index(region) + 1:>3}" if region in applied else "  -"
+        numbers = {id(region): number for number, region in enumerate(self._applied(), start=1)}
+        for region in sorted(regions, key=lambda r: (id(r) not in numbers, numbers.get(id(r), -r.calls))):
+            number = f"{numbers.get(id(region), '-'):>3}"
             state = f"refused ({region.refused.code}: {region.refused.why})" if region.refused else "observed"
             if region.entries:
                 counts = f"{plural(len(region.entries), 'graph')}, {plural(region.replays, 'replay')}"

@@ -92,7 +92,16 @@ except UsageError as error:
     assert str(error) == "no applied region 1 (none is applied); see %grape status"
 with grape.session():
     assert torch.equal(loop(), expected)
-assert engine().reset() == "forgot 1 region and released its graphs"
+def often(x):
+    for _ in range(4):
+        x = torch.tanh(x) + 1
+    return x
+with grape.session():
+    for _ in range(60):
+        often(expected)
+listed = [line.split()[:2] for line in engine().status().splitlines() if line.split()[2] == "at"]
+assert listed == [["1", "step"], ["2", "often"]], engine().status()
+assert engine().reset() == "forgot 2 regions and released their graphs"
 assert step.__code__ is code and torch.nn.Module.__call__ is call and not step.__dict__
 assert grape.last is None
 assert torch.equal(loop(), expected)
