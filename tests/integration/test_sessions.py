@@ -100,7 +100,7 @@ with grape.session():
     for _ in range(60):
         often(expected)
 listed = [line.split()[:2] for line in engine().status().splitlines() if line.split()[2] == "at"]
-assert listed == [["1", "step"], ["2", "often"]], engine().status()
+assert listed[:2] == [["1", "step"], ["2", "often"]], engine().status()
 assert engine().reset() == "forgot 2 regions and released their graphs"
 assert step.__code__ is code and torch.nn.Module.__call__ is call and not step.__dict__
 assert grape.last is None
