@@ -45,7 +45,7 @@ class Engine:
         """The regions that Grape knows, what became of them, and the memory of their graphs."""
         from ..render.units import plural
 
-        regions = self.interceptor.regions
+        regions = self._called()
         if not regions:
             return "grape: nothing observed yet; put %%grape on the first line of a slow cell"
         lines = [f"grape: {self.device}, {self.situation.backend.kind} backend"]
@@ -78,6 +78,10 @@ class Engine:
     def applied_count(self) -> int:
         """How many regions hold graphs; `status` and `undo` number them from 1."""
         return len(self._applied())
+
+    def _called(self) -> list[Any]:
+        """Without loops whose body, or what it calls, became the region."""
+        return [region for region in self.interceptor.regions if region.calls]
 
     def _applied(self) -> list[Any]:
         return [region for region in self.interceptor.regions if region.entries]
@@ -137,7 +141,7 @@ class Engine:
 
     def reset(self) -> str:
         """Forget every region and release every graph."""
-        count = len(self.interceptor.regions)
+        count = len(self._called())
         self.interceptor.forget()
         self.hoister.forget()
         self.situation.backend.close()
