@@ -188,7 +188,8 @@ def test_a_store_launches_what_a_shape_is_whatever_was_refused(stand_in: StandIn
     programs = [replace(one, topology=name) for one, name in zip(programs, topologies, strict=True)]
 
     def is_right(number: int) -> bool:
-        handle = int(stand_in.log[-1].split()[1])
+        launched = next(line for line in reversed(stand_in.log) if line.startswith("launch"))
+        handle = int(launched.split()[1])
         return tuple(stand_in.held[handle].values()) == programs[number].parameters
 
     def verify(number: int, launch: Callable[[], None]) -> bool:
