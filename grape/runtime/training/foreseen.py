@@ -7,6 +7,7 @@ has one, and differ by rounding. Where the call can tell, it is left eager.
 from __future__ import annotations
 
 import sys
+import weakref
 from types import CodeType, FrameType
 
 from ...tracing import is_own_code
@@ -18,8 +19,8 @@ _MOST = 40
 """Frames that are looked at: a kernel's own lie below those of a cell."""
 _KNOWN = 4096
 
-_known: dict[int, tuple[CodeType, bool]] = {}
-"""By identity: code hashes by all that it holds."""
+_known: dict[int, tuple[weakref.ref[CodeType], bool]] = {}
+"""By identity, since code hashes by all that it holds; weakly, since a hoisted loop's holds the names of its cell."""
 
 
 def will_differentiate_again() -> bool:
@@ -36,9 +37,9 @@ def will_differentiate_again() -> bool:
 
 def _says(code: CodeType) -> bool:
     found = _known.get(id(code))
-    if found is None:
+    if found is None or found[0]() is not code:
         if len(_known) >= _KNOWN:
             _known.clear()
         named = any(isinstance(value, tuple) and _WORD in value for value in code.co_consts)
-        found = _known[id(code)] = code, named and is_own_code(code.co_filename)
+        found = _known[id(code)] = weakref.ref(code), named and is_own_code(code.co_filename)
     return found[1]
