@@ -2,11 +2,12 @@
 
     python benchmarks/updates.py [--lengths 64] [--updates 2048] [--out FILE]
 
-An executable is updated from length to length and launched each time, as a cache that grows has it done. After 1, 4,
-16, ... updates it is given the work of the first length, and launched again and again: the time above that of a fresh
-executable of the same graph, measured beside it, is what the updates have left. By whole graphs, by all nodes, by the
-nodes that differ, and with two executables in turn; then what takes it away: an update from the same graph while the
-device is idle, an upload, a new executable.
+An executable is updated from length to length and launched each time, as a cache that grows has it done. After 1, 8,
+64, ... updates it is given the work of the first length, and launched again and again: the time above that of a fresh
+executable of the same graph, measured beside it, is what the updates have left. By whole graphs, by all nodes, and by
+the nodes that differ; each with an executable that was uploaded before its first update, as Grape makes them, and with
+one that was not. Then what takes it away: an update from the same graph while the device is idle, an upload, a new
+executable.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from _handwritten import cache_of
 from _machine import machine, result_path, write
 
 from grape.runtime import make_backend
+from grape.runtime.backends import cuda_executable
+from grape.runtime.backends.cuda_driver import Driver
 from grape.runtime.backends.cuda_executable import CudaExecutable
 from grape.runtime.backends.protocol import Backend, Executable, Prepared, UpdatableGraph
 
@@ -137,33 +143,35 @@ def checkpoints(most: int) -> Iterator[int]:
     count = 1
     while count <= most:
         yield count
-        count *= 4
+        count *= 8
 
 
-def measure(graphs: Sequence[UpdatableGraph], ways: Sequence[str], in_turn: int, most: int, cuda: bool) -> list[Any]:
-    """After each of `checkpoints`: what an update has taken on the host so far, on average; what a launch of each
-    executable takes, and of a fresh one beside it. All in microseconds."""
-    executables = [graphs[0].instantiate() for _ in range(in_turn)]
-    updates = [WAYS[ways[index % len(ways)]](executable, graphs) for index, executable in enumerate(executables)]
-    done, found, spent = 0, [], 0.0
+def as_driver_makes(_driver: Driver, handle: Any, _device: torch.device) -> Any:
+    """In place of the upload that follows each instantiation."""
+    return handle
+
+
+def measure(graphs: Sequence[UpdatableGraph], way: str, uploaded: bool, most: int, cuda: bool) -> dict[str, Any]:
+    """After each of `checkpoints`: what an update has taken on the host so far, on average; what a launch takes, and of
+    a fresh executable beside it. All in microseconds."""
+    with nullcontext() if uploaded else patch.object(cuda_executable, "_uploaded", as_driver_makes):
+        executable = graphs[0].instantiate()
+    update = WAYS[way](executable, graphs)
+    done, rows, spent = 0, [], 0.0
     for checkpoint in checkpoints(most):
         while done < checkpoint:
-            turn = done % in_turn
             start = time.perf_counter()
-            updates[turn](1 + done % (len(graphs) - 1))
+            update(1 + done % (len(graphs) - 1))
             spent += time.perf_counter() - start
-            executables[turn].replay()
+            executable.replay()
             done += 1
         fresh = graphs[0].instantiate()
-        row = []
-        for executable, update in zip(executables, updates, strict=True):
-            update(0)
-            row.append({"us": launched_us(executable, cuda), "fresh_us": launched_us(fresh, cuda)})
+        update(0)
+        row = {"us": launched_us(executable, cuda), "fresh_us": launched_us(fresh, cuda)}
         fresh.release()
-        found.append({"updates": checkpoint, "host_us": spent / done * 1e6, "executables": row})
-    found.append({"remedies": remedies(executables[0], graphs[0], cuda)})
-    for executable in executables:
-        executable.release()
+        rows.append({"updates": checkpoint, "host_us": spent / done * 1e6, **row})
+    found = {"rows": rows, "remedies": remedies(executable, graphs[0], cuda)}
+    executable.release()
     return found
 
 
@@ -213,13 +221,13 @@ def main() -> int:
         captured = alike(steps(backend, arguments.size, device, lengths))
         graphs = [step.graph for step in captured]
         results |= {"lengths": lengths, "alike": len(graphs), "nodes": graphs[0].nodes, "ways": {}}
-        settings = {name: ([name], 1) for name in WAYS} | {"whole graphs, two in turn": (["whole graphs"], 2)}
-        for name, (ways, in_turn) in settings.items():
-            results["ways"][name] = found = measure(graphs, ways, in_turn, arguments.updates, cuda)
-            for row in found[:-1]:
-                told = ", ".join(f"{one['us']:.1f} ({one['us'] - one['fresh_us']:+.1f})" for one in row["executables"])
-                print(f"{name}: after {row['updates']} updates {told} us, {row['host_us']:.0f} an update", flush=True)
-            print(f"{name}: {found[-1]['remedies']}", flush=True)
+        for name, uploaded in product(WAYS, (False, True)):
+            label = f"{name}, {'uploaded' if uploaded else 'updated'} first"
+            results["ways"][label] = found = measure(graphs, name, uploaded, arguments.updates, cuda)
+            for row in found["rows"]:
+                told = f"{row['us']:.1f} ({row['us'] - row['fresh_us']:+.1f}) us, {row['host_us']:.0f} an update"
+                print(f"{label}: after {row['updates']} updates {told}", flush=True)
+            print(f"{label}: {found['remedies']}", flush=True)
             write(arguments.out, results)
     for step in captured:
         step.graph.release()

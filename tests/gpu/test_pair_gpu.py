@@ -202,10 +202,15 @@ def test_a_backward_of_other_gradients_runs_the_forward_again(backend: CudaBacke
     twins.close()
 
 
+AGAIN = {"create_graph": True}
+
+
 def test_first_derivatives_that_are_to_be_differentiated_again(backend: CudaBackend) -> None:
+    """The calling code does not name the argument, so the first one is served."""
+
     def slope(w: World, net: Callable[..., Any], number: int) -> Any:
         loss = net(batch(number)).float().pow(2).mean()
-        return torch.autograd.grad(loss, [*w.net.parameters()], create_graph=True)
+        return torch.autograd.grad(loss, [*w.net.parameters()], **AGAIN)
 
     twins = PairTwins(world_of("tied"), plain, backend)
     twins.run(14)

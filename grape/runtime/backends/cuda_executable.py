@@ -87,7 +87,7 @@ class Executables:
         driver = self.driver
         graph = driver.types.CUgraph(source.graph.raw_cuda_graph())
         with torch.cuda.device(self.device), driver.relaxed():
-            handle = self.meter.made(nodes, lambda: _instantiate(driver, graph))
+            handle = self.meter.made(nodes, lambda: _instantiate(driver, graph, self.device))
         made = CudaExecutable(self, handle, source.hold(), inspected, nodes, attachment)
         self._made.add(made)
         return made
@@ -303,11 +303,11 @@ def _numbers_of(sets: Sequence[PreparedWrites]) -> set[int]:
     return {number for one in sets for number in one.numbers}
 
 
-def _instantiate(driver: Driver, graph: Any) -> Any:
+def _instantiate(driver: Driver, graph: Any, device: torch.device) -> Any:
     """Raises torch.OutOfMemoryError."""
     for attempt in (1, 2):
         try:
-            return driver.call("cuGraphInstantiate", graph, _INSTANTIATE_FLAGS)
+            return _uploaded(driver, driver.call("cuGraphInstantiate", graph, _INSTANTIATE_FLAGS), device)
         except DriverError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
@@ -315,3 +315,15 @@ def _instantiate(driver: Driver, graph: Any) -> Any:
                 raise torch.OutOfMemoryError("no device memory for a graph's executable") from error
             torch.cuda.empty_cache()
     raise AssertionError
+
+
+def _uploaded(driver: Driver, handle: Any, device: torch.device) -> Any:
+    """One that is updated before it was ever on the device has slow kernels for good: 0.5 us more each on an H200
+    (`benchmarks/updates.py`). The first launch of any would upload it.
+    """
+    try:
+        driver.call("cuGraphUpload", handle, torch._C._cuda_getCurrentRawStream(device.index))
+    except BaseException:
+        driver.succeeds("cuGraphExecDestroy", handle)
+        raise
+    return handle
