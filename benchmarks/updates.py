@@ -28,9 +28,8 @@ from _handwritten import cache_of
 from _machine import machine, result_path, write
 
 from grape.runtime import make_backend
-from grape.runtime.backends import cuda_executable
-from grape.runtime.backends.cuda_driver import Driver
 from grape.runtime.backends.cuda_executable import CudaExecutable
+from grape.runtime.backends.cuda_instantiate import Instantiation
 from grape.runtime.backends.protocol import Backend, Executable, Prepared, UpdatableGraph
 
 FIRST = 100
@@ -146,7 +145,7 @@ def checkpoints(most: int) -> Iterator[int]:
         count *= 8
 
 
-def as_driver_makes(_driver: Driver, handle: Any, _device: torch.device) -> Any:
+def as_driver_makes(_made: Instantiation, handle: Any) -> Any:
     """In place of the upload that follows each instantiation."""
     return handle
 
@@ -154,7 +153,7 @@ def as_driver_makes(_driver: Driver, handle: Any, _device: torch.device) -> Any:
 def measure(graphs: Sequence[UpdatableGraph], way: str, uploaded: bool, most: int, cuda: bool) -> dict[str, Any]:
     """After each of `checkpoints`: what an update has taken on the host so far, on average; what a launch takes, and of
     a fresh executable beside it. All in microseconds."""
-    with nullcontext() if uploaded else patch.object(cuda_executable, "_uploaded", as_driver_makes):
+    with nullcontext() if uploaded else patch.object(Instantiation, "_uploaded", as_driver_makes):
         executable = graphs[0].instantiate()
     update = WAYS[way](executable, graphs)
     done, rows, spent = 0, [], 0.0

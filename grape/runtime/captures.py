@@ -54,6 +54,7 @@ class Captures:
         self._writes: set[str] = set()
         self._plain: set[Any] = set()
         self._faithful: set[Any] = set()
+        self._doubted: set[Any] = set()
         self._failures = 0
         self._addresses: dict[str, tuple[int, int]] = {}
 
@@ -206,8 +207,11 @@ class Captures:
         return captured.result
 
     def _is_unlikely(self, shape: Shape, blamed: frozenset[Any]) -> bool:
-        """Whether what a replay's difference is blamed on was right elsewhere, and the shape has further tries."""
-        return bool(blamed) and blamed <= self._faithful and shape.unsettled < UNSETTLED - 1
+        """Whether what a replay's difference is blamed on was right elsewhere or was not doubted before, and the shape
+        has further tries."""
+        first = not blamed <= self._doubted
+        self._doubted |= blamed
+        return bool(blamed) and (first or blamed <= self._faithful) and shape.unsettled < UNSETTLED - 1
 
     def without_executable(self, shape: Shape, entry: Entry) -> None:
         """A graph could not be replayed for want of an executable: it goes, unless it only has to wait."""

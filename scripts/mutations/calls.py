@@ -112,7 +112,17 @@ ROWS = (
     ),
     Row(
         "a replay that differs once is blamed on where results go",
-        edited(f"{RUNTIME}.captures", "return bool(blamed) and blamed <= self._faithful and", "return False and"),
+        edited(f"{RUNTIME}.captures", "(first or blamed <= self._faithful)", "first"),
+        GROWING,
+    ),
+    Row(
+        "the first one that differs is blamed at once",
+        edited(f"{RUNTIME}.captures", "(first or blamed <= self._faithful)", "blamed <= self._faithful"),
+        GROWING,
+    ),
+    Row(
+        "a capture that failed keeps its arguments",
+        edited(f"{RUNTIME}.capture.attempt", "            failure = None  # it knows", "            pass  # it knows"),
         GROWING,
     ),
     Row(

@@ -194,6 +194,20 @@ ROWS = (
         ("members: each has a set of its own", "        if known == changed:\n", "        if False:\n"),
     ),
     *rows_of(
+        "grape.runtime.backends.cuda_instantiate",
+        WRITES,
+        (
+            "executables: an update comes before the first upload",
+            '            driver.call("cuGraphUpload", handle, self._stream)\n',
+            "",
+        ),
+        (
+            "executables: one that did not get on the device stays",
+            '            driver.succeeds("cuGraphExecDestroy", handle)\n',
+            "",
+        ),
+    ),
+    *rows_of(
         "grape.runtime.backends.cuda_executable",
         WRITES,
         (

@@ -62,6 +62,8 @@ class StandIn:
         self.update_error = 0
         self.busy = False
         self.instantiate_errors: list[int] = []
+        self.upload_errors: list[int] = []
+        self.uploaded: set[int] = set()
         self.log: list[str] = []
         self.free = 1 << 30
         self._next = 100
@@ -71,12 +73,17 @@ class StandIn:
                 CUgraphExec=int,
                 CUgraphNode=int,
                 CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2),
+                CUstream_flags=SimpleNamespace(CU_STREAM_NON_BLOCKING=1),
                 CUDA_KERNEL_NODE_PARAMS=_Struct,
                 CUDA_MEMCPY3D=_Struct,
                 CUDA_MEMSET_NODE_PARAMS=_Struct,
                 cuThreadExchangeStreamCaptureMode=lambda mode: (0, 0),
                 cuCtxGetCurrent=lambda: (0, 7),
                 cuGraphInstantiate=self._instantiate,
+                cuGraphUpload=self._upload,
+                cuStreamCreate=lambda flags: (0, 9),
+                cuStreamSynchronize=lambda stream: (0 if stream == 9 else 709,),
+                cuStreamDestroy=lambda stream: (0,),
                 cuGraphExecDestroy=self._destroy,
                 cuGraphExecUpdate=self._update,
                 cuGraphLaunch=self._launch,
@@ -103,12 +110,20 @@ class StandIn:
         self.free -= 1000
         return 0, self._next
 
+    def _upload(self, executable: int, stream: int) -> tuple[int]:
+        """Not on a stream that has other work."""
+        if self.upload_errors and (error := self.upload_errors.pop(0)):
+            return (error,)
+        self.uploaded.add(executable)
+        return (0 if stream == 9 and executable in self.held else 400,)
+
     def _destroy(self, executable: int) -> tuple[int]:
         del self.held[executable]
         self.log.append(f"destroy {executable}")
         return (0,)
 
     def _update(self, executable: int, graph: int) -> tuple[Any, ...]:
+        assert executable in self.uploaded, "its kernels would be slow for good"
         if self.update_error:
             if self.update_error != 910:
                 self.held[executable][0] = b"half an update"
@@ -131,6 +146,7 @@ class StandIn:
         return self._set(executable, node, head + cuda_nodes._gathered(addresses, LAYOUT))
 
     def _set(self, executable: int, node: int, parameters: bytes) -> int:
+        assert executable in self.uploaded, "its kernels would be slow for good"
         if self.refuses(node, parameters):
             return 1
         self.held[executable][node] = parameters

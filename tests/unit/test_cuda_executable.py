@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from grape.runtime.backends import cuda_updatable
+from grape.runtime.backends.cuda_driver import DriverError
 from grape.runtime.backends.cuda_executable import CudaExecutable, Executables
 from grape.runtime.backends.cuda_nodes import Inspected
 from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
@@ -285,6 +286,22 @@ def test_an_exhausted_device_is_asked_once_more_and_then_raises(stand_in: StandI
     assert executables.live_bytes == 0
     source.release()
     assert stand_in.log[-1] == "reset 2"
+
+
+@pytest.mark.parametrize(("code", "raised"), [(2, torch.OutOfMemoryError), (700, DriverError)])
+def test_an_executable_that_does_not_get_on_the_device_is_destroyed(
+    stand_in: StandIn, code: int, raised: type[Exception]
+) -> None:
+    executables = Executables(stand_in.driver, DEVICE)
+    stand_in.upload_errors = [2]
+    made(executables, stand_in, program(random.Random(1))).release()
+    assert stand_in.log == ["destroy 101", "empty cache", "destroy 102"]
+    stand_in.upload_errors = [code, code]
+    source = graph(executables, stand_in, program(random.Random(1)))
+    with pytest.raises(raised):
+        source.instantiate()
+    assert not stand_in.held and executables.live_bytes == 0
+    source.release()
 
 
 @pytest.mark.parametrize(("code", "raised"), [(2, torch.OutOfMemoryError), (700, RuntimeError)])

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .cuda_driver import OUT_OF_MEMORY, Driver, DriverError
+from .cuda_instantiate import Instantiation
 from .cuda_meter import ExecutableMeter
 from .cuda_nodes import PREFERRED_CLUSTERS, Inspected
 from .cuda_random import Drawn, RandomPrologue
@@ -26,8 +27,6 @@ _NOT_READY = 600
 """CUDA_ERROR_NOT_READY: the stream has work that is not done."""
 _NOT_UPDATED = 910
 """CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: the executable is as it was."""
-_INSTANTIATE_FLAGS = 1 | 8
-"""AUTO_FREE_ON_LAUNCH and USE_NODE_PRIORITY, as `torch.cuda.CUDAGraph` instantiates."""
 
 
 class GraphSource:
@@ -69,6 +68,7 @@ class Executables:
         self.meter = meter or ExecutableMeter(device)
         self.writer = NodeWriter(driver)
         self.random = RandomPrologue(driver, device)
+        self._instantiation = Instantiation(driver)
         self._made: weakref.WeakSet[CudaExecutable | TorchExecutable] = weakref.WeakSet()
 
     @functools.cached_property
@@ -87,7 +87,7 @@ class Executables:
         driver = self.driver
         graph = driver.types.CUgraph(source.graph.raw_cuda_graph())
         with torch.cuda.device(self.device), driver.relaxed():
-            handle = self.meter.made(nodes, lambda: _instantiate(driver, graph, self.device))
+            handle = self.meter.made(nodes, lambda: self._instantiation.of(graph))
         made = CudaExecutable(self, handle, source.hold(), inspected, nodes, attachment)
         self._made.add(made)
         return made
@@ -104,6 +104,8 @@ class Executables:
         """Release all that are left."""
         for made in list(self._made):
             made.release()
+        with torch.cuda.device(self.device), self.driver.relaxed():
+            self._instantiation.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,29 +303,3 @@ class TorchExecutable:
 
 def _numbers_of(sets: Sequence[PreparedWrites]) -> set[int]:
     return {number for one in sets for number in one.numbers}
-
-
-def _instantiate(driver: Driver, graph: Any, device: torch.device) -> Any:
-    """Raises torch.OutOfMemoryError."""
-    for attempt in (1, 2):
-        try:
-            return _uploaded(driver, driver.call("cuGraphInstantiate", graph, _INSTANTIATE_FLAGS), device)
-        except DriverError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-            if attempt == 2:
-                raise torch.OutOfMemoryError("no device memory for a graph's executable") from error
-            torch.cuda.empty_cache()
-    raise AssertionError
-
-
-def _uploaded(driver: Driver, handle: Any, device: torch.device) -> Any:
-    """One that is updated before it was ever on the device has slow kernels for good: 0.5 us more each on an H200
-    (`benchmarks/updates.py`). The first launch of any would upload it.
-    """
-    try:
-        driver.call("cuGraphUpload", handle, torch._C._cuda_getCurrentRawStream(device.index))
-    except BaseException:
-        driver.succeeds("cuGraphExecDestroy", handle)
-        raise
-    return handle

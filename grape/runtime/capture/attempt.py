@@ -315,10 +315,13 @@ class _Attempt:
 
         updatable = cast(UpdatableGraph, graph)
         updatable.drew(eager.random_before, eager.random_after)
-        stored = StoredGraph.admit(store, updatable, verify, owner=self.request.owner)
-        if isinstance(stored, StoredGraph):
-            return stored, verified[-1]
-        raise failure or Stop(Refused(code="no room", why="no executable could be had"))
+        try:
+            stored = StoredGraph.admit(store, updatable, verify, owner=self.request.owner)
+            if isinstance(stored, StoredGraph):
+                return stored, verified[-1]
+            raise failure or Stop(Refused(code="no room", why="no executable could be had"))
+        finally:
+            failure = None  # it knows this frame, and the call's arguments would seem alive until a garbage collection
 
     def check_guards(self, needs_grad: bool) -> None:
         if not self.guards.holds():
