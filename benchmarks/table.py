@@ -235,6 +235,23 @@ def shapes_table() -> str:
     return f"{markdown(rows)}\n\n{where(found['machine'])}."
 
 
+def updates_table() -> str:
+    """Markdown: what a launch takes after updates, by what the executable saw first."""
+    found = json.loads((RESULTS / "updates.json").read_text())
+    rows = [
+        ("before the first update", "updates by", "a launch", "a fresh executable", "an update, host"),
+        ("---", "---", "---", "---", "---"),
+    ]
+    for name, measured in sorted(found["ways"].items(), key=lambda pair: pair[0].rpartition(", ")[::-1]):
+        way, _, first = name.rpartition(", ")
+        last = measured["rows"][-1]
+        us = (f"{last[key]:.0f} us" for key in ("us", "fresh_us", "host_us"))
+        rows.append(("an upload" if first == "uploaded first" else "nothing", way, *us))
+    after = max(measured["rows"][-1]["updates"] for measured in found["ways"].values())
+    measured_on = where(found["machine"])
+    return f"{markdown(rows)}\n\n{measured_on}; {found['what']}, {found['alike']} lengths in turn, {after} updates."
+
+
 def predicted_table() -> str:
     """Markdown: foretold from eager calls alone, and measured."""
     found = json.loads((RESULTS / "predicted.json").read_text())
@@ -268,7 +285,13 @@ def where(machine: dict[str, Any]) -> str:
     return f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}"
 
 
-MADE = (("decode", decode_table), ("decode", graphs_table), ("shapes", shapes_table), ("predicted", predicted_table))
+MADE = (
+    ("decode", decode_table),
+    ("decode", graphs_table),
+    ("shapes", shapes_table),
+    ("updates", updates_table),
+    ("predicted", predicted_table),
+)
 TABLES = (
     *(table, models_table, control_flow_table, training_table, host_table),
     *(made for part, made in MADE if (RESULTS / f"{part}.json").exists()),

@@ -215,7 +215,7 @@ def main() -> int:
     torch.manual_seed(0)
     backend = make_backend(device)
     lengths = [FIRST + arguments.stride * index for index in range(arguments.lengths)]
-    results: dict[str, Any] = {"machine": machine(), "what": f"GPT-2 {arguments.size}, batch 5, one token"}
+    results: dict[str, Any] = {"machine": machine(), "what": f"a decode step of GPT-2, batch 5 ({arguments.size})"}
     with torch.inference_mode():
         captured = alike(steps(backend, arguments.size, device, lengths))
         graphs = [step.graph for step in captured]
