@@ -286,7 +286,7 @@ class Entry:
                 slot.vacate()
             flat = self.placeholders.flat[index] if not self.written else None
             if flat is None:
-                target = self.placeholders.targets[index]
+                target = self.placeholders.target(index)
                 targets.append(target)
                 sources.append(leaf if target.shape == leaf.shape else distinct(leaf))
             else:
@@ -300,7 +300,7 @@ class Entry:
     def _copy_back(self, leaves: Sequence[torch.Tensor]) -> None:
         changed = [i for i in self.written if leaves[i].data_ptr() != self.placeholders.addresses[i]]
         if changed:
-            self.backend.copy([distinct(leaves[i]) for i in changed], [self.placeholders.targets[i] for i in changed])
+            self.backend.copy([distinct(leaves[i]) for i in changed], [self.placeholders.target(i) for i in changed])
 
     def release(self) -> None:
         self.graph.release()

@@ -87,9 +87,16 @@ class Placeholders:
             indices.sort()
         self.in_place = [*self.bound, *self.forwarded]
         self.movable = sorted([*self.forwarded, *self.copied])
-        self.targets = [distinct(tensor) for tensor in self.tensors]
+        self._targets: dict[int, torch.Tensor] = {}
         self.flat = [_flattened(tensor) if i in self.slots else None for i, tensor in enumerate(self.tensors)]
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
+
+    def target(self, index: int) -> torch.Tensor:
+        """What a copy of the leaf is written to: each element once. Made when it is first needed: most never are."""
+        found = self._targets.get(index)
+        if found is None:
+            found = self._targets[index] = distinct(self.tensors[index])
+        return found
 
     def _landing(self, store: SlotStore, owner: Hashable, where: tuple[str, int] | None, nbytes: int) -> Slot | None:
         """None where somebody lives there, or another argument is read there."""

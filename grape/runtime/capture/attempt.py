@@ -278,7 +278,7 @@ class _Attempt:
         """Put there what the eager call was given."""
         ready = self.placeholders.copied
         inputs = [self.snapshot.inputs.get(i, self.layout.leaves[i]) for i in ready]
-        self.backend.copy([self.placeholders.targets[i] for i in ready], [distinct(t) for t in inputs])
+        self.backend.copy([self.placeholders.target(i) for i in ready], [distinct(t) for t in inputs])
 
     def admit(self, graph: Graph, eager: EagerRun, run: CapturedRun) -> tuple[Graph, str]:
         """The graph as it will be replayed, and how its replay compares with eager. Raises where it is not right.

@@ -131,7 +131,7 @@ class _Pairing:
         )
         snapshot.keep(eager.call, self.placeholders, {})
         ready = self.placeholders.copied
-        backend.copy([self.placeholders.targets[i] for i in ready], [distinct(self.layout.leaves[i]) for i in ready])
+        backend.copy([self.placeholders.target(i) for i in ready], [distinct(self.layout.leaves[i]) for i in ready])
         arrivals = eager.call.arrivals
         hidden = {i: torch.empty_like(arrivals[i]).copy_(arrivals[i]) for i in prologue.inputs}
 

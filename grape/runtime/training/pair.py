@@ -199,7 +199,7 @@ class Pair:
         sources = [distinct(gradient) for seed, gradient in pairs if seed is not None and gradient is not None]
         # What autograd does not see (`.data`, NumPy) may have changed them since: eager reads them now.
         for index, tensor in arguments.items():
-            target = self._placeholders.targets[index]
+            target = self._placeholders.target(index)
             moved_away = index in saved.views and tensor.data_ptr() != call.addresses[index]
             if not moved_away and index not in self._placeholders.host:
                 targets.append(target)
