@@ -12,12 +12,14 @@ __all__ = ["Decision", "Refused"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Why a region stays eager. `code` is a finding code; `evidence` holds plain values for the report."""
+    """Why a region stays eager. `code` is a finding code; `evidence` holds plain values for the report; `recording`:
+    only calls that record gradients are refused."""
 
     code: str
     why: str
     at: Position | None = None
     evidence: tuple[Any, ...] = ()
+    recording: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from .samples import CallTimes
 from .shape import Shape
 from .situation import Situation
 from .structure import Layout, Unsupported, first_difference, flatten, stateful
-from .training import NEED_GRADIENTS
+from .training import need_gradients
 
 __all__ = ["Region", "Situation"]
 
@@ -117,7 +117,7 @@ class Region:
         served = any(shape.entries or shape.backwards.known for shape in current)
         if served or not any(shape.backwards.unused for shape in current):
             return None
-        return Refused(code="GR405", why=NEED_GRADIENTS, at=self.at)
+        return need_gradients(at=self.at)
 
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
@@ -167,7 +167,7 @@ class Region:
             return False
         with_gradients = torch.is_grad_enabled()
         tried = self.situation.observing and not with_gradients
-        if tried and refused is not None and refused.why.startswith(NEED_GRADIENTS):
+        if tried and refused is not None and refused.recording:
             self.refused, self.of_gradients = None, refused
         return self.refused is not None or with_gradients
 

@@ -11,7 +11,7 @@ from ...tracing import SPARSE, RecordedCall
 from ..backends.protocol import Backend
 from ..host_draws import host_draws
 from ..prologue import Prologue, build_prologue
-from ..training import graph_that_leaves, leaves_a_graph, no_pair
+from ..training import graph_that_leaves, leaves_a_graph, need_gradients, no_pair
 
 __all__ = ["judge"]
 
@@ -36,7 +36,7 @@ def judge(
     trace = call.trace
     if trace.needs_grad:
         if not backend.autograd:
-            return Refused(code="GR405", why="its results need gradients")
+            return need_gradients()
         if pairs and leaves_a_graph(results, leaves):
             kept = no_pair(backend.device, [name for name, _ in escapes])
         else:

@@ -35,7 +35,7 @@ from .compare import first_mismatch
 from .in_step import CapturedRun
 from .lockstep import Diverged, Lockstep
 from .lowered import is_left_to_device
-from .rehearsal import NEEDED, PairRun, Reference, Rehearsal, stop
+from .rehearsal import PairRun, Reference, Rehearsal, stop, unpaired
 from .request import EagerRun, Request
 from .snapshot import Snapshot
 from .stop import Stop, divergence
@@ -61,7 +61,7 @@ def capture_pair(
     try:
         return _Pairing(own, layout, eager, guards, gradients, snapshot).run(prologue, started)
     except Unfit as unfit:
-        raise stop(f"{NEEDED}, and {unfit}") from None
+        raise unpaired(f", and {unfit}") from None
 
 
 def _refuse(eager: EagerRun, layout: Layout, guards: GuardSet, gradients: GradientCapture) -> None:
@@ -69,23 +69,23 @@ def _refuse(eager: EagerRun, layout: Layout, guards: GuardSet, gradients: Gradie
     if is_left_to_device(eager.call.trace):
         raise stop("control flow that is left to the device records gradients", "GR102")
     if gradients.changed:
-        raise stop(f"{NEEDED}, and it changes `.grad`")
+        raise unpaired(", and it changes `.grad`")
     root = guards.root
     modules = [*guards.modules, *([root] if isinstance(root, torch.nn.Module) else ())]
     if any(module._backward_hooks or module._backward_pre_hooks for module in modules):
-        raise stop(f"{NEEDED}, and a module has a hook on its backward")
+        raise unpaired(", and a module has a hook on its backward")
     results = eager.after.leaves
     recorded = differentiable(results, layout.leaves)
     storages = [leaf.untyped_storage()._cdata for leaf in results]
     for index in recorded:
         if storages.count(storages[index]) > 1 or storages[index] in guards.sources:
-            raise stop(f"{NEEDED}, and one shares memory with another tensor")
+            raise unpaired(", and one shares memory with another tensor")
         if results[index].retains_grad:
             raise stop("a result retains its gradient, which a replay would not give it")
     given = {id(leaf) for leaf in layout.leaves}
     graded = {leaf.untyped_storage()._cdata for leaf in layout.leaves if leaf.requires_grad}
     if any(id(leaf) not in given and storage in graded for leaf, storage in zip(results, storages, strict=True)):
-        raise stop(f"{NEEDED}, and one shares memory with an argument that requires a gradient")
+        raise unpaired(", and one shares memory with an argument that requires a gradient")
     if any(vars(leaf) for leaf in results):
         raise stop("an argument or a result is a tensor with Python attributes")
 
@@ -112,18 +112,18 @@ class _Pairing:
         request, backend, eager, snapshot = self.request, self.backend, self.eager, self.snapshot
         draws = host_draws(eager.call)
         if isinstance(draws, Refused) or draws.draws:
-            raise stop(f"{NEEDED}, and it draws random numbers on the CPU")
+            raise unpaired(", and it draws random numbers on the CPU")
         snapshot.find_externals(eager.call)
         snapshot.find_writes(eager.call, self.gradients)
         if self.gradients.read:
-            raise stop(f"{NEEDED}, and it reads `.grad`")
+            raise unpaired(", and it reads `.grad`")
         if snapshot.written_leaves or any(tensor.requires_grad for tensor in snapshot.changed):
-            raise stop(f"{NEEDED}, and it writes an argument or a parameter")
+            raise unpaired(", and it writes an argument or a parameter")
         width = len(differentiable(eager.after.leaves, self.layout.leaves))
         assert request.backwards is not None
         patterns = request.backwards.patterns(width)
         if not patterns:
-            raise stop(NEEDED)
+            raise unpaired()
         if request.backwards.again:
             raise stop("its gradients are differentiated again")
         self.placeholders = Placeholders(
@@ -305,7 +305,7 @@ class _Pairing:
             if tensor.untyped_storage()._cdata in recorded.saved:
                 itself, view = recorded.saved_how(as_run)
                 if itself and view:
-                    raise stop(f"{NEEDED}, and both a tensor and a view of it are saved for its backward")
+                    raise unpaired(", and both a tensor and a view of it are saved for its backward")
                 outside.append(Outside(tensor=tensor, there=tensor.detach(), follows=itself))
         results = [
             made_of[i]
@@ -315,7 +315,7 @@ class _Pairing:
         known = {one.untyped_storage()._cdata for one in tensors} | set(self.guards.sources)
         unseen = (rehearsal.read & known) - recorded.saved
         if unseen:
-            raise stop(f"{NEEDED}, and its backward reads a tensor that autograd does not save")
+            raise unpaired(", and its backward reads a tensor that autograd does not save")
         views = frozenset(i for i in arguments if not recorded.saved_how(tensors[i])[0])
         return Saved(arguments=arguments, views=views, outside=outside, results=results, anything=bool(recorded.saved))
 

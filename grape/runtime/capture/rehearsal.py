@@ -14,6 +14,7 @@ from ..backends.autocast_cache import autocast_cache_off
 from ..backends.protocol import Graph, Pool
 from ..placeholders import distinct
 from ..structure import Layout
+from ..training import need_gradients
 from ..training.observed import Pattern, differentiable
 from ..training.pair import BackwardGraph
 from ..training.recorded import Recorded
@@ -25,13 +26,16 @@ from .request import EagerRun, Request
 from .snapshot import Snapshot
 from .stop import Stop
 
-__all__ = ["NEEDED", "PairRun", "Reference", "Rehearsal", "stop"]
-
-NEEDED = "its results need gradients"
+__all__ = ["PairRun", "Reference", "Rehearsal", "stop", "unpaired"]
 
 
 def stop(why: str, code: str = "GR405") -> Stop:
     return Stop(Refused(code=code, why=why))
+
+
+def unpaired(more: str = "") -> Stop:
+    """Calls that record no gradients are another matter."""
+    return Stop(need_gradients(more))
 
 
 class PairRun(InStep):
@@ -74,7 +78,7 @@ class PairRun(InStep):
             leaving.leaves[index] = leaving.leaves[index].detach()
         made = {id(one) for one in self.stand_ins.tensors}
         if any(id(leaf) in made for leaf in leaving.leaves):
-            raise stop(f"{NEEDED}, and one is a parameter")
+            raise unpaired(", and one is a parameter")
         return {}
 
     def recorded(self) -> Recorded:
@@ -160,7 +164,7 @@ class Rehearsal:
             if first_mismatch([*pairs, *written]) is not None:
                 raise stop("its kernels do not give the same bits twice", "unsettled")
             if hooks.used:
-                raise stop(f"{NEEDED}, and it has hooks on saved tensors, as activation checkpointing has")
+                raise unpaired(", and it has hooks on saved tensors, as activation checkpointing has")
             recorded = run.recorded()
             self.parts = recorded.parts
             self.references: dict[Pattern, Reference] = {}
@@ -168,7 +172,7 @@ class Rehearsal:
                 if not _overlaps(recorded, pattern):
                     self.references[pattern] = Reference(request, recorded, pattern, number)
             if not self.references:
-                raise stop(NEEDED)
+                raise unpaired()
             for reference in self.references.values():
                 reference.refuse()
             self.read = {

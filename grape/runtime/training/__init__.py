@@ -3,15 +3,15 @@
 from .consumed import seal, seal_all, sealable
 from .gradients import GradientCapture, GradientPlan
 from .observed import Backwards
-from .results import NEED_GRADIENTS, graph_that_leaves, leaves_a_graph, no_pair
+from .results import graph_that_leaves, leaves_a_graph, need_gradients, no_pair
 
 __all__ = [
-    "NEED_GRADIENTS",
     "Backwards",
     "GradientCapture",
     "GradientPlan",
     "graph_that_leaves",
     "leaves_a_graph",
+    "need_gradients",
     "no_pair",
     "seal",
     "seal_all",

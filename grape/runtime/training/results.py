@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-from ...model import Refused
+from ...model import Position, Refused
 from .consumed import is_consumed
 
-__all__ = ["NEED_GRADIENTS", "graph_that_leaves", "leaves_a_graph", "no_pair"]
+__all__ = ["graph_that_leaves", "leaves_a_graph", "need_gradients", "no_pair"]
 
-NEED_GRADIENTS = "its results need gradients"
-"""What refusals say, or begin with, that calls without gradients do not share."""
+
+def need_gradients(more: str = "", at: Position | None = None) -> Refused:
+    """What calls without gradients do not share. `more` goes on in the sentence."""
+    return Refused(code="GR405", why=f"its results need gradients{more}", at=at, recording=True)
 
 
 def leaves_a_graph(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> bool:
@@ -27,12 +29,12 @@ def no_pair(device: torch.device, escapes: Sequence[str]) -> Refused | None:
     `escapes` name what was done to tensors behind the dispatcher's back.
     """
     if "backward" in escapes:
-        return Refused(code="GR405", why="its results need gradients, and it calls backward itself")
+        return need_gradients(", and it calls backward itself")
     if "register_hook" in escapes:
-        return Refused(code="GR405", why="its results need gradients, and it puts hooks on tensors")
+        return need_gradients(", and it puts hooks on tensors")
     if torch.is_autocast_enabled(device.type) and torch.is_autocast_cache_enabled():
-        why = "its results need gradients, and autocast, entered outside of it, shares its casts; enter it inside"
-        return Refused(code="GR405", why=f"{why}, or with cache_enabled=False")
+        shared = "autocast, entered outside of it, shares its casts"
+        return need_gradients(f", and {shared}; enter it inside, or with cache_enabled=False")
     return None
 
 
@@ -42,7 +44,7 @@ def graph_that_leaves(results: Sequence[torch.Tensor], arguments: Sequence[torch
     `results` are the tensors in the result and, after the call, in the arguments; `arguments` those that came in.
     """
     if leaves_a_graph(results, arguments):
-        return Refused(code="GR405", why=NEED_GRADIENTS)
+        return need_gradients()
     if any(_has_gradient(tensor) for tensor in results):
         return Refused(code="GR405", why="an argument or a result that is no parameter has a gradient of its own")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
