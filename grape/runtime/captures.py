@@ -254,7 +254,7 @@ class Captures:
             self.busy_ms = entry.replay_ms
         if shape.entries and shape.entries[-1].replays >= WORTH:
             shape.captures = 0
-        shape.captures += 1
+        shape.captures, shape.unsettled = shape.captures + 1, 0
         shape.closed = shape.captures >= MAX_CAPTURES
         never = self._never_the_same(shape, trace) if shape.closed and not self._region.replays else None
         if never is not None:
