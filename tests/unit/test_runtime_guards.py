@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import grape
+from grape.runtime.guards import GuardSet
 from grape.runtime.state import is_defined_again
 from tests.property.programs import Twins, World
 
@@ -792,9 +793,30 @@ def test_a_kernel_in_python_is_guarded() -> None:
         assert any(function is kernel for function, _ in graphs.codes)
 
 
+@pytest.mark.parametrize("how", ["definition", "packet", "looked up"])
+def test_what_an_operator_in_python_reads_is_guarded(how: str) -> None:
+    kernel = own_globals(scales, scale=2.0)
+    name = f"grape_guards::reads_{how.replace(' ', '_')}"
+    definition = torch.library.custom_op(name, kernel, mutates_args=(), schema="(Tensor x) -> Tensor")
+    definition.register_fake(torch.empty_like)
+    packet = getattr(torch.ops.grape_guards, name.removeprefix("grape_guards::"))
+    function = own_globals(calls_operator, operator=packet if how == "packet" else definition)
+    if how == "looked up":
+        function = own_globals(looks_operator_up)
+    function(torch.ones(2))
+    guards = GuardSet(function, ())
+    assert guards.holds()
+    kernel.__globals__["scale"] = 3.0
+    assert not guards.holds()
+
+
 def scales(x: torch.Tensor) -> torch.Tensor:
     return x * scale  # type: ignore[name-defined,no-any-return]  # noqa: F821
 
 
 def calls_operator(x: torch.Tensor) -> Any:
     return operator(x)  # type: ignore[name-defined]  # noqa: F821
+
+
+def looks_operator_up(x: torch.Tensor) -> Any:
+    return torch.ops.grape_guards.reads_looked_up(x)

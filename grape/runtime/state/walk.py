@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch._ops import OperatorBase, OpOverloadPacket
 
 from ..trampoline import written_code
@@ -322,6 +323,9 @@ class Reach:
         """What a person wrote of it in Python. What torch notes there at the first call is nobody's state."""
         if isinstance(operator, OperatorBase):
             parts = [*operator.py_kernels.values(), *operator.python_key_table.values()]
+            defined = OPDEFS.get(operator.name())
+            if defined is not None:
+                parts += [*filter(callable, vars(defined).values()), *defined._backend_fns.values()]
         else:
             parts = [part for part in vars(operator).values() if isinstance(part, OperatorBase)]
         self._pending += [(part, where) for part in parts]
