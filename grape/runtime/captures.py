@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,7 @@ class Captures:
         self._faithful: set[Any] = set()
         self._doubted: set[Any] = set()
         self._failures = 0
+        self._out_of_memory: Counter[int] = Counter()
         self._addresses: dict[str, tuple[int, int]] = {}
 
     def note_addresses(self, layout: Layout) -> None:
@@ -182,6 +184,9 @@ class Captures:
         if outcome.code == "no room":
             self._no_room(shape)
             return captured.result
+        if outcome.code == "no memory":
+            self._no_memory(shape, outcome.why)
+            return captured.result
         if outcome.code == "retry" and not (set(outcome.evidence) <= self._writes and captured.plain <= self._plain):
             self._writes.update(outcome.evidence)
             self._plain.update(captured.plain)
@@ -234,6 +239,16 @@ class Captures:
         if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
             starve(self._region, why, retry_above=shape.starved_at)
 
+    def _no_memory(self, shape: Shape, why: str) -> None:
+        """A capture ran out of memory, which the next cell may find. The second time in a cell ends the region's."""
+        run = self._region.situation.run
+        self._out_of_memory[run] += 1
+        shape.closed, shape.starved_at = True, 0
+        if shape.decision is not None:
+            shape.decision = replace(shape.decision, action="wait", why=why)
+        if not self._region.entries or self._out_of_memory[run] >= 2:
+            starve(self._region, why, retry_above=0)
+
     def _never_the_same(self, shape: Shape, trace: Trace) -> Refused | None:
         """Why no graph of a shape served a call: what it depends on is another one each time. None where it is not."""
         region = self._region
@@ -254,7 +269,7 @@ class Captures:
             self.busy_ms = entry.replay_ms
         if shape.entries and shape.entries[-1].replays >= WORTH:
             shape.captures = 0
-        shape.captures += 1
+        shape.captures, shape.unsettled = shape.captures + 1, 0
         shape.closed = shape.captures >= MAX_CAPTURES
         never = self._never_the_same(shape, trace) if shape.closed and not self._region.replays else None
         if never is not None:

@@ -18,10 +18,12 @@ from grape.errors import UsageError
 from grape.runtime import GraphedFunction, Region, account
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.backends.tape_executable import TapeExecutable, UpdatableTapeGraph
+from grape.runtime.capture.snapshot import Snapshot
 from grape.runtime.compression import Limits
 from grape.runtime.compression.members import Kin
 from grape.runtime.compression.residents import Residents
 from grape.runtime.memory import enforce_budget, why_no_room
+from grape.runtime.placeholders import Placeholders
 from grape.sessions import engine
 from tests.property.programs import eager_to_graph
 from tests.unit.test_shared_executables import NODE_BYTES, Graphed, work
@@ -407,6 +409,43 @@ def test_a_device_that_was_full_is_asked_again_in_the_next_cell() -> None:
     world.region.begin_run()
     world.call(4, times=10)
     assert world.region.refused is None and world.region.replays > 0
+
+
+def without_memory(*_: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("where", [(TapeBackend, "capture"), (Snapshot, "__init__"), (Placeholders, "__init__")])
+def test_a_device_that_was_full_for_a_capture_is_asked_again_in_the_next_cell(
+    monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
+) -> None:
+    world = Graphed()
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, without_memory)
+        world.call(4, times=10)
+    refused = world.region.refused
+    assert refused is not None and "memory" in refused.why and refused.code == "GR405"
+    world.region.begin_run()
+    world.call(4, times=10)
+    assert world.region.refused is None and world.region.replays > 0
+
+
+def test_a_region_that_lost_its_graphs_to_full_captures_has_them_in_the_next_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Graphed()
+    world.call(4, times=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(TapeBackend, "capture", without_memory)
+        world.call(5, times=8)
+        assert world.region.refused is None and world.region.entries
+        world.call(6, times=8)
+    refused = world.region.refused
+    assert refused is not None and "out of memory while capturing" in refused.why and not world.region.entries
+    world.region.situation.run += 1
+    world.region.begin_run()
+    world.call(4, 5, 6, times=10)
+    assert world.region.refused is None and all(shape.entries for shape in world.region.shapes.values())
 
 
 def test_after_the_persons_code_ran_out_of_memory_every_region_says_why_it_stays_eager() -> None:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import grape
+from grape.runtime.guards import GuardSet
 from grape.runtime.state import is_defined_again
 from tests.property.programs import Twins, World
 
@@ -751,3 +752,71 @@ def test_defaults_and_attributes_make_it_another_function() -> None:
     defaults = types.FunctionType(inner.__code__, plain.__globals__, "inner", (1,))
     assert not is_defined_again(defaults, plain, [(plain, inner.__code__)])
     assert not is_defined_again(plain, plain, []), "nobody watches its code"
+
+
+def calls_repeatedly(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):
+        x = torch.tanh(operator(x))  # type: ignore[name-defined]  # noqa: F821
+    return x
+
+
+@pytest.mark.parametrize("how", ["packet", "overload", "definition"])
+def test_an_operator_that_was_never_called_before(how: str) -> None:
+    """torch notes at an operator how it is dispatched, and which overloads were asked for."""
+    with torch.library._scoped_library("grape_guards", "FRAGMENT") as library:
+        library.define(f"{how}(Tensor x) -> Tensor")
+        library.impl(how, lambda x: x * 1.5, "CPU")
+        library.impl(how, torch.empty_like, "Meta")
+        packet = getattr(torch.ops.grape_guards, how)
+        operator = packet if how == "packet" else packet.default
+        if how == "definition":
+            operator = torch.library.custom_op(
+                "grape_guards::defined", lambda x: x * 1.5, mutates_args=(), schema="(Tensor x) -> Tensor"
+            )
+            operator.register_fake(torch.empty_like)
+        graphed = grape.graph(own_globals(calls_repeatedly, operator=operator))
+        for _ in range(8):
+            graphed(torch.ones(3, 4))
+        evidence = graphed.evidence()
+        assert evidence is not None and evidence.refused is None
+        graphed.release()
+
+
+def test_a_kernel_in_python_is_guarded() -> None:
+    with torch.library._scoped_library("grape_guards", "FRAGMENT") as library:
+        library.define("kernel(Tensor x) -> Tensor")
+        library.impl("kernel", lambda x: x * 1.5, "CPU")
+        operator = torch.ops.grape_guards.kernel.default
+        kernel = own_globals(scales, scale=2.0)
+        operator.py_impl(torch._C.DispatchKey.CPU)(kernel)
+        graphs = grape.runtime.state.Reach((own_globals(calls_operator, operator=operator),))
+        assert any(function is kernel for function, _ in graphs.codes)
+
+
+@pytest.mark.parametrize("how", ["definition", "packet", "looked up"])
+def test_what_an_operator_in_python_reads_is_guarded(how: str) -> None:
+    kernel = own_globals(scales, scale=2.0)
+    name = f"grape_guards::reads_{how.replace(' ', '_')}"
+    definition = torch.library.custom_op(name, kernel, mutates_args=(), schema="(Tensor x) -> Tensor")
+    definition.register_fake(torch.empty_like)
+    packet = getattr(torch.ops.grape_guards, name.removeprefix("grape_guards::"))
+    function = own_globals(calls_operator, operator=packet if how == "packet" else definition)
+    if how == "looked up":
+        function = own_globals(looks_operator_up)
+    function(torch.ones(2))
+    guards = GuardSet(function, ())
+    assert guards.holds()
+    kernel.__globals__["scale"] = 3.0
+    assert not guards.holds()
+
+
+def scales(x: torch.Tensor) -> torch.Tensor:
+    return x * scale  # type: ignore[name-defined,no-any-return]  # noqa: F821
+
+
+def calls_operator(x: torch.Tensor) -> Any:
+    return operator(x)  # type: ignore[name-defined]  # noqa: F821
+
+
+def looks_operator_up(x: torch.Tensor) -> Any:
+    return torch.ops.grape_guards.reads_looked_up(x)

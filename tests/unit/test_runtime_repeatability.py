@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch import Tensor
 
+from grape.model import Refused
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.capture import verification
+from grape.runtime.capture.stop import Stop
+from grape.runtime.capture.verification import Verification
+from grape.runtime.captures import UNSETTLED
 from tests.property.programs import eager_to_graph
 
 _turn = itertools.count()
@@ -35,7 +40,6 @@ def graphed() -> Iterator[GraphedFunction]:
     def function(x: Tensor) -> Tensor:
         return (torch.ops.grape_tests.wobble(x).tanh() + 1).exp() * 0.5
 
-    torch.ops.grape_tests.wobble(torch.zeros(1))  # finds its overload once
     made = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
     with torch.no_grad(), eager_to_graph():
         yield made
@@ -95,3 +99,29 @@ def test_a_graph_that_never_gives_what_an_eager_run_gave_is_refused(graphed: Gra
     evidence = graphed.evidence()
     assert evidence is not None and evidence.replays == 0
     assert evidence.refused is not None and "gave those of no eager run" in evidence.refused.why
+
+
+def test_tries_count_until_a_graph_was_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape is captured anew whenever a rate changes, and each time one replay gives other bits."""
+    rate, wrong = [1.0], [True]
+    compare = Verification._compare
+
+    def wrong_once(verification: Verification, *args: Any) -> str:
+        found = compare(verification, *args)
+        if wrong[0]:
+            wrong[0] = False
+            raise Stop(Refused(code="unsettled", why="other bits"))
+        return found
+
+    def function(x: Tensor) -> Tensor:
+        return (x.sin().tanh() + 1).exp() * rate[0]
+
+    monkeypatch.setattr(Verification, "_compare", wrong_once)
+    graphed = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    with torch.no_grad(), eager_to_graph():
+        for step in range(2 * UNSETTLED):
+            rate[0], wrong[0] = 1.0 + step, True
+            _call(graphed, 40)
+            evidence = graphed.evidence()
+            assert evidence is not None and evidence.replays > 20 * (step + 1), step
+    graphed.release()

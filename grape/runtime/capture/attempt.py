@@ -126,7 +126,7 @@ class _Attempt:
                 sources = {**guards.sources, **self.gradients.sources()}
                 self.snapshot = Snapshot(request.writes, self.layout, sources)
         except torch.OutOfMemoryError:
-            refused = Refused(code="GR405", why="no memory for a snapshot of what the region writes")
+            refused = Refused(code="no memory", why="no memory for a snapshot of what the region writes")
         return refused
 
     def outcome(
@@ -139,7 +139,7 @@ class _Attempt:
         except Stop as stop:
             return stop.refused
         except torch.OutOfMemoryError as error:
-            return Refused(code="GR405", why=f"out of memory while capturing: {str(error).splitlines()[0]}")
+            return Refused(code="no memory", why=f"out of memory while capturing: {str(error).splitlines()[0]}")
         except CaptureFailed as failed:
             return Refused(code=failed.code, why=str(failed))
         except Unsupported as unsupported:
