@@ -12,6 +12,7 @@ from ..backends.protocol import Backend
 from ..host_draws import host_draws
 from ..prologue import Prologue, build_prologue
 from ..training import graph_that_leaves, leaves_a_graph, need_gradients, no_pair
+from .kernels import hidden_kernel
 
 __all__ = ["judge"]
 
@@ -44,7 +45,7 @@ def judge(
         if kept is not None:
             return kept
         escapes = [escape for escape in escapes if escape[0] not in _AUTOGRAD]
-    refused = _escaped(escapes) or _absolute(trace) or _on_other_devices(trace, backend)
+    refused = _escaped(escapes) or _absolute(trace) or hidden_kernel(trace.ops) or _on_other_devices(trace, backend)
     if refused is None and isinstance(draws := host_draws(call), Refused):
         refused = draws
     return refused or build_prologue(call, leaves)
