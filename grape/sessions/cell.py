@@ -12,6 +12,7 @@ from ..advisor import advise, predict
 from ..errors import UsageError
 from ..model import CellEvidence, MachineCosts, MemoryCurve
 from ..options import Options
+from ..quiet import without_warnings
 from ..render import Report, build_report
 from ..rewrite.at_once import RewrittenCell
 from .gains import TakenFixes, gains
@@ -153,7 +154,8 @@ class Session:
         if owner is None:
             raise UsageError("this session is not open")
         try:
-            return self._report(owner, error)
+            with without_warnings():
+                return self._report(owner, error)
         finally:
             self._let_go(owner, finished=error is None)
 
