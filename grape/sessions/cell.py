@@ -68,7 +68,9 @@ class Session:
         """Install everything. Raises `UsageError` where a session is already open."""
         owner = engine()
         if owner.session is not None:
-            raise UsageError("a Grape session is already open; sessions do not nest")
+            raise UsageError(
+                "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
+            )
         self._engine = owner
         self._start = time.perf_counter()
         owner.session = self
