@@ -117,8 +117,9 @@ def parse_options(line: str | Sequence[str]) -> Options:
         flag, equals, attached = word.partition("=") if word.startswith("--") else (word, "", "")
         option = known.get(flag)
         if option is None:
-            close = difflib.get_close_matches(flag, known, n=1, cutoff=0.5) if word.startswith("-") else []
-            hint = f"; did you mean {close[0]}?" if close else f"; options: {', '.join(known)}"
+            alike = [name[2:] for name in known if name.startswith("--")] if flag.startswith("--") else []
+            close = difflib.get_close_matches(flag[2:], alike, n=1, cutoff=0.5)
+            hint = f"; did you mean --{close[0]}?" if close else f"; options: {', '.join(known)}"
             kind = "option" if word.startswith("-") else "argument"
             raise UsageError(f"unknown {kind} '{word}'{hint}")
         if option.metavar is None:

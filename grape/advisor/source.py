@@ -142,6 +142,30 @@ class CellSource:
                 return source.text(node)
         return None
 
+    def indexed_with(self, name: str, at: Position, end_line: int) -> list[str] | None:
+        """What is indexed with `name` from that line on, as written, where nothing else is done with it; else None."""
+        parsed = self.parsed(at.file)
+        if parsed is None or parsed.tree is None:
+            return None
+        found, reads = [], set()
+        for node in ast.walk(parsed.tree):
+            if isinstance(node, ast.Name) and node.id == name and at.line <= node.lineno <= end_line:
+                reads.add(node)
+        for node in ast.walk(parsed.tree):  # outermost first
+            inside = reads.intersection(ast.walk(node.slice)) if isinstance(node, ast.Subscript) else set()
+            if inside:
+                found.append(parsed.text(node, "x[...]") or "x[...]")
+                reads -= inside
+        return None if reads or not found else list(dict.fromkeys(found))
+
+    def only_indexes(self, at: Position) -> bool:
+        """True where the statement on that line does nothing but give names to what it indexes."""
+        for _, node in self._on_line(at):
+            if isinstance(node, ast.Assign):
+                values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+                return all(isinstance(value, ast.Subscript) and not _calls(value) for value in values)
+        return False
+
     def sets_item(self, at: Position | None) -> bool:
         """True where the statement on that line is ``x[...] = value``."""
         nodes = (node for _, node in self._on_line(at) if isinstance(node, ast.Assign))
@@ -190,6 +214,10 @@ def last_name(func: ast.expr) -> str:
     if isinstance(func, ast.Attribute):
         return func.attr
     return func.id if isinstance(func, ast.Name) else ""
+
+
+def _calls(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Call) for part in ast.walk(node))
 
 
 def _in_loop(node: ast.AST, line: int, *, looping: bool) -> bool:

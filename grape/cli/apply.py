@@ -45,9 +45,11 @@ def apply(arguments: argparse.Namespace) -> int:
     path = Path(arguments.notebook)
     read_notebook(path)
     target = _target(path, arguments.output)
+    notebook = _raw(path)
+    if arguments.report is None:
+        _check_places(notebook, arguments, path.name)
     reports = _reports(arguments)
     accepted = list(_accepted(reports, codes=arguments.code, unverified=arguments.unverified))
-    notebook = _raw(path)
     changed, said = _rewritten(notebook, accepted, path.name)
     for line in said:
         print(line)
@@ -73,6 +75,24 @@ def _target(path: Path, output: str | None) -> Path:
     if not target.parent.is_dir():
         raise UsageError(f"cannot write '{target}': there is no folder '{target.parent}'; create it first")
     return target
+
+
+def _check_places(notebook: dict[str, Any], arguments: argparse.Namespace, name: str) -> None:
+    """Raise before a run whose fixes would have no certain place: a cell that was picked for it is there twice.
+
+    Where nobody picked any, nothing is known yet: two equal cells may well have no fix.
+    """
+    texts = [_text(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    marked = [number for number, text in enumerate(texts, start=1) if split_magic(text)[0]]
+    bodies = [split_magic(text)[1] for text in texts]
+    for number in arguments.cell or ([] if arguments.all else marked):
+        same = [other for other, body in enumerate(bodies, start=1) if [body] == bodies[number - 1 : number]]
+        if len(same) > 1:
+            raise _equal_cells(same, name)
+
+
+def _equal_cells(numbers: list[int], name: str) -> RewriteError:
+    return RewriteError(f"cells {numbers[0]} and {numbers[1]} of {name} are the same; change one of them first")
 
 
 def _reports(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -182,7 +202,7 @@ def _rewritten(notebook: dict[str, Any], accepted: list[_Accepted], name: str) -
                 "make the report again with grape run"
             )
         if len(numbers) > 1:
-            raise RewriteError(f"cells {numbers[0]} and {numbers[1]} of {name} are the same; change one of them first")
+            raise _equal_cells(numbers, name)
         wanted.setdefault(numbers[0], []).append(item)
     changed = []
     for number, items in sorted(wanted.items()):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..quiet import without_warnings
 from ..rewrite.hoisting import mark_of
 
 __all__ = ["compile_quietly", "eager_code", "pure_code", "with_objects"]
@@ -15,8 +15,7 @@ __all__ = ["compile_quietly", "eager_code", "pure_code", "with_objects"]
 
 def compile_quietly(tree: ast.AST, filename: str, mode: str, flags: int) -> types.CodeType:
     """Compile source that has been compiled before: what there was to warn of has been said."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with without_warnings():
         code = compile(tree, filename, mode, flags, dont_inherit=True)  # type: ignore[call-overload]
     assert isinstance(code, types.CodeType)
     return code

@@ -8,6 +8,7 @@ import linecache
 import types
 from collections.abc import Iterator
 
+from ..quiet import without_warnings
 from ..rewrite.hoisting import Hoisted, hoist_function
 from .code import compile_quietly
 from .loop import Loop
@@ -25,7 +26,8 @@ def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int
     cell = "".join(linecache.getlines(code.co_filename))
     flags = code.co_flags & _FUTURES
     try:
-        tree = ast.parse(cell, code.co_filename)
+        with without_warnings():
+            tree = ast.parse(cell, code.co_filename)
     except (SyntaxError, ValueError):
         return None
     definitions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == code.co_name]

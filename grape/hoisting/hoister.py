@@ -187,12 +187,13 @@ class Hoister:
 
     def covers(self, region: Region) -> bool:
         """Whether a region was only called while a loop around it was looked at, and is part of the loop's region."""
+        at = region.called_at
         return (
             region.calls_in_run <= OBSERVED
-            and not region.replays
+            and not region.replays_in_run
             and region not in self.interceptor.hoisted
             and any(
-                loop.at.file == region.at.file and loop.at.line <= region.at.line <= (loop.end_line or loop.at.line)
+                loop.at.file == at.file and loop.at.line <= at.line <= (loop.end_line or loop.at.line)
                 for loop in self.interceptor.hoisted
                 if loop.calls_in_run > OBSERVED and loop.refused is None and loop is not region
             )

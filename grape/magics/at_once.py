@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..quiet import without_warnings
 from ..rewrite import names_bound, names_in_functions
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ def watch_tree(shell: Any, replacement: Replacement) -> Callable[[], None]:
         def visit(self, tree: ast.Module) -> ast.Module:
             undo()
             try:
-                return replacement.take_place(tree)
+                with without_warnings():
+                    return replacement.take_place(tree)
             except Exception:  # the cell runs as written
                 replacement.happened = False
                 return tree

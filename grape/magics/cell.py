@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
+from ..quiet import without_warnings
 from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
 from .loops import hoist_loops_of
@@ -116,7 +117,7 @@ class GrapeCell:
             self._replacement.tidy()
         try:
             if session is not None:
-                with _same_random_stream():
+                with _same_random_stream(), without_warnings():
                     self._conclude(session, error)
             elif self._display.unfinished:
                 self._display.withdraw("stopped before anything was observed")
@@ -160,7 +161,7 @@ class GrapeCell:
     def _guard(self, what: str, step: Callable[..., None], *args: object) -> None:
         """Run `step` of the session; where it fails, say so and go on without a session. An interrupt passes."""
         try:
-            with _same_random_stream():
+            with _same_random_stream(), without_warnings():
                 step(*args)
         except Exception as error:
             session, self._session = self._session, None

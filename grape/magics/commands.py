@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..model import CODES
+from ..quiet import without_warnings
 from .documentation import Command, line_help
 from .rewrites import NO_FIX, diff_text, rewrites
 from .taken import at_once
@@ -46,7 +47,8 @@ def run_command(line: str) -> str:
         raise UsageError(f"%grape {name} takes {takes}; '{extra}' is too much")
     if not arguments and command.argument and not command.argument.startswith("["):
         raise UsageError(f"%grape {name} needs an argument: %grape {name} {command.argument}")
-    return command.run(arguments[0] if arguments else None)
+    with without_warnings():
+        return command.run(arguments[0] if arguments else None)
 
 
 def _sessions() -> Any:

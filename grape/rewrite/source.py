@@ -14,9 +14,9 @@ import io
 import re
 import symtable
 import tokenize
-import warnings
 from dataclasses import dataclass
 
+from ..quiet import without_warnings
 from .hoisting import names_of
 from .result import Refused
 
@@ -118,8 +118,7 @@ def _stand_in(line: str, number: int) -> str | None:
 def _is_python_line(line: str) -> bool:
     """A comment that ends with a question mark, a string: what Python takes as it is stays as it is."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with without_warnings():
             ast.parse(line.strip())
     except (SyntaxError, ValueError):
         return False
@@ -142,8 +141,7 @@ def _begins_statement(above: list[str]) -> bool:
 def is_python(text: str) -> Refused | None:
     """None where `text` compiles as a cell (await at the top allowed), else why not."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with without_warnings():
             compile(text, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
         return Refused(why=f"the cell is no Python: {error.msg}", line=error.lineno)

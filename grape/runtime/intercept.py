@@ -293,6 +293,8 @@ class Interceptor:
             finalizer = weakref.finalize(module, self._bury, region)
             finalizer.atexit = False
             self._finalizers[module] = finalizer
+        elif self.situation.observing and region.called_in != self.situation.run:
+            region.called_in, region.called_at = self.situation.run, self._caller(region.at)
         return self.floor.enter(region, args, kwargs)
 
     def _bury(self, region: Region) -> None:
@@ -308,6 +310,12 @@ class Interceptor:
         """Whether the iteration of a loop that runs now may become a region: no callable around it has the floor."""
         return self.floor.free and self.is_here
 
+    def _caller(self, otherwise: Position) -> Position:
+        """The line that calls the module."""
+        user, inner = self.situation.tracer.positions.find()
+        frame = user or inner
+        return self.situation.tracer.positions.at(frame) if frame is not None else otherwise
+
     def _region_of(self, module: torch.nn.Module) -> Region:
         original = self._original
         reference = weakref.ref(module)
@@ -315,10 +323,7 @@ class Interceptor:
         def run(*args: Any, **kwargs: Any) -> Any:
             return original(reference(), *args, **kwargs)
 
-        user, inner = self.situation.tracer.positions.find(2)
-        frame = user or inner
-        nowhere = Position(file="?", line=0, function="?")
-        at = self.situation.tracer.positions.at(frame) if frame is not None else nowhere
+        at = self._caller(Position(file="?", line=0, function="?"))
         variables = [name for name, value in self._namespace.items() if value is module and not name.startswith("_")]
         name = type(module).__name__ + (f" ({variables[0]})" if variables else "")
         return Region(self.situation, run, module, name, at)

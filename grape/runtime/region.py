@@ -59,6 +59,9 @@ class Region:
         self.name = name
         self.at = at
         self.end_line = end_line
+        self.called_at = at
+        """Of a module: where it was called first in this run; `at` is where it was seen first."""
+        self.called_in = situation.run
         self.loop_line: int | None = None
         """Where it is a part of a loop's body: the line of the loop."""
         self.root_is_module = isinstance(root, torch.nn.Module)

@@ -12,6 +12,7 @@ from ..advisor import advise, predict
 from ..errors import UsageError
 from ..model import CellEvidence, MachineCosts, MemoryCurve
 from ..options import Options
+from ..quiet import without_warnings
 from ..render import Report, build_report
 from ..rewrite.at_once import RewrittenCell
 from .gains import TakenFixes, gains
@@ -67,7 +68,9 @@ class Session:
         """Install everything. Raises `UsageError` where a session is already open."""
         owner = engine()
         if owner.session is not None:
-            raise UsageError("a Grape session is already open; sessions do not nest")
+            raise UsageError(
+                "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
+            )
         self._engine = owner
         self._start = time.perf_counter()
         owner.session = self
@@ -153,7 +156,8 @@ class Session:
         if owner is None:
             raise UsageError("this session is not open")
         try:
-            return self._report(owner, error)
+            with without_warnings():
+                return self._report(owner, error)
         finally:
             self._let_go(owner, finished=error is None)
 

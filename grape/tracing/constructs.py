@@ -9,6 +9,7 @@ from typing import Any
 
 import executing
 
+from ..quiet import without_warnings
 from .positions import is_own_code
 
 __all__ = ["construct_of"]
@@ -33,7 +34,8 @@ def _classify(frame: FrameType) -> str | None:
     if not is_own_code(frame.f_code.co_filename):
         return _by_instruction(frame)  # parsing a library's source takes tens of milliseconds
     try:
-        found = executing.Source.executing(frame)
+        with without_warnings():  # it parses the file again
+            found = executing.Source.executing(frame)
     except Exception:  # executing reads foreign source; whatever it meets, the cell goes on
         return None
     node: Any = found.node

@@ -176,6 +176,33 @@ def test_two_equal_cells_stop_everything(notebook: Path, report: Report, capsys:
     assert (code, said) == (4, "grape: cells 2 and 7 of work.ipynb are the same; change one of them first\n")
 
 
+@pytest.mark.parametrize("picked", ["by number", "by magic"])
+def test_two_equal_cells_stop_it_before_anything_runs(
+    notebook: Path, picked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = json.loads(notebook.read_text())
+    raw["cells"].append({**copy.deepcopy(raw["cells"][2]), "id": "other"})
+    if picked == "by magic":
+        raw["cells"][-1]["source"].insert(0, "%%grape\n")
+    notebook.write_text(json.dumps(raw))
+    monkeypatch.setattr("grape.cli.run.run", lambda arguments: pytest.fail("the notebook ran"))
+    code, said = _refused(["apply", str(notebook), *(["--cell", "2"] if picked == "by number" else [])], capsys)
+    assert (code, said) == (4, "grape: cells 2 and 7 of work.ipynb are the same; change one of them first\n")
+
+
+def test_an_old_format_stops_it_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old.ipynb"
+    cell = {"cell_type": "code", "input": "x = 1", "language": "python", "metadata": {}, "outputs": []}
+    sheets = [{"cells": [cell], "metadata": {}}]
+    path.write_text(json.dumps({"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""}, "worksheets": sheets}))
+    monkeypatch.setattr("grape.cli.run.run", lambda arguments: pytest.fail("the notebook ran"))
+    code, said = _refused(["apply", str(path)], capsys)
+    assert code == 2
+    assert "has notebook format 3; convert it first" in said
+
+
 def test_a_diff_that_this_version_would_not_make(
     notebook: Path, report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:

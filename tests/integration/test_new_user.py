@@ -276,3 +276,23 @@ def test_same_results_with_and_without(shell: InteractiveShell, name: str) -> No
         codes = {finding["code"] for finding in report["findings"] if finding["severity"] != "info"}
         assert scenario.codes <= codes
         assert codes & {"GR402", "GR404", "GR405", "GR406"} <= scenario.codes
+
+
+def test_a_refusal_of_an_earlier_cell_is_not_told_of_where_the_loop_replays(shell: InteractiveShell) -> None:
+    step = "loss = net(x).square().mean()\n"
+    rest = "    opt.zero_grad(); loss.backward(); opt.step()\n"
+    setup = (
+        "import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a, self.b = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)\n"
+        "    def forward(self, x):\n        return torch.tanh(self.b(torch.relu(self.a(x))))\n"
+        "net = Net()\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
+    )
+    autocast = f"    with torch.autocast('cpu', dtype=torch.bfloat16):\n        {step}"
+    load(shell)
+    with capture_output():
+        assert shell.run_cell(setup + "batches = torch.randn(40, 4, 8)\n").success
+        for body in (f"{autocast}{rest}    float(loss)\n", f"    {step}{rest}"):
+            assert shell.run_cell(f"%%grape --no-widget\nfor x in batches:\n{body}", store_history=True).success
+    assert grape.last is not None
+    assert [(region.name, region.outcome) for region in grape.last.regions] == [("loop at line 2", "replayed")]
+    assert [finding for finding in grape.last.findings if finding.code == "GR405"] == []

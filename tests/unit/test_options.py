@@ -93,6 +93,7 @@ def test_words_of_a_command_line_are_not_split_again() -> None:
         ("--tolerence 1", "unknown option '--tolerence'; did you mean --tolerance?"),
         ("--memory_budget 1GB", "unknown option '--memory_budget'; did you mean --memory-budget?"),
         ("--profil=yes", "unknown option '--profil=yes'; did you mean --profile?"),
+        ("--foo", f"unknown option '--foo'; options: {FLAGS}"),
         ("--zzz", f"unknown option '--zzz'; options: {FLAGS}"),
         ("report", f"unknown argument 'report'; options: {FLAGS}"),
         ("--profile 3", f"unknown argument '3'; options: {FLAGS}"),

@@ -55,10 +55,60 @@ def test_the_step_of_an_optimizer_has_advice_of_its_own() -> None:
 
 def test_a_name_on_the_line_of_a_step_has_no_advice_for_optimizers() -> None:
     refused = Refused(code="GR403", why="`i` is no tensor, and changes at each iteration", at=at(1))
-    source = "for i in range(9): net(x[i]).backward(); optimizer.step()\n"
+    source = "for i in range(9): net(x * i).backward(); optimizer.step()\n"
     (finding,) = gr403.check(cell(region(outcome="refused", refused=refused), source=source))
     assert finding.advice is not None
     assert finding.advice.startswith("keep the number in a tensor on the device")
+
+
+INDEXES = {
+    "in a line with others": (
+        "for i in range(0, 80, 8):\n    y = net(X[i : i + 8])\n    z = y.exp()\n",
+        "take `X[i : i + 8]` in a line of its own, so that what works with it replays",
+    ),
+    "through another index": (
+        "for i in range(0, 80, 8):\n    y = net(X[perm[i : i + 8]])\n",
+        "take `X[perm[i : i + 8]]` in a line of its own, so that what works with it replays",
+    ),
+    "and a number": ("for i in range(9):\n    y = net(X[i]) * i\n", None),
+    "of what a call returns": (
+        "for i in range(9):\n    x = load()[i]\n    y = net(x)\n",
+        "take `load()[i]` in a line of its own, so that what works with it replays",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_a_number_that_only_indexes_is_not_to_be_a_tensor(name: str) -> None:
+    source, advice = INDEXES[name]
+    refused = Refused(code="GR403", why="`i` is no tensor, and changes at each iteration", at=at(2))
+    part = region("loop at line 1", line=2, end_line=3, loop_line=1, outcome="refused", refused=refused)
+    (finding,) = gr403.check(cell(part, source=source))
+    assert finding.advice is not None
+    assert finding.severity == "blocker"
+    if advice is None:
+        assert finding.advice.startswith("keep the number in a tensor on the device")
+    else:
+        assert finding.advice == advice
+
+
+def test_a_slice_beside_a_loop_that_replays_is_a_hint() -> None:
+    source = "for i in range(0, 80, 8):\n    x, y = X[i : i + 8], Y[i : i + 8]\n    z = net(x) - y\n"
+    refused = Refused(code="GR403", why="`i` is no tensor, and changes at each iteration", at=at(2))
+    whole = region("loop at line 1", line=2, end_line=3, loop_line=1, outcome="refused", refused=refused)
+    rest = region("loop at line 1 #2", line=3, end_line=3, loop_line=1, outcome="replayed", replays=8)
+    (finding,) = gr403.check(cell(whole, rest, source=source))
+    assert (finding.severity, finding.advice) == ("hint", None)
+    assert finding.message == (
+        "`X[i : i + 8]` and `Y[i : i + 8]` run as written, because `i` changes; the rest of the loop replays"
+    )
+
+
+def test_a_function_that_indexes_with_its_argument_gets_the_slice_instead() -> None:
+    source = "def step(i):\n    return net(X[i : i + 8])\nfor i in range(0, 80, 8):\n    step(i)\n"
+    refused = Refused(code="GR403", why="`i` is no tensor, and changes at each call", at=at(1))
+    (finding,) = gr403.check(cell(region(line=1, end_line=2, outcome="refused", refused=refused), source=source))
+    assert finding.advice == "take `X[i : i + 8]` before the call, and pass that instead of `i`"
 
 
 MADE = {

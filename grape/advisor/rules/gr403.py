@@ -8,6 +8,7 @@ its own graph.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -25,12 +26,17 @@ _ADVICE = (
     "or pass it as an argument if it takes few values"
 )
 _SHOWN = 4
+_NAMED = re.compile(r"`([^\W\d]\w*)` is no tensor, and changes at each")
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     found = [_finding(region, change) for region in evidence.regions for change in region.scalar_changes]
     source = cell_source(evidence)
     for finding in with_refusals(CODE, evidence, found, _ADVICE):
+        indexing = _of_an_index(finding, evidence)
+        if indexing is not None:
+            yield indexing
+            continue
         of_a_name = "is no tensor" in finding.message  # what the line does with it is another matter
         advice = advice_for_step(source, finding.at) if finding.advice == _ADVICE and not of_a_name else None
         yield replace(finding, advice=advice) if advice is not None else finding
@@ -49,6 +55,28 @@ def _finding(region: RegionEvidence, change: ScalarChange) -> Finding:
         evidence=(("operator", change.operator), ("values", values), ("distinct", len(values))),
         advice=_ADVICE,
     )
+
+
+def _of_an_index(finding: Finding, evidence: CellEvidence) -> Finding | None:
+    """The finding about a number that only indexes: a tensor in its place would be read on the host."""
+    name = _NAMED.search(finding.message)
+    region = next((region for region in evidence.regions if region.name == finding.region), None)
+    if name is None or region is None or finding.at is None:
+        return None
+    source = cell_source(evidence)
+    indexed = source.indexed_with(name[1], finding.at, region.end_line or finding.at.line)
+    if indexed is None:
+        return None
+    shown = " and ".join(f"`{text}`" for text in indexed[:2])
+    if region.loop_line is None:
+        return replace(finding, advice=f"take {shown} before the call, and pass that instead of `{name[1]}`")
+    place = region.loop_line, region.at.file
+    rest = any(part.replays and (part.loop_line, part.at.file) == place for part in evidence.regions)
+    if rest and source.only_indexes(finding.at):
+        run = "runs" if len(indexed) == 1 else "run"
+        message = f"{shown} {run} as written, because `{name[1]}` changes; the rest of the loop replays"
+        return replace(finding, severity="hint", message=message, advice=None)
+    return replace(finding, advice=f"take {shown} in a line of its own, so that what works with it replays")
 
 
 def _plain(value: object) -> str:

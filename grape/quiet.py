@@ -1,0 +1,24 @@
+"""Work of Grape's without warnings, in the middle of somebody's cell.
+
+`warnings.catch_warnings` is not for that: entering and leaving it makes Python forget which warnings it has shown, and
+those that are shown once would come again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["without_warnings"]
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """No warning is shown or raised inside; which ones were shown before stays known."""
+    filters = warnings.filters
+    warnings.filters = [("ignore", None, Warning, None, 0)]
+    try:
+        yield
+    finally:
+        warnings.filters = filters

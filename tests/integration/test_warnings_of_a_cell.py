@@ -1,0 +1,70 @@
+"""A cell under `%%grape` shows the warnings that it shows without it, as often."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from grape.magics import load
+from grape.quiet import without_warnings
+
+SETUP = """\
+import re, warnings
+import torch
+net = torch.nn.Linear(8, 8).eval()
+"""
+
+LOOP = """\
+with torch.no_grad():
+    x = torch.randn(2, 8)
+    for i in range(40):
+        x = torch.tanh(net(x)) * 0.5
+        {line}
+"""
+
+
+def shown(shell: InteractiveShell, setup: str, cell: str) -> list[tuple[str, int]]:
+    """The warnings of a cell, each as often as it is shown: text and line."""
+    with capture_output():
+        assert shell.run_cell(SETUP + setup).success
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            assert shell.run_cell(cell).success
+    return [(str(warning.message), warning.lineno) for warning in caught]
+
+
+CELLS = {
+    "in the cell": ("", LOOP.format(line="warnings.warn('careful')\n        print(i)")),
+    "in a function": ("def old(x):\n    warnings.warn('careful')\n    return x\n", LOOP.format(line="y = old(x) + 1")),
+    "of the syntax": ("", LOOP.format(line=r"found = re.match('\d', 'a')") + "total = x.sum().item()\n"),
+    "of a function's syntax": (
+        "def f(x):\n    for _ in range(8):\n        x = net(x) * 0.5\n"
+        "        if re.match('\\d', 'a'):\n            break\n    return x\n",
+        LOOP.format(line="x = f(x)") + "total = x.sum().item()\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("options", ["", " --rewrite"])
+def test_no_warning_is_shown_again(shell: InteractiveShell, name: str, options: str) -> None:
+    load(shell)
+    setup, cell = CELLS[name]
+    plain = shown(shell, setup, "# a line in the place of the magic\n" + cell)
+    assert plain or name == "of a function's syntax"
+    assert [shown(shell, setup, f"%%grape --no-widget{options}\n" + cell) for _ in range(2)] == [plain, plain]
+
+
+@pytest.mark.filterwarnings("default")
+def test_quiet_work_lets_python_remember_what_it_has_shown(recwarn: pytest.WarningsRecorder) -> None:
+    filters = list(warnings.filters)
+    for _ in range(2):
+        warnings.warn("mine", stacklevel=1)
+        with without_warnings():
+            warnings.warn("not shown", stacklevel=1)
+            compile(r"'\d'", "<cell>", "exec")
+    assert [str(warning.message) for warning in recwarn] == ["mine"]
+    assert warnings.filters == filters
