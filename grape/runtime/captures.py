@@ -170,7 +170,7 @@ class Captures:
         captured = capture_call(request, layout, args, kwargs)
         outcome = captured.outcome
         self._faithful |= captured.faithful
-        if isinstance(outcome, Refused) and self._is_unlikely(shape, captured.plain):
+        if isinstance(outcome, Refused) and outcome.code == "retry" and self._is_unlikely(shape, captured.plain):
             outcome = replace(outcome, code="unsettled")  # a kernel gave other bits, as some do now and then
         if isinstance(outcome, Entry):
             if not shape.entries:  # else what the guards found changed explains another trace

@@ -763,23 +763,18 @@ def calls_repeatedly(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("how", ["packet", "overload", "definition"])
 def test_an_operator_that_was_never_called_before(how: str) -> None:
     """torch notes at an operator how it is dispatched, and which overloads were asked for."""
-    with torch.library._scoped_library("grape_guards", "FRAGMENT") as library:
-        library.define(f"{how}(Tensor x) -> Tensor")
-        library.impl(how, lambda x: x * 1.5, "CPU")
-        library.impl(how, torch.empty_like, "Meta")
-        packet = getattr(torch.ops.grape_guards, how)
-        operator = packet if how == "packet" else packet.default
-        if how == "definition":
-            operator = torch.library.custom_op(
-                "grape_guards::defined", lambda x: x * 1.5, mutates_args=(), schema="(Tensor x) -> Tensor"
-            )
-            operator.register_fake(torch.empty_like)
-        graphed = grape.graph(own_globals(calls_repeatedly, operator=operator))
-        for _ in range(8):
-            graphed(torch.ones(3, 4))
-        evidence = graphed.evidence()
-        assert evidence is not None and evidence.refused is None
-        graphed.release()
+    definition = torch.library.custom_op(
+        f"grape_guards::{how}", lambda x: x * 1.5, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    definition.register_fake(torch.empty_like)
+    packet = getattr(torch.ops.grape_guards, how)
+    operator = {"packet": packet, "overload": packet.default, "definition": definition}[how]
+    graphed = grape.graph(own_globals(calls_repeatedly, operator=operator))
+    for _ in range(8):
+        graphed(torch.ones(3, 4))
+    evidence = graphed.evidence()
+    assert evidence is not None and evidence.refused is None
+    graphed.release()
 
 
 def test_a_kernel_in_python_is_guarded() -> None:

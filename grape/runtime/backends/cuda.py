@@ -7,7 +7,6 @@ is not while somebody refers to it. `torch.cuda.graph` is not used, because ente
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -17,6 +16,7 @@ import torch
 from torch.cuda._utils import _get_device_index
 
 from ...profiling import CudaCallTimer, spare_children
+from ...quiet import without_warnings
 from .autocast_cache import autocast_cache_off
 from .collection import no_collection
 from .cuda_conditional import Bodies
@@ -168,8 +168,7 @@ class CudaBackend:
                     watch.settle(error)
                 raise
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # a region of views alone makes an empty graph, and that is fine
+                with without_warnings():  # a region of views alone makes an empty graph, and that is fine
                     graph.capture_end()
             except RuntimeError as error:
                 self._recover(handle)
