@@ -72,9 +72,20 @@ class Pool:
         return graph, result
 
 
-def _eager_paths() -> Any:
-    """transformers runs other kernels where it sees a capture; the baseline is to run those of the eager call."""
-    return patch.object(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
+@contextmanager
+def _eager_paths() -> Iterator[None]:
+    """transformers runs other kernels where it sees a capture; the baseline is to run those of the eager call. A number
+    that GPT-J's mask brings to the device, which no capture allows, is made there, as an expert would write it."""
+    from_host = torch.tensor
+
+    def made_there(value: Any, *args: Any, device: Any = None, dtype: Any = None, **kwargs: Any) -> torch.Tensor:
+        if isinstance(value, float) and device is not None and torch.device(device).type == "cuda":
+            return torch.full((), value, device=device, dtype=dtype)
+        return from_host(value, *args, device=device, dtype=dtype, **kwargs)
+
+    not_seen = patch.object(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
+    with not_seen, patch.object(torch, "tensor", made_there):
+        yield
 
 
 @contextmanager

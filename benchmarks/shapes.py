@@ -418,6 +418,12 @@ def of_grape(
     store.apply_limits()
     timed(work)
     found["limited_again"] = timed_passes(job, {"grape": work}, rounds, expected)["grape"]
+    held = heap_bytes()
+    store.graph_budget_bytes = 0
+    store.apply_limits()
+    gc.collect()
+    now = heap_bytes()
+    found["working_set_heap_bytes"] = held - now if held is not None and now is not None else None
     return found
 
 
