@@ -433,10 +433,15 @@ def of_longest(job: Job, sessions: int) -> dict[str, Any]:
 
     work = Workload(name="longest", what="", calls=24, run=job.longest)
     timed(work)
-    before = free_bytes()
+    before, host = free_bytes(), resident_bytes()
     passes, _ = learn(work, min(2, sessions), None)
     held = account(engine().situation)
-    return {"sessions": passes, "grown_bytes": fallen(before), "account": held.to_dict() if held else None}
+    return {
+        "sessions": passes,
+        "grown_bytes": fallen(before),
+        "host_grown_bytes": resident_bytes() - host,
+        "account": held.to_dict() if held else None,
+    }
 
 
 def of_resident(job: Job) -> dict[str, Any]:
@@ -513,7 +518,9 @@ def ratios(part: dict[str, Any]) -> dict[str, float]:
         found["step: grape / resident"] = steps["grape"] / steps["resident"]
     if "unlimited" in part["grape"]:
         found["step: grape / grape, unlimited"] = steps["grape"] / part["grape"]["unlimited"]["pass_ms"]["median"]
-    found["host bytes per shape"] = part["grape"]["host_grown_bytes"] / part["grape"]["shapes"]
+    host = part["grape"]["host_grown_bytes"] - (part["grape"].get("working_set_heap_bytes") or 0)
+    host -= part["longest"].get("host_grown_bytes", 0)  # what libraries load for one shape
+    found["host bytes per shape, beside the working set"] = host / part["grape"]["shapes"]
     return found
 
 

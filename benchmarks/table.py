@@ -225,14 +225,20 @@ def shapes_table() -> str:
                 str(held["classes"]),
                 str(held["executables"]),
                 f"{grape['grown_bytes'] / 1e9:.2f} GB",
-                f"{part['own']['extrapolated_bytes'] / 1e9:.1f} GB",
-                f"{part['longest']['grown_bytes'] / 1e9:.2f} GB",
-                f"{part['resident']['grown_bytes'] / 1e9:.2f} GB",
+                *(_gigabytes(part.get(*name)) for name in (("own", held), ("longest", {}), ("resident", {}))),
                 *(f"{ms:.3f} ms" for ms in steps),
                 f"{held['record_bytes'] / grape['shapes'] / 1e3:.1f} KB",
             )
         )
     return f"{markdown(rows)}\n\n{where(found['machine'])}."
+
+
+def _gigabytes(row: dict[str, Any]) -> str:
+    """What a variant took on the device, in whichever way it is known."""
+    if "estimated_per_graph_bytes" in row:
+        return f"{row['estimated_per_graph_bytes'] / 1e9:.1f} GB, estimated"
+    nbytes = row.get("extrapolated_bytes") or row.get("grown_bytes")
+    return f"{nbytes / 1e9:.2f} GB" if nbytes else "not measured"
 
 
 def updates_table() -> str:
