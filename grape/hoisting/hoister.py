@@ -187,7 +187,7 @@ class Hoister:
 
     def covers(self, region: Region) -> bool:
         """Whether a region was only called while a loop around it was looked at, and is part of the loop's region."""
-        at = region.called_at
+        at = region.at
         return (
             region.calls_in_run <= OBSERVED
             and not region.replays_in_run

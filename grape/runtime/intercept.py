@@ -294,7 +294,7 @@ class Interceptor:
             finalizer.atexit = False
             self._finalizers[module] = finalizer
         elif self.situation.observing and region.called_in != self.situation.run:
-            region.called_in, region.called_at = self.situation.run, self._caller(region.at)
+            region.is_called(self._caller(region.at))
         return self.floor.enter(region, args, kwargs)
 
     def _bury(self, region: Region) -> None:

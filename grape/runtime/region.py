@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,9 +60,8 @@ class Region:
         self.name = name
         self.at = at
         self.end_line = end_line
-        self.called_at = at
-        """Of a module: where it was called first in this run; `at` is where it was seen first."""
         self.called_in = situation.run
+        """The run in which `at` is: of a module, where it is called first."""
         self.loop_line: int | None = None
         """Where it is a part of a loop's body: the line of the loop."""
         self.root_is_module = isinstance(root, torch.nn.Module)
@@ -121,6 +121,12 @@ class Region:
         if served or not any(shape.backwards.unused for shape in current):
             return None
         return need_gradients(at=self.at)
+
+    def is_called(self, at: Position) -> None:
+        """From here, first of all in the run that goes on."""
+        if self.refused is not None and self.refused.at == self.at:
+            self.refused = replace(self.refused, at=at)
+        self.called_in, self.at = self.situation.run, at
 
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""

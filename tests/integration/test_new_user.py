@@ -296,3 +296,25 @@ def test_a_refusal_of_an_earlier_cell_is_not_told_of_where_the_loop_replays(shel
     assert grape.last is not None
     assert [(region.name, region.outcome) for region in grape.last.regions] == [("loop at line 2", "replayed")]
     assert [finding for finding in grape.last.findings if finding.code == "GR405"] == []
+
+
+def test_a_module_is_told_of_where_this_cell_calls_it(shell: InteractiveShell) -> None:
+    """Not where it was called when Grape met it, in a cell that may be gone."""
+    setup = (
+        "import torch\nnet = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(4)])\n"
+        "other = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(5)])\nx = torch.ones(4, 8)\n"
+    )
+    load(shell)
+    with capture_output():
+        assert shell.run_cell(setup, store_history=True).success
+        for before in ("", "\n", "\n\n"):
+            body = "    made = other(x)\n    with torch.no_grad():\n        net(x)\n    if i > 90: break\n"
+            cell = f"%%grape --no-widget\n{before}for i in range(20):\n{body}"
+            assert shell.run_cell(cell, store_history=True).success
+            assert grape.last is not None
+            name, line = f"In[{shell.execution_count - 1}]", 3 + len(before)
+            rows = {region.name: (region.file, region.line) for region in grape.last.regions}
+            assert rows["Sequential (other)"] == (name, line) and rows["Sequential (net)"] == (name, line + 2)
+            (refused,) = [finding for finding in grape.last.findings if finding.region == "Sequential (other)"]
+            assert refused.code == "GR405" and refused.at is not None
+            assert (refused.at.file, refused.at.line) == (name, line)
