@@ -153,7 +153,7 @@ ROWS = (
     ),
     Row(
         "what an operator's Python reads is not guarded",
-        edited(f"{RUNTIME}.state.walk", "            if defined is not None:\n", "            if False:\n"),
+        edited(f"{RUNTIME}.state.operators", "    if defined is not None:\n", "    if False:\n"),
         ("tests/unit/test_runtime_guards.py", "-k", "kernel or operator"),
     ),
     Row(

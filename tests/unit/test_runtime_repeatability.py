@@ -18,7 +18,7 @@ from grape.runtime.capture import verification
 from grape.runtime.capture.stop import Stop
 from grape.runtime.capture.verification import Verification
 from grape.runtime.captures import UNSETTLED
-from grape.runtime.state.walk import Reach
+from grape.runtime.state import walk
 from tests.property.programs import eager_to_graph
 
 _turn = itertools.count()
@@ -39,7 +39,7 @@ def _(x: Tensor) -> Tensor:
 @pytest.fixture
 def graphed(monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphedFunction]:
     """Guards do not see whose turn it is, as they do not where a real kernel has a race."""
-    monkeypatch.setattr(Reach, "_operator", lambda _reach, _operator, _where: None)
+    monkeypatch.setattr(walk, "python_of", lambda _operator: [])
 
     def function(x: Tensor) -> Tensor:
         return (torch.ops.grape_tests.wobble(x).tanh() + 1).exp() * 0.5

@@ -1,7 +1,7 @@
 """Operators whose kernels are Python of the person's that nobody can look into.
 
 What a replay passes by must be known. `torch.library.custom_op` tells which function it runs, and guards look into it
-(`state/walk.py`); of a kernel that was put into a `torch.library.Library` torch tells no more than the file.
+(`state/operators.py`); of a kernel that was put into a `torch.library.Library` torch tells no more than the file.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable
 
 import torch
-from torch._library.custom_ops import OPDEFS
 
 from ...model import OpRecord, Refused
 from ...tracing import is_own_code
+from ..state.operators import is_custom
 
 __all__ = ["hidden_kernel"]
 
@@ -40,7 +40,7 @@ def hidden_kernel(ops: Iterable[OpRecord]) -> Refused | None:
 
 def _is_hidden(namespace: str, name: str) -> bool:
     packet, _, overload = name.partition(".")
-    if f"{namespace}::{packet}" in OPDEFS:
+    if is_custom(f"{namespace}::{packet}"):
         return False
     full = f"{namespace}::{packet}" if overload in ("", "default") else f"{namespace}::{name}"
     try:

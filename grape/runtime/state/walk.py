@@ -18,8 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._library.custom_ops import OPDEFS
-from torch._ops import OperatorBase, OpOverloadPacket
 
 from ..trampoline import written_code
 from .contents import (
@@ -39,6 +37,7 @@ from .contents import (
     slots_of,
 )
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
+from .operators import OPERATORS, python_of
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, names_in, reads_any_name
 
 __all__ = ["ABSENT", "Reach", "TooLarge"]
@@ -184,8 +183,8 @@ class Reach:
         elif isinstance(value, contextvars.ContextVar):
             self._watch(functools.partial(contents_of_variable, value))
             self._pending.append((value.get(None), where))
-        elif isinstance(value, (OperatorBase, OpOverloadPacket)):
-            self._operator(value, where)
+        elif isinstance(value, OPERATORS):
+            self._pending += [(part, where) for part in python_of(value)]
         elif isinstance(value, torch.jit.ScriptModule) or has_position(type(value)):
             raise TooLarge(where or type(value).__name__)
         elif isinstance(value, torch.nn.Module):
@@ -318,17 +317,6 @@ class Reach:
         self._pending.append((type(module), where))
         for name in read:
             self._pending.append((attributes[name], f"{where}.{name}" if where else name))
-
-    def _operator(self, operator: OperatorBase | OpOverloadPacket, where: str) -> None:
-        """What a person wrote of it in Python. What torch notes there at the first call is nobody's state."""
-        if isinstance(operator, OperatorBase):
-            parts = [*operator.py_kernels.values(), *operator.python_key_table.values()]
-            defined = OPDEFS.get(operator.name())
-            if defined is not None:
-                parts += [*filter(callable, vars(defined).values()), *defined._backend_fns.values()]
-        else:
-            parts = [part for part in vars(operator).values() if isinstance(part, OperatorBase)]
-        self._pending += [(part, where) for part in parts]
 
     def _object(self, value: Any, where: str) -> None:
         attributes = getattr(value, "__dict__", None)
