@@ -343,7 +343,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=1024, help="length of the cache at the end, from 5")
     parser.add_argument("--lengths", type=int, default=119, help="lengths of the encoder's input")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
-    parser.add_argument("--rounds", type=int, default=3, help="timed passes of each variant")
+    parser.add_argument("--rounds", type=int, default=5, help="timed passes of each variant")
     parser.add_argument("--sessions", type=int, default=8, help="most passes under Grape before the timed ones")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=result_path("decode"))
