@@ -294,7 +294,7 @@ class Interceptor:
             finalizer.atexit = False
             self._finalizers[module] = finalizer
         elif self.situation.observing and region.called_in != self.situation.run:
-            region.is_called(self._caller(region.at))
+            region.called_from(self._caller(region.at))
         return self.floor.enter(region, args, kwargs)
 
     def _bury(self, region: Region) -> None:

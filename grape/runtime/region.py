@@ -122,8 +122,8 @@ class Region:
             return None
         return need_gradients(at=self.at)
 
-    def is_called(self, at: Position) -> None:
-        """From here, first of all in the run that goes on."""
+    def called_from(self, at: Position) -> None:
+        """The first call of the run that goes on comes from here: what is told of the region names this place."""
         if self.refused is not None and self.refused.at == self.at:
             self.refused = replace(self.refused, at=at)
         self.called_in, self.at = self.situation.run, at
