@@ -50,8 +50,8 @@ def watch_results(store: SlotStore) -> Callable[[], None]:
 
 
 def _settle() -> None:
-    """Take the patches back with the last store."""
-    while _patched and not _stores:
+    """Take the patches back with the last store. One that is just dying still counts in the length of the set."""
+    while _patched and not any(True for _ in _stores):
         _patched.pop()()
 
 

@@ -114,3 +114,12 @@ def test_memory_that_is_not_grapes_raises_as_ever() -> None:
         undo()
     assert "resize_" not in vars(torch.Tensor)
     assert "resize_" not in vars(torch.UntypedStorage)
+
+
+def test_methods_are_given_back_with_the_last_store_that_dies() -> None:
+    gc.collect()  # stores of earlier tests hold the patches too
+    store = SlotStore(TapeBackend())
+    watch_results(store)
+    assert "resize_" in vars(torch.Tensor)
+    del store
+    assert "resize_" not in vars(torch.Tensor)
