@@ -78,7 +78,7 @@ def _is_replaced(region: Region, shape: Shape) -> bool:
     if shape.calls > shape.settled_calls or not shape.holds_objects:
         return False
     return not shape.entries or any(
-        other.calls > other.settled_calls and other.shapes == shape.shapes
+        other.calls > other.settled_calls and other.sizes == shape.sizes and other.paths == shape.paths
         for other in region.shapes.values()
         if other is not shape
     )

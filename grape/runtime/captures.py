@@ -35,6 +35,8 @@ WORTH = 16
 """
 UNSETTLED = 4
 """So often a shape is captured whose kernels do not repeat themselves, until a replay gives what an eager run gave."""
+ALIKE = 2
+"""With so many graphs a new one is compared, to keep once what is equal: of a recurrence every other one is alike."""
 _LATER = {"unsettled": "GR405", "unsteady": "GR404", "moved": "GR404"}
 """Outcomes after which a later call may be captured, and what they are called when none could be."""
 TAPE_LIMIT_MS = 3000.0
@@ -68,7 +70,7 @@ class Captures:
             self._addresses[path] = (here, times + 1 if here == address and here else 1)
 
     def pays(self, shape: Shape) -> bool:
-        if shape.seen + len(shape.runs) < 3:
+        if shape.seen + shape.runs < 3:
             return False
         if self._region.situation.exhausted:
             if self._region.parent is None:
@@ -85,12 +87,12 @@ class Captures:
         if self._region.situation.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
             return False
         estimate = Estimate(
-            shapes=", ".join(str(size) for _, size in shape.shapes[:4]),
+            shapes=", ".join(map(str, shape.sizes[:4])),
             eager_ms=statistics.median(times),
             busy_ms=self.busy_ms if self._region.observer.profiled or self.busy_ms is not None else 0.0,
             capture_ms=self._capture_ms(),
             seen=shape.seen,
-            earlier_runs=len(shape.runs) - 1,
+            earlier_runs=shape.runs - 1,
         )
         decision = policy.decide(estimate)
         if decision.action == "capture" and self._budget_spent():
@@ -137,7 +139,8 @@ class Captures:
         situation.captures += 1
         situation.progress(f"capturing {self._region.name}")
         reached = identities(stateful(layout))
-        guarded = {id(entry.guards): entry.guards for entry in self._region.entries if entry.reached == reached}
+        entries = self._region.entries
+        guarded = {id(entry.guards): entry.guards for entry in entries if entry.reached == reached}
         lifetimes = self._region.lifetimes
         existing = next((guards for guards in guarded.values() if guards.holds()), None)
         request = Request(
@@ -164,6 +167,7 @@ class Captures:
             guards=existing,
             backwards=shape.backwards if self._region.may_pair else None,
             paused=situation.paused,
+            alike=entries[-ALIKE:],
         )
         apply_budget(situation)
         situation.store.wait()  # the capture fills placeholders, and its first replay writes results

@@ -79,6 +79,8 @@ class Entry:
     """The arguments whose state and code are guarded with the region's own; see `identities`."""
     keep: tuple[Any, ...] = ()
     """What the graph reads and nothing else refers to: constants brought to the device at capture."""
+    held: tuple[torch.UntypedStorage, ...] = ()
+    """The memory of `externals`."""
 
     modes: tuple[Any, ...] = ()
     modes_now: Callable[[], tuple[Any, ...]] = tuple
@@ -94,12 +96,20 @@ class Entry:
     blocker: Slot | None = None
     """Where the result lies that the last blocked replay would have overwritten."""
     _indices: dict[str, int] = field(default_factory=dict)
-    _uses: list[Slot] = field(default_factory=list)
+    _released: bool = False
 
     def __post_init__(self) -> None:
-        self._uses = [*self.placeholders.slots.values(), *self.outputs.slots]
-        for slot in self._uses:
-            slot.graphs += 1
+        self._count(1)
+
+    def _count(self, one: int) -> None:
+        for slot in (*self.placeholders.slots.values(), *self.outputs.slots):
+            slot.graphs += one
+
+    def leave_slots(self) -> None:
+        """It reads and writes in its slots no more. Idempotent."""
+        if not self._released:
+            self._released = True
+            self._count(-1)
 
     @property
     def nbytes(self) -> int:
@@ -243,7 +253,7 @@ class Entry:
         if not self.effectful:
             return lambda: None
         state = self.backend.rng_state()
-        in_place = [self.placeholders.tensors[i] for i in set(self.written).intersection(self.placeholders.in_place)]
+        in_place = [self.placeholders.tensor(i) for i in set(self.written).intersection(self.placeholders.in_place)]
         kept = [(whole(tensor), whole(tensor).clone()) for tensor in (*self.changed, *in_place)]
 
         def undo() -> None:
@@ -284,7 +294,7 @@ class Entry:
             slot = self.placeholders.slots[index]
             if slot.keeper is not None:
                 slot.vacate()
-            flat = self.placeholders.flat[index] if not self.written else None
+            flat = self.placeholders.stretch(index) if not self.written else None
             if flat is None:
                 target = self.placeholders.target(index)
                 targets.append(target)
@@ -304,9 +314,7 @@ class Entry:
 
     def release(self) -> None:
         self.graph.release()
-        for slot in self._uses:
-            slot.graphs -= 1
-        self._uses = []
+        self.leave_slots()
 
 
 def identities(things: Sequence[Any]) -> tuple[int, ...]:

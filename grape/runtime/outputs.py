@@ -17,23 +17,28 @@ import torch
 
 from .backends.protocol import Backend
 from .placeholders import distinct, extent
+from .sharing import shared
 from .slots import Slot
 
 __all__ = ["Outputs"]
 
 _use_count = torch._C._storage_Use_Count
+_NOWHERE = torch.empty(0)
+"""In the place of a tensor of the capture that was in a slot: there is another one over it."""
 
 
 @dataclass(slots=True)
 class _InPlace:
-    """Outputs that share one storage in a slot: their indices with the tensors that callers get aliases of."""
+    """Outputs that share one storage in a slot, of which callers get aliases: the `index` and tensor (`template`) of
+    the first, and those of `others`."""
 
     slot: Slot
-    members: list[tuple[int, torch.Tensor]]
     storage: Any
-    address: int
     nbytes: int
     idle: int
+    index: int
+    template: torch.Tensor
+    others: Sequence[tuple[int, torch.Tensor]]
 
 
 class Outputs:
@@ -48,11 +53,10 @@ class Outputs:
         groups: dict[int, list[int]] = {}
         for index, tensor in enumerate(self._made):
             groups.setdefault(tensor.untyped_storage()._cdata, []).append(index)
-        self._homes = {key: slots[key] for key in groups if key in slots}
         self._groups = [members for key, members in groups.items() if key not in slots]
-        self._in_slots = {key: members for key, members in groups.items() if key in slots}
+        self._in_slots = [(slots[key], members) for key, members in groups.items() if key in slots]
         self._in_place: list[_InPlace] = []
-        self.slots = list(self._homes.values())
+        self.slots = [slot for slot, _ in self._in_slots]
         """The slots that each replay writes results into."""
         self._sources = [self._source(members) for members in self._groups]
         self._lone: torch.Tensor | None = None
@@ -75,11 +79,12 @@ class Outputs:
         """False where outputs that share memory have different dtypes, which one copy does not support."""
         return all(len({self._made[i].dtype for i in members}) == 1 for members in self._groups)
 
-    def lend(self) -> None:
+    def lend(self, others: Sequence[Outputs] = ()) -> None:
         """Stop owning the memory: captures of other graphs may use it between a replay and the next.
 
         Called once the outputs of the capture itself have been compared. The memory stays mapped while the graph's
-        pool lives. Results in slots get storages of exactly their size, for callers to hold.
+        pool lives. Results in slots get storages of exactly their size, for callers to hold. What equals that of
+        `others` is kept once.
         """
         for members in self._groups:
             own = self._made[members[0]].untyped_storage()
@@ -89,34 +94,42 @@ class Outputs:
         self._sources = [self._source(members) for members in self._groups]
         if [len(members) for members in self._groups] == [1]:
             made = self._made[self._groups[0][0]]
-            self._lone = made if _is_cloned_as_it_is(made) else None
-        for key, members in self._in_slots.items():
+            if _is_cloned_as_it_is(made):
+                self._lone, self._sources = made, []
+        known: dict[int, int] = {}
+        for slot, members in self._in_slots:
             nbytes = self._made[members[0]].untyped_storage().nbytes()
-            group = self._over_slot(self._homes[key], members, nbytes)
-            self._in_place.append(group)
-            for index, template in group.members:
-                self._made[index] = template
+            nbytes = known.setdefault(nbytes, nbytes)  # one number for all: there may be thousands
+            self._in_place.append(self._over_slot(slot, [(index, self._made[index]) for index in members], nbytes))
+            for index in members:
+                self._made[index] = _NOWHERE
+        self._in_slots.clear()
+        self.slots = shared(self.slots, [one.slots for one in others])
+        self._groups = shared(self._groups, [one._groups for one in others])
 
-    def _over_slot(self, slot: Slot, members: list[int], nbytes: int) -> _InPlace:
+    @staticmethod
+    def _over_slot(slot: Slot, members: Sequence[tuple[int, torch.Tensor]], nbytes: int) -> _InPlace:
         storage = slot.storage(nbytes)
-        made = [(index, _over(storage, self._made[index])) for index in members]
-        return _InPlace(slot, made, storage, storage.data_ptr(), nbytes, _use_count(storage._cdata))
+        (index, template), *rest = [(index, _over(storage, tensor)) for index, tensor in members]
+        return _InPlace(slot, storage, nbytes, _use_count(storage._cdata), index, template, rest or ())
 
     def hand_out(self) -> list[torch.Tensor]:
         """What the replay just enqueued has written, in order: aliases of slots, and copies."""
         result: list[torch.Tensor] = [None] * len(self._made)  # type: ignore[list-item]
         for position, group in enumerate(self._in_place):
-            if group.storage.data_ptr() != group.address:  # an earlier result was resized, or shared: its storage moved
-                indices = [index for index, _ in group.members]
-                group = self._in_place[position] = self._over_slot(group.slot, indices, group.nbytes)
             slot = group.slot
+            if group.storage.data_ptr() != slot.address:  # an earlier result was resized, or shared: its storage moved
+                all_of_it = [(group.index, group.template), *group.others]
+                group = self._in_place[position] = self._over_slot(slot, all_of_it, group.nbytes)
             if slot.keeper is group:  # the last occupant is dead, and its storage is handed out again
                 slot.predicted = False
                 slot.references = getrefcount(slot.storage_object)
             else:
                 slot.occupy(group, group.storage._cdata, group.idle, group.storage)
-            for index, template in group.members:
-                result[index] = template.data
+            result[group.index] = group.template.data
+            if group.others:
+                for index, template in group.others:
+                    result[index] = template.data
         if not self._groups:
             return result
         if self._lone is not None:

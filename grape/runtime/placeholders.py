@@ -11,9 +11,13 @@ from typing import Any
 
 import torch
 
+from .sharing import shared
 from .slots import Slot, SlotStore
 
 __all__ = ["Placeholders", "distinct", "extent", "whole"]
+
+_Layout = tuple[torch.dtype, Sequence[int], Sequence[int], int, int]
+"""dtype, shape, stride and offset of a tensor, and the bytes of its storage."""
 
 
 class Placeholders:
@@ -25,6 +29,8 @@ class Placeholders:
 
     `landing`: by path, the result and the side of an argument that the call before returned without a graph. It is read
     where a graph of that call will put it.
+
+    Once the capture is over (`settle`) nothing is kept of a tensor over a slot but how to make it again.
     """
 
     def __init__(
@@ -88,15 +94,50 @@ class Placeholders:
         self.in_place = [*self.bound, *self.forwarded]
         self.movable = sorted([*self.forwarded, *self.copied])
         self._targets: dict[int, torch.Tensor] = {}
-        self.flat = [_flattened(tensor) if i in self.slots else None for i, tensor in enumerate(self.tensors)]
+        self._stretches: dict[int, torch.Tensor | None] = {}
+        self._settled: Sequence[torch.Tensor | _Layout] = ()
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
+
+    def settle(self, others: Sequence[Placeholders]) -> None:
+        """The capture is over. What equals that of `others` is kept once; none of the lists changes any more."""
+        known: dict[_Layout, _Layout] = {}
+        self._settled = [
+            known.setdefault(layout := _layout_of(tensor), layout) if i in self.slots else tensor
+            for i, tensor in enumerate(self.tensors)
+        ]
+        self.tensors = []
+        self._targets.clear()
+        for name in ("inference", "bound", "forwarded", "copied", "host", "slots", "in_place", "movable", "addresses"):
+            setattr(self, name, shared(getattr(self, name), [getattr(other, name) for other in others]))
+
+    def tensor(self, index: int) -> torch.Tensor:
+        """What stands for the leaf."""
+        if not self._settled:
+            return self.tensors[index]
+        kept = self._settled[index]
+        if isinstance(kept, torch.Tensor):
+            return kept
+        dtype, shape, stride, offset, nbytes = kept
+        slot = self.slots[index]
+        with torch.inference_mode(False):  # an inference tensor could be written under that mode only
+            made = torch.empty(0, dtype=dtype, device=slot.device)
+            return made.set_(slot.storage(nbytes), offset, shape, stride)
 
     def target(self, index: int) -> torch.Tensor:
         """What a copy of the leaf is written to: each element once. Made when it is first needed: most never are."""
         found = self._targets.get(index)
         if found is None:
-            found = self._targets[index] = distinct(self.tensors[index])
+            found = self._targets[index] = distinct(self.tensor(index))
         return found
+
+    def stretch(self, index: int) -> torch.Tensor | None:
+        """A strided placeholder as one stretch, gaps and all; None for a dense one.
+
+        Copying the stretch instead of the elements lets many placeholders be filled in one launch.
+        """
+        if index not in self._stretches:
+            self._stretches[index] = _flattened(self.tensor(index))
+        return self._stretches[index]
 
     def _landing(self, store: SlotStore, owner: Hashable, where: tuple[str, int] | None, nbytes: int) -> Slot | None:
         """None where somebody lives there, or another argument is read there."""
@@ -143,11 +184,17 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
-def _flattened(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A strided placeholder as one stretch, gaps and all; None for a dense one.
+def _layout_of(tensor: torch.Tensor) -> _Layout:
+    return (
+        tensor.dtype,
+        tensor.shape,
+        tensor.stride(),
+        int(tensor.storage_offset()),
+        int(tensor.untyped_storage().nbytes()),
+    )
 
-    Copying the stretch instead of the elements lets many placeholders be filled in one launch.
-    """
+
+def _flattened(tensor: torch.Tensor) -> torch.Tensor | None:
     if tensor.is_contiguous() or tensor.numel() == 0:
         return None
     return tensor.as_strided((extent(tensor),), (1,), int(tensor.storage_offset()))

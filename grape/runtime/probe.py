@@ -28,6 +28,7 @@ class Tensors:
     """Compiled guards for the leaves of one layout; tensors of other dispatch keys (inference tensors) are added."""
 
     LIMIT = 4
+    __slots__ = ("_checks",)
 
     def __init__(self) -> None:
         self._checks: list[Callable[..., bool]] = []
@@ -207,7 +208,9 @@ class _Writer:
         source = f"{header}\n{body}\n return [{', '.join(leaves)}], [{', '.join(containers)}]"
         namespace = dict(self.names)
         exec(_compiled(source), namespace)
-        return Probe(namespace["probe"], self.tensors, self.exact)
+        check: Callable[[Any], Found | None] = namespace["probe"]
+        namespace.clear()  # it is the function's, which has its constants as defaults
+        return Probe(check, self.tensors, self.exact)
 
     def aliasing(self, leaves: list[str]) -> None:
         """Leaves share storages exactly as they did, at the same distances.

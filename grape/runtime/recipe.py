@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .building import Build, compile_build
-from .structure import Layout, Node, Static
+from .structure import Layout, Node, Static, same_structure
 
 __all__ = ["ArgumentView", "Change", "Outside", "Recipe", "write_recipe"]
 
@@ -71,6 +71,18 @@ class Recipe:
 
     serve: Build = field(init=False, compare=False, repr=False)
     """The result for given argument leaves and containers and the graph's outputs, in order."""
+
+    def does_as(self, other: Recipe) -> bool:
+        """Whether the two build the same from the same. False where a recipe holds anything but numbers and layouts."""
+        plain = not any(isinstance(origin, Outside) for origin in self.origin) and not self.outside
+        return (
+            plain
+            and (self.origin, self.existing, self.outside) == (other.origin, other.existing, other.outside)
+            and (self.consumed, self.inference) == (other.consumed, other.inference)
+            and [change.container for change in self.changes] == [change.container for change in other.changes]
+            and same_structure(self.root, other.root)
+            and all(same_structure(a.node, b.node) for a, b in zip(self.changes, other.changes, strict=True))
+        )
 
     def __post_init__(self) -> None:
         nodes = [change.node for change in self.changes]

@@ -28,6 +28,7 @@ from .region_evidence import evidence_of
 from .replays import Replays
 from .samples import CallTimes
 from .shape import Shape
+from .sharing import shared, shared_key
 from .situation import Situation
 from .structure import Layout, Unsupported, first_difference, flatten, stateful
 from .training import need_gradients
@@ -84,6 +85,7 @@ class Region:
         self.shapes: dict[Any, Shape] = {}
         self.host_ms: list[float] = []
         self._last: Shape | None = None
+        self._newest: tuple[tuple[Any, ...], Shape] | None = None
         self._last_layout: tuple[Any, list[str]] | None = None
         self._start_of_run = (0, 0)
         self._settled_calls = 0
@@ -254,12 +256,9 @@ class Region:
         modes = self.modes()
         if not self.on_its_stream():
             return self.function(*args, **kwargs)
-        key = (layout.key, modes)
-        shape = self.shapes.get(key)
+        shape = self.shapes.get((layout.key, modes))
         if shape is None:
-            shape = self.shapes[key] = Shape(
-                _shapes_of(layout), self.calls - 1, modes, holds_objects=bool(stateful(layout))
-            )
+            shape = self._note_shape(layout, modes)
             changing = self._changing_value(shape, layout)
             if changing is not None:
                 why = f"`{changing}` is no tensor, and changes at each call"
@@ -289,10 +288,28 @@ class Region:
             return self.eager.plain(shape, args, kwargs)
         return self.eager.observe(shape, layout, args, kwargs, may_capture)
 
+    def _note_shape(self, layout: Layout, modes: tuple[Any, ...]) -> Shape:
+        """A new shape for calls of this layout. What it has in common with the one before is kept once."""
+        before = self._newest
+        key = shared_key(layout.key, before[0] if before is not None else ())
+        known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        sizes = (tuple(leaf.shape) for leaf in layout.leaves)
+        shape = Shape(
+            shared(tuple(layout.paths), [before[1].paths] if before is not None else ()),
+            tuple([known.setdefault(size, size) for size in sizes]),
+            self.calls - 1,
+            shared(modes, [before[1].modes] if before is not None else ()),
+            holds_objects=bool(stateful(layout)),
+        )
+        self._newest = key, shape
+        self.shapes[key, shape.modes] = shape
+        return shape
+
     def _changing_value(self, shape: Shape, layout: Layout) -> str | None:
         """The path of a plain argument that has had a new value at every call, after `VARIANTS` of them."""
         last, self._last_layout = self._last_layout, (layout.root, layout.paths)
-        variants = [s for s in self.shapes.values() if s.shapes == shape.shapes] if len(self.shapes) >= VARIANTS else []
+        enough = len(self.shapes) >= VARIANTS
+        variants = [s for s in self.shapes.values() if enough and s.sizes == shape.sizes and s.paths == shape.paths]
         if len(variants) < VARIANTS or any(s.calls > 1 for s in variants) or last is None:
             return None
         return first_difference(last[0], layout.root)
@@ -373,6 +390,8 @@ class Region:
                 other.successor = None
         if self._last is shape:
             self._last = None
+        if self._newest is not None and self._newest[1] is shape:
+            self._newest = None
 
     @property
     def entries(self) -> list[Entry]:
@@ -381,7 +400,3 @@ class Region:
     def evidence(self) -> RegionEvidence:
         """All that is known, as frozen data."""
         return evidence_of(self)
-
-
-def _shapes_of(layout: Layout) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((path, tuple(leaf.shape)) for path, leaf in zip(layout.paths, layout.leaves, strict=True))

@@ -12,6 +12,8 @@ __all__ = ["CallTimes"]
 class CallTimes:
     """Timers of calls, oldest first; at most `limit`, each read once when somebody asks."""
 
+    __slots__ = ("_limit", "_ms", "_pending")
+
     def __init__(self, limit: int = 128) -> None:
         self._limit = limit
         self._pending: list[CallTimer] = []

@@ -24,21 +24,23 @@ class Found:
 
 @dataclass(slots=True)
 class Shape:
-    """`shapes` names the tensors, `order` is the number of the first call, `modes` the environment.
+    """`paths` and `sizes` are of its tensors, `order` is the number of the first call, `modes` the environment.
 
-    `seen` counts calls of the current cell, `runs` holds the numbers of the cells that had this shape, `before` and
-    `after` the times of eager calls and replays. `successor` came next last time. `closed`: captured no more.
+    `seen` counts calls of the current cell, `runs` the cells that had this shape, `run` numbers the last of them;
+    `before` and `after` are the times of eager calls and replays. `successor` came next last time. `closed`: captured
+    no more.
     """
 
-    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    paths: tuple[str, ...]
+    sizes: tuple[tuple[int, ...], ...]
     order: int
     modes: tuple[Any, ...]
     probe: Probe | None = None
     successor: Shape | None = None
     calls: int = 0
     seen: int = 0
-    run: int = 0
-    runs: set[int] = field(default_factory=set)
+    run: int = -1
+    runs: int = 0
     before: CallTimes = field(default_factory=CallTimes)
     after: CallTimes = field(default_factory=CallTimes)
     entries: list[Entry] = field(default_factory=list)
@@ -60,6 +62,11 @@ class Shape:
     starved_at: int | None = None
     """The memory budget that was too small for this shape, 0 for a full device; a larger one opens it again."""
 
+    @property
+    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Path and size of each tensor."""
+        return tuple(zip(self.paths, self.sizes, strict=True))
+
     def count(self, run: int | None) -> None:
         """One more call. `run` numbers the cell that observes it; None where none does."""
         self.calls += 1
@@ -68,8 +75,8 @@ class Shape:
         if self.run != run:
             self.run = run
             self.seen = 0
+            self.runs += 1
         self.seen += 1
-        self.runs.add(run)
 
     def uncount(self, *, observing: bool) -> None:
         """The last call only looked as if it had this shape."""

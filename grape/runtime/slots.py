@@ -72,6 +72,10 @@ class Slot:
         self.predicted = False
 
     @property
+    def device(self) -> torch.device:
+        return self._backend.device
+
+    @property
     def nbytes(self) -> int:
         return self._reservation.nbytes if self._reservation is not None else self._buffer.nbytes  # type: ignore[union-attr]
 

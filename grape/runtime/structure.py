@@ -27,6 +27,7 @@ __all__ = [
     "new_container",
     "new_tuple",
     "rebuild",
+    "same_structure",
     "stateful",
     "typed",
 ]
@@ -162,7 +163,7 @@ class _Flattener:
         self.layout.paths.append(path)
         storage = tensor.untyped_storage()._cdata
         first, offset = self.storages.setdefault(storage, (number, int(tensor.storage_offset())))
-        self.key.append((leaf_meta(tensor), first, int(tensor.storage_offset()) - offset))
+        self.key += (leaf_meta(tensor), first, int(tensor.storage_offset()) - offset)
         if tensor.__dict__:  # what the code may read there is in no key: such a call is never captured
             self.key.append(tuple(tensor.__dict__))
         return number
@@ -368,6 +369,26 @@ def _set_item(target: Any, name: Any, value: Any) -> None:
     from collections import OrderedDict
 
     (OrderedDict if isinstance(target, OrderedDict) else dict).__setitem__(target, name, value)
+
+
+def same_structure(one: Any, other: Any) -> bool:
+    """Whether two roots are of one structure, with the same values in it."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Static):
+        mine, theirs = one.value, other.value
+        plain = type(mine) is type(theirs) and isinstance(mine, _PLAIN)
+        return mine is theirs or (plain and repr(mine) == repr(theirs))
+    if not isinstance(one, Node):
+        return bool(one == other)
+    return (
+        (one.number, one.kind) == (other.number, other.kind)
+        and one.cls is other.cls
+        and typed(one.names) == typed(other.names)
+        and len(one.children) == len(other.children)
+        and all(map(same_structure, one.children, other.children))
+        and same_structure(one.extra, other.extra)
+    )
 
 
 def first_difference(one: Any, other: Any, path: str = "args") -> str | None:

@@ -35,7 +35,7 @@ from .tape_capture import CaptureMode
 from .tape_executable import TapeExecutable, UpdatableTapeGraph
 from .tape_graph import IfStep, IterationBound, LaunchQueue, Program, TapeGraph, WhileStep, every_step
 from .tape_host_reads import refuse_host_reads
-from .tape_memory import Arena, Room, bare
+from .tape_memory import Arena, Lenders, Room, bare
 
 __all__ = ["TapeBackend"]
 
@@ -105,6 +105,7 @@ class TapeBackend:
 
     def __init__(self, *, poison: bool = False, node_bytes: int = 0, capacity_bytes: int | None = None) -> None:
         self._arena = Arena()
+        self._lenders = Lenders()
         self._pools: weakref.WeakSet[Arena] = weakref.WeakSet()
         self._graphs: weakref.WeakSet[TapeGraph] = weakref.WeakSet()
         self._poison = poison
@@ -124,10 +125,14 @@ class TapeBackend:
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         with torch.inference_mode(False):
-            return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="cpu")
+            made = torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="cpu")
+        self._lenders.add(made)
+        return made
 
     def reserve(self, nbytes: int) -> Room:
-        return Room(nbytes)
+        room = Room(nbytes)
+        self._lenders.add(room)
+        return room
 
     def prepare(self) -> None:
         """Nothing to prepare."""
@@ -150,7 +155,7 @@ class TapeBackend:
                 torch.rand((), device="cpu")
             mark = torch.get_rng_state()
             assert pool is None or isinstance(pool, Arena)
-            mode = self._capture = CaptureMode(pool or self._arena)
+            mode = self._capture = CaptureMode(pool or self._arena, self._lenders)
             try:
                 with autocast_cache_off(), mode, refuse_host_reads(mode.refuse):
                     result = body()

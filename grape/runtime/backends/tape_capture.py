@@ -16,7 +16,7 @@ from .protocol import CaptureFailed
 from .random_draws import draws
 from .tape_executable import UpdatableTapeGraph
 from .tape_graph import Constant, External, Operation, Step
-from .tape_memory import Arena, alias, bare, poison
+from .tape_memory import Arena, Lenders, alias, bare, poison
 from .tape_metadata import Probe, probe
 
 __all__ = ["CaptureMode"]
@@ -31,9 +31,10 @@ class CaptureMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, lenders: Lenders) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._arena = arena
+        self._lenders = lenders
         self._steps: list[Step] = []
         self._made: list[tuple[StorageWeakRef, torch.Tensor]] = []
         self._externals: dict[int, Any] = {}
@@ -84,6 +85,10 @@ class CaptureMode(TorchDispatchMode):
         """The graph of what was recorded. Call it when the body's locals are gone and its result is still held."""
         kept, externals = [], []
         for address, storage in self._externals.items():
+            lender = self._lenders.of(storage)
+            if lender is not None:
+                externals.append(External(lender, address))
+                continue
             # Made by the body outside the dispatcher and held by nothing but this capture: it lives with the graph.
             if torch._C._storage_Use_Count(storage._cdata) == 1:
                 kept.append(storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -11,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from .protocol import MemoryMoved
-from .tape_memory import bare, poison
+from .tape_memory import Room, bare, poison
 
 __all__ = [
     "Attachment",
@@ -117,12 +118,16 @@ def every_step(steps: Sequence[Step]) -> Iterator[Step]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class External:
-    """Memory that the graph uses and does not own. Somebody else must keep it alive and in its place."""
+    """Memory that the graph uses and does not own. Somebody else must keep it alive and in its place: the storage
+    itself, or whoever lent it its memory."""
 
-    ref: StorageWeakRef
+    ref: StorageWeakRef | weakref.ref[Room]
     address: int
 
     def in_place(self) -> bool:
+        if isinstance(self.ref, weakref.ref):
+            room = self.ref()
+            return room is not None and room.nbytes > 0
         storage: Any = torch.UntypedStorage._new_with_weak_ptr(self.ref.cdata)
         return storage is not None and storage.data_ptr() == self.address
 

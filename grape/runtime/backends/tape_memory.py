@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-__all__ = ["Arena", "Room", "alias", "bare", "poison", "stand_in"]
+__all__ = ["Arena", "Lenders", "Room", "alias", "bare", "poison", "stand_in"]
 
 _ALIGNMENT = 64
 _SMALLEST = 512
@@ -116,6 +117,28 @@ class Room:
     def release(self) -> None:
         self._pages = None
         self.nbytes = 0
+
+
+class Lenders:
+    """Memory that others lend to storages that own nothing: rooms and buffers, by address."""
+
+    def __init__(self) -> None:
+        self._refs: dict[int, StorageWeakRef | weakref.ref[Room]] = {}
+
+    def add(self, lender: Room | torch.Tensor) -> None:
+        self._refs = {address: ref for address, ref in self._refs.items() if not _expired(ref)}
+        if isinstance(lender, Room):
+            self._refs[lender.address] = weakref.ref(lender)
+        else:
+            self._refs[lender.data_ptr()] = StorageWeakRef(lender.untyped_storage())
+
+    def of(self, storage: Any) -> StorageWeakRef | weakref.ref[Room] | None:
+        """Who must live for what a storage holds; None for one that owns its memory."""
+        return None if storage.resizable() else self._refs.get(storage.data_ptr())
+
+
+def _expired(ref: StorageWeakRef | weakref.ref[Room]) -> bool:
+    return ref() is None if isinstance(ref, weakref.ref) else bool(ref.expired())
 
 
 def _on(storage: Any, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:

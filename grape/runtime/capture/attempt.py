@@ -29,6 +29,7 @@ from ..placeholders import Placeholders, distinct
 from ..predication import Surveyed, iterations
 from ..prologue import Prologue
 from ..shape import Found
+from ..sharing import shared, shared_objects, shared_tensors
 from ..structure import Layout, Unsupported, flatten, leaf_meta, stateful
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
 from .in_step import CapturedRun, InStep
@@ -220,7 +221,7 @@ class _Attempt:
             graph, verified = self.admit(graph, eager, run)
             if run.arms is not None and surveyed is not None:
                 learn_arms(run.arms, eager, surveyed, (request.owner, self.layout.key))
-            outputs.lend()
+            outputs.lend([one.outputs for one in self.request.alike])
             plan = self.gradients.plan()
         except BaseException:
             graph.release()
@@ -240,38 +241,36 @@ class _Attempt:
         started: float,
     ) -> Entry:
         call, snapshot = eager.call, self.snapshot
-        verification = self.verification
+        verification, alike = self.verification, self.request.alike
         assert verification is not None
+        self.placeholders.settle([one.placeholders for one in alike])
+        kept: list[Any] = [call.arrivals, call.constants]
+        held = _storages(snapshot.externals.values(), besides=self.gradients.homes)
         return Entry(
             backend=self.backend,
             graph=graph,
             guards=self.guards,
-            reached=identities(stateful(self.layout)),
+            reached=shared(identities(stateful(self.layout)), [one.reached for one in alike]),
             prologue=prologue,
             placeholders=self.placeholders,
             hidden=[hidden[i] for i in prologue.inputs],
             outputs=outputs,
             draws=run.draws,
-            recipe=run.recipe,
-            externals=snapshot.externals,
+            recipe=next((one.recipe for one in alike if run.recipe.does_as(one.recipe)), run.recipe),
+            externals=shared_tensors(snapshot.externals, [one.externals for one in alike]),
             written=snapshot.written_leaves,
             changed=snapshot.changed,
             effectful=snapshot.writes or plan.active or any(op.draws for op in call.trace.ops),
-            gradients=plan,
+            gradients=next((one.gradients for one in alike if plan.does_as(one.gradients)), plan),
             verified=verified,
             arms=run.arms,
             checked=run.checked,
             replay_ms=verification.replay_ms,
             capture_ms=(time.perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
-            paths=tuple(self.layout.paths),
-            keep=(
-                run.arms,
-                call.arrivals,
-                call.constants,
-                _storages(snapshot.externals.values(), besides=self.gradients.homes),
-                [target for target, _ in run.redirected.values()],
-            ),
+            paths=shared(tuple(self.layout.paths), [one.paths for one in alike]),
+            keep=tuple(filter(None, kept)),
+            held=shared_objects(held, [one.held for one in alike]),
         )
 
     def fill_placeholders(self) -> None:
@@ -355,8 +354,8 @@ class _Attempt:
             raise Stop(refused)
 
 
-def _storages(tensors: Collection[torch.Tensor], *, besides: Collection[int]) -> list[torch.UntypedStorage]:
-    return [storage for tensor in tensors if (storage := tensor.untyped_storage())._cdata not in besides]
+def _storages(tensors: Collection[torch.Tensor], *, besides: Collection[int]) -> tuple[torch.UntypedStorage, ...]:
+    return tuple([storage for tensor in tensors if (storage := tensor.untyped_storage())._cdata not in besides])
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -50,6 +50,8 @@ class Request:
     """Within it nothing becomes a region."""
     next: Sequence[Entry]
     """The graphs that are likely to read what this one returns."""
+    alike: Sequence[Entry] = ()
+    """Other graphs of the region: what is equal there is kept once."""
     landing: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """See `Placeholders`."""
 

@@ -24,6 +24,8 @@ class StoredGraph:
     more than it; the store binds it anew when another graph takes the executable (`User.moved`).
     """
 
+    __slots__ = ("__weakref__", "_store", "counted_by", "nodes", "replay", "saving_ns")
+
     def __init__(self, store: ExecutableStore, nodes: int) -> None:
         self.nodes = nodes
         self.saving_ns: float | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Literal
 
 import torch
@@ -43,6 +43,12 @@ class GradientPlan:
     def active(self) -> bool:
         """Whether a replay changes any gradient."""
         return bool(self.read or self.made or self.dropped)
+
+    def does_as(self, other: GradientPlan) -> bool:
+        """Whether neither changes a gradient, and both ask the same leaves whether they have one."""
+        if self.active or other.active or self.present != other.present:
+            return False
+        return len(self.leaves) == len(other.leaves) and all(map(is_, self.leaves, other.leaves))
 
     def holds(self) -> bool:
         """Whether the same leaves have gradients as at capture."""

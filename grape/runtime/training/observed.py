@@ -7,7 +7,6 @@ served all the same (`Pair.backward`).
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +50,7 @@ class _Seen:
 class Backwards:
     """Of the calls of one shape."""
 
-    _calls: deque[_Seen] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _calls: list[_Seen] = field(default_factory=list)
     _noted: list[Pattern] = field(default_factory=list)
     _again: bool = False
 
@@ -62,7 +61,7 @@ class Backwards:
             return
         alive = _Alive()
         seen = _Seen(len(outputs), weakref.ref(alive))
-        self._calls.append(seen)
+        self._calls = [*self._calls[1 - KEPT :], seen]
         nodes: dict[Any, list[tuple[int, int]]] = {}
         for number, tensor in enumerate(outputs):
             nodes.setdefault(tensor.grad_fn, []).append((number, tensor.output_nr))

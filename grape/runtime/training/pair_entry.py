@@ -73,6 +73,4 @@ class PairEntry(Entry):
     def release(self) -> None:
         """A backward that is still to come finds its graphs."""
         self.pair.retire()
-        for slot in self._uses:
-            slot.graphs -= 1
-        self._uses = []
+        self.leave_slots()
