@@ -351,6 +351,21 @@ def timed_passes(job: Job, variants: dict[str, Workload], rounds: int, expected:
     return found
 
 
+def without_working_set(measure: Callable[[], int]) -> int | None:
+    """What `measure` gives while nothing is kept on the host that a replay can make again."""
+    from grape.sessions import engine
+
+    store = engine().situation.executables
+    if store is None:
+        return None
+    budget, store.graph_budget_bytes = store.graph_budget_bytes, 0
+    store.apply_limits()
+    try:
+        return measure()
+    finally:
+        store.graph_budget_bytes = budget
+
+
 def of_grape(
     job: Job, rounds: int, sessions: int, save: Callable[[dict[str, Any]], None] = lambda found: None
 ) -> dict[str, Any]:
@@ -373,12 +388,14 @@ def of_grape(
         passes, right = learn(work, sessions, expected)
     grown = fallen(before)
     host_grown, heap_now = resident_bytes() - host, heap_bytes()
+    beside = without_working_set(lambda: resident_bytes() - host)
     store, held = engine().situation.executables, account(engine().situation)
     found: dict[str, Any] = {
         "sessions": passes,
         "identical": right,
         "grown_bytes": grown,
         "host_grown_bytes": host_grown,
+        "host_grown_without_working_set_bytes": beside,
         "heap_grown_bytes": heap_now - heap if heap_now is not None and heap is not None else None,
         "account": held.to_dict() if held else None,
         "capture_ms": {name: numbers(ms) for name, ms in capturing.items()},
@@ -418,12 +435,6 @@ def of_grape(
     store.apply_limits()
     timed(work)
     found["limited_again"] = timed_passes(job, {"grape": work}, rounds, expected)["grape"]
-    held = heap_bytes()
-    store.graph_budget_bytes = 0
-    store.apply_limits()
-    gc.collect()
-    now = heap_bytes()
-    found["working_set_heap_bytes"] = held - now if held is not None and now is not None else None
     return found
 
 
@@ -518,9 +529,11 @@ def ratios(part: dict[str, Any]) -> dict[str, float]:
         found["step: grape / resident"] = steps["grape"] / steps["resident"]
     if "unlimited" in part["grape"]:
         found["step: grape / grape, unlimited"] = steps["grape"] / part["grape"]["unlimited"]["pass_ms"]["median"]
-    host = part["grape"]["host_grown_bytes"] - (part["grape"].get("working_set_heap_bytes") or 0)
-    host -= part["longest"].get("host_grown_bytes", 0)  # what libraries load for one shape
-    found["host bytes per shape, beside the working set"] = host / part["grape"]["shapes"]
+    fixed = part["longest"].get("host_grown_bytes", 0)  # what libraries load for one shape
+    host, beside = (part["grape"].get(f"host_grown{name}_bytes") for name in ("", "_without_working_set"))
+    found["host bytes beyond those of one shape"] = host - fixed
+    if beside is not None:
+        found["host bytes per shape, without the working set"] = (beside - fixed) / part["grape"]["shapes"]
     return found
 
 

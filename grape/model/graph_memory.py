@@ -14,8 +14,9 @@ class GraphMemory:
 
     On the device: `pool_bytes` (workspace and results of all regions' graphs, which share one pool),
     `placeholder_bytes` (arguments, and results handed out in place) and `executable_bytes`. On the host:
-    `record_bytes` (a compressed record for each graph, and what those differ from) and `host_graph_bytes` (whole
-    graphs and prepared writes of the working set). `graphs` share `executables` within `classes`; `alone` cannot share.
+    `record_bytes` (a compressed record for each graph, and what those differ from) and `host_graph_bytes` (the working
+    set: whole graphs, prepared writes, tensors over results in slots). `graphs` share `executables` within `classes`;
+    `alone` cannot share.
     """
 
     pool_bytes: int

@@ -285,7 +285,7 @@ class Captures:
             self._region.situation.captured_at_s.append(time.perf_counter())
         entry.ledger = self._region.ledger
         if isinstance(entry.graph, StoredGraph):
-            entry.graph.counted_by = entry
+            entry.graph.replayed_by = entry
             entry.graph.saving_ns = self._saving_ns(shape, entry)
         entry.modes, entry.modes_now = shape.modes, self._region.modes
         for old in [one for one in shape.entries if one.outdated]:

@@ -122,6 +122,16 @@ class Entry:
         return 0
 
     @property
+    def kept_bytes(self) -> int:
+        """Bytes on the host of what `let_go` forgets."""
+        return self.outputs.kept_bytes
+
+    def let_go(self) -> None:
+        """Forget tensors that the next replay makes again."""
+        self.outputs.let_go()
+        self.placeholders.let_go()
+
+    @property
     def private_bytes(self) -> int:
         """Bytes of placeholders and results: what the graph would need beside an executable if it shared nothing."""
         nbytes: int = self.placeholders.nbytes + self.outputs.held_bytes

@@ -19,12 +19,15 @@ from .backends.protocol import Backend
 from .placeholders import distinct, extent
 from .sharing import shared
 from .slots import Slot
+from .strided import Strided, over, strided
 
 __all__ = ["Outputs"]
 
 _use_count = torch._C._storage_Use_Count
 _NOWHERE = torch.empty(0)
-"""In the place of a tensor of the capture that was in a slot: there is another one over it."""
+"""In the place of a tensor of the capture that was in a slot: others are made over that memory."""
+_ALIAS_BYTES = 576
+"""What the process grows by for a tensor with a storage over a slot (torch 2.11, CPython 3.12)."""
 
 
 @dataclass(slots=True)
@@ -34,7 +37,6 @@ class _InPlace:
 
     slot: Slot
     storage: Any
-    nbytes: int
     idle: int
     index: int
     template: torch.Tensor
@@ -55,7 +57,10 @@ class Outputs:
             groups.setdefault(tensor.untyped_storage()._cdata, []).append(index)
         self._groups = [members for key, members in groups.items() if key not in slots]
         self._in_slots = [(slots[key], members) for key, members in groups.items() if key in slots]
-        self._in_place: list[_InPlace] = []
+        self._strided: list[Strided] = []
+        """How the outputs lie in slots, one after the other."""
+        self._in_place: list[_InPlace] | None = []
+        """None: they are made again when the next results leave."""
         self.slots = [slot for slot, _ in self._in_slots]
         """The slots that each replay writes results into."""
         self._sources = [self._source(members) for members in self._groups]
@@ -96,31 +101,48 @@ class Outputs:
             made = self._made[self._groups[0][0]]
             if _is_cloned_as_it_is(made):
                 self._lone, self._sources = made, []
-        known: dict[int, int] = {}
-        for slot, members in self._in_slots:
-            nbytes = self._made[members[0]].untyped_storage().nbytes()
-            nbytes = known.setdefault(nbytes, nbytes)  # one number for all: there may be thousands
-            self._in_place.append(self._over_slot(slot, [(index, self._made[index]) for index in members], nbytes))
-            for index in members:
-                self._made[index] = _NOWHERE
-        self._in_slots.clear()
+        known: dict[Strided, Strided] = {}
+        for index in (index for _, members in self._in_slots for index in members):
+            how = strided(self._made[index])
+            self._strided.append(known.setdefault(how, how))
+            self._made[index] = _NOWHERE
+        self._in_slots = shared(self._in_slots, [one._in_slots for one in others])
         self.slots = shared(self.slots, [one.slots for one in others])
         self._groups = shared(self._groups, [one._groups for one in others])
+        self._in_place = self._over_slots()
 
-    @staticmethod
-    def _over_slot(slot: Slot, members: Sequence[tuple[int, torch.Tensor]], nbytes: int) -> _InPlace:
-        storage = slot.storage(nbytes)
-        (index, template), *rest = [(index, _over(storage, tensor)) for index, tensor in members]
-        return _InPlace(slot, storage, nbytes, _use_count(storage._cdata), index, template, rest or ())
+    @property
+    def kept_bytes(self) -> int:
+        """An estimate of what `let_go` gives back, on the host."""
+        return _ALIAS_BYTES * len(self._strided) if self._in_place else 0
+
+    def let_go(self) -> None:
+        """Forget the tensors that callers get aliases of. Those of an occupant stay as they are: its slot has them."""
+        self._in_place = None
+
+    def _over_slots(self) -> list[_InPlace]:
+        lying = iter(self._strided)
+        return [self._over_slot(slot, members, [next(lying) for _ in members]) for slot, members in self._in_slots]
+
+    def _over_slot(self, slot: Slot, members: Sequence[int], lying: Sequence[Strided]) -> _InPlace:
+        storage, device = slot.storage(lying[0][-1]), self._backend.device
+        template, *more = [over(storage, how, device) for how in lying]
+        others = tuple(zip(members[1:], more, strict=True))
+        return _InPlace(slot, storage, _use_count(storage._cdata), members[0], template, others)
 
     def hand_out(self) -> list[torch.Tensor]:
         """What the replay just enqueued has written, in order: aliases of slots, and copies."""
         result: list[torch.Tensor] = [None] * len(self._made)  # type: ignore[list-item]
-        for position, group in enumerate(self._in_place):
+        in_place = self._in_place
+        if in_place is None:
+            in_place = self._in_place = self._over_slots()
+        for position, group in enumerate(in_place):
             slot = group.slot
             if group.storage.data_ptr() != slot.address:  # an earlier result was resized, or shared: its storage moved
-                all_of_it = [(group.index, group.template), *group.others]
-                group = self._in_place[position] = self._over_slot(slot, all_of_it, group.nbytes)
+                members = self._in_slots[position][1]
+                first = sum(len(before) for _, before in self._in_slots[:position])
+                lying = self._strided[first : first + len(members)]
+                group = in_place[position] = self._over_slot(slot, members, lying)
             if slot.keeper is group:  # the last occupant is dead, and its storage is handed out again
                 slot.predicted = False
                 slot.references = getrefcount(slot.storage_object)

@@ -13,11 +13,9 @@ import torch
 
 from .sharing import shared
 from .slots import Slot, SlotStore
+from .strided import Strided, over, strided
 
 __all__ = ["Placeholders", "distinct", "extent", "whole"]
-
-_Layout = tuple[torch.dtype, Sequence[int], Sequence[int], int, int]
-"""dtype, shape, stride and offset of a tensor, and the bytes of its storage."""
 
 
 class Placeholders:
@@ -95,18 +93,18 @@ class Placeholders:
         self.movable = sorted([*self.forwarded, *self.copied])
         self._targets: dict[int, torch.Tensor] = {}
         self._stretches: dict[int, torch.Tensor | None] = {}
-        self._settled: Sequence[torch.Tensor | _Layout] = ()
+        self._settled: Sequence[torch.Tensor | Strided] = ()
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
 
     def settle(self, others: Sequence[Placeholders]) -> None:
         """The capture is over. What equals that of `others` is kept once; none of the lists changes any more."""
-        known: dict[_Layout, _Layout] = {}
+        known: dict[Strided, Strided] = {}
         self._settled = [
-            known.setdefault(layout := _layout_of(tensor), layout) if i in self.slots else tensor
+            known.setdefault(how := strided(tensor), how) if i in self.slots else tensor
             for i, tensor in enumerate(self.tensors)
         ]
         self.tensors = []
-        self._targets.clear()
+        self.let_go()
         for name in ("inference", "bound", "forwarded", "copied", "host", "slots", "in_place", "movable", "addresses"):
             setattr(self, name, shared(getattr(self, name), [getattr(other, name) for other in others]))
 
@@ -117,11 +115,14 @@ class Placeholders:
         kept = self._settled[index]
         if isinstance(kept, torch.Tensor):
             return kept
-        dtype, shape, stride, offset, nbytes = kept
         slot = self.slots[index]
         with torch.inference_mode(False):  # an inference tensor could be written under that mode only
-            made = torch.empty(0, dtype=dtype, device=slot.device)
-            return made.set_(slot.storage(nbytes), offset, shape, stride)
+            return over(slot.storage(kept[-1]), kept, slot.device)
+
+    def let_go(self) -> None:
+        """Forget what was made for copies; the next one makes it again."""
+        self._targets.clear()
+        self._stretches.clear()
 
     def target(self, index: int) -> torch.Tensor:
         """What a copy of the leaf is written to: each element once. Made when it is first needed: most never are."""
@@ -182,16 +183,6 @@ def distinct(tensor: torch.Tensor) -> torch.Tensor:
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """All the memory behind a tensor, as bytes: other views of it may reach further than the tensor does."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-
-
-def _layout_of(tensor: torch.Tensor) -> _Layout:
-    return (
-        tensor.dtype,
-        tensor.shape,
-        tensor.stride(),
-        int(tensor.storage_offset()),
-        int(tensor.untyped_storage().nbytes()),
-    )
 
 
 def _flattened(tensor: torch.Tensor) -> torch.Tensor | None:

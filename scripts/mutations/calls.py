@@ -81,6 +81,40 @@ ROWS = (
         edited(f"{RUNTIME}.outputs", "if slot.keeper is group:", "if slot.storage_object is not None:"),
         ("tests/unit/test_slots.py", "-k", "take_turns"),
     ),
+    *rows_of(
+        f"{RUNTIME}.outputs",
+        ("tests/unit/test_slots_held.py", "-k", "made_again or overwritten"),
+        ("let go: what is made again counts a use too many", "_use_count(storage._cdata), members[0]", "9, members[0]"),
+        (
+            "let go: an occupant's tensors are forgotten",
+            "        self._in_place = None\n",
+            "        self._in_place = None\n        for slot in self.slots:\n            slot.vacate()\n",
+        ),
+    ),
+    Row(
+        "let go: what is made again lies in other slots",
+        edited(
+            f"{RUNTIME}.outputs",
+            "return [self._over_slot(slot, members,",
+            "return [self._over_slot(self.slots[-1], members,",
+        ),
+        ("tests/unit/test_sharing.py",),
+    ),
+    Row(
+        "shared: recipes with other values in them count as one",
+        edited(f"{RUNTIME}.structure", "(plain and repr(mine) == repr(theirs))", "plain"),
+        ("tests/unit/test_sharing.py",),
+    ),
+    Row(
+        "shared: tensors under the same numbers count as the same",
+        edited(f"{RUNTIME}.sharing", " and all(map(is_, one.values(), value.values()))", ""),
+        ("tests/unit/test_sharing.py",),
+    ),
+    Row(
+        "the tape reads memory that its lender took back",
+        edited(f"{RUNTIME}.backends.tape_graph", "room is not None and room.nbytes > 0", "True"),
+        ("tests/unit/test_tape_replay.py",),
+    ),
     Row(
         "a graph of arguments that share memory serves others",
         edited(f"{RUNTIME}.region", "if self.shapes.get((layout.key, self.modes())) is not shape:", "if False:"),

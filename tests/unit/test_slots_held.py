@@ -13,6 +13,7 @@ from torch import Tensor
 from grape.runtime import GraphedFunction, replays
 from grape.runtime.alias import predictor as predictor_module
 from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.entry import Entry
 from grape.runtime.slots import Slot
 from tests.property.programs import eager_to_graph, same
 
@@ -104,6 +105,31 @@ def test_what_is_held_is_never_overwritten(loop: Loop, keep: str, feed: str) -> 
     if keep == "by autograd":
         for one, other in zip(*loop.kept, strict=True):
             same(*(torch.autograd.grad(total, SCALE)[0] for total in (one, other)), "gradient")
+    assert loop.region.refused is None
+    assert loop.region.replays > 5 or (held and loop.region.ledger.blocked > 5)
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize("keep", KEEPS)
+def test_what_was_let_go_of_is_made_again(loop: Loop, keep: str, feed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the working set has no room: each replay makes the tensors over slots anew, and none that is held is
+    overwritten."""
+    serve, rounds = Entry.serve, 0
+
+    def forgetful(entry: Entry, *args: Any) -> Any:
+        nonlocal rounds
+        entry.let_go()
+        assert not entry.kept_bytes
+        rounds += 1
+        return serve(entry, *args)
+
+    monkeypatch.setattr(Entry, "serve", forgetful)
+    held, keeping = KEEPS[keep]
+    loop.run(keeping, FEEDS[feed])
+    if keep == "by autograd":
+        for one, other in zip(*loop.kept, strict=True):
+            same(*(torch.autograd.grad(total, SCALE)[0] for total in (one, other)), "gradient")
+    assert rounds > 5 and any(entry.outputs.slots for entry in loop.region.entries)
     assert loop.region.refused is None
     assert loop.region.replays > 5 or (held and loop.region.ledger.blocked > 5)
 

@@ -199,13 +199,16 @@ def kin_of(whole_ns: float | None, nodes_ns: float | None) -> Kin:
         (10_000, {1.0, 2.0, 3.0}, {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}),
         (360, {1.0, 2.0, 3.0}, {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}),
         (359, {2.0, 3.0}, {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}),
-        (60, set(), {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}),
+        (68, set(), {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}),
+        (67, set(), {2.0, 3.0, 4.0, 5.0, 6.0}),
         (45, set(), {3.0, 4.0, 5.0, 6.0}),
         (0, set(), set()),
     ],
 )
 def test_what_goes_first_from_the_working_set(budget: int, graphs: set[float], sets: set[float]) -> None:
-    """Shapes 1 to 3 are switched to from their graphs; 4 to 6 node by node, whose graphs go whatever the budget is."""
+    """Shapes 1 to 3 are switched to from their graphs; 4 to 6 node by node, whose graphs go whatever the budget is.
+
+    Where it is too little, an eighth of it is free afterwards."""
     weights = {1.0: 1.0, 2.0: 2.0, 3.0: 3.0, 4.0: 40.0, 5.0: 30.0, 6.0: 50.0}
     known = [*members(kin_of(90.0, 10.0), 1.0, 2.0, 3.0), *members(kin_of(101.0, 10.0), 4.0, 5.0, 6.0)]
     had = {member.shape: member.graph for member in known}

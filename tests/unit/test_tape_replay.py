@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.slots import Slot
 
 
 @pytest.fixture
@@ -419,3 +420,19 @@ def test_a_small_gpt2_with_a_growing_mask_free_cache(backend: TapeBackend) -> No
         _replays_equal_eager(backend, forward, ids)
     except CaptureFailed as failed:
         pytest.fail(f"{failed.code}: {failed}")
+
+
+@pytest.mark.parametrize("nbytes", [1 << 10, 1 << 20])
+def test_memory_that_was_lent_must_stay_with_its_lender(backend: TapeBackend, nbytes: int) -> None:
+    """Whoever described the memory may go; the slot may not."""
+    slot = Slot(backend, nbytes)
+    held = [torch.empty(0).set_(slot.storage(16), 0, (4,), (1,))]
+    graph, result = backend.capture(lambda: held[0] * 2)
+    held.clear()
+    for value in (3.0, 5.0):
+        torch.empty(0).set_(slot.storage(16), 0, (4,), (1,)).fill_(value)
+        graph.replay()
+        _same(result, torch.full((4,), 2 * value))
+    slot.release()
+    with pytest.raises(RuntimeError, match="freed or moved"):
+        graph.replay()

@@ -18,8 +18,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAccount:
-    """Bytes by store. `executable_bytes` are on the device; `record_bytes`, `base_bytes`, `graph_bytes` (whole graphs)
-    and `prepared_bytes` (writes that are laid out for the device) on the host.
+    """Bytes by store. `executable_bytes` are on the device; `record_bytes`, `base_bytes`, `graph_bytes` (whole graphs),
+    `prepared_bytes` (writes that are laid out for the device) and `kept_bytes` (what users keep for launches, an
+    estimate) on the host.
 
     `alone` counts the shapes that share no executable. `refused` counts shapes that a device stopped accepting.
     """
@@ -34,6 +35,7 @@ class StoreAccount:
     graphs: int
     graph_bytes: int
     prepared_bytes: int
+    kept_bytes: int
     launches: int
     switches: int
     instantiations: int
@@ -44,4 +46,9 @@ class StoreAccount:
 
     @property
     def host_bytes(self) -> int:
-        return self.record_bytes + self.base_bytes + self.graph_bytes + self.prepared_bytes
+        return self.record_bytes + self.base_bytes + self.working_set_bytes
+
+    @property
+    def working_set_bytes(self) -> int:
+        """What `graph_budget_bytes` bounds, and the graphs and base writes of the classes."""
+        return self.graph_bytes + self.prepared_bytes + self.kept_bytes

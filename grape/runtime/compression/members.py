@@ -26,6 +26,15 @@ class User(Protocol):
         """What a launch saves against doing the same without a graph, in nanoseconds; None where nobody measured it."""
         ...
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes on the host of what it keeps for launches and can make again."""
+        ...
+
+    def let_go(self) -> None:
+        """Forget that."""
+        ...
+
     def moved(self, launch: Callable[[], None] | None) -> None:
         """From now on `launch` enqueues the shape; None: ask the store."""
         ...
@@ -36,6 +45,10 @@ class PlainUser:
 
     launches: int = 0
     saving_ns: float | None = None
+    kept_bytes: int = 0
+
+    def let_go(self) -> None:
+        """It keeps nothing."""
 
     def moved(self, launch: Callable[[], None] | None) -> None:
         """It asks the store each time."""

@@ -30,7 +30,7 @@ __all__ = ["EXECUTABLES", "GRAPH_BYTES", "Admitted", "ExecutableStore", "Launche
 EXECUTABLES = 32
 """At most so many executables for the shapes of one owner, where nobody says another number."""
 GRAPH_BYTES = 256 << 20
-"""So many bytes of whole graphs and prepared writes are kept on the host beside the records."""
+"""So many bytes of whole graphs, prepared writes and what users keep are kept on the host beside the records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,8 @@ class Unavailable:
 class ExecutableStore:
     """Replays shapes. `limits` may be changed at any time; `apply_limits` then makes it so.
 
-    `graph_budget_bytes` bounds the whole graphs and the prepared writes that are kept on the host beside the records,
-    because a switch from them is cheaper; what belongs to classes is kept in any case.
+    `graph_budget_bytes` bounds whole graphs, prepared writes and what users keep on the host beside the records,
+    because a replay from them is cheaper; what belongs to classes is kept in any case.
     """
 
     limits: Limits = field(default_factory=lambda: Limits(executables=EXECUTABLES, nbytes=None))
@@ -292,6 +292,7 @@ class ExecutableStore:
             graphs=len(graphs),
             graph_bytes=sum(graph.host_bytes for graph in graphs),
             prepared_bytes=sum(one.nbytes for one in prepared),
+            kept_bytes=sum(member.user.kept_bytes for member in members),
             launches=sum(member.user.launches for member in members) + sum(one.launches for one in counts),
             switches=sum(one.switches for one in counts),
             instantiations=sum(one.instantiations for one in counts),

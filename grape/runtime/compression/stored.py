@@ -13,10 +13,15 @@ __all__ = ["Replays", "StoredGraph"]
 
 
 class Replays(Protocol):
-    """Who replays: how often so far."""
+    """Who replays: how often so far, and what is kept on the host for that, to be made again when it is needed."""
 
     @property
     def replays(self) -> int: ...
+
+    @property
+    def kept_bytes(self) -> int: ...
+
+    def let_go(self) -> None: ...
 
 
 class StoredGraph:
@@ -24,12 +29,12 @@ class StoredGraph:
     more than it; the store binds it anew when another graph takes the executable (`User.moved`).
     """
 
-    __slots__ = ("__weakref__", "_store", "counted_by", "nodes", "replay", "saving_ns")
+    __slots__ = ("__weakref__", "_store", "nodes", "replay", "replayed_by", "saving_ns")
 
     def __init__(self, store: ExecutableStore, nodes: int) -> None:
         self.nodes = nodes
         self.saving_ns: float | None = None
-        self.counted_by: Replays | None = None
+        self.replayed_by: Replays | None = None
         self._store = store
         self.replay: Callable[[], None] = self._ask
 
@@ -53,7 +58,15 @@ class StoredGraph:
 
     @property
     def launches(self) -> int:
-        return self.counted_by.replays if self.counted_by is not None else 0
+        return self.replayed_by.replays if self.replayed_by is not None else 0
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.replayed_by.kept_bytes if self.replayed_by is not None else 0
+
+    def let_go(self) -> None:
+        if self.replayed_by is not None:
+            self.replayed_by.let_go()
 
     def moved(self, launch: Callable[[], None] | None) -> None:
         self.replay = launch if launch is not None else self._ask
@@ -67,7 +80,7 @@ class StoredGraph:
     def release(self) -> None:
         """Later replays raise RuntimeError."""
         self._store.forget(self)
-        self.counted_by = None
+        self.replayed_by = None
         self.replay = _released
 
 

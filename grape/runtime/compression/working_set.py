@@ -1,4 +1,4 @@
-"""What is kept on the host beside records, because a switch from it takes less time: graphs, and prepared writes."""
+"""What is kept on the host beside records, because a replay from it takes less time: graphs, writes, users' own."""
 
 from __future__ import annotations
 
@@ -11,33 +11,37 @@ __all__ = ["shrink"]
 
 
 def shrink(members: Iterable[Member], budget_bytes: int, weight: Callable[[Hashable], float]) -> None:
-    """Let go of graphs that no switch would be made from; then of others, and of prepared writes, until they fit into
-    the budget.
+    """Let go of graphs that no switch would be made from; then, where all is more than the budget, of others, of
+    prepared writes and of what users keep, until an eighth of it is free: the next shapes need not ask all others.
 
-    Graphs go first, because prepared writes are smaller by far; of each, those of the least weight. A graph by itself
-    takes some 850 KB of the process for GPT-2's 248 nodes, more than half of which the driver keeps for the next one.
+    Graphs go first, because the others are smaller by far; of each, those of the least weight. A graph by itself takes
+    some 850 KB of the process for GPT-2's 248 nodes, more than half of which the driver keeps for the next one.
     """
-    kept = [member for member in members if member.graph is not None or member.prepared is not None]
-    for member in kept:
+    kept: list[tuple[Member, int]] = []
+    total = 0
+    for member in members:
         if member.graph is not None and not _is_needed(member):
             _let_go(member, member.graph)
-    graphs = [(member, member.graph) for member in kept if member.graph is not None]
-    writes = [(member, member.prepared) for member in kept if member.prepared is not None]
-    total = sum(graph.host_bytes for _, graph in graphs) + sum(prepared.nbytes for _, prepared in writes)
+        small = member.user.kept_bytes + (member.prepared.nbytes if member.prepared is not None else 0)
+        if small or member.graph is not None:
+            kept.append((member, small))
+            total += small + (member.graph.host_bytes if member.graph is not None else 0)
     if total <= budget_bytes:
         return
-    graphs.sort(key=lambda pair: weight(pair[0].shape))
-    for member, graph in graphs:
-        if total <= budget_bytes:
+    limit = budget_bytes - budget_bytes // 8
+    kept.sort(key=lambda pair: weight(pair[0].shape))
+    for member, _ in kept:
+        if total <= limit:
             return
-        total -= graph.host_bytes
-        _let_go(member, graph)
-    writes.sort(key=lambda pair: weight(pair[0].shape))
-    for member, prepared in writes:
-        if total <= budget_bytes:
+        if member.graph is not None:
+            total -= member.graph.host_bytes
+            _let_go(member, member.graph)
+    for member, small in kept:
+        if total <= limit:
             return
-        total -= prepared.nbytes
+        total -= small
         member.prepared = None
+        member.user.let_go()
 
 
 def _let_go(member: Member, graph: UpdatableGraph) -> None:
