@@ -388,8 +388,8 @@ def of_grape(
         passes, right = learn(work, sessions, expected)
     grown = fallen(before)
     host_grown, heap_now = resident_bytes() - host, heap_bytes()
-    beside = without_working_set(lambda: resident_bytes() - host)
     store, held = engine().situation.executables, account(engine().situation)
+    beside = without_working_set(lambda: resident_bytes() - host)
     found: dict[str, Any] = {
         "sessions": passes,
         "identical": right,

@@ -212,6 +212,7 @@ def shapes_table() -> str:
         (
             *("pass", "shapes", "classes", "executables", "grown", "own graphs", "the longest alone"),
             *("an executable for each", "step", "step, an executable for each", "record of a shape"),
+            *("host, a shape", "working set"),
         )
     ]
     rows.append(("---",) * len(rows[0]))
@@ -228,9 +229,19 @@ def shapes_table() -> str:
                 *(_gigabytes(part.get(*name)) for name in (("own", held), ("longest", {}), ("resident", {}))),
                 *(f"{ms:.3f} ms" for ms in steps),
                 f"{held['record_bytes'] / grape['shapes'] / 1e3:.1f} KB",
+                *_on_host(part),
             )
         )
     return f"{markdown(rows)}\n\n{where(found['machine'])}."
+
+
+def _on_host(part: dict[str, Any]) -> tuple[str, str]:
+    """What a shape takes of the process beside the working set, and the working set."""
+    whole, beside = (part["grape"].get(f"host_grown{name}_bytes") for name in ("", "_without_working_set"))
+    each = part.get("ratios", {}).get("host bytes per shape, without the working set")
+    if each is None or whole is None or beside is None:
+        return "not measured", "not measured"
+    return f"{each / 1e3:.1f} KB", f"{(whole - beside) / 1e6:.0f} MB"
 
 
 def _gigabytes(row: dict[str, Any]) -> str:
