@@ -372,12 +372,12 @@ def _set_item(target: Any, name: Any, value: Any) -> None:
 
 
 def same_structure(one: Any, other: Any) -> bool:
-    """Whether two roots are of one structure, with the same values in it."""
+    """Whether two roots are of one structure, with the same values in it; a NaN, whose text hides bits, is none."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Static):
         mine, theirs = one.value, other.value
-        plain = type(mine) is type(theirs) and isinstance(mine, _PLAIN)
+        plain = type(mine) is type(theirs) and isinstance(mine, _PLAIN) and mine == mine
         return mine is theirs or (plain and repr(mine) == repr(theirs))
     if not isinstance(one, Node):
         return bool(one == other)
