@@ -28,9 +28,9 @@ from .region_evidence import evidence_of
 from .replays import Replays
 from .samples import CallTimes
 from .shape import Shape
-from .sharing import shared, shared_key
+from .shapes import Shapes
 from .situation import Situation
-from .structure import Layout, Unsupported, first_difference, flatten, stateful
+from .structure import Unsupported, flatten
 from .training import need_gradients
 
 __all__ = ["Region", "Situation"]
@@ -38,7 +38,6 @@ __all__ = ["Region", "Situation"]
 INTERLEAVE = 4
 """Once a graph replays, every so many calls one runs eagerly until there are `WANTED` times of both."""
 WANTED = 20
-VARIANTS = 8
 
 
 class Region:
@@ -82,11 +81,9 @@ class Region:
         """Calls of shapes that had no graph."""
         self.wasted = 0
         """Replays of an iteration, in this cell, that were issued after their loop had been left."""
-        self.shapes: dict[Any, Shape] = {}
+        self.shapes = Shapes()
         self.host_ms: list[float] = []
         self._last: Shape | None = None
-        self._newest: tuple[tuple[Any, ...], Shape] | None = None
-        self._last_layout: tuple[Any, list[str]] | None = None
         self._start_of_run = (0, 0)
         self._settled_calls = 0
         self.observer = Observer(self)
@@ -132,7 +129,7 @@ class Region:
 
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
-        self._last_layout = None
+        self.shapes.end_run()
         self._settled_calls = self.calls
 
     @property
@@ -258,8 +255,8 @@ class Region:
             return self.function(*args, **kwargs)
         shape = self.shapes.get((layout.key, modes))
         if shape is None:
-            shape = self._note_shape(layout, modes)
-            changing = self._changing_value(shape, layout)
+            shape = self.shapes.note(layout, modes, self.calls - 1)
+            changing = self.shapes.changing_value(shape, layout)
             if changing is not None:
                 why = f"`{changing}` is no tensor, and changes at each call"
                 self.refuse(Refused(code="GR403", why=why, at=self.at))
@@ -287,32 +284,6 @@ class Region:
         if not self.situation.observing:
             return self.eager.plain(shape, args, kwargs)
         return self.eager.observe(shape, layout, args, kwargs, may_capture)
-
-    def _note_shape(self, layout: Layout, modes: tuple[Any, ...]) -> Shape:
-        """A new shape for calls of this layout. What it has in common with the one before is kept once."""
-        before = self._newest
-        key = shared_key(layout.key, before[0] if before is not None else ())
-        known: dict[tuple[int, ...], tuple[int, ...]] = {}
-        sizes = (tuple(leaf.shape) for leaf in layout.leaves)
-        shape = Shape(
-            shared(tuple(layout.paths), [before[1].paths] if before is not None else ()),
-            tuple([known.setdefault(size, size) for size in sizes]),
-            self.calls - 1,
-            shared(modes, [before[1].modes] if before is not None else ()),
-            holds_objects=bool(stateful(layout)),
-        )
-        self._newest = key, shape
-        self.shapes[key, shape.modes] = shape
-        return shape
-
-    def _changing_value(self, shape: Shape, layout: Layout) -> str | None:
-        """The path of a plain argument that has had a new value at every call, after `VARIANTS` of them."""
-        last, self._last_layout = self._last_layout, (layout.root, layout.paths)
-        enough = len(self.shapes) >= VARIANTS
-        variants = [s for s in self.shapes.values() if enough and s.sizes == shape.sizes and s.paths == shape.paths]
-        if len(variants) < VARIANTS or any(s.calls > 1 for s in variants) or last is None:
-            return None
-        return first_difference(last[0], layout.root)
 
     def _serve_eagerly(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape, timer: Any, *, may_capture: bool
@@ -390,8 +361,7 @@ class Region:
                 other.successor = None
         if self._last is shape:
             self._last = None
-        if self._newest is not None and self._newest[1] is shape:
-            self._newest = None
+        self.shapes.forget(shape)
 
     @property
     def entries(self) -> list[Entry]:

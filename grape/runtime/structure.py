@@ -21,7 +21,6 @@ __all__ = [
     "Layout",
     "Node",
     "Unsupported",
-    "first_difference",
     "flatten",
     "leaf_meta",
     "new_container",
@@ -389,20 +388,3 @@ def same_structure(one: Any, other: Any) -> bool:
         and all(map(same_structure, one.children, other.children))
         and same_structure(one.extra, other.extra)
     )
-
-
-def first_difference(one: Any, other: Any, path: str = "args") -> str | None:
-    """The path of the first plain value that differs between two layouts' roots of one structure, or None."""
-    if isinstance(one, Static) and isinstance(other, Static):
-        same = type(one.value) is type(other.value) and (
-            one.value is other.value or repr(one.value) == repr(other.value)
-        )
-        return None if same else path
-    if not (isinstance(one, Node) and isinstance(other, Node)) or one.cls is not other.cls:
-        return None
-    for index, (mine, theirs) in enumerate(zip(one.children, other.children, strict=False)):
-        name = one.names[index] if index < len(one.names) else index
-        found = first_difference(mine, theirs, f"{path}.{name}" if one.kind == "object" else f"{path}[{name!r}]")
-        if found is not None:
-            return found
-    return None
