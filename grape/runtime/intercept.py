@@ -111,7 +111,7 @@ class Interceptor:
         self._thread = get_ident()
         self.floor.free = True
         self._late.clear()
-        self.hoisted = [region for region in self.hoisted if region.refused is None]
+        self.hoisted = [region for region in self.hoisted if region.refused is None or region.starved_at is not None]
         hold_off(self)
         if self._original is not None:
             return
