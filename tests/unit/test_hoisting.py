@@ -595,3 +595,17 @@ def test_a_loop_without_room_says_so_and_is_tried_again(shell: Shell, budget: in
         assert (row["outcome"], row["calls"], row["replays"]) == ("refused", 30, 0)
     shell.run(source)
     assert regions() == [region] and region.refused is None and region.replays_in_run > 0
+
+
+def test_a_functions_loop_without_room_says_so_in_each_cell(shell: Shell) -> None:
+    indented = textwrap.indent(BODY, "    ")
+    shell.run(f"def fill(x, h):\n    for i in range(30):\n{indented}    return x\n", grape=False, name="In[6]")
+    for budget in (None, None, 100, 100):
+        shell.run("y = fill(x, h)\n", memory_budget=budget)
+    assert shell.report is not None
+    held = shell.report.to_dict()
+    (row,) = [row for row in held["regions"] if row["name"] == "loop at line 2"]
+    assert (row["outcome"], row["reason"], row["calls"]) == ("refused", "GR405", 30)
+    shell.run("y = fill(x, h)\n")
+    (region,) = regions()
+    assert region.refused is None and region.replays_in_run > 0
