@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from decimal import Decimal
 from typing import Any
 
 from .errors import UsageError
@@ -71,7 +72,7 @@ def parse_bytes(text: str) -> int:
     unit = _UNITS.get(match.group(2).upper()) if match else None
     if match is None or unit is None:
         raise UsageError(f"'{text}' is not a size; write for example 512MB or 2GB")
-    return int(float(match.group(1)) * unit)
+    return int(Decimal(match.group(1)) * unit)
 
 
 def budget_bytes(budget: Any) -> int | None:

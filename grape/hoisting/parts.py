@@ -101,10 +101,15 @@ class RegionPart(Part):
         """Why its region was refused."""
         return self.region.refused if self.region is not None else None
 
+    @property
+    def starved(self) -> bool:
+        """Whether its region was refused for want of memory, which a later cell may have."""
+        return self.region is not None and self.region.starved_at is not None
+
     def begin(self) -> None:
         super().begin()
-        if self.region is not None and self.region.refused is None:
-            self.region.at = self._position()
+        if self.region is not None and (self.region.refused is None or self.starved):
+            self.region.called_from(self._position())
 
     def serves_elsewhere(self, surveyed: Surveyed) -> bool:
         """Whether a module or function that this calls replays graphs already, and this does not."""

@@ -224,7 +224,7 @@ class Run:
 
     def _learn(self, values: Mapping[str, Any]) -> None:
         for part in self.regions:
-            if part.refusal is not None:
+            if part.refusal is not None and not part.starved:
                 self._after_refusal(part, part.refusal, values)
                 return
 

@@ -201,7 +201,7 @@ def graph_stores(held: GraphMemory) -> tuple[str, ...]:
     return (
         f"device: pool {nbytes(held.pool_bytes)}, placeholders {nbytes(held.placeholder_bytes)}, "
         f"executables {nbytes(held.executable_bytes)}; host: records {nbytes(held.record_bytes)}, "
-        f"graphs {nbytes(held.host_graph_bytes)}",
+        f"working set {nbytes(held.host_graph_bytes)}",
         f"{plural(held.graphs, 'graph')} in {count(held.classes)} class{'' if held.classes == 1 else 'es'}{alone}, "
         f"{plural(held.executables, 'executable')}, {count(held.switches)} switched, "
         f"{count(held.evictions)} evicted{refused}; with placeholders, results and an executable for each graph: "

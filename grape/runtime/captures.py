@@ -72,6 +72,10 @@ class Captures:
     def pays(self, shape: Shape) -> bool:
         if shape.seen + shape.runs < 3:
             return False
+        if self._region.situation.memory_budget == 0:
+            if not self._is_part_of_a_starved():
+                starve(self._region, "the memory budget of 0 B has no room for a graph", retry_above=0)
+            return False
         if self._region.situation.exhausted:
             if self._region.parent is None:
                 starve(self._region, "the device ran out of memory beside graphs; no more are captured", retry_above=0)
@@ -100,6 +104,12 @@ class Captures:
             decision = replace(decision, action="wait", why=why)
         shape.decision = decision
         return decision.action == "capture"
+
+    def _is_part_of_a_starved(self) -> bool:
+        """Whether a region around this one tells of the want of memory already."""
+        regions = {region.name: region for region in list(self._region.situation.regions)}
+        around = regions.get(self._region.parent or "")
+        return around is not None and around.starved_at is not None
 
     def _held(self) -> int:
         """Bytes of executables, placeholders and pool, of all regions."""

@@ -119,14 +119,18 @@ class Floor:
             self._resume()
 
     def _lost(self, region: Region) -> bool:
-        """True where `region` gave the floor to a callable inside it, and that one replays now; or may yet, at a cell's
-        first call where the last cell called it once: it holds their loop. Called again it may be a step itself.
+        """True where `region` gave the floor to a callable inside it, and that one replays now, or would if there were
+        memory; or may yet, at a cell's first call where the last cell called it once: it holds their loop. Called again
+        it may be a step itself.
         """
         if not region.observer.gave_up:
             return False
         inside = [inner for inner in self._regions() if inner.parent == region.name]
         once = region.called_once and not region.calls_in_run
-        return any(inner.entries or (once and inner.calls and inner.refused is None) for inner in inside)
+        return any(
+            inner.entries or inner.starved_at is not None or (once and inner.calls and inner.refused is None)
+            for inner in inside
+        )
 
     def _resume(self) -> None:
         if self.outside is not None and not self.outside.overflowed:

@@ -21,6 +21,7 @@ from .backends.protocol import Backend
 from .backends.tape import TapeBackend
 from .environment import is_transformed
 from .handed_out import watch_results
+from .intercept import apart
 from .interrupts import held, hold_off, let_through
 from .region import Region, Situation
 from .slots import SlotStore
@@ -116,7 +117,7 @@ class GraphedFunction:
             line=code.co_firstlineno if isinstance(code, types.CodeType) else 0,
             function=self.__name__,
         )
-        return Region(situation, function, function, self.__name__, at)
+        return Region(situation, apart(function), function, self.__name__, at)
 
     def evidence(self) -> RegionEvidence | None:
         """What is known of the calls so far; None before the first."""

@@ -11,6 +11,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
@@ -31,7 +32,7 @@ from .trampoline import Trampoline, prune_traceback, written_code
 
 T = TypeVar("T")
 
-__all__ = ["Interceptor", "candidates", "compiles", "last_line"]
+__all__ = ["Interceptor", "apart", "candidates", "compiles", "last_line"]
 
 MOST_CALLED_ONCE = 256
 """Modules that the code makes anew for each call never repeat: so many are watched, the rest is let be."""
@@ -111,7 +112,7 @@ class Interceptor:
         self._thread = get_ident()
         self.floor.free = True
         self._late.clear()
-        self.hoisted = [region for region in self.hoisted if region.refused is None]
+        self.hoisted = [region for region in self.hoisted if region.refused is None or region.starved_at is not None]
         hold_off(self)
         if self._original is not None:
             return
@@ -330,6 +331,20 @@ class Interceptor:
 
 
 _all: weakref.WeakSet[Interceptor] = weakref.WeakSet()
+
+
+def apart(function: Callable[..., T]) -> Callable[..., T]:
+    """`function` as somebody calls it who looks at it himself: in cells that nobody observes, no interceptor stands
+    between inside it, whose work would be taken for the person's."""
+
+    def run(*args: Any, **kwargs: Any) -> T:
+        body = partial(function, *args, **kwargs)
+        for one in list(_all):
+            if one.is_here and one.floor.free and not one.situation.observing:
+                body = partial(one.floor.closed, body)
+        return body()
+
+    return run
 
 
 def _forked() -> None:

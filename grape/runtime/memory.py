@@ -24,6 +24,7 @@ __all__ = [
     "budget_without_room",
     "enforce_budget",
     "give_way",
+    "name_budget",
     "run_eagerly",
     "starve",
     "why_no_room",
@@ -122,9 +123,13 @@ def _device_full(situation: Situation) -> bool:
 
 def why_over_budget(situation: Situation) -> str:
     """As `why_no_room`, where it is for the budget."""
+    return _over_budget(beside(situation), situation.memory_budget or 0)
+
+
+def _over_budget(beside_bytes: int, budget: int) -> str:
     return (
-        f"placeholders and workspace of graphs take {_size(beside(situation))}, and beside them no executable fits "
-        f"into the memory budget of {_size(situation.memory_budget or 0)}"
+        f"placeholders and workspace of graphs take {_size(beside_bytes)}, and beside them no executable fits "
+        f"into the memory budget of {_size(budget)}"
     )
 
 
@@ -141,10 +146,17 @@ def starve(region: Region, why: str, *, retry_above: int) -> None:
     What it calls may need less, and is captured within the same budget.
     """
     situation = region.situation
+    region.starved_at, region.starved_beside = retry_above, beside(situation)
     region.release()
     region.refused = Refused(code="GR405", why=why, at=region.at)
-    region.starved_at = retry_above
     _give_pool_back(situation)
+
+
+def name_budget(region: Region) -> None:
+    """A cell begins whose budget is no larger than the one that was too small: the refusal names this one."""
+    budget = region.situation.memory_budget
+    if region.starved_at and region.refused is not None and budget is not None:
+        region.refused = replace(region.refused, why=_over_budget(region.starved_beside, budget))
 
 
 def _give_pool_back(situation: Situation) -> None:

@@ -23,6 +23,7 @@ from .entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry
 from .environment import environment, quick_modes
 from .ledger import Ledger
 from .lifetimes import Lifetimes
+from .memory import name_budget
 from .observer import Observer
 from .region_evidence import evidence_of
 from .replays import Replays
@@ -73,6 +74,8 @@ class Region:
         """Whether a call of this cell stayed eager for that."""
         self.starved_at: int | None = None
         """The memory budget that was too small for this region; 0: the device had no room."""
+        self.starved_beside = 0
+        """Bytes of placeholders and workspace, of all graphs, beside which no executable of it had room."""
         self.calls = 0
         self.replays = 0
         self.called_once = False
@@ -146,6 +149,8 @@ class Region:
         more = self.starved_at is not None and (budget is None or budget > self.starved_at)
         if more and not self.situation.exhausted:
             self.refused = self.starved_at = None
+        elif not more:
+            name_budget(self)
         for shape in self.shapes.values():
             if shape.starved_at is not None and (budget is None or budget > shape.starved_at):
                 shape.starved_at, shape.closed = None, False

@@ -59,20 +59,28 @@ class Engine:
             lines.append(f"{number} {region.name} at {region.at}: {plural(region.calls, 'call')}, {state}")
         lines += self._memory()
         if self.report is not None:
-            lines += [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in self.report.findings]
+            found = [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in self.report.findings]
+            lines += [f"found in the last run, {self.report.evidence.file}:", *found] if found else []
         return "\n".join(lines)
 
     def _memory(self) -> list[str]:
         """What the graphs hold, store by store, in lines."""
         from ..render import graph_stores
+        from ..render.units import nbytes
         from ..runtime import account
 
         held = self.interceptor.undisturbed(lambda: account(self.situation))
         if held is not None:
             return ["memory: " + line for line in graph_stores(held)]
-        stores = self.situation.backend.memory()
-        pool, executables = stores.pool_bytes / 2**20, stores.executable_bytes / 2**20
-        return [f"memory: pool {pool:.1f} MB, executables {executables:.1f} MB"]
+        stores, placeholder_bytes = self.situation.backend.memory(), self.situation.store.nbytes
+        stored = (stores.pool_bytes, placeholder_bytes, stores.executable_bytes)
+        names = ("pool", "placeholders", "executables")
+        device = ", ".join(f"{name} {nbytes(size)}" for name, size in zip(names, stored, strict=True))
+        kept = []
+        if not self._applied():
+            kept += ["the pool is kept for the next graph until %grape reset"] if stores.pool_bytes else []
+            kept += ["placeholders hold results that you keep"] if placeholder_bytes else []
+        return ["; ".join([f"memory: device: {device}", *kept])]
 
     @property
     def applied_count(self) -> int:

@@ -50,11 +50,19 @@ class Shell:
         self.report: Report | None = None
         exec(SETUP, self.space)
 
-    def run(self, source: str, *, grape: bool = True, name: str = "In[7]", typed: str | None = None) -> None:
+    def run(
+        self,
+        source: str,
+        *,
+        grape: bool = True,
+        name: str = "In[7]",
+        typed: str | None = None,
+        memory_budget: int | None = None,
+    ) -> None:
         """`typed`: the cell as it was typed, where that differs from its Python in the first line."""
         file = place(typed or source, typed or source)
         cell = Cell(name=name, source=source, filename=file)
-        session = Session(options=Options(), cell=cell, namespace=self.space)
+        session = Session(options=Options(memory_budget=memory_budget), cell=cell, namespace=self.space)
         if grape:
             session.open()
         try:
@@ -570,3 +578,34 @@ def test_times_of_a_refused_function_hold_no_work_of_grapes(shell: Shell) -> Non
         assert found["f"].refused is not None and found["f"].calls == 40, found["f"].refused
         times[body] = len(found["f"].host_ms)
     assert found["Sequential (deep)"].replays and times["deep(x)"] < 5 and times["x @ w + x"] > 30, times
+
+
+@pytest.mark.parametrize("budget", [0, 100])
+def test_a_loop_without_room_says_so_and_is_tried_again(shell: Shell, budget: int) -> None:
+    source = f"for i in range(30):\n{BODY}"
+    shell.run(source)
+    (region,) = regions()
+    for number in (8, 9):
+        shell.run(source, memory_budget=budget, name=f"In[{number}]")
+        assert shell.report is not None
+        held = shell.report.to_dict()
+        (starved,) = [finding for finding in held["findings"] if finding["code"] == "GR405"]
+        assert "the memory budget of" in starved["message"] and starved["file"] == f"In[{number}]"
+        (row,) = [row for row in held["regions"] if row["name"] == "loop at line 1"]
+        assert (row["outcome"], row["calls"], row["replays"]) == ("refused", 30, 0)
+    shell.run(source)
+    assert regions() == [region] and region.refused is None and region.replays_in_run > 0
+
+
+def test_a_functions_loop_without_room_says_so_in_each_cell(shell: Shell) -> None:
+    indented = textwrap.indent(BODY, "    ")
+    shell.run(f"def fill(x, h):\n    for i in range(30):\n{indented}    return x\n", grape=False, name="In[6]")
+    for budget in (None, None, 100, 100):
+        shell.run("y = fill(x, h)\n", memory_budget=budget)
+    assert shell.report is not None
+    held = shell.report.to_dict()
+    (row,) = [row for row in held["regions"] if row["name"] == "loop at line 2"]
+    assert (row["outcome"], row["reason"], row["calls"]) == ("refused", "GR405", 30)
+    shell.run("y = fill(x, h)\n")
+    (region,) = regions()
+    assert region.refused is None and region.replays_in_run > 0

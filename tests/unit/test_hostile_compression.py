@@ -393,6 +393,31 @@ def test_a_budget_is_told_as_a_person_would_write_it(budget: int, said: str) -> 
     )
 
 
+def test_a_region_without_room_names_the_budget_of_the_cell() -> None:
+    world = Graphed()
+    world.call(4, times=6)
+    region = world.region
+    for budget, said in ((1000, "1000 B"), (20, "20 B"), (1000, "1000 B")):
+        region.situation.memory_budget = budget
+        region.begin_run()
+        enforce_budget(region.situation)
+        world.call(4)
+        assert region.refused is not None and region.refused.why.endswith(f"the memory budget of {said}")
+        assert not region.refused.why.startswith("placeholders and workspace of graphs take 0 B")
+
+
+def test_with_a_budget_of_nothing_nothing_is_captured() -> None:
+    world = Graphed(budget=0)
+    world.call(4, 5, times=8)
+    region = world.region
+    assert region.refused is not None and region.refused.why == "the memory budget of 0 B has no room for a graph"
+    assert region.situation.captures == 0
+    region.situation.memory_budget = 1 << 20
+    region.begin_run()
+    world.call(4, 5, times=8)
+    assert region.refused is None and region.replays > 0
+
+
 def test_a_full_device_is_not_blamed_on_the_budget() -> None:
     world = Graphed(budget=1 << 30, capacity_bytes=0)
     world.call(4, times=10)

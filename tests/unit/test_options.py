@@ -30,6 +30,8 @@ FLAGS = "--profile, --rewrite, --tolerance, --memory-budget, --no-widget, -o, --
         ("1.5GB", 3 * 2**29),
         ("0.5KB", 512),
         ("1.9", 1),
+        ("9007199254740993", 9007199254740993),
+        (f"1{'0' * 400}KB", 10**400 * 1024),
     ],
 )
 def test_sizes(text: str, size: int) -> None:

@@ -273,7 +273,7 @@ HELD = GraphMemory(
 
 def test_the_stores_of_graphs_are_told_apart() -> None:
     assert graph_stores(HELD) == (
-        "device: pool 2.00 MB, placeholders 1.00 MB, executables 1.16 MB; host: records 8.00 KB, graphs 0 B",
+        "device: pool 2.00 MB, placeholders 1.00 MB, executables 1.16 MB; host: records 8.00 KB, working set 0 B",
         "1,019 graphs in 2 classes, 1 graph that cannot share, 3 executables, 1,018 switched, 0 evicted, "
         "1 refused update; with placeholders, results and an executable for each graph: "
         "about 197 GB on the device (estimate)",

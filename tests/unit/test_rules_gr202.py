@@ -62,8 +62,20 @@ def test_many_arguments_are_one_finding_that_names_the_largest() -> None:
 def test_what_the_graphs_cost_is_said_where_they_were_captured() -> None:
     grown = shapes(*[{"past": (1, n)} for n in range(5, 9)], captured=True, capture_ms=40.0, graph_bytes=3 * 2**20)
     (finding,) = gr202.check(cell(region(calls=8, shapes=grown)))
-    assert finding.message.endswith("every call has a new shape; 4 graphs cost 160 ms and 12 MB")
+    assert finding.message.endswith("4 shapes so far, 8 calls in this cell; 4 graphs cost 160 ms and 12 MB")
     assert finding.predicted_ms_per_call == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (7, "1 to 7: every call has a new shape"),
+        (40, "1 to 7: 7 shapes so far, 40 calls in this cell"),
+    ],
+)
+def test_sizes_that_come_again_are_not_new(calls: int, said: str) -> None:
+    (finding,) = gr202.check(cell(region(calls=calls, shapes=cache(*range(1, 8)))))
+    assert finding.message.endswith(said)
 
 
 def test_graphs_that_served_every_call_were_paid_for_earlier() -> None:

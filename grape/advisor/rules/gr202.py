@@ -52,7 +52,7 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
         code=CODE,
         severity="hint" if served else "costly",
         message=f"dimension {main.dim} of {argument}{more} grows by {main.rate_text} of `{region.name}`, "
-        f"{main.first} to {main.last}: every call has a new shape{cost}"
+        f"{main.first} to {main.last}: {_how_new(region, main)}{cost}"
         f"{via(cat.user, cat.inner) if cat else ''}",
         at=at or region.at,
         region=region.name,
@@ -73,6 +73,13 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[G
         predicted_ms_per_call=spent / region.calls if captured and region.calls and not served else None,
         advice=_LIBRARY.format(argument) if theirs else _ADVICE.format(f"`{target}`" if target else argument),
     )
+
+
+def _how_new(region: RegionEvidence, growth: Growth) -> str:
+    """A second pass through the sizes brings no new shape."""
+    if growth.calls == 1 and region.calls <= len(region.shapes):
+        return "every call has a new shape"
+    return f"{len(region.shapes)} shapes so far, {region.calls} calls in this cell"
 
 
 def _concatenation(
