@@ -24,7 +24,7 @@ from .strided import Strided, over, strided
 __all__ = ["Outputs"]
 
 _use_count = torch._C._storage_Use_Count
-_NOWHERE = torch.empty(0)
+_NOWHERE = torch.empty(0, device="cpu")
 """In the place of a tensor of the capture that was in a slot: others are made over that memory."""
 _ALIAS_BYTES = 576
 """What the process grows by for a tensor with a storage over a slot (torch 2.11, CPython 3.12)."""

@@ -201,8 +201,8 @@ class SlotStore:
         return next(slot for i in itertools.count() if not (slot := self.slot((*role, i), nbytes)).occupied)
 
     def occupants(self) -> dict[int, Slot]:
-        """The slots in which something lives, by the identity of its storage."""
-        return {slot.cdata: slot for slot in self if slot.occupied}
+        """The slots in which something lives, by the identity of its storage; what was resized has moved out."""
+        return {slot.cdata: slot for slot in self if slot.occupied and slot.storage_object.data_ptr() == slot.address}
 
     def sides(self, owner: Hashable) -> dict[int, int]:
         """The results of an owner that live in one of their two slots: its number, by the identity of the storage."""

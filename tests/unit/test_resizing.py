@@ -15,7 +15,7 @@ from grape.runtime.alias import predictor as predictor_module
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.handed_out import watch_results
 from grape.runtime.slots import SlotStore
-from tests.property.programs import same
+from tests.property.programs import eager_to_graph, same
 
 
 def step(x: Tensor, weight: Tensor) -> Tensor:
@@ -99,6 +99,33 @@ def test_a_result_in_place_is_resized(graphed: GraphedFunction, way: Callable[[T
         if way is not _emptied_storage:
             same(kept[0], kept[1], f"what is kept after call {number}")
     assert in_slots and region.replays > 5
+
+
+def _shared(y: Tensor) -> None:
+    y.share_memory_()
+
+
+@pytest.mark.parametrize("way", [_grown, _shared])
+def test_a_result_that_has_moved_out_of_its_slot_is_an_argument(way: Callable[[Tensor], Any]) -> None:
+    """A graph that is captured for it does not read the slot, where it lies no more."""
+    graphed = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(4, 4, generator=generator)
+    moved = 0
+    with torch.no_grad(), eager_to_graph(in_place=True):
+        for number in range(30):
+            x = torch.randn(2, 4, generator=generator)
+            results = [step(x, weight), graphed(x, weight)]
+            region: Any = graphed._region
+            moved += any(slot.cdata == results[1].untyped_storage()._cdata for slot in region.situation.store)
+            for result in results:
+                way(result)
+                result[1:] = number
+            after = [function(result, weight) for function, result in zip((step, graphed), results, strict=True)]
+            same(after[0], after[1], f"after call {number}")
+            del result, results, after
+    assert moved and region.replays > 5 and region.refused is None
+    graphed.release()
 
 
 def test_memory_that_is_not_grapes_raises_as_ever() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,16 @@ def test_a_key_of_shared_parts_equals_the_key_that_it_was() -> None:
             assert (found == other) is (key == other)
     assert all(one == other or one is not other for one in keys for other in keys)
     assert len(set(keys)) == len(keys)
+
+
+def test_results_are_known_wherever_tensors_are_made_by_default() -> None:
+    """Who imports Grape under another default device gets nothing there."""
+    spec = importlib.util.find_spec("grape.runtime.outputs")
+    assert spec is not None and spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    with torch.device("meta"):
+        spec.loader.exec_module(again)
+    assert again._NOWHERE.device.type == "cpu"
 
 
 SAME = torch.zeros(2)

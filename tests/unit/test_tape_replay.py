@@ -436,3 +436,16 @@ def test_memory_that_was_lent_must_stay_with_its_lender(backend: TapeBackend, nb
     slot.release()
     with pytest.raises(RuntimeError, match="freed or moved"):
         graph.replay()
+
+
+def test_memory_of_a_lender_that_is_gone_may_be_somebody_elses(backend: TapeBackend) -> None:
+    numpy = pytest.importorskip("numpy")
+    array = numpy.ones(4, dtype=numpy.float32)
+    lent = torch.from_numpy(array)
+    backend._lenders.add(lent)
+    del lent
+    mine = torch.from_numpy(array)
+    graph, result = backend.capture(lambda: mine * 2)
+    mine.fill_(3.0)
+    graph.replay()
+    _same(result, torch.full((4,), 6.0))

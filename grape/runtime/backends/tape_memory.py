@@ -133,8 +133,9 @@ class Lenders:
             self._refs[lender.data_ptr()] = StorageWeakRef(lender.untyped_storage())
 
     def of(self, storage: Any) -> StorageWeakRef | weakref.ref[Room] | None:
-        """Who must live for what a storage holds; None for one that owns its memory."""
-        return None if storage.resizable() else self._refs.get(storage.data_ptr())
+        """Who must live for what a storage holds; None for one that owns its memory, or has it from somebody else."""
+        ref = None if storage.resizable() else self._refs.get(storage.data_ptr())
+        return None if ref is None or _expired(ref) else ref
 
 
 def _expired(ref: StorageWeakRef | weakref.ref[Room]) -> bool:
