@@ -136,9 +136,10 @@ class Placeholders:
 
         Copying the stretch instead of the elements lets many placeholders be filled in one launch.
         """
-        if index not in self._stretches:
-            self._stretches[index] = _flattened(self.tensor(index))
-        return self._stretches[index]
+        if index in self._stretches:
+            return self._stretches[index]
+        found = self._stretches[index] = _flattened(self.tensor(index))
+        return found
 
     def _landing(self, store: SlotStore, owner: Hashable, where: tuple[str, int] | None, nbytes: int) -> Slot | None:
         """None where somebody lives there, or another argument is read there."""

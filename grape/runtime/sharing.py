@@ -38,7 +38,13 @@ def shared_tensors(value: Mapping[int, torch.Tensor], others: Iterable[Mapping[i
 
 
 def shared_key(key: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-    """A key that equals `key`, of parts that are each there once, and are those of `other` where that has them."""
+    """A key that equals `key`, of parts that are each there once, and are those of `other` where that has them.
+
+    Parts are compared where their hashes are equal, as in a dict: the person's classes may not know how to differ.
+    """
     known: dict[Hashable, Hashable] = {}
-    pairs = zip_longest(key, other[: len(key)])
-    return tuple([then if then is not None and then == now else known.setdefault(now, now) for now, then in pairs])
+    found = []
+    for now, then in zip_longest(key, other[: len(key)]):
+        same = then is not None and hash(then) == hash(now) and then == now
+        found.append(then if same else known.setdefault(now, now))
+    return tuple(found)

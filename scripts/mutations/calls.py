@@ -101,6 +101,15 @@ ROWS = (
         ("tests/unit/test_sharing.py",),
     ),
     Row(
+        "a replay is compared with runs from other inputs",
+        edited(
+            f"{RUNTIME}.capture.verification",
+            "if not _equal(self._layout.leaves, self._placeholders.tensors):",
+            "if False:",
+        ),
+        ("tests/unit/test_runtime_repeatability.py",),
+    ),
+    Row(
         "shared: recipes with other values in them count as one",
         edited(f"{RUNTIME}.structure", "(plain and repr(mine) == repr(theirs))", "plain"),
         ("tests/unit/test_sharing.py",),

@@ -15,6 +15,7 @@ from grape.model import Refused
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.capture import verification
+from grape.runtime.capture.attempt import _Attempt
 from grape.runtime.capture.stop import Stop
 from grape.runtime.capture.verification import Verification
 from grape.runtime.captures import UNSETTLED
@@ -128,4 +129,26 @@ def test_tries_count_until_a_graph_was_had(monkeypatch: pytest.MonkeyPatch) -> N
             _call(graphed, 40)
             evidence = graphed.evidence()
             assert evidence is not None and evidence.replays > 20 * (step + 1), step
+    graphed.release()
+
+
+def test_a_run_from_other_inputs_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A placeholder that does not hold what the call was given: eager code from there does what the replay did."""
+    fill = _Attempt.fill_placeholders
+    spoiled = 0
+
+    def spoiling(attempt: _Attempt) -> None:
+        nonlocal spoiled
+        fill(attempt)
+        attempt.placeholders.tensors[0].add_(1)
+        spoiled += 1
+
+    monkeypatch.setattr(_Attempt, "fill_placeholders", spoiling)
+    graphed = GraphedFunction(lambda x: (x * 2).tanh() + 1, backend=TapeBackend(poison=True), tolerance=0.0)
+    with torch.no_grad(), eager_to_graph():
+        for number in range(12):
+            x = torch.linspace(0, 1, 8) + number
+            assert torch.equal(graphed(x), (x * 2).tanh() + 1)
+    evidence = graphed.evidence()
+    assert spoiled and evidence is not None and evidence.replays == 0
     graphed.release()
