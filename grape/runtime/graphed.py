@@ -21,7 +21,7 @@ from .backends.protocol import Backend
 from .backends.tape import TapeBackend
 from .environment import is_transformed
 from .handed_out import watch_results
-from .intercept import apart
+from .intercept import apart, observed_here
 from .interrupts import held, hold_off, let_through
 from .region import Region, Situation
 from .slots import SlotStore
@@ -80,6 +80,7 @@ class GraphedFunction:
         situation = self._region.situation
         if situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing():
             return self.__wrapped__(*args, **kwargs)  # into somebody else's graph
+        situation.observing = not observed_here()  # what a cell's tracer watches can be replayed, but not captured
         try:
             try:
                 self._running = situation.predictor.paused = True

@@ -32,7 +32,7 @@ from .trampoline import Trampoline, prune_traceback, written_code
 
 T = TypeVar("T")
 
-__all__ = ["Interceptor", "apart", "candidates", "compiles", "last_line"]
+__all__ = ["Interceptor", "apart", "candidates", "compiles", "last_line", "observed_here"]
 
 MOST_CALLED_ONCE = 256
 """Modules that the code makes anew for each call never repeat: so many are watched, the rest is let be."""
@@ -331,6 +331,11 @@ class Interceptor:
 
 
 _all: weakref.WeakSet[Interceptor] = weakref.WeakSet()
+
+
+def observed_here() -> bool:
+    """Whether a cell is observed that runs on this thread: the call that comes now may be traced."""
+    return bool(_all) and any(one.is_here and one.situation.observing for one in list(_all))
 
 
 def apart(function: Callable[..., T]) -> Callable[..., T]:

@@ -18,6 +18,11 @@ with torch.no_grad():
     expected = [step(batch) for batch in batches]
 """
 CELL = "%%grape\nwith torch.no_grad():\n    for batch in batches * 4:\n        out = {}(batch)"
+LATER = """\
+with torch.no_grad():
+    for _ in range(6):
+        assert all(map(torch.equal, map(fast, batches), expected))
+"""
 GRAPHED = """\
 fast = grape.graph({}, memory_budget="1GB")
 with torch.no_grad():
@@ -42,3 +47,24 @@ def test_what_a_cell_replays_is_graphed_once_more(shell: InteractiveShell, appli
     import grape
 
     assert grape.last is not None and any(region["replays"] for region in grape.last.to_dict()["regions"])
+
+
+def test_a_graphed_function_that_is_called_first_in_an_observed_cell_is_captured_later(shell: InteractiveShell) -> None:
+    """The cell's own regions serve what is inside meanwhile."""
+    load(shell)
+    assert shell.run_cell(SETUP).success
+    assert shell.run_cell('fast = grape.graph(step, memory_budget="1GB")').success
+    for _ in range(2):
+        assert shell.run_cell(CELL.format("fast")).success
+    told = shell.user_ns["fast"].evidence()
+    assert told.refused is None and told.replays == 0
+    import grape
+
+    assert grape.last is not None and any(region["replays"] for region in grape.last.to_dict()["regions"])
+    assert shell.run_cell(LATER).success
+    told = shell.user_ns["fast"].evidence()
+    assert told.refused is None and told.replays > 0
+    assert shell.run_cell(CELL.format("fast")).success
+    again = shell.user_ns["fast"].evidence()
+    assert again.refused is None and again.replays > told.replays
+    shell.user_ns["fast"].release()
