@@ -80,7 +80,6 @@ class GraphedFunction:
         situation = self._region.situation
         if situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing():
             return self.__wrapped__(*args, **kwargs)  # into somebody else's graph
-        situation.observing = not observed_here()  # what a cell's tracer watches can be replayed, but not captured
         try:
             try:
                 self._running = situation.predictor.paused = True
@@ -106,6 +105,7 @@ class GraphedFunction:
             predictor=Predictor(backend.device, tracer.positions),
             tracer=tracer,
             observing=True,
+            aside=observed_here,
             profile=False,
             tolerance=self._tolerance,
             memory_budget=self._memory_budget,

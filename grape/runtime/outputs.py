@@ -95,7 +95,7 @@ class Outputs:
             own = self._made[members[0]].untyped_storage()
             storage = torch._C._construct_storage_from_data_pointer(own.data_ptr(), self._backend.device, own.nbytes())
             for index in members:
-                self._made[index] = _over(storage, self._made[index])
+                self._made[index] = over(storage, strided(self._made[index]), self._backend.device)
         self._sources = [self._source(members) for members in self._groups]
         if [len(members) for members in self._groups] == [1]:
             made = self._made[self._groups[0][0]]
@@ -179,9 +179,3 @@ def _is_cloned_as_it_is(tensor: torch.Tensor) -> bool:
         return False
     there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     return there.clone().stride() == tensor.stride()
-
-
-def _over(storage: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same view over another storage."""
-    view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return view.set_(storage, int(tensor.storage_offset()), tensor.shape, tensor.stride())

@@ -286,14 +286,14 @@ class Region:
                     if shape.probe is not None:
                         shape.probe.tensors.add(layout.leaves)
                     return result
-        if not self.situation.observing:
+        if not self.situation.observing or self.situation.aside():
             return self.eager.plain(shape, args, kwargs)
         return self.eager.observe(shape, layout, args, kwargs, may_capture)
 
     def _serve_eagerly(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape, timer: Any, *, may_capture: bool
     ) -> Any:
-        if not self.situation.observing:
+        if not self.situation.observing or self.situation.aside():
             return self.eager.plain(shape, args, kwargs)
         layout = flatten((args, kwargs), "args")
         if self.shapes.get((layout.key, self.modes())) is not shape:

@@ -40,6 +40,9 @@ class Situation:
     run: int = 0
     stream: int | None = None
     """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
+    aside: Callable[[], bool] = lambda: False
+    """Whether this thread's calls are observed by somebody else just now, whose tracer a capture would meet: they are
+    served, and nothing is learned from them."""
     open_floor: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda text: None
     captured_at_s: list[float] = field(default_factory=list)

@@ -223,10 +223,10 @@ class _Attempt:
                 learn_arms(run.arms, eager, surveyed, (request.owner, self.layout.key))
             outputs.lend([one.outputs for one in self.request.alike])
             plan = self.gradients.plan()
+            return self.entry(eager, run, graph, prologue, hidden, outputs, plan, verified, started)
         except BaseException:
             graph.release()
             raise
-        return self.entry(eager, run, graph, prologue, hidden, outputs, plan, verified, started)
 
     def entry(
         self,
