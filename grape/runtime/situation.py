@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..tracing import Tracer
 from .alias import Predictor
+from .attention import Attention
 from .backends.protocol import Backend
 from .compression import ExecutableStore
 from .slots import SlotStore
@@ -58,6 +59,8 @@ class Situation:
     executables: ExecutableStore | None = None
     """Of all regions; None where each graph keeps an executable of its own."""
     regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
+    attention: Attention = field(default_factory=Attention)
+    """What Grape takes of the time of the cell that runs."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:
