@@ -23,6 +23,7 @@ from .state import (
     HOOKS_OF_ALL_MODULES,
     LEAVES,
     Contents,
+    Namespaces,
     Reach,
     TooLarge,
     attribute_names,
@@ -147,6 +148,7 @@ class GuardSet:
         return [value for value in self._objects if isinstance(value, torch.nn.Module)]
 
     def _snapshot(self) -> None:
+        self._namespaces = Namespaces(self._items, ABSENT)
         self._containers.remember()
         self._places = self._locate()
         self._compiled = compiled_check(self._tensors)
@@ -174,7 +176,7 @@ class GuardSet:
         return (
             (self._root is None or type(self._root()) is self._root_class)
             and self._containers.same()
-            and all(names.get(name, ABSENT) is value for names, name, value in self._items)
+            and self._namespaces.same()
             and all(read(owner, name, ABSENT) is value for owner, name, value in self._attributes)
             and all(written_code(function) is code for function, code in self._codes)
             and all(state() == then for state, then in self._states)

@@ -3,7 +3,8 @@
 from .containers import Contents
 from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, hooks_of, is_node_hooked, new_hooks
-from .walk import ABSENT, Reach, TooLarge
+from .namespaces import Item, Namespaces
+from .walk import ABSENT, Opaque, Reach, TooLarge
 
 __all__ = [
     "ABSENT",
@@ -11,6 +12,9 @@ __all__ = [
     "HOOKS_OF_ALL_MODULES",
     "LEAVES",
     "Contents",
+    "Item",
+    "Namespaces",
+    "Opaque",
     "Reach",
     "TooLarge",
     "attribute_names",
