@@ -235,7 +235,7 @@ class Region:
         # The other modes are compared while the device already works; see `Entry.serve`.
         modes = quick_modes(self.situation.backend.device)
         for shape in (last.successor, last):
-            if shape is None or shape.probe is None or not shape.entries or shape.modes[:3] != modes:
+            if shape is None or shape.probe is None or not shape.entries or shape.modes[: len(modes)] != modes:
                 continue
             try:
                 found = shape.probe.check(root)

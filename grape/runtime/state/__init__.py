@@ -1,9 +1,12 @@
 """State that a callable can read besides its arguments: found by a walk, and compared by `guards.GuardSet`."""
 
+from .classes import attributes_of, is_plain, why_odd
 from .containers import Contents
 from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, hooks_of, is_node_hooked, new_hooks
+from .libraries import known_instances
 from .namespaces import Item, Namespaces
+from .own_code import is_own_class, is_own_module
 from .walk import ABSENT, Opaque, Reach, TooLarge
 
 __all__ = [
@@ -18,10 +21,16 @@ __all__ = [
     "Reach",
     "TooLarge",
     "attribute_names",
+    "attributes_of",
     "hooks_of",
     "is_defined_again",
     "is_equal",
     "is_node_hooked",
+    "is_own_class",
+    "is_own_module",
+    "is_plain",
+    "known_instances",
     "new_hooks",
     "read",
+    "why_odd",
 ]

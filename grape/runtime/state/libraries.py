@@ -20,7 +20,9 @@ _PURE = frozenset(
     }
 )
 """Of the standard library: what reads nothing but its arguments."""
-_INSTANCES = frozenset({"argparse", "collections", "contextlib", "dataclasses", "enum", "fractions", "functools", "types"})
+_INSTANCES = frozenset(
+    {"argparse", "collections", "contextlib", "dataclasses", "enum", "fractions", "functools", "types"}
+)
 """Modules of the standard library whose plain objects hold nothing but their attributes."""
 _CONSTANT = frozenset({"byteorder", "float_info", "hexversion", "int_info", "maxsize", "platform", "version_info"})
 """What `sys` has and nobody changes."""

@@ -10,10 +10,12 @@ Nothing on the way runs code of the person's.
 
 from __future__ import annotations
 
+import abc
 import collections
 import enum
 import functools
 import operator
+import re
 import sys
 import types
 import typing
@@ -67,11 +69,14 @@ _CLASS_NOTES = frozenset(
     ]
 )
 _WHEN_MADE = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__"})
-_SELDOM_CALLED = frozenset({"__repr__", "__str__", "__format__", "__reduce__", "__getstate__", "__setstate__"})
+_SELDOM_CALLED = frozenset(
+    {"__hash__", "__repr__", "__str__", "__format__", "__reduce__", "__getstate__", "__setstate__"}
+)
+_FIELD: Any = type(collections.namedtuple("_FIELD", "one").one)
 _SIMPLE = frozenset(
     {
         *(*LEAVES, range, type(Ellipsis), type(NotImplemented), torch.layout, torch.memory_format, torch.Generator),
-        *(torch.finfo, torch.iinfo, torch.Size, types.CodeType, type(__import__("re").compile(""))),
+        *(torch.finfo, torch.iinfo, torch.Size, types.CodeType, re.Pattern, _FIELD),
         *(types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType),
         *(types.MemberDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType),
     }
@@ -443,11 +448,8 @@ class Reach:
         for base in cls.__mro__:
             if base is not object and base.__flags__ & (1 << 9) and base.__module__ not in ("typing", "enum", "abc"):
                 self._class_namespace(base, cls, is_module)
-        if isinstance(cls, type(typing.Protocol)):
-            from abc import get_cache_token
-
-            if any(map(is_own_class, cls.__mro__)):
-                self._watch(get_cache_token)
+        if isinstance(cls, abc.ABCMeta) and any(map(is_own_class, cls.__mro__)):
+            self._watch(abc.get_cache_token)  # what was registered as a subclass
 
     def _class_namespace(self, base: type, cls: type, is_module: bool) -> None:
         """What stands in one class, which may be a base of others that were reached."""
