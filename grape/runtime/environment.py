@@ -61,7 +61,6 @@ _COMMON = tuple(
         "_get_deterministic_algorithms",
         "_get_deterministic_algorithms_warn_only",
         "_get_deterministic_fill_uninitialized_memory",
-        "is_autocast_cache_enabled",
     )
     if hasattr(torch._C, name)
 )
@@ -120,13 +119,14 @@ def _setting(read: Callable[[], Any]) -> Any:
 
 
 def quick_modes(device: torch.device) -> tuple[Any, ...]:
-    """The first four of `environment`: those that a program changes often."""
+    """The beginning of `environment`: the modes that a program changes often."""
     kind = device.type
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled(kind),
         torch.get_autocast_dtype(kind),  # also where it is off: the code may turn it on
+        torch.is_autocast_cache_enabled(),
     )
 
 

@@ -350,7 +350,7 @@ class Reach:
             if isinstance(module, types.ModuleType):
                 self._imported(module, mentioned.words, {id(module)})
         builtins: Any = vars(sys.modules["builtins"])
-        for name in mentioned.globals:
+        for name in filter(str.isidentifier, mentioned.globals):  # others were put there by a tool that instruments
             value = namespace.get(name, ABSENT)
             self._item(namespace, name, value)
             if value is ABSENT:

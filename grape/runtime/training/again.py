@@ -15,7 +15,7 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..backends.protocol import Backend
-from ..environment import environment, foreign_modes
+from ..environment import environment, quick_modes, foreign_modes
 from ..structure import Layout, flatten, rebuild
 from .observed import differentiable
 from .recorded import Recorded
@@ -63,7 +63,8 @@ class Again:
         return self._modes_now() != self._modes or foreign_modes(int(self._tracer.on_stack)) is not None
 
     def _modes_now(self) -> tuple[Any, ...]:
-        return environment(self._backend.device, int(self._tracer.on_stack))[3:]
+        device = self._backend.device
+        return environment(device, int(self._tracer.on_stack))[len(quick_modes(device)) :]
 
     def __call__(
         self,
