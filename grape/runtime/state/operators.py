@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
-from torch._ops import OperatorBase, OpOverloadPacket
+import torch
+from torch._ops import OperatorBase, OpOverload, OpOverloadPacket
+
+from ...tracing import is_own_code
 
 try:
     from torch._library.custom_ops import OPDEFS, CustomOpDef
 except ImportError:  # a version that keeps them elsewhere
     OPDEFS, CustomOpDef = WeakValueDictionary(), OperatorBase
 
-__all__ = ["OPERATORS", "is_custom", "python_of"]
+__all__ = ["OPERATORS", "has_hidden_kernel", "is_hidden", "python_of"]
+
+_KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
+_OF_SHAPES = "Meta"
+_ANONYMOUS = torch.library.__file__
+"""`torch.library.impl` with the name of an operator makes the library itself."""
+_TORCH = frozenset({"aten", "prim", "prims", "quantized"})
 
 OPERATORS = (OperatorBase, OpOverloadPacket, CustomOpDef)
 
 
-def is_custom(name: str) -> bool:
-    """Whether the operator with this qualified name was made by `torch.library.custom_op`."""
-    return name in OPDEFS
+def is_hidden(operator: Any) -> bool:
+    """Whether a person's Python is among the kernels of one of `OPERATORS`, and torch tells no more than its file.
+
+    An operator that is made of others (`CompositeImplicitAutograd`) comes in no trace.
+    """
+    name = getattr(operator, "_qualified_op_name", None) if isinstance(operator, OpOverloadPacket) else None
+    if isinstance(operator, OpOverload):
+        name = operator.name()
+    namespace, _, rest = str(name or "").partition("::")
+    return bool(rest) and namespace not in _TORCH and has_hidden_kernel(namespace, rest)
+
+
+def has_hidden_kernel(namespace: str, name: str) -> bool:
+    """The same, for an operator by the name that traces give it."""
+    packet, _, overload = name.partition(".")
+    if f"{namespace}::{packet}" in OPDEFS:  # made by `torch.library.custom_op`
+        return False
+    full = f"{namespace}::{packet}" if overload in ("", "default") else f"{namespace}::{name}"
+    try:
+        kernels = _KERNEL.findall(torch._C._dispatch_dump(full))
+    except (AttributeError, RuntimeError):
+        return False
+    return any(key != _OF_SHAPES and _is_own_python(file) for key, file in kernels)
+
+
+def _is_own_python(file: str) -> bool:
+    return file == _ANONYMOUS or (file.endswith((".py", ">")) and is_own_code(file))
 
 
 def python_of(operator: Any) -> list[Any]:

@@ -4,8 +4,8 @@ The walk starts at the callable and follows everything its own code can name: cl
 (also names that it only sets, and names that are not defined yet), `self`, modules with all their attributes, and other
 functions and classes of the person. It knows the kinds of objects below, and their contents; everything else (files,
 locks, generators, proxies, other objects in C) is `Opaque`, unless it is held by an attribute that the code never
-mentions. Of libraries' functions only names are followed: which functions they call, and which plain settings they read.
-Nothing on the way runs code of the person's.
+mentions. Of libraries' functions only names are followed: which functions they call, and which plain settings they
+read. Nothing on the way runs code of the person's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from .contents import (
 )
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from .libraries import BUILTINS, INTROSPECTION, READS_ALL, is_pure, known_instances, why_not
-from .operators import OPERATORS, python_of
+from .namespaces import TENSOR
+from .operators import OPERATORS, is_hidden, python_of
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, mentioned_in, reads_any_name
 
 __all__ = ["ABSENT", "Opaque", "Reach", "TooLarge"]
@@ -136,6 +137,8 @@ class Reach:
         self._pending += [(hooks, "hooks of all modules") for hooks in HOOKS_OF_ALL_MODULES if hooks]
         self._postponed: list[tuple[Any, str, frozenset[Any]]] = []
         """Values with their places, and the names of which one must be mentioned for the value to be read."""
+        self._watch(TENSOR.number)
+        self._pending += [(one, "torch.Tensor") for one in TENSOR.functions() if is_followed(one.__code__)]
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
             self._dict(hooks, "hooks of all optimizers")
         self._walk()
@@ -241,6 +244,8 @@ class Reach:
         elif kind is slice:
             self._pending += [(part, where) for part in (value.start, value.stop, value.step)]
         elif issubclass(kind, OPERATORS):
+            if is_hidden(value):
+                raise Opaque(where, "is an operator, of whose Python torch tells nothing")
             self._pending += [(part, where) for part in python_of(value)]
         elif isinstance(kind, enum.EnumMeta):
             if is_own_class(kind):

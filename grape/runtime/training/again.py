@@ -15,7 +15,7 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..backends.protocol import Backend
-from ..environment import environment, quick_modes, foreign_modes
+from ..environment import environment, foreign_modes, quick_modes
 from ..structure import Layout, flatten, rebuild
 from .observed import differentiable
 from .recorded import Recorded
