@@ -11,7 +11,7 @@ from torch.backends import mha as _mha
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-__all__ = ["environment", "foreign_modes", "is_transformed", "quick_modes"]
+__all__ = ["environment", "foreign_modes", "is_batched", "is_transformed", "quick_modes"]
 
 _SETTINGS = tuple(
     getattr(torch._C, name)
@@ -154,3 +154,7 @@ def is_transformed() -> bool:
         or torch.compiler.is_compiling()
         or forward_ad._current_level >= 0
     )
+
+
+is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
+"""Whether a tensor stands for many: `torch.autograd.grad(..., is_grads_batched=True)` goes through a backward once."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .environment import is_batched
 from .state import attributes_of, is_own_class, is_own_module, is_plain, known_instances, why_odd
 from .strided import alignment
 
@@ -152,7 +153,7 @@ class _Flattener:
             return known
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             raise Unsupported(path, tensor)
-        if tensor.is_conj() or tensor.is_neg():
+        if tensor.is_conj() or tensor.is_neg() or is_batched(tensor):
             raise Unsupported(path, tensor)
         number = self.tensors[id(tensor)] = len(self.layout.leaves)
         self.layout.leaves.append(tensor)
