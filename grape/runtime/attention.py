@@ -64,6 +64,16 @@ class Attention:
         if self._spans:
             self._spent_ns[self._spans[-1][0]] -= took
 
+    def hand_over(self) -> None:
+        """The call that is being recorded goes on as the person's: nobody looks at the rest of it."""
+        for index in range(len(self._spans) - 1, -1, -1):
+            purpose, since = self._spans[index]
+            if purpose == "record":
+                until = self._spans[index + 1][1] if index + 1 < len(self._spans) else self._clock()
+                self._spent_ns[purpose] += until - since
+                self._spans[index] = None, until
+                return
+
     @contextmanager
     def spend(self, purpose: Purpose | None) -> Iterator[None]:
         """Book the time of the block, but for the blocks inside it that are booked on their own."""
@@ -80,7 +90,12 @@ class Attention:
         return sum(self._spent_ns[one] for one in get_args(Purpose)) / 1e6
 
     @property
-    def overdrawn(self) -> bool:
-        """Whether more was spent than the cell allows so far. Spans that are open do not count yet."""
+    def left_ms(self) -> float:
+        """What may still be spent as things stand. Spans that are open do not count yet."""
         elapsed_ms = (self._clock() - self._began) / 1e6
-        return self.spent_ms() > self.allowance.ms(elapsed_ms)
+        return self.allowance.ms(elapsed_ms) - self.spent_ms()
+
+    @property
+    def overdrawn(self) -> bool:
+        """Whether more was spent than the cell allows so far."""
+        return self.left_ms < 0
