@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RewriteError, UsageError
-from ..rewrite import Refused, fix_all, unified_diff
+from ..model.codes import REWRITTEN
+from ..rewrite import Refused, unified_diff
 
 if TYPE_CHECKING:
     from ..model import Finding
@@ -69,6 +70,7 @@ class AppliedRewrites:
         Without a number all verified fixes of the measured cell are taken. Raises `UsageError` where there is no such
         fix and `RewriteError` where it does not go together with the others.
         """
+        report = report.with_fixes()
         chosen = _chosen(report, number)
         file = _file(chosen[0])
         source = _source(report, file)
@@ -79,6 +81,7 @@ class AppliedRewrites:
         if not new:
             raise UsageError(f"fix {number} is applied already" if number else "every verified fix is applied already")
         from ..fixing import elsewhere
+        from ..rewrite import fix_all
 
         combined = fix_all(source, (*taken, *new), elsewhere=elsewhere(report.evidence, file))
         for finding, refused in combined.refused:
@@ -148,6 +151,7 @@ def _taken(
 
 def diff_text(report: Report, number: int | None) -> str:
     """The difference that fix `number` makes, or all of them and why other findings have none. Raises `UsageError`."""
+    report = report.with_fixes()
     if number is not None:
         return _one_diff(_chosen(report, number)[0])
     shown = [_one_diff(finding) for finding in _fixable(report)]
@@ -167,9 +171,8 @@ def _one_diff(finding: Finding) -> str:
 
 def _why_none(report: Report, finding: Finding) -> str | None:
     from ..fixing import find_fix
-    from ..rewrite import FIXES
 
-    if finding.code not in FIXES:
+    if finding.code not in REWRITTEN:
         return None
     refused = find_fix(report.evidence, finding)
     why = "the rewrite computed something else when both ran"

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..advisor import advise, predict
 from ..errors import UsageError
@@ -14,10 +14,12 @@ from ..model import CellEvidence, MachineCosts, MemoryCurve
 from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..rewrite.at_once import RewrittenCell
 from .gains import TakenFixes, gains
 from .process import Engine, engine
 from .told import distinct, renamed, sources, told
+
+if TYPE_CHECKING:
+    from ..rewrite.at_once import RewrittenCell
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
 
@@ -169,7 +171,7 @@ class Session:
             owner.release_abandoned(namespace)
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
-        from ..fixing import with_fixes
+        from ..fixing import FixesLater
 
         memory = self._memory.stop()
         evidence = self._evidence(owner, memory, error)
@@ -178,8 +180,9 @@ class Session:
         # A script's source is the whole file, which must not run again to compare a rewrite of it.
         namespace = self.namespace if self._file_names is not None else None
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
-        findings = with_fixes(evidence, advise(evidence, costs), namespace, ran=ran)
-        self.report = owner.report = build_report(evidence, findings)
+        findings = advise(evidence, costs)
+        fixes = FixesLater(evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
+        self.report = owner.report = build_report(evidence, findings, fixes)
         return self.report
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
