@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..model import Position, RegionEvidence, Trace
+from ..model import OpRecord, Position, RegionEvidence, Trace
 
 __all__ = ["distinct", "renamed", "sources", "told"]
 
@@ -31,12 +31,21 @@ def _trivial(region: Any) -> bool:
 def renamed(trace: Trace, old: str, new: str) -> Trace:
     """The trace of a cell that has another name now that it runs again."""
 
-    def at(position: Position | None) -> Position | None:
-        return replace(position, file=new) if position is not None and position.file == old else position
+    known: dict[Position, Position] = {}
 
-    ops = tuple([replace(op, user=at(op.user), inner=at(op.inner)) for op in trace.ops])
+    def at(position: Position | None) -> Position | None:
+        if position is None or position.file != old:
+            return position
+        if position not in known:
+            known[position] = replace(position, file=new)
+        return known[position]
+
+    def moved(op: OpRecord) -> OpRecord:
+        user, inner = at(op.user), at(op.inner)
+        return op if user is op.user and inner is op.inner else op.moved(user, inner)
+
     reads = tuple([replace(read, position=at(read.position)) for read in trace.host_reads])
-    return replace(trace, ops=ops, host_reads=reads)
+    return replace(trace, ops=tuple(map(moved, trace.ops)), host_reads=reads)
 
 
 def told(regions: list[Any]) -> Iterator[Any]:
