@@ -16,7 +16,7 @@ from .verify import verify
 
 __all__ = ["elsewhere", "find_fix", "source_of", "with_fixes"]
 
-_SECONDS = 2.0
+_SECONDS = 10.0
 """For the verifications of one cell: it runs twice more in each."""
 
 _ADVICE = {"GR102": "let the device decide, as in the rewrite below; what is around it can then be one graph"}

@@ -40,7 +40,7 @@ class AtOnce:
 
     def learn(self, source: str, report: Report) -> None:
         """Keep `report`, whose fixes may be asked for when the cell with this source runs with --rewrite."""
-        if report.evidence.error is not None or not any(finding.fixable for finding in report.findings):
+        if not any(finding.fixable for finding in report.findings) or report.evidence.error is not None:
             return
         body = _body(source)
         self._reports.pop(body, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..model import CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
@@ -22,9 +22,6 @@ class Report(ReportData):
     Rewrites are made, and compared with what was written, when somebody asks for them: with `with_fixes`, or with
     ``fixes=True``. Until then the `fix` of each finding is None, and `fixable` says where there may be one.
     """
-
-    make_fixes: Callable[[], tuple[Finding, ...]] | None = field(default=None, compare=False, repr=False)
-    """Gives the findings with their fixes, the same ones at each call; None where there are no others to make."""
 
     def __repr__(self) -> str:
         return f"<grape.Report: {self.verdict}>"

@@ -293,7 +293,8 @@ def next_step(report: ReportData) -> str | None:
 
 def _unread(report: ReportData, finding: Finding) -> str:
     """Where a rewrite may exist that nobody has asked for."""
-    return "; %grape diff shows a rewrite, if there is one" if finding.fixable and not report.notebook else ""
+    unread = finding.fixable and report.make_fixes is not None and report.notebook is None
+    return "; %grape diff shows a rewrite, if there is one" if unread else ""
 
 
 def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:
