@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..model import DECISION, CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Trace
+from ..model.kept import Kept
 from .cost import idle_ms, sync_gap_ms
-from .kept import PerTrace
 from .source import cell_source
 from .words import library, times
 
@@ -93,7 +93,7 @@ def op_sites(
 ) -> tuple[Site, ...]:
     """Sites of the operators that `wanted` picks (its region is None outside of regions), in order of appearance.
 
-    `among` gives those of a trace that come into question; it should be a `PerTrace`.
+    `among` gives those of a trace that come into question; it should be a `Kept`.
     """
     gathered: dict[object, _Gathered] = {}
     for region, trace in _traces(evidence):
@@ -128,7 +128,7 @@ def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
 _last: tuple[CellEvidence, tuple[Site, ...]] | None = None
 """What `sync_sites` was asked for last: several rules ask for the same."""
 
-_WAITS = PerTrace(lambda trace: tuple(op for op in trace.ops if op.kind in _SYNCS))
+_WAITS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if op.kind in _SYNCS))
 
 
 def forget() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..model import OpRecord, TensorView, Trace
-from .kept import PerTrace
+from ..model.kept import Kept
 
 __all__ = ["Origin", "incoming", "origin", "sources"]
 
@@ -64,4 +64,4 @@ def _lift(op: OpRecord, storage: int, found: dict[int, Origin], made: dict[int, 
     made.setdefault(storage, "constant")
 
 
-_ORIGINS = PerTrace(_found)
+_ORIGINS = Kept(_found)

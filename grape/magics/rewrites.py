@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..render import Report
     from ..sessions.gains import TakenFixes
 
-__all__ = ["NO_FIX", "Applied", "AppliedRewrites", "diff_text", "rewrites"]
+__all__ = ["NO_FIX", "Applied", "AppliedRewrites", "diff_text", "rewrites", "why_no_fix"]
 
 NO_FIX = "no fix: no finding of the last report has a rewrite of source"
 
@@ -155,7 +155,7 @@ def diff_text(report: Report, number: int | None) -> str:
     if number is not None:
         return _one_diff(_chosen(report, number)[0])
     shown = [_one_diff(finding) for finding in _fixable(report)]
-    reasons = [reason for finding in report.findings if finding.fix is None and (reason := _why_none(report, finding))]
+    reasons = [reason for finding in report.findings if finding.fix is None and (reason := why_no_fix(report, finding))]
     if not shown and not reasons:
         return NO_FIX
     return "\n\n".join([*shown, *(["\n".join(reasons)] if reasons else [])])
@@ -169,7 +169,8 @@ def _one_diff(finding: Finding) -> str:
     return f"{head}\n{finding.fix.diff}".rstrip()
 
 
-def _why_none(report: Report, finding: Finding) -> str | None:
+def why_no_fix(report: Report, finding: Finding) -> str | None:
+    """Why a finding without a fix has none; None where nobody would expect one."""
     from ..fixing import find_fix
 
     if finding.code not in REWRITTEN:

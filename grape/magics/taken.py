@@ -26,7 +26,7 @@ class AtOnce:
         self._ran: list[Ran] = []
         self._offers: Offers | None = None
         self._reports: dict[str, tuple[str, Report]] = {}
-        """The last report of each cell whose fixes nobody has asked for, with its source, by the text below the magic."""
+        """The last report of each cell, by the text below the magic, with its source: until its fixes are asked for."""
         self.left: dict[str, Left] = {}
         """What rewritten cells left under names of their own, also after `clear`: their functions still use it."""
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
+from ...model.kept import Kept
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts
 from ..growth import Growth, growing, steady_growth
 from ..refusals import served_by_graphs, with_refusals
-from ..kept import PerTrace
 from ..sites import op_sites
 from ..source import cell_source
 from ..stores import held_evidence, held_text
@@ -104,7 +104,7 @@ def _is_cat(op: OpRecord) -> bool:
     return op.name.startswith(("aten.cat.", "aten.concat.", "aten.concatenate."))
 
 
-_CATS = PerTrace(lambda trace: tuple(op for op in trace.ops if _is_cat(op)))
+_CATS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if _is_cat(op)))
 
 
 def _of_loops(evidence: CellEvidence) -> Iterator[Finding]:
