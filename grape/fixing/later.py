@@ -19,7 +19,7 @@ class FixesLater:
 
     def __init__(
         self,
-        evidence: CellEvidence,
+        evidence: Callable[[], CellEvidence],
         findings: tuple[Finding, ...],
         namespace: Mapping[str, Any] | None,
         *,
@@ -46,8 +46,16 @@ class FixesLater:
         from .offers import with_fixes
 
         with without_warnings():
-            return with_fixes(self._evidence, self._findings, namespace, ran=self._ran, may_not=may_not)
+            return with_fixes(self._evidence(), self._findings, namespace, ran=self._ran, may_not=may_not)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A report may be pickled and copied; the person's objects do not go with it."""
-        return FixesLater, (self._evidence, self._findings, None), {"_ran": self._ran, "_made": self._made}
+        return _again, (self._evidence(), self._findings, self._ran, self._made)
+
+
+def _again(
+    evidence: CellEvidence, findings: tuple[Finding, ...], ran: tuple[Finding, ...], made: tuple[Finding, ...] | None
+) -> FixesLater:
+    later = FixesLater(lambda: evidence, findings, None, ran=ran)
+    later._made = made
+    return later
