@@ -210,7 +210,7 @@ class Session:
         if owner is None:
             raise UsageError("this session is not open")
         try:
-            with without_warnings():
+            with without_warnings(), owner.situation.attention.spend("report"):
                 return self._report(owner, error)
         finally:
             self._let_go(owner, finished=error is None)
