@@ -14,13 +14,13 @@ from ..model import CellEvidence, Finding, MachineCosts, MemoryCurve
 from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..rewrite.at_once import RewrittenCell
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past
 from .process import Engine, engine
 from .told import distinct, evidence_as, findings_as, renamed, sources, told
 
 if TYPE_CHECKING:
+    from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
@@ -210,7 +210,7 @@ class Session:
         if owner is None:
             raise UsageError("this session is not open")
         try:
-            with without_warnings():
+            with without_warnings(), owner.situation.attention.spend("report"):
                 return self._report(owner, error)
         finally:
             self._let_go(owner, finished=error is None)
@@ -225,7 +225,7 @@ class Session:
             owner.release_abandoned(namespace)
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
-        from ..fixing import with_fixes
+        from ..fixing import FixesLater
 
         past = self._past
         if past is not None and self.cell.mode != "watch":
@@ -237,8 +237,9 @@ class Session:
         # A script's source is the whole file, which must not run again to compare a rewrite of it.
         namespace = self.namespace if self._file_names is not None else None
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
-        findings = with_fixes(evidence, advise(evidence, costs), namespace, ran=ran)
-        self.report = owner.report = build_report(evidence, findings)
+        findings = advise(evidence, costs)
+        fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
+        self.report = owner.report = build_report(evidence, findings, fixes)
         self._remember(owner, evidence, findings, error)
         return self.report
 
@@ -259,8 +260,10 @@ class Session:
 
     def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
         """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
+        from ..fixing import FixesLater
+
         name = self.cell.name
-        known = evidence_as(past.evidence, name)
+        known = evidence_as(past.evidence, name, traces=False)
         if self.cell.mode == "serve":
             here = [region for region in owner.interceptor.regions if region.calls_in_run]
             known = replace(known, regions=distinct([region.evidence() for region in told(here)]))
@@ -273,7 +276,13 @@ class Session:
             memory=MemoryCurve(),
         )
         findings = findings_as(past.findings, past.evidence.file, name)
-        self.report = owner.report = build_report(evidence, findings)
+        fixes = FixesLater(
+            lambda: evidence_as(replace(past.evidence, error=evidence.error), name, traces=True),
+            findings,
+            self.namespace if self._file_names is not None else None,
+            busy=lambda: owner.session is not None,
+        )
+        self.report = owner.report = build_report(evidence, findings, fixes)
         return self.report
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:

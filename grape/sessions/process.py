@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -236,6 +238,9 @@ def preload() -> None:
     import rich.console
     import rich.table  # noqa: F401
 
+    if "ipykernel" in sys.modules:
+        with contextlib.suppress(ImportError):
+            from ..widgets import report  # noqa: F401
     from .. import hoisting, profiling, runtime, tracing  # noqa: F401
 
 
