@@ -7,8 +7,10 @@ from .interrupts import held, hold_off_again
 from .memory import account, enforce_budget
 from .region import Region, Situation
 from .slots import SlotStore
+from .traced_calls import CellName
 
 __all__ = [
+    "CellName",
     "GraphedFunction",
     "Interceptor",
     "Predictor",

@@ -32,7 +32,9 @@ from .shape import Shape
 from .shapes import Shapes
 from .situation import Situation
 from .structure import Unsupported, flatten
+from .tally import Tally
 from .training import need_gradients
+from .training.pair_entry import PairEntry
 
 __all__ = ["Region", "Situation"]
 
@@ -116,6 +118,11 @@ class Region:
         return self.root_is_module and self.situation.apply and self.situation.backend.autograd
 
     @property
+    def paired(self) -> bool:
+        """Whether forward and backward replay as two graphs."""
+        return any(isinstance(entry, PairEntry) for entry in self.entries)
+
+    @property
     def unused_gradients(self) -> Refused | None:
         """Its results carried autograd graphs that nobody has gone through: what no call is captured for."""
         current = [shape for shape in self.shapes.values() if shape.run == self.situation.run]
@@ -133,6 +140,8 @@ class Region:
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
         self.shapes.end_run()
+        for shape in self.shapes.values():
+            shape.tally = Tally()
         self._settled_calls = self.calls
 
     @property
@@ -161,6 +170,10 @@ class Region:
             entry.ledger = self.ledger
         for shape in self.shapes.values():
             shape.after = CallTimes()  # of this cell; eager times of earlier ones go on counting
+            shape.tally = Tally()
+        self.host_ms.clear()
+        self.captures.decisions.clear()
+        self.observer.begin_run()
 
     @property
     def calls_in_run(self) -> int:

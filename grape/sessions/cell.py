@@ -10,13 +10,14 @@ from typing import Any
 
 from ..advisor import advise, predict
 from ..errors import UsageError
-from ..model import CellEvidence, MachineCosts, MemoryCurve
+from ..model import CallsAccount, CellEvidence, MachineCosts, MemoryCurve
 from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
 from ..rewrite.at_once import RewrittenCell
 from .gains import TakenFixes, gains
 from .process import Engine, engine
+from .timing import CellClock, CellRuns
 from .told import distinct, renamed, sources, told
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
@@ -63,6 +64,7 @@ class Session:
         self._file_names = file_names
         self._engine: Engine | None = None
         self._wall_ms = 0.0
+        self._calls = CallsAccount()
 
     def open(self) -> None:
         """Install everything. Raises `UsageError` where a session is already open."""
@@ -73,6 +75,7 @@ class Session:
             )
         self._engine = owner
         self._start = time.perf_counter()
+        self._clock = CellClock(owner.situation.attention)
         owner.session = self
         try:
             self._install(owner)
@@ -82,7 +85,7 @@ class Session:
 
     def _install(self, owner: Engine) -> None:
         from ..profiling import MemorySampler
-        from ..runtime import enforce_budget
+        from ..runtime import CellName, enforce_budget
         from ..tracing import Recorder
 
         cell, names = self.cell, self._file_names
@@ -100,6 +103,7 @@ class Session:
         situation.memory_budget = self.options.memory_budget
         situation.progress = self._on_progress
         situation.run += 1
+        situation.cell = CellName(source=cell.source, shown=cell.name)
         situation.captured_at_s.clear()
         for region in owner.interceptor.regions:
             region.begin_run()
@@ -129,7 +133,9 @@ class Session:
         owner, self._engine = self._engine, None
         if owner is None:
             return None
-        self._wall_ms = (time.perf_counter() - self._start) * 1e3
+        with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
+            owner.situation.backend.synchronize()  # the cell is over when its work is
+        self._wall_ms = self._clock.end()
         owner.situation.observing = False
         owner.situation.predictor.stop_learning()
         owner.situation.progress = lambda text: None
@@ -137,6 +143,8 @@ class Session:
         owner.interceptor.floor.outside = None
         with contextlib.suppress(Exception):  # costs neither the report nor the cell
             owner.interceptor.undisturbed(owner.weigh)
+            self._calls, replayed = self._clock.book(lambda: owner.interceptor.undisturbed(owner.settle_calls))
+            owner.interceptor.undisturbed(lambda: owner.release_losses(replayed, self._wall_ms))
         try:
             owner.settle()
         finally:
@@ -179,7 +187,9 @@ class Session:
         namespace = self.namespace if self._file_names is not None else None
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
         findings = with_fixes(evidence, advise(evidence, costs), namespace, ran=ran)
-        self.report = owner.report = build_report(evidence, findings)
+        runs = owner.runs.setdefault(self.cell.source, CellRuns())
+        took = self._clock.time(self._calls, runs, finished=error is None)
+        self.report = owner.report = build_report(replace(evidence, time=took), findings)
         return self.report
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
@@ -194,6 +204,10 @@ class Session:
         elif error is None:
             owner.traced[self._traced_as] = self.cell.name, outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]
+        runs = owner.runs.setdefault(self.cell.source, CellRuns())
+        runs.torch_ran |= bool(outside.ops) or any(
+            r.replays_in_run or any(t.ops for t in r.observer.traces) for r in regions
+        )
         kept = [region.evidence() for region in told(regions) if not owner.hoister.covers(region)]
         known = sources(owner.names)
         gained = gains(self.cell.taken, kept, known, backend=owner.situation.backend.kind)
@@ -209,6 +223,7 @@ class Session:
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
+            torch_ran=runs.torch_ran,
             notes=(*_notes(self.cell), *gained),
             profile_only=self.options.profile,
             sources=known,
