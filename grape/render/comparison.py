@@ -71,7 +71,7 @@ def _cell(old: Json, new: Json, where: str) -> Iterator[Change]:
 
 def _waited(old: Json, new: Json, where: str) -> Iterator[Change]:
     """What a person waited for the whole cell, where it is clearly another time: each was measured once."""
-    before, after = old["wall_ms"], new["wall_ms"]
+    before, after = old.get("wall_ms"), new.get("wall_ms")
     if not before or not after or abs(after - before) <= _ONE_RUN_VARIES * before:
         return
     by = ratio(max(before, after) / min(before, after))
