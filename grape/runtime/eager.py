@@ -62,17 +62,23 @@ class EagerCalls:
     ) -> Any:
         """Run one call eagerly, in the way that tells most."""
         region = self._region
-        watched = shape.tally.watched
+        watched, attention = shape.tally.watched, region.situation.attention
+        spend, handed_back = attention.spend, attention.handed_back
         if region.observer.trace_now(shape, may_capture):
             watched["record"] += 1
             region.situation.progress(f"observing {region.name}")
-            result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
+            with spend("record"):
+                result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
+            if attention.handed_back != handed_back:  # the most of the call was booked as the person's
+                watched["record"] -= 1
         elif region.observer.profile_now(shape, may_capture):
             watched["record"] += 1
-            result = self._or_give_way(lambda: region.observer.profile(shape, args, kwargs))
+            with spend("record"):
+                result = self._or_give_way(lambda: region.observer.profile(shape, args, kwargs))
         elif may_capture and self._may_capture(shape) and region.captures.pays(shape):
             watched["capture"] += 1
-            result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
+            with spend("capture"):
+                result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
         else:
             timer = region.situation.backend.timer()  # what observation costs is not the person's time
             timer.start()

@@ -74,12 +74,15 @@ class Region:
         """Why calls that record gradients stay eager, where others are tried."""
         self.gave_way_in_run = False
         """Whether a call of this cell stayed eager for that."""
+        self.checked = False
+        """A graph of it gave the same bits and serves nobody: where nothing gets faster, that is all there is."""
         self.starved_at: int | None = None
         """The memory budget that was too small for this region; 0: the device had no room."""
         self.starved_beside = 0
         """Bytes of placeholders and workspace, of all graphs, beside which no executable of it had room."""
         self.calls = 0
         self.replays = 0
+        self.call_began_ns = 0
         self.called_once = False
         """Whether the last cell that called it did so once."""
         self.unserved = 0
@@ -204,6 +207,7 @@ class Region:
         have the floor, so the call tells nothing of this region.
         """
         self.calls += 1
+        self.call_began_ns = time.perf_counter_ns()
         situation = self.situation
         if aside or self.gives_way():
             self.gave_way_in_run |= self.of_gradients is not None and torch.is_grad_enabled()

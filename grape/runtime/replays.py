@@ -124,6 +124,9 @@ class Replays:
     ) -> Any:
         region, situation = self._region, self._region.situation
         profile = region.observer.profile_replay_now(shape)
+        attention = situation.attention
+        if situation.observing:
+            attention.begin(None)  # a replay is no more Grape's own time than the call is that it stands for
         began = time.perf_counter_ns()
         try:
             with region.observer.replayed() if profile else contextlib.nullcontext():
@@ -132,11 +135,16 @@ class Replays:
             if entry.acted:  # what the replay changed, an eager call would change once more
                 raise
             outcome = MISMATCH
+        finally:
+            took = time.perf_counter_ns() - began
+            if situation.observing:
+                attention.end()
         if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES or outcome is NO_EXECUTABLE:
+            attention.book("observe", took)
             return outcome
         region.replays += 1
         self.was_eager = False
-        shape.tally.replayed(time.perf_counter_ns() - began, profiled=profile)
+        shape.tally.replayed(took, began - region.call_began_ns, profiled=profile)
         if timer is not None and not profile and not shape.after.full:
             timer.stop()
             shape.after.add(timer)

@@ -46,6 +46,8 @@ class Shape:
     after: CallTimes = field(default_factory=CallTimes)
     tally: Tally = field(default_factory=Tally)
     """Of the cell that runs."""
+    replay_ms: float | None = None
+    """What a replay takes on the device, as it was timed last."""
     entries: list[Entry] = field(default_factory=list)
     decision: Decision | None = None
     traces: list[tuple[Found, Trace]] = field(default_factory=list)

@@ -30,22 +30,25 @@ count: so many."""
 
 @dataclass(slots=True)
 class Tally:
-    """Of one shape in the cell that runs. `watched` counts calls by what they were watched for; `profiled_ns` are
-    replays under the profiler, which `replays` does not count.
+    """Of one shape in the cell that runs. `watched` counts calls by what they were watched for. `replay_ns` is what
+    replays took the host, `ahead_ns` what it took until they began: in a cell that is observed that is Grape's own.
+    `profiled_ns` are replays under the profiler, which `replays` does not count.
     """
 
     watched: Counter[Purpose] = field(default_factory=Counter)
     replays: int = 0
     replay_ns: int = 0
+    ahead_ns: int = 0
     profiled_ns: list[int] = field(default_factory=list)
 
-    def replayed(self, ns: int, *, profiled: bool = False) -> None:
-        """One more replay, and what it took the host."""
+    def replayed(self, ns: int, ahead_ns: int, *, profiled: bool = False) -> None:
+        """One more replay."""
         if profiled:
             self.profiled_ns.append(ns)
         else:
             self.replays += 1
             self.replay_ns += ns
+            self.ahead_ns += ahead_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +74,19 @@ def settle_calls(regions: Iterable[Region], attention: Attention) -> tuple[Calls
     found: list[Replayed] = []
     unknown, samples, cold_ms = None, [], 0.0
     for region in regions:
-        plain = _PlainTimes(region)
+        plain, on_device = _PlainTimes(region), region.situation.backend.kind == "cuda"
         replays, replayed_ms, eager_ms = 0, 0.0, 0.0
         for shape in region.shapes.values():
-            if shape.run != region.situation.run:
+            observed = shape.run == region.situation.run
+            if not observed and not shape.tally.replays:
                 continue
             times = plain.of(shape)
             warm = statistics.median(times) if times else None
             _take_back(shape, warm, region, attention)
-            cold = shape.before.cold_ms if shape.runs == 1 else None
+            cold = shape.before.cold_ms if shape.runs == 1 and observed else None
             if cold is not None and warm is not None:
                 cold_ms += max(0.0, cold - warm)
-            count, took_ms = _replays(shape, attention, on_device=region.situation.backend.kind == "cuda")
+            count, took_ms = _replays(shape, attention, on_device=on_device, observed=observed)
             replays, replayed_ms, eager_ms = replays + count, replayed_ms + took_ms, eager_ms + count * (warm or 0.0)
             if count and warm is None:
                 unknown = unknown or region.name
@@ -112,8 +116,8 @@ def _traced_ms(region: Region) -> float:
     return sum(op.host_ns for op in region.observer.traces[-1].ops) / 1e6 if region.observer.traces else 0.0
 
 
-def _replays(shape: Shape, attention: Attention, *, on_device: bool) -> tuple[int, float]:
-    """How many replays there were, and their time: on a device as events tell, of those that were timed.
+def _replays(shape: Shape, attention: Attention, *, on_device: bool, observed: bool) -> tuple[int, float]:
+    """How many replays there were, and their time: on a device as events tell, here or in the last cell that was timed.
 
     What a profiled one took beyond others is booked.
     """
@@ -121,8 +125,14 @@ def _replays(shape: Shape, attention: Attention, *, on_device: bool) -> tuple[in
     if not tally.replays and not tally.profiled_ns:
         return 0, 0.0
     timed = shape.after.ms() if on_device else []
-    each_ms = statistics.median(timed) if timed else tally.replay_ns / max(1, tally.replays) / 1e6
-    each_ms = each_ms or min(tally.profiled_ns) / 1e6
+    if timed:
+        shape.replay_ms = statistics.median(timed)
+    ahead_ms = tally.ahead_ns / max(1, tally.replays) / 1e6
+    if shape.replay_ms is not None:  # from the beginning of the call
+        each_ms = shape.replay_ms - (ahead_ms if observed else 0.0)
+    else:
+        each_ms = tally.replay_ns / max(1, tally.replays) / 1e6 + (0.0 if observed else ahead_ms)
+    each_ms = max(0.0, each_ms) or min(tally.profiled_ns, default=0) / 1e6
     for ns in tally.profiled_ns:
         attention.book("record", max(0.0, ns - each_ms * 1e6))
     count = tally.replays + len(tally.profiled_ns)
