@@ -184,6 +184,10 @@ class GuardSet:
             and (self._in_place(in_memory) or self._locate() == self._places)
         )
 
+    def begin_run(self) -> None:
+        """Look at the modules' dicts of hooks themselves once: another cell may have put one there by hand."""
+        self._handles = -1
+
     def in_memory(self) -> bool:
         """Whether every tensor lies where it did: what a graph reads must exist before it is launched."""
         return bool([*map(torch.Tensor.data_ptr, self._tensors)] == self._places[0])

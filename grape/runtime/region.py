@@ -171,6 +171,7 @@ class Region:
         self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
         for entry in self.entries:
             entry.ledger = self.ledger
+            entry.guards.begin_run()
         for shape in self.shapes.values():
             shape.after = CallTimes()  # of this cell; eager times of earlier ones go on counting
             shape.tally = Tally()

@@ -117,7 +117,7 @@ def is_trusted(package: str) -> bool:
 
 def _mentions_torch(package: str) -> bool:
     beginning = f"{package}."
-    loaded = [m for name, m in list(sys.modules.items()) if name == package or name.startswith(beginning)]
+    loaded: list[Any] = [m for name, m in list(sys.modules.items()) if f"{name}.".startswith(beginning)]
     modules = [vars(module) for module in loaded if isinstance(module, types.ModuleType)]
     if not modules:  # made by hand, in no module that was imported
         return True

@@ -2,7 +2,7 @@
 
 There are many such names, and nearly all stand in namespaces that nobody ever writes. CPython, or torch's watcher in
 later versions, numbers each write of a dict (`dict_version`): while the numbers of all namespaces stand still, no name
-is looked up. After a write each name is; a namespace that is written again and again (a notebook's) is always looked up.
+is looked up. After a write each name is; those of a namespace that is written again and again (a notebook's) always.
 """
 
 from __future__ import annotations

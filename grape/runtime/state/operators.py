@@ -14,8 +14,10 @@ from ...tracing import is_own_code
 
 try:
     from torch._library.custom_ops import OPDEFS, CustomOpDef
+
+    DEFINITION: type = CustomOpDef
 except ImportError:  # a version that keeps them elsewhere
-    OPDEFS, CustomOpDef = WeakValueDictionary(), OperatorBase
+    OPDEFS, DEFINITION = WeakValueDictionary(), OperatorBase
 
 __all__ = ["OPERATORS", "has_hidden_kernel", "is_hidden", "python_of"]
 
@@ -25,7 +27,7 @@ _ANONYMOUS = torch.library.__file__
 """`torch.library.impl` with the name of an operator makes the library itself."""
 _TORCH = frozenset({"aten", "prim", "prims", "quantized"})
 
-OPERATORS = (OperatorBase, OpOverloadPacket, CustomOpDef)
+OPERATORS = (OperatorBase, OpOverloadPacket, DEFINITION)
 
 
 def is_hidden(operator: Any) -> bool:
@@ -60,7 +62,7 @@ def _is_own_python(file: str) -> bool:
 def python_of(operator: Any) -> list[Any]:
     """What a person wrote of one of `OPERATORS` in Python, and the overloads of a packet. What torch notes at it when
     it is first called is nobody's state."""
-    if isinstance(operator, CustomOpDef):
+    if DEFINITION is not OperatorBase and isinstance(operator, DEFINITION):
         return _written(operator)
     if not isinstance(operator, OperatorBase):
         return [part for part in vars(operator).values() if isinstance(part, OperatorBase)]

@@ -73,7 +73,7 @@ _WHEN_MADE = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass
 _SELDOM_CALLED = frozenset(
     {"__hash__", "__repr__", "__str__", "__format__", "__reduce__", "__getstate__", "__setstate__"}
 )
-_FIELD: Any = type(collections.namedtuple("_FIELD", "one").one)
+_FIELD = type(vars(collections.namedtuple("_Named", "one"))["one"])
 _SIMPLE = frozenset(
     {
         *(*LEAVES, range, type(Ellipsis), type(NotImplemented), torch.layout, torch.memory_format, torch.Generator),
@@ -143,8 +143,8 @@ class Reach:
             self._dict(hooks, "hooks of all optimizers")
         self._walk()
         if "__name__" in self._mentioned:
-            for one in [*(function for function, _ in self.codes), *self._known_classes]:
-                self.attributes.append((one, "__name__", one.__name__))
+            named: list[Any] = [*(function for function, _ in self.codes), *self._known_classes]
+            self.attributes += [(one, "__name__", one.__name__) for one in named]
         self._roots = ()  # what was found may be let go of; see `GuardSet`
 
     def _walk(self) -> None:
