@@ -23,6 +23,7 @@ __all__ = ["OPERATORS", "has_hidden_kernel", "is_hidden", "python_of"]
 
 _KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
 _OF_SHAPES = "Meta"
+_OF_OTHERS = "CompositeImplicitAutograd"
 _ANONYMOUS = torch.library.__file__
 """`torch.library.impl` with the name of an operator makes the library itself."""
 _TORCH = frozenset({"aten", "prim", "prims", "quantized"})
@@ -31,19 +32,19 @@ OPERATORS = (OperatorBase, OpOverloadPacket, DEFINITION)
 
 
 def is_hidden(operator: Any) -> bool:
-    """Whether a person's Python is among the kernels of one of `OPERATORS`, and torch tells no more than its file.
-
-    An operator that is made of others (`CompositeImplicitAutograd`) comes in no trace.
-    """
+    """Whether one of `OPERATORS` is made of others by a person's Python: traces show those, and not this one."""
     name = getattr(operator, "_qualified_op_name", None) if isinstance(operator, OpOverloadPacket) else None
     if isinstance(operator, OpOverload):
         name = operator.name()
     namespace, _, rest = str(name or "").partition("::")
-    return bool(rest) and namespace not in _TORCH and has_hidden_kernel(namespace, rest)
+    return bool(rest) and namespace not in _TORCH and has_hidden_kernel(namespace, rest, _OF_OTHERS)
 
 
-def has_hidden_kernel(namespace: str, name: str) -> bool:
-    """The same, for an operator by the name that traces give it."""
+def has_hidden_kernel(namespace: str, name: str, kind: str = "") -> bool:
+    """Whether a person's Python is among an operator's kernels (of this kind), and torch tells no more than its file.
+
+    The name is the one that traces give.
+    """
     packet, _, overload = name.partition(".")
     if f"{namespace}::{packet}" in OPDEFS:  # made by `torch.library.custom_op`
         return False
@@ -52,7 +53,8 @@ def has_hidden_kernel(namespace: str, name: str) -> bool:
         kernels = _KERNEL.findall(torch._C._dispatch_dump(full))
     except (AttributeError, RuntimeError):
         return False
-    return any(key != _OF_SHAPES and _is_own_python(file) for key, file in kernels)
+    wanted = [file for key, file in kernels if key != _OF_SHAPES and kind in ("", key)]
+    return any(map(_is_own_python, wanted))
 
 
 def _is_own_python(file: str) -> bool:

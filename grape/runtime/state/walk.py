@@ -191,7 +191,9 @@ class Reach(Names):
             self._pending += [(part, where) for part in (value.start, value.stop, value.step)]
         elif issubclass(kind, OPERATORS):
             if is_hidden(value):
-                raise Opaque(where, "is an operator, of whose Python torch tells nothing")
+                raise Opaque(
+                    where, "is an operator, and torch does not tell what its Python is; `torch.library.custom_op` does"
+                )
             self._pending += [(part, where) for part in python_of(value)]
         elif isinstance(kind, enum.EnumMeta):
             if is_own_class(kind):
