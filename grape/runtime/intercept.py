@@ -292,7 +292,7 @@ class Interceptor:
         try:
             return self.floor.enter(region, args, kwargs)
         finally:
-            if region.checked or (region.refused is not None and region.refused.why == NO_WORK):
+            if region.refused is not None and region.refused.why == NO_WORK:
                 self._give_back(trampoline)
 
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -119,12 +119,12 @@ class Session:
         owner.names = name_of
         situation = owner.situation
         self._past = owner.history.of(cell.key) if cell.key is not None else None
+        situation.attention.begin_run(self._allowance())
         if cell.mode == "leave" and self._past is not None:
             self._memory = self._outside = None
             self._start = time.perf_counter()
             return
         watched = cell.mode == "watch"
-        situation.attention.begin_run(self._allowance())
         situation.observing, situation.comparing = watched, False
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
