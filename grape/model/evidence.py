@@ -124,5 +124,7 @@ class CellEvidence:
     """(name, source) of other cells and files of the person's own that positions name; what is known of them."""
     graph_memory: GraphMemory | None = None
     """What the graphs of all regions hold at the end of the cell."""
+    as_written: str | None = None
+    """Why all of the cell, or the rest of it, ran as written; None where nothing stood in the way."""
     captured_at_ms: tuple[float, ...] = ()
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""

@@ -35,6 +35,8 @@ def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: S
     main = ReportData(verdict="", evidence=evidence, regions=regions, findings=()).main_region
     blockers = sum(finding.severity == "blocker" for finding in findings)
     left = [f"{plural(blockers, 'blocker')} left"] if blockers else []
+    if evidence.as_written is not None:
+        return f"left as written: {evidence.as_written}"
     if main is None and not ran_torch(evidence):
         return ", ".join(["no PyTorch work in this cell", *left])
     if not gpu_measured(evidence):

@@ -18,6 +18,7 @@ from .capture import is_left_to_device, judge
 from .effects import EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
 from .mentions import blamed
+from .parallel import refuse_parallel
 from .prologue import refuse_read, slice_of
 from .shape import Found, Shape
 from .structure import Layout, Unsupported, flatten, stateful
@@ -111,6 +112,9 @@ class Observer:
         if self._again:
             self._unsteady += 1
             return result
+        parallel = refuse_parallel(guards, self._region.at) if guards is not None else None
+        if parallel is not None and self._region.refused is None:
+            self._region.refuse(parallel)
         # A loop that is left to the device is recorded once in a graph, however long the eager call was.
         if len(call.trace.ops) >= LIMIT and not is_left_to_device(call.trace):
             why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"

@@ -83,7 +83,7 @@ class Session:
     def _install(self, owner: Engine) -> None:
         from ..profiling import MemorySampler
         from ..runtime import enforce_budget
-        from ..tracing import Recorder
+        from ..tracing import Recorder, process_group
 
         cell, names = self.cell, self._file_names
 
@@ -95,6 +95,7 @@ class Session:
         owner.names = name_of
         situation = owner.situation
         situation.observing, situation.comparing = True, False
+        situation.beside_group = process_group()
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
         situation.memory_budget = self.options.memory_budget
@@ -104,12 +105,15 @@ class Session:
         for region in owner.interceptor.regions:
             region.begin_run()
         owner.interceptor.undisturbed(lambda: enforce_budget(situation))
-        owner.interceptor.install()
-        owner.adopt(self.namespace)
+        if not situation.beside_group:
+            owner.interceptor.install()
+            owner.adopt(self.namespace)
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.floor.outside = self._outside
         self._traced_as = (cell.rewritten or cell).source, owner.interceptor.codes
-        if owner.traced.get(self._traced_as) is None:
+        if situation.beside_group:
+            owner.interceptor.floor.outside = None
+        elif owner.traced.get(self._traced_as) is None:
             situation.tracer.enter()
             situation.tracer.listen(self._outside)
         else:
@@ -121,7 +125,8 @@ class Session:
     def statement_boundary(self) -> None:
         """A top-level statement ended: functions that it defined become candidates."""
         if self._engine is not None:
-            self._engine.adopt(self.namespace)
+            if not self._engine.situation.beside_group:
+                self._engine.adopt(self.namespace)
             if self._outside.overflowed:
                 self._engine.situation.tracer.leave()
 
@@ -131,6 +136,7 @@ class Session:
             return None
         self._wall_ms = (time.perf_counter() - self._start) * 1e3
         owner.situation.observing = False
+        owner.situation.beside_group |= _process_group()
         owner.situation.predictor.stop_learning()
         owner.situation.progress = lambda text: None
         owner.situation.tracer.leave()
@@ -210,10 +216,23 @@ class Session:
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
             notes=(*_notes(self.cell), *gained),
+            as_written=_beside_group() if owner.situation.beside_group else None,
             profile_only=self.options.profile,
             sources=known,
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
         )
+
+
+def _process_group() -> bool:
+    from ..tracing import process_group
+
+    return process_group()
+
+
+def _beside_group() -> str:
+    from ..tracing import BESIDE_GROUP
+
+    return BESIDE_GROUP
 
 
 def _notes(cell: Cell) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Operator traces with code positions."""
 
+from .groups import BESIDE_GROUP, COLLECTIVES, process_group
 from .operators import HOST_READS, tensors_in
 from .positions import PositionFinder, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
@@ -8,6 +9,8 @@ from .unseen import UnseenMode
 
 __all__ = [
     "ANNOTATIONS",
+    "BESIDE_GROUP",
+    "COLLECTIVES",
     "HOST_READS",
     "LIMIT",
     "SPARSE",
@@ -19,6 +22,7 @@ __all__ = [
     "UnseenMode",
     "contents_of",
     "is_own_code",
+    "process_group",
     "record",
     "tensors_in",
     "without_outer_casts",

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from ..model import OpRecord, Position
 from .constructs import construct_of
+from .groups import process_group
 from .positions import PositionFinder
 from .recorder import RecordedCall, Recorder
 from .unseen import UnseenMode
@@ -166,7 +167,7 @@ class Tracer(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recorder = self.recorder
-        if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS:
+        if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
             return func(*args, **(kwargs or {}))
         try:
             with torch._C.DisableTorchFunction():

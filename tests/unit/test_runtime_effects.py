@@ -239,6 +239,14 @@ def test_a_function_mode_of_the_person_sees_every_call() -> None:
     assert counts[-4:] == [1] * 4
 
 
+def test_a_module_that_is_spread_over_devices_is_refused() -> None:
+    """Without a device it calls its module; with several it works in threads."""
+    model = nn.DataParallel(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
+    refusal = refused(lambda x: model(x) * 2)
+    assert refusal.code == "GR405"
+    assert "DataParallel" in refusal.why
+
+
 def test_default_device_is_a_mode_that_is_understood() -> None:
     twins = Twins(lambda: World(function=lambda x: work(x) + torch.ones(4)))
     with torch.device("cpu"):
