@@ -1,4 +1,4 @@
-"""Modules that are spread over processes or devices: hooks, buckets and threads that no trace shows are part of them."""
+"""Modules that are spread over processes or devices: hooks, buckets and threads that no trace shows belong to them."""
 
 from __future__ import annotations
 
