@@ -110,7 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     view.add_argument("file", metavar="FILE.json", help="what %%grape view FILE.json wrote in a notebook")
     view.add_argument(
-        "--out", metavar="FILE.html", help="where to write the page; default: FILE.html in the current directory"
+        "--out", metavar="FILE.html", help="where to write the page; default: in the current directory"
     )
     view.set_defaults(flags=["--out"])
     return parser
