@@ -24,6 +24,7 @@ _PURE = frozenset(
         *("math", "cmath", "_statistics", "statistics", "fractions", "struct", "_struct", "codecs", "_codecs"),
         *("re", "_sre", "_string", "keyword", "reprlib", "textwrap", "unicodedata", "inspect", "importlib", "_imp"),
         *("os", "posixpath", "genericpath", "logging", "warnings", "__future__", "torch", "numpy", "threading"),
+        *("contextvars", "_contextvars"),
     }
 )
 """Packages and modules. Of `os`, `logging` and `warnings` this is the Python code, which reads the environment, drops
@@ -40,7 +41,7 @@ _OF_OTHERS = frozenset(
         *("sys._getframe", "sys.intern", "sys.getrefcount", "sys.getsizeof", "sys.exc_info", "sys.exception"),
         *("sys.getrecursionlimit", "sys.getdefaultencoding", "sys.is_finalizing", "posix.fspath", "_io.text_encoding"),
         *("_thread.get_ident", "_thread.allocate_lock", "_thread.acquire", "_thread.release", "_thread.__enter__"),
-        *("_thread.__exit__", "_thread._is_owned", "_warnings._filters_mutated", "_contextvars.get", "_contextvars.copy_context", "_contextvars.run", "gc.is_tracked"),
+        *("_thread.__exit__", "_thread._is_owned", "_warnings._filters_mutated", "gc.is_tracked"),
         *("_warnings._filters_mutated_lock_held", "_warnings._acquire_lock", "_warnings._release_lock"),
     }
 )
@@ -96,8 +97,8 @@ def knows_torch(package: str) -> bool:
     if package not in _written_for_torch:
         inside = package + "."
         for name, module in list(sys.modules.items()):
-            if name == package or name.startswith(inside):
-                if getattr(module, "__dict__", {}).get("torch") is torch:
-                    _written_for_torch.add(package)
-                    break
+            mine = name == package or name.startswith(inside)
+            if mine and getattr(module, "__dict__", {}).get("torch") is torch:
+                _written_for_torch.add(package)
+                break
     return package in _written_for_torch
