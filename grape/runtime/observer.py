@@ -33,7 +33,8 @@ __all__ = ["NO_WORK", "Observer"]
 TRACED = 2
 PROFILED = 1
 UNSTEADY = 2
-"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step."""
+"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step. In so
+many a library may do what it does once."""
 AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms: nothing for a cell that is soon over."""
@@ -145,7 +146,9 @@ class Observer:
             self.traced.pop()
         self._keep(shape, call.trace)
         training = call.trace.needs_grad or any(found.graded)
-        self._again = self._unsteady < UNSTEADY and training and not (guards is None or guards.holds())
+        settling = training and not (guards is None or guards.holds())
+        settling |= bool(watch.found) and not watch.direct  # a library that looks at the machine, and remembers it
+        self._again = self._unsteady < UNSTEADY and settling
         if self._again:
             self._unsteady += 1
             return result
