@@ -14,7 +14,7 @@ from typing import Any
 
 from ..tracing import is_grape_code
 from .purity import pure_builtin, pure_library
-from .state import is_followed
+from .state.own_code import is_followed
 
 __all__ = ["CallWatch"]
 

@@ -3,7 +3,6 @@
 from .containers import Contents
 from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, hooks_of, is_node_hooked, new_hooks
-from .own_code import is_followed
 from .walk import ABSENT, Reach, TooLarge
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "hooks_of",
     "is_defined_again",
     "is_equal",
-    "is_followed",
     "is_node_hooked",
     "new_hooks",
     "read",
