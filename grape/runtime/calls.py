@@ -40,20 +40,24 @@ class CallWatch:
         self._passed: FrameType | None = None
         """What is called below this frame is not looked at: an import, or what Grape asks of a library."""
         self._left = _ENOUGH
+        self.watches = False
+        """Whether it is the profile function of the thread; the tracer takes it out for its own work."""
         self.beside_another = False
         """Whether the person watches calls: a replay would show none of them."""
 
     def start(self) -> None:
         self.beside_another = sys.getprofile() is not None
         if not self.beside_another:
-            sys.setprofile(self._see)
+            self.watches = True
+            sys.setprofile(self)
 
     def stop(self) -> None:
         self._passed = None
-        if sys.getprofile() == self._see:
+        self.watches = False
+        if sys.getprofile() is self:
             sys.setprofile(None)
 
-    def _see(self, frame: FrameType, event: str, argument: Any) -> None:
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if self._passed is not None:
             if event == "return" and frame is self._passed:
                 self._passed = None
@@ -88,7 +92,10 @@ class CallWatch:
 
     def _entered(self, frame: FrameType) -> None:
         code, caller = frame.f_code, frame.f_back
-        if _place(code) != _LIBRARY:
+        here = _place(code)
+        if here != _LIBRARY:
+            if here == _GRAPE:
+                _pure_codes.add(code)
             return
         if code.co_qualname in _PASSED or code.co_name == "__del__":
             self._passed = frame
