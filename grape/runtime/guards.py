@@ -10,7 +10,7 @@ import contextlib
 import functools
 import types
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -113,6 +113,11 @@ class GuardSet:
     def has_hooked_nodes(self) -> bool:
         """Whether somebody holds the node of a gradient and has a hook on it, which ends with the node, unguarded."""
         return any(map(is_node_hooked, self._tensors))
+
+    @property
+    def tensors(self) -> Sequence[torch.Tensor]:
+        """All that were found."""
+        return self._tensors
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Name and tensor of all that were found and may have a gradient."""

@@ -17,7 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..backends.protocol import Backend, Graph, Pool
 from ..placeholders import Placeholders, distinct
-from .again import Again, versions_of
+from ..versions import versions_of
+from .again import Again
 from .observed import Backwards, Pattern, pattern_of
 from .pair_function import function_named
 

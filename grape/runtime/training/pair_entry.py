@@ -18,10 +18,7 @@ __all__ = ["PairEntry"]
 
 @dataclass(slots=True, kw_only=True)
 class PairEntry(Entry):
-    """`announced` are the tensors from outside that eager is seen to write; batch norms write statistics unseen."""
-
     pair: Pair
-    announced: Sequence[torch.Tensor]
     state: Any = None
 
     @property
@@ -62,9 +59,6 @@ class PairEntry(Entry):
             return Entry.serve(self, leaves, containers, astray)
         finally:
             self.state = None
-
-    def changed_now(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return list(self.announced)
 
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
         made = self.pair.attach(leaves, self.outputs.hand_out(), self.state)
