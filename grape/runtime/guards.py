@@ -20,7 +20,6 @@ from torch.utils.hooks import RemovableHandle
 from .state import (
     ABSENT,
     HOOKS,
-    HOOKS_OF_ALL_MODULES,
     LEAVES,
     Contents,
     Reach,
@@ -257,8 +256,6 @@ class GuardSet:
                 return "a hook on a tensor"
             if self.has_hooked_nodes():
                 return "a hook on a gradient's node"
-            if new_hooks(HOOKS_OF_ALL_MODULES, known):
-                return "a hook on all modules"
             self._handles = RemovableHandle.next_id
         root_changed = self._root is not None and type(self._root()) is not self._root_class
         if root_changed or [*map(type, self._objects)] != self._classes:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from ..model import OpRecord, Position
 from .constructs import construct_of
 from .positions import PositionFinder
+from .operators import issue
 from .recorder import RecordedCall, Recorder
 from .unseen import UnseenMode
 
@@ -167,7 +168,7 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         recorder = self.recorder
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS:
-            return func(*args, **(kwargs or {}))
+            return issue(func, args, kwargs or {})
         try:
             with torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
@@ -181,7 +182,7 @@ class Tracer(TorchDispatchMode):
         except NotImplementedError:
             before = None
         start = time.perf_counter_ns()
-        result = func(*args, **kwargs)
+        result = issue(func, args, kwargs)
         elapsed = time.perf_counter_ns() - start
         user, inner = self.positions.find(2)
         if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.modules import module as _modules
 
 from ..entry import BLOCKED, MISMATCH, Entry
 from .foreseen import will_differentiate_again
@@ -52,7 +51,7 @@ class PairEntry(Entry):
             return BLOCKED
         if self.pair.fits and will_differentiate_again():
             self.pair.foresee_another()
-        if not self.pair.fits or _modules._global_backward_hooks or _modules._global_backward_pre_hooks:
+        if not self.pair.fits:
             return MISMATCH
         self.state = self.backend.rng_state() if self.pair.draws else None
         try:
