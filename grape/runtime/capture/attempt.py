@@ -111,7 +111,7 @@ class _Attempt:
         )
 
     def leave_as_eager(self, random_after: Any) -> None:
-        """Whatever the attempt ran since: memory, random state, gradients and version counters are those of the call."""
+        """Whatever the attempt ran since: memory, random state and version counters are those of the call."""
         with self.request.tracer.passing_through():
             self.snapshot.settle()
         self.backend.set_rng_state(random_after)
