@@ -22,6 +22,7 @@ from .state import (
     HOOKS,
     LEAVES,
     Contents,
+    KeptState,
     Reach,
     TooLarge,
     attribute_names,
@@ -149,6 +150,11 @@ class GuardSet:
     def modules(self) -> list[torch.nn.Module]:
         """All modules that were found, but for the root."""
         return [value for value in self._objects if isinstance(value, torch.nn.Module)]
+
+    def kept(self) -> KeptState:
+        """All that can be put back if it is changed from now on."""
+        dicts = [*self._dicts, *self.attributes]
+        return KeptState(dicts, self._lists, self._items, self._attributes, self._tensors)
 
     def _snapshot(self) -> None:
         self._containers.remember()

@@ -151,3 +151,51 @@ def test_memory_of_the_host_that_a_replay_would_not_write_is_noticed() -> None:
     twins = Twins(build)
     twins.calls_of(batch, 10)
     twins.close()
+
+
+def between() -> World:
+    """What it changes on the way it sets again, as scripts do: mode, flags, memory, items, attributes."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
+    world = World(net=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1), notes={"depth": 1}, rows=[1, 2])
+
+    def look(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        net.eval()
+        kept, first = net[0].weight.data, net[3]
+        net[0].weight.data = kept * 0.5
+        net[3] = net[3]
+        for p in net.parameters():
+            p.requires_grad_(False)
+        world.notes["depth"] = 2
+        world.optimizer.param_groups[0]["lr"] = 0.2
+        world.rows.append(3)
+        torch.set_grad_enabled(False)
+        out = net(x) * 2 + y.sum()
+        torch.set_grad_enabled(True)
+        world.rows.pop()
+        world.optimizer.param_groups[0]["lr"] = 0.1
+        world.notes["depth"] = 1
+        for p in net.parameters():
+            p.requires_grad_(True)
+        net[0].weight.data = kept
+        net[3] = first
+        net.train()
+        return out.tanh()
+
+    world.function = look
+    return world
+
+
+def test_a_run_that_ends_half_way_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = 0
+    for at in range(12):
+        with monkeypatch.context() as patches:
+            failing = _Failing(patches, at, ERRORS["other operators"])
+            twins = Twins(between)
+            for _ in range(5):
+                twins.call(batch)
+                assert torch.is_grad_enabled()
+                assert twins.world.net.training
+                assert twins.world.optimizer.param_groups[0]["lr"] == 0.1
+            twins.close()
+        failed += failing.failed > 0
+    assert failed > 5

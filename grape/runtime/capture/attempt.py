@@ -30,6 +30,7 @@ from ..predication import Surveyed, iterations
 from ..prologue import Prologue
 from ..shape import Found
 from ..sharing import shared, shared_objects, shared_tensors
+from ..state import KeptState
 from ..structure import Layout, Unsupported, flatten, leaf_meta, stateful
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
 from ..versions import VersionWatch
@@ -56,6 +57,7 @@ class _Attempt:
         self.backend = request.backend
         self.layout = layout
         self.verification: Verification | None = None
+        self.kept: KeptState | None = None
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         request, backend = self.request, self.backend
@@ -111,7 +113,9 @@ class _Attempt:
         )
 
     def leave_as_eager(self, random_after: Any) -> None:
-        """Whatever the attempt ran since: memory, random state and version counters are those of the call."""
+        """Whatever the attempt ran since: objects, memory, random state and version counters are those of the call."""
+        if self.kept is not None:
+            self.kept.put_back()
         with self.request.tracer.passing_through():
             self.snapshot.settle()
         self.backend.set_rng_state(random_after)
@@ -167,6 +171,7 @@ class _Attempt:
         prologue = judge(eager.call, self.layout.leaves, eager.after.leaves, escapes, self.backend, pairs=pairs)
         if isinstance(prologue, Refused):
             return prologue
+        self.kept = self.guards.kept()
         if eager.call.trace.needs_grad and pairs and leaves_a_graph(eager.after.leaves, self.layout.leaves):
             return capture_pair(
                 request,
