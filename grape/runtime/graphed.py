@@ -107,6 +107,7 @@ class GraphedFunction:
             observing=True,
             aside=observed_here,
             profile=False,
+            pairs=True,
             tolerance=self._tolerance,
             memory_budget=self._memory_budget,
             run=1,

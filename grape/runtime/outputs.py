@@ -20,6 +20,7 @@ from .placeholders import distinct, extent
 from .sharing import shared
 from .slots import Slot
 from .strided import Strided, over, strided
+from .versions import set_versions
 
 __all__ = ["Outputs"]
 
@@ -44,12 +45,19 @@ class _InPlace:
 
 
 class Outputs:
-    """All outputs of one graph. `made` are the tensors of the capture, in order; `slots` says where a storage lies.
+    """All outputs of one graph. `made` are the tensors of the capture, in order; `slots` says where a storage lies, and
+    `versions` where an eager call leaves their counters.
 
     Outputs that share a storage leave as views of one. `nbytes` is what each replay copies.
     """
 
-    def __init__(self, backend: Backend, made: Sequence[torch.Tensor], slots: Mapping[int, Slot]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        made: Sequence[torch.Tensor],
+        slots: Mapping[int, Slot],
+        versions: Sequence[int] = (),
+    ) -> None:
         self._backend = backend
         self._made = list(made)
         groups: dict[int, list[int]] = {}
@@ -64,6 +72,8 @@ class Outputs:
         self.slots = [slot for slot, _ in self._in_slots]
         """The slots that each replay writes results into."""
         self._sources = [self._source(members) for members in self._groups]
+        self._versions = list(versions) or [0] * len(self._made)
+        self._counted = [index for index, version in enumerate(self._versions) if version]
         self._lone: torch.Tensor | None = None
         """What to clone, where that is the only copy to be made."""
         self.nbytes = sum(source.nbytes for source, _ in self._sources)
@@ -153,10 +163,10 @@ class Outputs:
                 for index, template in group.others:
                     result[index] = template.data
         if not self._groups:
-            return result
+            return self._count(result, self._counted)
         if self._lone is not None:
             result[self._groups[0][0]] = self._backend.clone(self._lone)
-            return result
+            return self._count(result, (*self._counted, self._groups[0][0]))
         copies: list[torch.Tensor] = []
         for members, (source, base) in zip(self._groups, self._sources, strict=True):
             copy = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
@@ -170,6 +180,12 @@ class Outputs:
                     made = self._made[index]
                     result[index] = copy.as_strided(made.shape, made.stride(), int(made.storage_offset()) - base)
         self._backend.copy(copies, [source for source, _ in self._sources])
+        return self._count(result, (*self._counted, *(members[0] for members in self._groups)))
+
+    def _count(self, result: list[torch.Tensor], indices: Sequence[int]) -> list[torch.Tensor]:
+        """With counters as an eager call leaves them: a copy into a tensor counted."""
+        if indices:
+            set_versions([result[index] for index in indices], [self._versions[index] for index in indices])
         return result
 
 

@@ -37,6 +37,9 @@ class Situation:
     observing: bool = False
     apply: bool = True
     profile: bool = True
+    pairs: bool = False
+    """Forward and backward of a module may be two graphs behind one node of autograd. Whoever looks at the graph of the
+    results can tell it from eager code's: only where the person asked for a graph of that very module."""
     tolerance: float = 0.0
     memory_budget: int | None = None
     run: int = 0

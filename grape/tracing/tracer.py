@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from ..model import OpRecord, Position
 from .constructs import construct_of
 from .groups import process_group
+from .operators import issue
 from .positions import PositionFinder
 from .recorder import LIMIT, RecordedCall, Recorder
 from .unseen import UnseenMode
@@ -179,7 +180,7 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         recorder = self.recorder
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
-            return func(*args, **(kwargs or {}))
+            return issue(func, args, kwargs or {})
         try:
             with torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
@@ -194,7 +195,7 @@ class Tracer(TorchDispatchMode):
             except NotImplementedError:
                 before = None
         start = time.perf_counter_ns()
-        result = func(*args, **kwargs)
+        result = issue(func, args, kwargs)
         elapsed = time.perf_counter_ns() - start
         with Unwatched():
             user, inner = self.positions.find(2)

@@ -26,6 +26,7 @@ from ...tracing import PositionFinder, is_own_code, process_group
 from ..environment import is_transformed
 from ..slots import Slot
 from ..trampoline import prune_traceback
+from ..versions import set_versions
 from .rules import CALLABLES, Plan, Rule
 
 if TYPE_CHECKING:
@@ -224,6 +225,7 @@ class Predictor:
         if not written:
             # What is wrong with the arguments, the person's own call tells in its own words, and without a context.
             return original(*args, **kwargs)
+        set_versions([out], [0])  # an `out=` form counts what it writes, the code's own operator makes a new tensor
         done = time.perf_counter_ns()
         slot.predicted = True
         self._issued.append(_Issued(site, ordinal, slot, cdata))

@@ -54,7 +54,10 @@ def judge(
     )
     if refused is None and isinstance(draws := host_draws(call), Refused):
         refused = draws
-    return refused or build_prologue(call, leaves)
+    prologue = refused or build_prologue(call, leaves)
+    if isinstance(prologue, Refused):
+        return prologue
+    return _writes_on_the_host(trace) or prologue
 
 
 def _collective(trace: Trace) -> Refused | None:
@@ -89,6 +92,16 @@ def _is_absolute(op: OpRecord, trace: Trace) -> bool:
     """Does `as_strided` with an offset of its own look at an argument? Where that lies in its memory is not guarded."""
     offset = op.args[3] if len(op.args) > 3 else dict(op.kwargs).get("storage_offset")
     return offset is not None and any(view.storage in trace.argument_storages for view in op.tensors())
+
+
+def _writes_on_the_host(trace: Trace) -> Refused | None:
+    """A replay does the device's work only. The second run of a capture does write there, and is put back."""
+    known = {*trace.argument_storages, *trace.external_storages}
+    for op in trace.ops:
+        if op.kind == "host" and known.intersection(op.written):
+            why = f"{op.name} writes a tensor of the CPU, which a replay would not"
+            return Refused(code="GR404", why=why, at=op.user or op.inner)
+    return None
 
 
 def _on_other_devices(trace: Trace, backend: Backend) -> Refused | None:
