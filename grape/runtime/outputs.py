@@ -125,7 +125,7 @@ class Outputs:
         return [self._over_slot(slot, members, [next(lying) for _ in members]) for slot, members in self._in_slots]
 
     def _over_slot(self, slot: Slot, members: Sequence[int], lying: Sequence[Strided]) -> _InPlace:
-        storage, device = slot.storage(lying[0][-1]), self._backend.device
+        storage, device = slot.lend(lying[0][-1]), self._backend.device
         template, *more = [over(storage, how, device) for how in lying]
         others = tuple(zip(members[1:], more, strict=True))
         return _InPlace(slot, storage, _use_count(storage._cdata), members[0], template, others)

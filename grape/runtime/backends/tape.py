@@ -34,7 +34,7 @@ from .protocol import CaptureFailed, MemoryAccount, Pool
 from .tape_capture import CaptureMode
 from .tape_executable import TapeExecutable, UpdatableTapeGraph
 from .tape_graph import IfStep, IterationBound, LaunchQueue, Program, TapeGraph, WhileStep, every_step
-from .tape_host_reads import refuse_host_reads
+from .tape_host_reads import HostReads
 from .tape_memory import Arena, Lenders, Room, bare
 
 __all__ = ["TapeBackend"]
@@ -157,7 +157,7 @@ class TapeBackend:
             assert pool is None or isinstance(pool, Arena)
             mode = self._capture = CaptureMode(pool or self._arena, self._lenders)
             try:
-                with autocast_cache_off(), mode, refuse_host_reads(mode.refuse):
+                with autocast_cache_off(), mode, HostReads(mode.refuse):
                     result = body()
             except Exception as error:
                 if mode.failure is not None and mode.failure is not error:
