@@ -3,7 +3,7 @@
 What `torch._C._construct_storage_from_data_pointer` makes owns nothing, which is what a slot needs, but torch refuses
 to resize it, and so `resize_`, `out=` of another size and `untyped_storage().resize_()` would raise on a result in
 place. torch resizes a storage that has an allocator and says so, in two fields that Python cannot set. Where they lie
-is found by comparing storages of both kinds and tried out once; where that does not succeed, nothing leaves in place.
+is found by looking at storages of both kinds, and tried out once; where that does not succeed, nothing leaves in place.
 """
 
 from __future__ import annotations
@@ -56,25 +56,40 @@ def _owning_nothing(address: int, device: torch.device, nbytes: int) -> Any:
 def _fields() -> tuple[int, int] | None:
     """Offsets of the flag and of the allocator in a storage, from those of the host: all devices have one class."""
     host = torch.device("cpu")
-    sizes = (64, 128, 192, 1024)
-    owning = [torch.UntypedStorage(size, device=host) for size in sizes]
+    owning = [torch.UntypedStorage(size, device=host) for size in (64, 128, 192, 1024)]
     lent = [_owning_nothing(one.data_ptr(), host, one.nbytes()) for one in owning]
-    mine, theirs = [[ctypes.string_at(one._cdata, _READ) for one in kind] for kind in (owning, lent)]
+    mine, theirs = [list(map(_image, kind)) for kind in (owning, lent)]
+    flags = [at for at in _cleared_by_numpy() if {i[at] for i in mine} == {1} and {i[at] for i in theirs} == {0}]
 
     def words(images: list[bytes], at: int) -> set[bytes]:
         return {image[at : at + _WORD] for image in images}
 
-    flags = [at for at in range(_READ) if {i[at] for i in mine} == {1} and {i[at] for i in theirs} == {0}]
     nothing = {bytes(_WORD)}
     allocators = [
         at
         for at in range(0, _READ, _WORD)
         if len(words(mine, at)) == 1 and words(mine, at) != nothing and words(theirs, at) == nothing
-        and not any(at <= flag < at + _WORD for flag in flags)
-    ]  # fmt: skip
+    ]
+    allocators = [at for at in allocators if not any(at <= flag < at + _WORD for flag in flags)]
     if len(flags) != 1 or len(allocators) != 1:
         return None
     return (flags[0], allocators[0]) if _works(flags[0], allocators[0]) else None
+
+
+def _image(storage: Any) -> bytes:
+    return ctypes.string_at(storage._cdata, _READ)
+
+
+def _cleared_by_numpy() -> list[int]:
+    """The bytes of a storage that go from one to zero when an array is made of its tensor: torch grows it no more."""
+    with torch.inference_mode(False):
+        tensor = torch.zeros(64, dtype=torch.uint8, device="cpu")
+        storage = tensor.untyped_storage()
+        before = _image(storage)
+        array = tensor.numpy()
+        after = _image(storage)
+    del array
+    return [at for at in range(_READ) if (before[at], after[at]) == (1, 0)] if not storage.resizable() else []
 
 
 def _works(flag: int, allocator: int) -> bool:

@@ -115,7 +115,7 @@ class Slot:
         """A contiguous tensor over the slot, its storage's identity and idle use count; None where it does not fit."""
         key = (tuple(shape), dtype, torch.is_inference_mode_enabled())
         known = self._templates.get(key)
-        if known is not None and known[0].data_ptr() != self.address:
+        if known is not None and known[0].data_ptr() != self.address and known[0].numel():
             gone, known = known[1], None  # its storage was resized, or shared: it lies elsewhere now
             self._storages[:] = [one for one in self._storages if one._cdata != gone]
         if known is None and is_supported():

@@ -240,7 +240,8 @@ class TapeBackend:
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         if targets:
-            self._queue.submit(partial(_copy, list(targets), list(sources)))
+            # `.data`: what is held back must not count as a change later, when it runs.
+            self._queue.submit(partial(_copy, [target.data for target in targets], list(sources)))
 
     def clone(self, source: torch.Tensor) -> torch.Tensor:
         made = torch.empty_like(source)

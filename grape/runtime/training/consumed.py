@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._pytree import tree_leaves
 
 __all__ = ["is_consumed", "seal", "seal_all", "sealable"]
@@ -109,7 +110,7 @@ def seal(tensor: torch.Tensor, name: str | None = None) -> None:
             return
         name = name or type(tensor.grad_fn).__name__
         tensor.detach_()
-    with torch.enable_grad():
+    with torch.enable_grad(), _unsafe_preserve_version_counter((tensor,)):
         _named(name or "").apply(tensor, _freed())
 
 
