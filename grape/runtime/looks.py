@@ -51,10 +51,11 @@ def look_of(tensor: torch.Tensor) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an output is to be made: its version, and `base`, the layout of what it is a view of, with a number that is
-    the same for all views of that. `itself` is the output's own number."""
+    """How an output is to be made: its version, the bytes of its storage, and `base`, the layout of what it is a view of,
+    with a number that is the same for all views of that. `itself` is the output's own number."""
 
     version: int | None = 0
+    nbytes: int = 0
     itself: int = -1
     base: tuple[int, Strided] | None = None
 
@@ -69,7 +70,7 @@ def forms_of(looks: Sequence[Look]) -> list[Form]:
     def form(look: Look) -> Form:
         base = look.base if look.node is None else None
         known = (number(base), strided(base)) if base is not None else None
-        return Form(version=look.version, itself=number(look.tensor), base=known)
+        return Form(version=look.version, nbytes=look.layout[-1], itself=number(look.tensor), base=known)
 
     return list(map(form, looks))
 

@@ -35,15 +35,22 @@ _ALIAS_BYTES = 576
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Outputs that share a storage: `root` is made over all of it, and `itself` is cut out of that where it is less.
+    `source` is what there is to copy: some kernels leave a small result in a larger storage, of which a graph that was
+    recorded elsewhere has the used part only.
 
     `parts` are the outputs: number, how it is had from `itself` (None: that is it) and its layout. `version` is None
     where torch keeps none.
     """
 
     root: Strided
+    source: Strided
     itself: Strided | None
     version: int | None
     parts: tuple[tuple[int, str | None, Strided], ...]
+
+    def target(self, root: torch.Tensor) -> torch.Tensor:
+        """Where in `root` the source is copied to."""
+        return root if self.source is self.root else root.as_strided(*self.source[1:4])
 
     def part(self, root: torch.Tensor, result: list[torch.Tensor]) -> torch.Tensor:
         """Make the outputs of what `root` holds; what the others are parts of."""
@@ -94,13 +101,15 @@ class Outputs:
         groups: dict[int, _Group] = {}
         try:
             groups = {key: self._group(members, forms) for key, members in keys.items()}
+            if any(group.source is not group.root for key, group in groups.items() if key in slots):
+                raise _Mixed("a result lies in more memory than its slot has")
         except _Mixed as mixed:
             self.refused = str(mixed)
         self._groups = [(group, key) for key, group in groups.items() if key not in slots]
         """Those that are copied."""
         self._in_slots = [(slots[key], group) for key, group in groups.items() if key in slots]
         self._sources = [
-            over(made[keys[key][0]].untyped_storage(), group.root, backend.device) for group, key in self._groups
+            over(made[keys[key][0]].untyped_storage(), group.source, backend.device) for group, key in self._groups
         ]
         self._in_place: list[_InPlace] | None = []
         """None: they are made again when the next results leave."""
@@ -142,11 +151,14 @@ class Outputs:
                 parts.append((index, how, layouts[index]))
         versions = {forms[index].version for index in members}
         version = None if self._inference else max((one for one in versions if one is not None), default=0)
-        root = main if _fills(main) else self._flat(main)
-        return _Group(root=root, itself=None if root is main else main, version=version, parts=tuple(parts))
+        there = made[first].untyped_storage().nbytes()
+        nbytes = max(there, forms[first].nbytes)
+        root = main if _fills(main) and main[-1] == nbytes else self._flat(main[0], nbytes)
+        source = root if there == nbytes else self._flat(main[0], there)
+        itself = None if root is main else main
+        return _Group(root=root, source=source, itself=itself, version=version, parts=tuple(parts))
 
-    def _flat(self, layout: Strided) -> Strided:
-        dtype, nbytes = layout[0], layout[-1]
+    def _flat(self, dtype: torch.dtype, nbytes: int) -> Strided:
         if nbytes % dtype.itemsize:
             raise _Mixed("a result lies in memory that is no multiple of its elements")
         how = (dtype, (nbytes // dtype.itemsize,), (1,), 0, nbytes)
@@ -162,9 +174,10 @@ class Outputs:
         device = self._backend.device
         for position, (group, _) in enumerate(self._groups):
             address = self._sources[position].data_ptr()
-            storage = torch._C._construct_storage_from_data_pointer(address, device, group.root[-1])
-            self._sources[position] = over(storage, group.root, device)
-        self._lone = len(self._groups) == 1 and _is_cloned_as_it_is(self._sources[0])
+            storage = torch._C._construct_storage_from_data_pointer(address, device, group.source[-1])
+            self._sources[position] = over(storage, group.source, device)
+        lone = self._groups[0][0] if len(self._groups) == 1 else None
+        self._lone = lone is not None and lone.source is lone.root and _is_cloned_as_it_is(self._sources[0])
         self._made = [_NOWHERE] * len(self._made)
         self._groups = [(shared(group, self._of(others, group)), 0) for group, _ in self._groups]
         in_slots = [(slot, shared(group, self._of(others, group))) for slot, group in self._in_slots]
@@ -225,12 +238,13 @@ class Outputs:
             if group.version:
                 _set_versions((itself,), (group.version,))
             return result
-        copies = [
-            torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device=source.device)
-            for source in self._sources
-        ]
-        self._backend.copy(copies, self._sources)
-        selves = [group.part(copy, result) for (group, _), copy in zip(self._groups, copies, strict=True)]
+        device, roots, targets = self._backend.device, [], []
+        for group, _ in self._groups:
+            dtype, shape, stride, _, _ = group.root
+            roots.append(torch.empty_strided(shape, stride, dtype=dtype, device=device))
+            targets.append(group.target(roots[-1]))
+        self._backend.copy(targets, self._sources)
+        selves = [group.part(root, result) for (group, _), root in zip(self._groups, roots, strict=True)]
         if not self._inference:
             _set_versions(tuple(selves), tuple([group.version for group, _ in self._groups]))
         return result
