@@ -51,8 +51,8 @@ def look_of(tensor: torch.Tensor) -> Look:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an output is to be made: its version, the bytes of its storage, and `base`, the layout of what it is a view of,
-    with a number that is the same for all views of that. `itself` is the output's own number."""
+    """How an output is to be made: its version, the bytes of its storage, and `base`, the layout of what it is a view
+    of, with a number that is the same for all views of that. `itself` is the output's own number."""
 
     version: int | None = 0
     nbytes: int = 0
