@@ -190,6 +190,7 @@ class Captures:
         if isinstance(outcome, Entry):
             if not shape.entries:  # else what the guards found changed explains another trace
                 self._region.observer.audit(shape, captured.trace, captured.found)
+            self._region.observer.note(shape, captured.trace)
             if self._region.refused is None:
                 self._adopt(shape, layout, outcome, captured.trace)
                 enforce_budget(situation)  # the pool may have grown
@@ -292,6 +293,10 @@ class Captures:
             self._region.refuse(never)
             return
         self.verified.add(entry.verified)
+        if not self._region.situation.serves:
+            entry.release()
+            shape.closed = self._region.checked = True
+            return
         if self._region.situation.observing:
             self._region.situation.captured_at_s.append(time.perf_counter())
         entry.ledger = self._region.ledger

@@ -86,12 +86,29 @@ class Floor:
 
     def enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Give the region the floor, and call it."""
+        situation = self._situation
+        if not situation.observing:
+            return self._enter(region, args, kwargs)
+        attention = situation.attention
+        if attention.overdrawn:
+            situation.stand_aside()
+        attention.begin("observe")
+        try:
+            return self._enter(region, args, kwargs)
+        finally:
+            attention.end()
+
+    def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = self._situation.tracer
         if is_transformed() or (self._situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()):
             return self.closed(lambda: region.function(*args, **kwargs))
         if tracer.recorder is not None:
             tracer.mute()
             EffectWatch.stop()
+            self._situation.attention.hand_back("record")
+        if self.outside is not None and self.outside.overflowed:
+            self.outside = None
+            tracer.retire()
         if self._running and region.parent is None and self._running[-1] is not region:
             region.parent = self._running[-1].name
         self._running.append(region)
@@ -99,6 +116,8 @@ class Floor:
         if region.calls == 0 and not region.root_is_module and self._situation.observing:
             self.counts = {}
         try:
+            if region.checked:
+                return self.closed(lambda: region.call(args, kwargs, aside=True))
             if region.gives_way() or self._lost(region):
                 return region.call(args, kwargs, aside=True)
             return self.closed(lambda: region.call(args, kwargs))

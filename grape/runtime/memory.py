@@ -185,10 +185,14 @@ def run_eagerly(
 
     Then the call is made again if that does no harm; else the error is the person's, as it would be without Grape.
     """
+    attention = region.situation.attention
+    attention.begin(None)
     try:
         return region.function(*args, **kwargs)
     except torch.OutOfMemoryError:
         again = repeatable()
         if not give_way(region.situation) or not again:
             raise
+    finally:
+        attention.end()
     return region.function(*args, **kwargs)

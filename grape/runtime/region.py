@@ -32,7 +32,9 @@ from .shape import Shape
 from .shapes import Shapes
 from .situation import Situation
 from .structure import Unsupported, flatten
+from .tally import Tally
 from .training import need_gradients
+from .training.pair_entry import PairEntry
 
 __all__ = ["Region", "Situation"]
 
@@ -72,12 +74,15 @@ class Region:
         """Why calls that record gradients stay eager, where others are tried."""
         self.gave_way_in_run = False
         """Whether a call of this cell stayed eager for that."""
+        self.checked = False
+        """A graph of it gave the same bits and serves nobody: where nothing gets faster, that is all there is."""
         self.starved_at: int | None = None
         """The memory budget that was too small for this region; 0: the device had no room."""
         self.starved_beside = 0
         """Bytes of placeholders and workspace, of all graphs, beside which no executable of it had room."""
         self.calls = 0
         self.replays = 0
+        self.call_began_ns = 0
         self.called_once = False
         """Whether the last cell that called it did so once."""
         self.unserved = 0
@@ -116,6 +121,11 @@ class Region:
         return self.root_is_module and self.situation.apply and self.situation.backend.autograd
 
     @property
+    def paired(self) -> bool:
+        """Whether forward and backward replay as two graphs."""
+        return any(isinstance(entry, PairEntry) for entry in self.entries)
+
+    @property
     def unused_gradients(self) -> Refused | None:
         """Its results carried autograd graphs that nobody has gone through: what no call is captured for."""
         current = [shape for shape in self.shapes.values() if shape.run == self.situation.run]
@@ -133,6 +143,8 @@ class Region:
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
         self.shapes.end_run()
+        for shape in self.shapes.values():
+            shape.tally = Tally()
         self._settled_calls = self.calls
 
     @property
@@ -161,6 +173,10 @@ class Region:
             entry.ledger = self.ledger
         for shape in self.shapes.values():
             shape.after = CallTimes()  # of this cell; eager times of earlier ones go on counting
+            shape.tally = Tally()
+        self.host_ms.clear()
+        self.captures.decisions.clear()
+        self.observer.begin_run()
 
     @property
     def calls_in_run(self) -> int:
@@ -191,6 +207,7 @@ class Region:
         have the floor, so the call tells nothing of this region.
         """
         self.calls += 1
+        self.call_began_ns = time.perf_counter_ns()
         situation = self.situation
         if aside or self.gives_way():
             self.gave_way_in_run |= self.of_gradients is not None and torch.is_grad_enabled()

@@ -14,6 +14,7 @@ from .attention import Attention
 from .backends.protocol import Backend
 from .compression import ExecutableStore
 from .slots import SlotStore
+from .traced_calls import CellName
 
 if TYPE_CHECKING:
     from .region import Region
@@ -39,6 +40,8 @@ class Situation:
     tolerance: float = 0.0
     memory_budget: int | None = None
     run: int = 0
+    cell: CellName = field(default_factory=CellName)
+    """The cell that runs under Grape, or did last."""
     stream: int | None = None
     """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
     aside: Callable[[], bool] = lambda: False
@@ -59,8 +62,12 @@ class Situation:
     executables: ExecutableStore | None = None
     """Of all regions; None where each graph keeps an executable of its own."""
     regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
+    serves: bool = True
+    """Whether graphs that were verified serve calls. Where nothing gets faster they are only checked, and let go."""
     attention: Attention = field(default_factory=Attention)
     """What Grape takes of the time of the cell that runs."""
+    stand_aside: Callable[[], None] = lambda: None
+    """Ends the observation of the cell that runs: what was learned goes on serving, nothing more is looked at."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:

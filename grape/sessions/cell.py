@@ -6,20 +6,30 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..advisor import advise, predict
 from ..errors import UsageError
-from ..model import CellEvidence, MachineCosts, MemoryCurve
+from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCurve
 from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..rewrite.at_once import RewrittenCell
 from .gains import TakenFixes, gains
+from .history import CellKey, Mode, Past
 from .process import Engine, engine
-from .told import distinct, renamed, sources, told
+from .timing import CellClock, CellRuns
+from .told import distinct, evidence_as, findings_as, renamed, sources, told
+
+if TYPE_CHECKING:
+    from ..rewrite.at_once import RewrittenCell
+    from ..runtime import Allowance
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
+
+FIRST_SHARE, FIRST_MS = 0.15, 100.0
+"""Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
+LATER_SHARE, LATER_MS = 0.02, 5.0
+"""The same from the third run on. What the second captures is bounded by what it is expected to save."""
 
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
 """The end of a note that speaks to somebody in the notebook."""
@@ -41,6 +51,16 @@ class Cell:
     """What runs in the place of `source`, with the lines of `source`."""
     taken: tuple[TakenFixes, ...] = ()
     """Fixes that the person has taken so far, in this cell or in others."""
+    mode: Mode = "watch"
+    """How much attention it gets; see `history`."""
+    key: CellKey | None = None
+    """Under which its history is kept; None where it has none."""
+
+
+_STANCE = {
+    "leave": "it runs as written, for nothing in it could be served; %grape reset has it looked at again",
+    "serve": "its graphs serve it and nothing is observed; %grape reset has it looked at again",
+}
 
 
 class Session:
@@ -63,26 +83,30 @@ class Session:
         self._file_names = file_names
         self._engine: Engine | None = None
         self._wall_ms = 0.0
+        self._calls = CallsAccount()
 
     def open(self) -> None:
         """Install everything. Raises `UsageError` where a session is already open."""
         owner = engine()
+        self._past: Past | None = None
         if owner.session is not None:
             raise UsageError(
                 "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
             )
         self._engine = owner
         self._start = time.perf_counter()
+        self._clock = CellClock(owner.situation.attention)
         owner.session = self
         try:
             self._install(owner)
         except BaseException:
             self._leave()
             raise
+        self._clock.start(accounted=self.cell.mode != "leave")
 
     def _install(self, owner: Engine) -> None:
         from ..profiling import MemorySampler
-        from ..runtime import enforce_budget
+        from ..runtime import CellName, enforce_budget
         from ..tracing import Recorder
 
         cell, names = self.cell, self._file_names
@@ -94,18 +118,31 @@ class Session:
 
         owner.names = name_of
         situation = owner.situation
-        situation.observing, situation.comparing = True, False
+        self._past = owner.history.of(cell.key) if cell.key is not None else None
+        if cell.mode == "leave" and self._past is not None:
+            self._memory = self._outside = None
+            self._start = time.perf_counter()
+            return
+        watched = cell.mode == "watch"
+        situation.attention.begin_run(self._allowance())
+        situation.observing, situation.comparing = watched, False
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
         situation.memory_budget = self.options.memory_budget
         situation.progress = self._on_progress
         situation.run += 1
+        situation.cell = CellName(source=cell.source, shown=cell.name)
         situation.captured_at_s.clear()
         for region in owner.interceptor.regions:
             region.begin_run()
         owner.interceptor.undisturbed(lambda: enforce_budget(situation))
         owner.interceptor.install()
         owner.adopt(self.namespace)
+        self._memory = self._outside = None
+        self._captures = situation.captures
+        if not watched:
+            self._start = time.perf_counter()
+            return
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.floor.outside = self._outside
         self._traced_as = (cell.rewritten or cell).source, owner.interceptor.codes
@@ -118,18 +155,41 @@ class Session:
         self._memory.start()
         self._start = time.perf_counter()
 
+    def _allowance(self) -> Allowance:
+        """What may be spent on looking at this run."""
+        from ..runtime import Allowance
+
+        runs = self._past.runs if self._past is not None else 0
+        if runs == 0:
+            return Allowance(share=FIRST_SHARE, beside_ms=FIRST_MS)
+        return Allowance() if runs == 1 else Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
+
     def statement_boundary(self) -> None:
         """A top-level statement ended: functions that it defined become candidates."""
-        if self._engine is not None:
-            self._engine.adopt(self.namespace)
-            if self._outside.overflowed:
-                self._engine.situation.tracer.leave()
+        owner = self._engine
+        if owner is None or self.cell.mode == "leave":
+            return
+        situation = owner.situation
+        if situation.observing and situation.attention.overdrawn:
+            owner.stand_aside()
+        if self.cell.mode == "watch" and not situation.observing:
+            situation.tracer.leave()
+            return
+        with situation.attention.spend("observe"):
+            owner.adopt(self.namespace)
+        if self._outside is not None and self._outside.overflowed:
+            situation.tracer.leave()
 
     def _leave(self) -> Engine | None:
         owner, self._engine = self._engine, None
         if owner is None:
             return None
-        self._wall_ms = (time.perf_counter() - self._start) * 1e3
+        with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
+            owner.situation.backend.synchronize()  # the cell is over when its work is
+        self._wall_ms = self._clock.end()
+        if self.cell.mode == "leave":
+            owner.session = None
+            return owner
         owner.situation.observing = False
         owner.situation.predictor.stop_learning()
         owner.situation.progress = lambda text: None
@@ -137,6 +197,8 @@ class Session:
         owner.interceptor.floor.outside = None
         with contextlib.suppress(Exception):  # costs neither the report nor the cell
             owner.interceptor.undisturbed(owner.weigh)
+            self._calls, replayed = self._clock.book(lambda: owner.interceptor.undisturbed(owner.settle_calls))
+            owner.interceptor.undisturbed(lambda: owner.release_losses(replayed, self._wall_ms))
         try:
             owner.settle()
         finally:
@@ -147,7 +209,8 @@ class Session:
         """Leave without a report."""
         owner = self._leave()
         if owner is not None:
-            self._memory.stop()
+            if self._memory is not None:
+                self._memory.stop()
             self._let_go(owner, finished=False)
 
     def close(self, error: BaseException | None) -> Report:
@@ -156,7 +219,7 @@ class Session:
         if owner is None:
             raise UsageError("this session is not open")
         try:
-            with without_warnings():
+            with without_warnings(), owner.situation.attention.spend("report"):
                 return self._report(owner, error)
         finally:
             self._let_go(owner, finished=error is None)
@@ -165,28 +228,85 @@ class Session:
         """Release what the cell no longer has, and hold none of its objects."""
         namespace, self.namespace = self.namespace, {}
         with contextlib.suppress(Exception):  # costs neither the report nor the cell; the next one tries again
+            if self.cell.mode == "leave" and not owner.applied_count:
+                return
             owner.forget_edited(self.cell.id, self.cell.filename, finished=finished)
             owner.release_abandoned(namespace)
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
-        from ..fixing import with_fixes
+        from ..fixing import FixesLater
 
-        memory = self._memory.stop()
+        past = self._past
+        if past is not None and self.cell.mode != "watch":
+            return self._report_again(owner, past, error)
+        memory = self._memory.stop() if self._memory is not None else MemoryCurve()
         evidence = self._evidence(owner, memory, error)
         costs = _costs(owner, evidence)
         evidence = predict(evidence, costs)
         # A script's source is the whole file, which must not run again to compare a rewrite of it.
         namespace = self.namespace if self._file_names is not None else None
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
-        findings = with_fixes(evidence, advise(evidence, costs), namespace, ran=ran)
-        self.report = owner.report = build_report(evidence, findings)
+        findings = advise(evidence, costs)
+        fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
+        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings, fixes)
+        self._remember(owner, evidence, findings, error)
         return self.report
+
+    def _remember(
+        self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...], error: BaseException | None
+    ) -> None:
+        """What the next run of the same cell begins with. A run that was cut short tells too little."""
+        key, situation = self.cell.key, owner.situation
+        if key is None or error is not None or self.options.profile:
+            return
+        runs = (self._past.runs if self._past is not None else 0) + 1
+        served = any(region.entries for region in owner.interceptor.regions if region.calls_in_run)
+        captured = situation.captures != self._captures
+        hopeless = not served and all(region.refused is not None for region in evidence.regions)
+        settled = not situation.serves or hopeless or (runs >= 2 and not (captured and situation.serves))
+        past = Past(runs=runs, settled=settled, served=served, evidence=evidence, findings=findings)
+        owner.history.remember(key, past)
+
+    def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
+        """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
+        from ..fixing import FixesLater
+
+        name = self.cell.name
+        known = evidence_as(past.evidence, name, traces=False)
+        if self.cell.mode == "serve":
+            here = [region for region in owner.interceptor.regions if region.calls_in_run]
+            known = replace(known, regions=distinct([region.evidence() for region in told(here)]))
+        evidence = replace(
+            known,
+            wall_ms=self._wall_ms,
+            error=f"{type(error).__name__}: {error}" if error is not None else None,
+            notes=(f"looked at in run {past.runs}; since then {_STANCE[self.cell.mode]}",),
+            captured_at_ms=(),
+            memory=MemoryCurve(),
+        )
+        findings = findings_as(past.findings, past.evidence.file, name)
+        fixes = FixesLater(
+            lambda: evidence_as(replace(past.evidence, error=evidence.error), name, traces=True),
+            findings,
+            self.namespace if self._file_names is not None else None,
+            busy=lambda: owner.session is not None,
+        )
+        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings, fixes)
+        return self.report
+
+    def _runs(self, owner: Engine) -> CellRuns:
+        return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
+
+    def _timed(self, owner: Engine, evidence: CellEvidence, error: BaseException | None) -> CellEvidence:
+        """`evidence` with what the person waited until now, and what the plain cell takes."""
+        return replace(evidence, time=self._clock.time(self._calls, self._runs(owner), finished=error is None))
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
         import torch
 
         from ..runtime import account
 
+        assert self._outside is not None
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
         if not outside.ops and self._traced_as in owner.traced:
             name, earlier = owner.traced[self._traced_as]
@@ -194,6 +314,10 @@ class Session:
         elif error is None:
             owner.traced[self._traced_as] = self.cell.name, outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]
+        runs = self._runs(owner)
+        runs.torch_ran |= bool(outside.ops) or any(
+            r.replays_in_run or any(t.ops for t in r.observer.traces) for r in regions
+        )
         kept = [region.evidence() for region in told(regions) if not owner.hoister.covers(region)]
         known = sources(owner.names)
         gained = gains(self.cell.taken, kept, known, backend=owner.situation.backend.kind)
@@ -209,6 +333,7 @@ class Session:
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
+            torch_ran=runs.torch_ran,
             notes=(*_notes(self.cell), *gained),
             profile_only=self.options.profile,
             sources=known,

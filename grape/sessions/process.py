@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..model import Trace
+from ..model import SIGNIFICANT, CallsAccount, Trace
 from ..render import Report
+from .history import CellKey, History, Mode, key_of
+from .timing import CellRuns
 
 if TYPE_CHECKING:
+    from ..runtime.tally import Replayed
     from .cell import Session
+
+REFERENCE = "GRAPE_REFERENCE"
+"""Set to 1, this variable of the environment has the CPU's reference backend serve calls: slower, to see what graphs
+do, and for the tests."""
 
 __all__ = ["Engine", "close_engine", "engine", "last_report", "preload", "release_abandoned"]
 
@@ -37,8 +47,14 @@ class Engine:
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
         self.session: Session | None = None
+        # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
+        self.situation.serves = backend.kind == "cuda" or os.environ.get(REFERENCE) == "1"
+        self.situation.stand_aside = self.stand_aside
+        self.history = History()
         self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
         """What ran outside of regions, under which cell's name, by its source and the code that it could call."""
+        self.runs: dict[CellKey | str, CellRuns] = {}
+        """What is known of the plain time of cells, by what makes them the same."""
         self.report: Report | None = None
 
     def status(self) -> str:
@@ -120,11 +136,44 @@ class Engine:
         self.hoister.adopt(namespace)
         self.interceptor.adopt(namespace)
 
+    def plan(self, source: str, namespace: Mapping[str, Any]) -> tuple[Mode, CellKey | None]:
+        """How much attention a cell gets that begins now, and under which key its history is kept."""
+        key = key_of(source, namespace)
+        past = self.history.of(key) if key is not None else None
+        if past is None or not past.settled:
+            return "watch", key
+        if not past.served:
+            return "leave", key
+        return ("serve" if self.applied_count else "watch"), key
+
+    def stand_aside(self) -> None:
+        """The cell that runs is observed no longer. Its modes stay on their stacks, muted, until it ends."""
+        self.situation.observing = False
+        self.situation.predictor.stop_learning()
+        self.interceptor.floor.outside = None
+        self.situation.tracer.retire()
+        self.situation.attention.hand_back("record")
+        self.settle()
+
     def weigh(self) -> None:
         """A cell was observed: graphs that turned out slower than eager calls go. The tape's are never faster."""
         if self.situation.backend.kind == "cuda":
             for region in self.interceptor.regions:
                 region.serving.weigh_all()
+
+    def settle_calls(self) -> tuple[CallsAccount, tuple[Replayed, ...]]:
+        """A cell was observed: what its replays took, and what the same calls take as written."""
+        from ..runtime.tally import settle_calls
+
+        return settle_calls(self.interceptor.regions, self.situation.attention)
+
+    def release_losses(self, replayed: Iterable[Replayed], cell_ms: float) -> None:
+        """Graphs go whose replays cost more than the calls as written, by more than a change of the cell that counts.
+        The tape's are never faster.
+        """
+        for one in replayed if self.situation.backend.kind == "cuda" else ():
+            if one.eager_ms and not one.region.paired and one.lost_ms > SIGNIFICANT * cell_ms:
+                one.region.serving.lost(one)
 
     def settle(self) -> None:
         """No cell runs: give everything back that replays nothing."""
@@ -157,6 +206,8 @@ class Engine:
         self.situation.stream = None
         self.situation.exhausted = False
         self.traced.clear()
+        self.runs.clear()
+        self.history.clear()
         self.report = None
         what = "1 region and released its graphs" if count == 1 else f"{count} regions and released their graphs"
         return f"forgot {what}"
@@ -207,6 +258,9 @@ def preload() -> None:
     import rich.console
     import rich.table  # noqa: F401
 
+    if "ipykernel" in sys.modules:
+        with contextlib.suppress(ImportError):
+            from ..widgets import report  # noqa: F401
     from .. import hoisting, profiling, runtime, tracing  # noqa: F401
 
 

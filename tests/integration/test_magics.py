@@ -34,6 +34,9 @@ class FakeReport:
     verdict: str = "no significant change"
     findings: tuple[Any, ...] = ()
 
+    def with_fixes(self) -> FakeReport:
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         return {"version": 1, "verdict": self.verdict}
 
@@ -80,6 +83,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         id: str | None = None
         rewritten: Any = None
         taken: Any = ()
+        mode: str = "watch"
+        key: Any = None
 
     class Session:
         def __init__(self, *, options: Any, cell: Cell, namespace: Any, on_progress: Any, file_names: Any) -> None:
@@ -103,6 +108,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
             return record.report
 
     class Engine:
+        def plan(self, source: str, namespace: Any) -> tuple[str, Any]:
+            return "watch", None
+
         def status(self) -> str:
             return "2 graphs"
 
