@@ -24,6 +24,7 @@ from ..entry import Entry, identities
 from ..environment import foreign_modes
 from ..guards import GuardSet, TooLarge
 from ..host_draws import host_draws
+from ..looks import look_of
 from ..outputs import Outputs
 from ..placeholders import Placeholders, distinct
 from ..predication import Surveyed, iterations
@@ -35,7 +36,7 @@ from ..structure import Layout, Unsupported, flatten, leaf_meta, stateful
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
 from ..versions import VersionWatch
 from .in_step import CapturedRun, InStep
-from .judging import judge
+from .judging import check_looks, judge, outputs_of
 from .lowered import is_left_to_device, learn_arms, survey_call
 from .pairing import capture_pair
 from .request import Captured, EagerRun, Request
@@ -87,9 +88,11 @@ class _Attempt:
         def eager() -> EagerRun:
             self.check_guards(call.trace.needs_grad)
             self.check_effects(call.trace.needs_grad)
+            after = flatten((result, args, kwargs), "result")
             return EagerRun(
                 call=call,
-                after=flatten((result, args, kwargs), "result"),
+                after=after,
+                looks=[look_of(leaf) for leaf in after.leaves],
                 random_before=random_before,
                 random_after=random_after,
                 most_iterations=most_iterations,
@@ -233,14 +236,13 @@ class _Attempt:
         graph = run.graph
         try:
             homes = {target.untyped_storage()._cdata: slot for target, slot in run.redirected.values()}
-            outputs = Outputs(self.backend, run.made, homes, run.versions)
-            if not outputs.uniform:
-                raise Stop(Refused(code="GR405", why="results of different dtypes share memory"))
+            outputs = outputs_of(self.backend, eager, run, homes)
             graph, verified = self.admit(graph, eager, run)
             if run.arms is not None and surveyed is not None:
                 learn_arms(run.arms, eager, surveyed, (request.owner, self.layout.key))
             outputs.lend([one.outputs for one in self.request.alike])
             plan = self.gradients.plan()
+            check_looks(eager, run.recipe.leaves(self.layout.leaves, outputs.hand_out()), run)
             return self.entry(eager, run, graph, prologue, hidden, outputs, plan, verified, started)
         except BaseException:
             graph.release()

@@ -21,7 +21,6 @@ from ..recipe import Recipe, write_recipe
 from ..slots import Slot
 from ..structure import Layout, flatten, rebuild
 from ..training import GradientCapture
-from ..versions import versions_of
 from .lockstep import Diverged, HostConstants, Lockstep
 from .lowered import check_ties, refuse_flags
 from .provenance import classifier, compare_structure, found_outside
@@ -40,8 +39,6 @@ class CapturedRun:
     recipe: Recipe
     made: Sequence[torch.Tensor]
     """The tensors of the result that the graph makes."""
-    versions: Sequence[int]
-    """Where the eager run left their version counters."""
     left: Sequence[torch.Tensor]
     """All tensors of the result and of the arguments, in the order of `EagerRun.after`."""
     redirected: Mapping[int, tuple[torch.Tensor, Slot]]
@@ -113,7 +110,6 @@ class InStep:
             graph=graph,
             recipe=recipe,
             made=[leaving.leaves[index] for index in made],
-            versions=versions_of(self._eager.after.leaves[index] for index in made),
             left=leaving.leaves,
             redirected=redirected,
             draws=self._draws,

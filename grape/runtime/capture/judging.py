@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -10,11 +10,17 @@ from ...model import OpRecord, Position, Refused, Trace
 from ...tracing import COLLECTIVES, SPARSE, RecordedCall
 from ..backends.protocol import Backend
 from ..host_draws import host_draws
+from ..looks import first_difference, forms_of
+from ..outputs import Outputs
 from ..prologue import Prologue, build_prologue
+from ..slots import Slot
 from ..training import graph_that_leaves, leaves_a_graph, need_gradients, no_pair
+from .in_step import CapturedRun
 from .kernels import hidden_kernel
+from .request import EagerRun
+from .stop import Stop
 
-__all__ = ["judge"]
+__all__ = ["check_looks", "judge", "outputs_of"]
 
 _AUTOGRAD = ("backward", "register_hook")
 """Of these the trace shows all that they do, where the graph of autograd ends inside the region."""
@@ -111,3 +117,21 @@ def _on_other_devices(trace: Trace, backend: Backend) -> Refused | None:
     if foreign or len(several) > 1:
         return Refused(code="GR405", why=f"it works on several devices: {', '.join(sorted(devices))}")
     return None
+
+
+def outputs_of(backend: Backend, eager: EagerRun, run: CapturedRun, slots: Mapping[int, Slot]) -> Outputs:
+    """What a replay makes, in the forms of the eager run. Raises `Stop` where it cannot."""
+    looks = [look for look, origin in zip(eager.looks, run.recipe.origin, strict=True) if origin is None]
+    outputs = Outputs(backend, run.made, slots, forms_of(looks))
+    if outputs.refused is not None:
+        raise Stop(Refused(code="GR405", why=outputs.refused))
+    return outputs
+
+
+def check_looks(eager: EagerRun, replayed: Sequence[torch.Tensor], run: CapturedRun) -> None:
+    """Raise `Stop` where Python sees something else of a replay's results than of the eager run's."""
+    made = {index: None for index, origin in enumerate(run.recipe.origin) if origin is None}
+    found = first_difference(eager.looks, replayed, made)
+    if found is not None:
+        where, what = eager.after.paths[found[0]], found[1]
+        raise Stop(Refused(code="GR405", why=f"the replay's {where} would differ from the eager one in its {what}"))

@@ -20,7 +20,6 @@ from ..backends.protocol import Graph, Pool
 from ..entry import Entry, identities
 from ..guards import GuardSet
 from ..host_draws import HostDraws, host_draws
-from ..outputs import Outputs
 from ..placeholders import Placeholders, distinct
 from ..prologue import Prologue
 from ..slots import SlotStore
@@ -34,6 +33,7 @@ from ..training.recorded import Recorded, Unfit
 from ..versions import VersionWatch
 from .compare import first_mismatch
 from .in_step import CapturedRun
+from .judging import outputs_of
 from .lockstep import Diverged, Lockstep
 from .lowered import is_left_to_device
 from .rehearsal import PairRun, Reference, Rehearsal, stop, unpaired
@@ -191,9 +191,7 @@ class _Pairing:
             pattern: self._capture_backward(recorded, reference, pool, graphs)
             for pattern, reference in rehearsal.references.items()
         }
-        outputs = Outputs(backend, captured.made, {}, captured.versions)
-        if not outputs.uniform:
-            raise stop("results of different dtypes share memory")
+        outputs = outputs_of(backend, eager, captured, {})
         verification = Verification(
             request,
             self.layout,
