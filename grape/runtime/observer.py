@@ -14,6 +14,7 @@ from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trac
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, record
 from . import policy
+from .attention import TRACED_OPERATOR_MS
 from .capture import is_left_to_device, judge
 from .effects import EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
@@ -41,8 +42,6 @@ PROFILE_AFTER_S = 1.0
 MIN_OPERATORS = 3
 FEWEST = 1000
 """So many operators are traced of any call that is traced at all."""
-TRACED_OPERATOR_MS = 0.03
-"""What it takes to record one, about."""
 NO_WORK = "it issues next to no device work"
 
 

@@ -316,7 +316,8 @@ class _Attempt:
         )
         store = self.request.executables
         if store is None:
-            return graph, verification.verify(graph.replay)
+            with self.request.attention.spend("verify"):
+                return graph, verification.verify(graph.replay)
         failure: Stop | None = None
         verified: list[str] = []
 
@@ -325,7 +326,8 @@ class _Attempt:
             if failure is not None:
                 self.fill_placeholders()  # the replay that was wrong may have written them
             try:
-                verified.append(verification.verify(launch))
+                with self.request.attention.spend("verify"):
+                    verified.append(verification.verify(launch))
             except Stop as stop:
                 if stop.refused.code == "unsettled":
                     raise
