@@ -6,23 +6,26 @@ storage without a source cannot be guarded, and the region is refused.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
+import sys
 import types
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..tracing import is_own_code
 from .state import (
     ABSENT,
     HOOKS,
-    HOOKS_OF_ALL_MODULES,
     LEAVES,
     Contents,
+    KeptState,
     Namespaces,
     Reach,
     TooLarge,
@@ -115,6 +118,11 @@ class GuardSet:
         """Whether somebody holds the node of a gradient and has a hook on it, which ends with the node, unguarded."""
         return any(map(is_node_hooked, self._tensors))
 
+    @property
+    def tensors(self) -> Sequence[torch.Tensor]:
+        """All that were found."""
+        return self._tensors
+
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Name and tensor of all that were found and may have a gradient."""
         named = zip(self._names, self._tensors, strict=True)
@@ -146,6 +154,12 @@ class GuardSet:
     def modules(self) -> list[torch.nn.Module]:
         """All modules that were found, but for the root."""
         return [value for value in self._objects if isinstance(value, torch.nn.Module)]
+
+    def kept(self) -> KeptState:
+        """All that can be put back if it is changed from now on."""
+        dicts = [*self._dicts, *self.attributes]
+        items = [item for item in self._items if not _is_librarys(item[0])]
+        return KeptState(dicts, self._lists, items, self._attributes, self._tensors)
 
     def _snapshot(self) -> None:
         self._namespaces = Namespaces(self._items, ABSENT)
@@ -258,8 +272,6 @@ class GuardSet:
                 return "a hook on a tensor"
             if self.has_hooked_nodes():
                 return "a hook on a gradient's node"
-            if new_hooks(HOOKS_OF_ALL_MODULES, known):
-                return "a hook on all modules"
             self._handles = RemovableHandle.next_id
         root_changed = self._root is not None and type(self._root()) is not self._root_class
         if root_changed or [*map(type, self._objects)] != self._classes:
@@ -295,6 +307,12 @@ class GuardSet:
         if self._locate() != self._places:
             return "the memory of a parameter, buffer or other tensor that the region reads"
         return None
+
+
+def _is_librarys(names: Any) -> bool:
+    """Whether a namespace is that of a library, which may set itself up when it is first called."""
+    file = names.get("__file__")
+    return names is sys.modules or names is vars(builtins) or (isinstance(file, str) and not is_own_code(file))
 
 
 _dtype = attrgetter("dtype")

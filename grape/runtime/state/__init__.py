@@ -3,7 +3,8 @@
 from .classes import attributes_of, is_plain, why_odd
 from .containers import Contents
 from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
-from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, hooks_of, is_node_hooked, new_hooks
+from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of, is_node_hooked, new_hooks
+from .kept import KeptState
 from .libraries import known_instances
 from .namespaces import Item, Namespaces
 from .own_code import is_own_class, is_own_module
@@ -13,9 +14,11 @@ __all__ = [
     "ABSENT",
     "HOOKS",
     "HOOKS_OF_ALL_MODULES",
+    "HOOKS_OF_ALL_OPTIMIZERS",
     "LEAVES",
     "Contents",
     "Item",
+    "KeptState",
     "Namespaces",
     "Opaque",
     "Reach",

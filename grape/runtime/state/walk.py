@@ -32,7 +32,7 @@ from .contents import (
     getter,
     read,
 )
-from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
+from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from .libraries import BUILTINS, READS_ALL, is_pure, known_instances
 from .names import ABSENT, CALLABLES, METHOD, PLAIN, Names, Opaque, TooLarge
 from .namespaces import TENSOR
@@ -80,7 +80,6 @@ class Reach(Names):
         self.seen: dict[int, Any] = {}
         self.met: collections.Counter[int] = collections.Counter()
         self._pending += [(one, "") for one in reversed(roots)]
-        self._pending += [(hooks, "hooks of all modules") for hooks in HOOKS_OF_ALL_MODULES if hooks]
         self._watch(TENSOR.number)
         self._pending += [(one, "torch.Tensor") for one in TENSOR.functions() if is_followed(one.__code__)]
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
