@@ -727,6 +727,25 @@ def test_autocast_around_the_module(cached: bool, module: Callable[[], nn.Module
         assert "autocast" in twins.refused.why
 
 
+def test_a_backward_that_stands_for_many() -> None:
+    """`is_grads_batched` goes through the node once, with tensors that no graph can take."""
+
+    def step(w: World, net: Callable[..., Any], number: int) -> Any:
+        w.optimizer.zero_grad()
+        out = net(batch(number))
+        if number % 16 > 11:
+            many = torch.eye(out.numel()).view(-1, *out.shape)
+            weight = next(w.net.parameters())
+            return torch.autograd.grad(out, weight, many, is_grads_batched=True)[0]
+        out.float().pow(2).sum().backward()
+        w.optimizer.step()
+        return out
+
+    twins = PairTwins(world_of(smooth), step)
+    twins.run(10)
+    assert twins.run(8) >= 4
+
+
 MODES: dict[str, Callable[[], Any]] = {
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "a mode of one's own": lambda: torch.utils.flop_counter.FlopCounterMode(display=False),
