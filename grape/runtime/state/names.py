@@ -248,6 +248,8 @@ class Names:
                     self._pending.append((value, f"{cls.__name__}.{name}"))
                 elif is_module and base is not torch.nn.Module:
                     self._light(value, 0)
+            elif is_module and type(value) is property and type(value.fget) is types.FunctionType:
+                self._pending.append((value.fget, f"{cls.__name__}.{name}"))
 
     def _attribute_of_class(self, value: Any, name: str, where: str, base: type) -> None:
         if name in _WHEN_MADE:
