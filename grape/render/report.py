@@ -7,8 +7,8 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..model import CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
-from .verdict import FEWEST_SAMPLES, build_verdict, gpu_measured
+from ..model import FEWEST_SAMPLES, CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
+from .verdict import build_verdict, gpu_measured
 
 __all__ = ["Report", "build_report"]
 

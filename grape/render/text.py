@@ -9,6 +9,8 @@ from .summary import (
     Bar,
     Row,
     Strip,
+    cell_bars,
+    cell_title,
     cost,
     headline,
     level,
@@ -54,6 +56,7 @@ def _print(console: Lines, report: ReportData) -> None:
     if report.regions:
         console.print()
         _regions(console, rows(report))
+    _bars(console, cell_title(report), cell_bars(report))
     _bars(console, time_title(report), time_bars(report))
     _strips(console, strips(report))
     _bars(console, memory_title(report), memory_bars(report))

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from ..model import OpRecord, Position
 from .constructs import construct_of
 from .positions import PositionFinder
-from .recorder import RecordedCall, Recorder
+from .recorder import LIMIT, RecordedCall, Recorder
 from .unseen import UnseenMode
 
 __all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
@@ -253,12 +253,13 @@ def record(
     body: Callable[[], Any],
     keep: bool = False,
     on_wait: Callable[[Recorder, OpRecord], None] | None = None,
+    limit: int = LIMIT,
 ) -> tuple[Any, RecordedCall, tuple[tuple[str, Position | None], ...]]:
     """Run `body` once under the tracer; its result, what it dispatched, and what escaped the dispatcher's sight.
 
-    `keep` and `on_wait` are those of `Recorder` and `Tracer`.
+    `keep`, `limit` and `on_wait` are those of `Recorder` and `Tracer`.
     """
-    recorder = Recorder(device, leaves, keep=keep)
+    recorder = Recorder(device, leaves, limit, keep)
     stays = tracer.on_stack
     start = time.perf_counter_ns()
     try:  # from here on an interrupt may come
