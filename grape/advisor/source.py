@@ -23,6 +23,7 @@ _SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef)
 _TESTS = {"if": ast.If, "while": ast.While, "assert": ast.Assert, "ternary": ast.IfExp}
 _TESTED = (ast.If, ast.While, ast.Assert, ast.IfExp)
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert)
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|$)")
 _NOT_PYTHON = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
 
 
@@ -36,10 +37,20 @@ class Parsed:
             self.tree = ast.parse(self._source)
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All of the tree, in the order of `ast.walk`."""
+        return tuple(ast.walk(self.tree)) if self.tree is not None else ()
+
+    @cached_property
+    def calls(self) -> list[tuple[ast.Call, str, ast.AST | None]]:
+        """All calls, with the function and the innermost loop statement around each."""
+        return list(_calls_below(self.tree, "<module>", None)) if self.tree is not None else []
+
+    @cached_property
     def functions(self) -> dict[str, list[_Function]]:
         """The functions and methods of each name; of a class, what calling its instance runs."""
         found: dict[str, list[_Function]] = {}
-        for node in ast.walk(self.tree) if self.tree is not None else ():
+        for node in self.nodes:
             if isinstance(node, _FUNCTIONS):
                 found.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.ClassDef):
@@ -49,21 +60,36 @@ class Parsed:
 
     def text(self, node: ast.AST, shorter: str | None = None) -> str | None:
         """The node as written; normalised where it spans lines; `shorter` where it is long."""
-        text = ast.get_source_segment(self._source, node)
-        if text is None or "\n" in text or not _is_text_of(text, node):
+        text = self._written(node)
+        if text is None or not _is_text_of(text, node):
             text = ast.unparse(node)
         return text if len(text) <= _LONGEST else shorter
 
-    def on_line(self, line: int) -> Iterator[ast.expr | ast.stmt]:
+    def _written(self, node: ast.AST) -> str | None:
+        """What stands there, where it is on one line. The columns of a syntax tree count bytes."""
+        line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", None)
+        if line != end or not 0 < line <= len(self._lines):
+            return None
+        return self._lines[line - 1][node.col_offset : node.end_col_offset].decode()  # type: ignore[attr-defined]
+
+    @cached_property
+    def _lines(self) -> list[bytes]:
+        return [line.encode() for line in _LINE.findall(self._source)]
+
+    def on_line(self, line: int) -> list[ast.expr | ast.stmt]:
         """Nodes whose own first line, or for statements whose test, covers the line; outermost first."""
-        for node, first, last in self._spans:
-            if first <= line <= last:
-                yield node
+        if line not in self._on_lines:
+            self._on_lines[line] = [node for node, first, last in self._spans if first <= line <= last]
+        return self._on_lines[line]
+
+    @cached_property
+    def _on_lines(self) -> dict[int, list[ast.expr | ast.stmt]]:
+        return {}
 
     @cached_property
     def _spans(self) -> list[tuple[ast.expr | ast.stmt, int, int]]:
         found: list[tuple[ast.expr | ast.stmt, int, int]] = []
-        for node in ast.walk(self.tree) if self.tree is not None else ():
+        for node in self.nodes:
             if isinstance(node, (ast.If, ast.While)):
                 found.append((node, node.lineno, node.test.end_lineno or node.lineno))
             elif isinstance(node, (ast.expr, *_SIMPLE)):
@@ -222,6 +248,17 @@ def _looked_up(file: str, source: str, others: tuple[tuple[str, str], ...]) -> C
 
 def cell_source(evidence: CellEvidence) -> CellSource:
     return _looked_up(evidence.file, evidence.source, evidence.sources)
+
+
+def _calls_below(node: ast.AST, function: str, loop: ast.AST | None) -> Iterator[tuple[ast.Call, str, ast.AST | None]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            yield child, function, loop
+        if isinstance(child, _FUNCTIONS):
+            yield from _calls_below(child, child.name, None)
+        else:
+            around = child if isinstance(child, (ast.For, ast.AsyncFor, ast.While)) else loop
+            yield from _calls_below(child, function, around)
 
 
 def last_name(func: ast.expr) -> str:
