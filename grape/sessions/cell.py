@@ -125,6 +125,7 @@ class Session:
             return
         watched = cell.mode == "watch"
         situation.attention.begin_run(self._allowance())
+        situation.tracer.own_ns = 0
         situation.observing, situation.comparing = watched, False
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
@@ -186,6 +187,8 @@ class Session:
             return None
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()  # the cell is over when its work is
+        if self.cell.mode == "watch":
+            owner.situation.attention.book("record", owner.situation.tracer.own_ns)
         self._wall_ms = self._clock.end()
         if self.cell.mode == "leave":
             owner.session = None

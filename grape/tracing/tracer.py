@@ -45,6 +45,8 @@ ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
 SPARSE = "a tensor without a storage"
 """Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
+_PASSED_NS = 4_000
+"""What it takes an operator to come by here, through Python, before and after the tracer's own clock runs."""
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
@@ -83,6 +85,8 @@ class Tracer(TorchDispatchMode):
         self.recorder: Recorder | None = None
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
         self.on_stack = False
+        self.own_ns = 0
+        """What the tracer took so far beside the operators, but for calls that `record` traced."""
         self._thread = get_ident()
         self._watch: EscapeWatch | None = None
 
@@ -177,7 +181,9 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         recorder = self.recorder
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS:
+            self.own_ns += _PASSED_NS
             return func(*args, **(kwargs or {}))
+        self.own_ns += _PASSED_NS
         try:
             with torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
@@ -186,6 +192,7 @@ class Tracer(TorchDispatchMode):
             raise
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began = time.perf_counter_ns()
         try:
             before = recorder.before(func, args, kwargs)
         except NotImplementedError:
@@ -193,7 +200,23 @@ class Tracer(TorchDispatchMode):
         start = time.perf_counter_ns()
         result = func(*args, **kwargs)
         elapsed = time.perf_counter_ns() - start
-        user, inner = self.positions.find(2)
+        try:
+            return self._note(recorder, func, args, kwargs, result, elapsed, before)
+        finally:
+            self.own_ns += time.perf_counter_ns() - began - elapsed
+
+    def _note(
+        self,
+        recorder: Recorder,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        elapsed: int,
+        before: Any,
+    ) -> Any:
+        """What the operator that just ran has done. `before` is None where it cannot be named."""
+        user, inner = self.positions.find(3)
         if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it
             waiting = sys._current_frames().get(self._thread)
             user = self.positions.first_own(waiting)
@@ -259,7 +282,7 @@ def record(
     `keep` and `on_wait` are those of `Recorder` and `Tracer`.
     """
     recorder = Recorder(device, leaves, keep=keep)
-    stays = tracer.on_stack
+    stays, own_ns = tracer.on_stack, tracer.own_ns
     start = time.perf_counter_ns()
     try:  # from here on an interrupt may come
         tracer.enter()
@@ -270,6 +293,7 @@ def record(
             result = body()
     finally:
         tracer.unwatch()
+        tracer.own_ns = own_ns
         if stays:
             tracer.mute()
         else:
