@@ -56,12 +56,19 @@ class Parsed:
 
     def on_line(self, line: int) -> Iterator[ast.expr | ast.stmt]:
         """Nodes whose own first line, or for statements whose test, covers the line; outermost first."""
+        for node, first, last in self._spans:
+            if first <= line <= last:
+                yield node
+
+    @cached_property
+    def _spans(self) -> list[tuple[ast.expr | ast.stmt, int, int]]:
+        found: list[tuple[ast.expr | ast.stmt, int, int]] = []
         for node in ast.walk(self.tree) if self.tree is not None else ():
             if isinstance(node, (ast.If, ast.While)):
-                if node.lineno <= line <= (node.test.end_lineno or node.lineno):
-                    yield node
-            elif isinstance(node, (ast.expr, *_SIMPLE)) and node.lineno <= line <= (node.end_lineno or node.lineno):
-                yield node
+                found.append((node, node.lineno, node.test.end_lineno or node.lineno))
+            elif isinstance(node, (ast.expr, *_SIMPLE)):
+                found.append((node, node.lineno, node.end_lineno or node.lineno))
+        return found
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from .cell_time import OwnTime, Served
@@ -125,6 +126,8 @@ class ReportData:
     regions: tuple[RegionReport, ...]
     findings: tuple[Finding, ...]
     notebook: str | None = None
+    make_fixes: Callable[[], tuple[Finding, ...]] | None = field(default=None, compare=False, repr=False)
+    """Gives the findings with their fixes, the same ones at each call; None once they are here, or where none are."""
 
     @property
     def device(self) -> str:

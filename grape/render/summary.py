@@ -299,7 +299,10 @@ def next_step(report: ReportData) -> str | None:
             return _take(finding, finding.fix, report.notebook)
     for finding in report.findings:
         if finding.severity == "blocker" and finding.advice:
-            return f"{_at(finding)}: {one_line(finding.advice, 160)}"
+            return f"{_at(finding)}: {one_line(finding.advice, 160)}{_unread(report, finding)}"
+    for finding in report.findings:
+        if finding.severity == "costly" and finding.advice and (unread := _unread(report, finding)):
+            return f"{_at(finding)}: {one_line(finding.advice, 160)}{unread}"
     if main is None:
         return None
     if report.speedup is not None and report.speedup < 0.95:
@@ -314,6 +317,12 @@ def next_step(report: ReportData) -> str | None:
     if main.outcome == "replayed":
         return "later cells use the same graphs; %grape undo returns to eager execution"
     return None
+
+
+def _unread(report: ReportData, finding: Finding) -> str:
+    """Where a rewrite may exist that nobody has asked for."""
+    unread = finding.fixable and report.make_fixes is not None and report.notebook is None
+    return "; %grape diff shows a rewrite, if there is one" if unread else ""
 
 
 def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:

@@ -37,6 +37,10 @@ AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms: nothing for a cell that is soon over."""
 MIN_OPERATORS = 3
+FEWEST = 1000
+"""So many operators are traced of any call that is traced at all."""
+TRACED_OPERATOR_MS = 0.03
+"""What it takes to record one, about."""
 NO_WORK = "it issues next to no device work"
 
 
@@ -127,9 +131,13 @@ class Observer:
         found = Found()
         if guards is not None:
             found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
+        limit = self._limit()
         result, call, escapes = record(
-            self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait
+            self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait, limit=limit
         )
+        if len(call.trace.ops) >= limit < LIMIT:  # half a call tells nothing, and a whole one would take too long
+            self._region.situation.stand_aside()
+            return result
         if self.gave_up and not self.traced and self._region.calls == 1:
             return result  # a callable inside took over; this trace tells nothing
         if self._again:
@@ -172,6 +180,11 @@ class Observer:
                 took = (time.perf_counter_ns() - began) / 1e6
                 self.guards_ms = took if self.guards_ms is None else min(took, self.guards_ms)
         return result
+
+    def _limit(self) -> int:
+        """So many operators of one call may be traced."""
+        left_ms = self._region.situation.attention.left_ms
+        return int(min(LIMIT, max(FEWEST, left_ms / TRACED_OPERATOR_MS)))
 
     def _no_work(self, trace: Trace) -> Refused:
         if (

@@ -14,7 +14,6 @@ from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCur
 from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..rewrite.at_once import RewrittenCell
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past
 from .process import Engine, engine
@@ -22,6 +21,7 @@ from .timing import CellClock, CellRuns
 from .told import distinct, evidence_as, findings_as, renamed, sources, told
 
 if TYPE_CHECKING:
+    from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
@@ -125,7 +125,7 @@ class Session:
             return
         watched = cell.mode == "watch"
         situation.attention.begin_run(self._allowance())
-        situation.tracer.own_ns = 0
+        situation.tracer.own_ns = situation.tracer.recorded_ns = 0
         situation.observing, situation.comparing = watched, False
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
@@ -188,7 +188,8 @@ class Session:
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()  # the cell is over when its work is
         if self.cell.mode == "watch":
-            owner.situation.attention.book("record", owner.situation.tracer.own_ns)
+            tracer = owner.situation.tracer
+            owner.situation.attention.book("record", tracer.own_ns - tracer.recorded_ns)
         self._wall_ms = self._clock.end()
         if self.cell.mode == "leave":
             owner.session = None
@@ -222,7 +223,7 @@ class Session:
         if owner is None:
             raise UsageError("this session is not open")
         try:
-            with without_warnings():
+            with without_warnings(), owner.situation.attention.spend("report"):
                 return self._report(owner, error)
         finally:
             self._let_go(owner, finished=error is None)
@@ -237,7 +238,7 @@ class Session:
             owner.release_abandoned(namespace)
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
-        from ..fixing import with_fixes
+        from ..fixing import FixesLater
 
         past = self._past
         if past is not None and self.cell.mode != "watch":
@@ -249,8 +250,9 @@ class Session:
         # A script's source is the whole file, which must not run again to compare a rewrite of it.
         namespace = self.namespace if self._file_names is not None else None
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
-        findings = with_fixes(evidence, advise(evidence, costs), namespace, ran=ran)
-        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings)
+        findings = advise(evidence, costs)
+        fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
+        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings, fixes)
         self._remember(owner, evidence, findings, error)
         return self.report
 
@@ -271,8 +273,10 @@ class Session:
 
     def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
         """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
+        from ..fixing import FixesLater
+
         name = self.cell.name
-        known = evidence_as(past.evidence, name)
+        known = evidence_as(past.evidence, name, traces=False)
         if self.cell.mode == "serve":
             here = [region for region in owner.interceptor.regions if region.calls_in_run]
             known = replace(known, regions=distinct([region.evidence() for region in told(here)]))
@@ -285,7 +289,13 @@ class Session:
             memory=MemoryCurve(),
         )
         findings = findings_as(past.findings, past.evidence.file, name)
-        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings)
+        fixes = FixesLater(
+            lambda: evidence_as(replace(past.evidence, error=evidence.error), name, traces=True),
+            findings,
+            self.namespace if self._file_names is not None else None,
+            busy=lambda: owner.session is not None,
+        )
+        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings, fixes)
         return self.report
 
     def _runs(self, owner: Engine) -> CellRuns:

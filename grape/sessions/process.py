@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -150,7 +152,7 @@ class Engine:
         self.situation.predictor.stop_learning()
         self.interceptor.floor.outside = None
         self.situation.tracer.retire()
-        self.situation.attention.hand_back("record")
+        self.situation.attention.hand_over()
         self.settle()
 
     def weigh(self) -> None:
@@ -256,6 +258,9 @@ def preload() -> None:
     import rich.console
     import rich.table  # noqa: F401
 
+    if "ipykernel" in sys.modules:
+        with contextlib.suppress(ImportError):
+            from ..widgets import report  # noqa: F401
     from .. import hoisting, profiling, runtime, tracing  # noqa: F401
 
 

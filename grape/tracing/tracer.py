@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from ..model import OpRecord, Position
 from .constructs import construct_of
 from .positions import PositionFinder
-from .recorder import RecordedCall, Recorder
+from .recorder import LIMIT, RecordedCall, Recorder
 from .unseen import UnseenMode
 
 __all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
@@ -86,7 +86,9 @@ class Tracer(TorchDispatchMode):
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
         self.on_stack = False
         self.own_ns = 0
-        """What the tracer took so far beside the operators, but for calls that `record` traced."""
+        """What the tracer took so far beside the operators."""
+        self.recorded_ns = 0
+        """What of it was in calls that `record` traced."""
         self._thread = get_ident()
         self._watch: EscapeWatch | None = None
 
@@ -276,12 +278,13 @@ def record(
     body: Callable[[], Any],
     keep: bool = False,
     on_wait: Callable[[Recorder, OpRecord], None] | None = None,
+    limit: int = LIMIT,
 ) -> tuple[Any, RecordedCall, tuple[tuple[str, Position | None], ...]]:
     """Run `body` once under the tracer; its result, what it dispatched, and what escaped the dispatcher's sight.
 
-    `keep` and `on_wait` are those of `Recorder` and `Tracer`.
+    `keep`, `limit` and `on_wait` are those of `Recorder` and `Tracer`.
     """
-    recorder = Recorder(device, leaves, keep=keep)
+    recorder = Recorder(device, leaves, limit, keep)
     stays, own_ns = tracer.on_stack, tracer.own_ns
     start = time.perf_counter_ns()
     try:  # from here on an interrupt may come
@@ -293,7 +296,7 @@ def record(
             result = body()
     finally:
         tracer.unwatch()
-        tracer.own_ns = own_ns
+        tracer.recorded_ns += tracer.own_ns - own_ns
         if stays:
             tracer.mute()
         else:

@@ -401,6 +401,7 @@ def test_the_contract_of_a_report() -> None:
                 "message": "`.item()` waits for the GPU",
                 "evidence": {"calls": 40},
                 "predicted_ms_per_call": 0.4,
+                "fixable": True,
                 "fix": {"id": 2, "diff": "-a\n+b\n", "verified": True},
             }
         ],

@@ -17,10 +17,14 @@ from ..optimizers import advice_for_step
 from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
-from ..static import Placed, find_in_sources, reads_by_syntax
+from ..static import Placed, reads_by_syntax, reads_in_sources
 from ..words import milliseconds, operator_name, via
 
 CODE = "GR101"
+
+_SHORT = 150
+_LINES_PER_MS = 0.1
+"""So many lines of source are looked through while the person waits: always, and for each millisecond of the cell."""
 
 _READS = ("item", "tolist", "cpu", "numpy", "synchronize", "to", "print", "float", "int", "bool", "format", "str")
 _ADVICE = {
@@ -111,7 +115,8 @@ def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]
     own = tuple((file, text) for file, text in others if file in ran or file.startswith("In["))
     if not any(kinds & reads_by_syntax(text) for file, text in (*own, (evidence.file, evidence.source)) if file in ran):
         return  # the look at every cell of the notebook, for what their names are, would find nothing
-    for placed in find_in_sources((*own, (evidence.file, evidence.source))):
+    most_lines = _SHORT + evidence.wall_ms * _LINES_PER_MS
+    for placed in reads_in_sources((*own, (evidence.file, evidence.source)), most_lines):
         finding = placed.finding
         here = (placed.file, finding.line)
         if finding.code != CODE or finding.kind not in kinds or here in known or here in refused:
