@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SIGNIFICANT", "CallsAccount", "CellTime", "OwnTime", "Served"]
+__all__ = ["LEAST_MS", "SIGNIFICANT", "CallsAccount", "CellTime", "OwnTime", "Served"]
 
 SIGNIFICANT = 0.03
 """A change of a cell's time by less than this share of it is none (DESIGN section 1)."""

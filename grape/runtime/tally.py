@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .region import Region
     from .shape import Shape
 
-__all__ = ["Replayed", "Tally", "settle_calls"]
+__all__ = ["Replayed", "Tally", "host_times", "settle_calls"]
 
 _TRACING = 3.0
 _AROUND_MS = 30.0
@@ -168,6 +168,26 @@ def _replays(shape: Shape, attention: Attention, *, on_device: bool, observed: b
         attention.book("record", max(0.0, ns - each_ms * 1e6))
     count = tally.replays + len(tally.profiled_ns)
     return count, count * each_ms
+
+
+def host_times(regions: Iterable[Region]) -> Iterator[Replayed]:
+    """The replays of a cell that nobody observed, as the host's clock saw them: where that alone is longer than calls as
+    written, whatever the device did, the replays were slower. Regions whose calls as written were not timed are left out.
+    """
+    for region in regions:
+        replayed = [shape for shape in region.shapes.values() if shape.tally.replays]
+        plain = _PlainTimes(region)
+        times = [plain.of(shape) for shape in replayed]
+        if not replayed or not all(times):
+            continue
+        yield Replayed(
+            region=region,
+            replays=sum(shape.tally.replays for shape in replayed),
+            took_ms=sum(shape.tally.replay_ns + shape.tally.ahead_ns for shape in replayed) / 1e6,
+            eager_ms=sum(
+                shape.tally.replays * statistics.median(one) for shape, one in zip(replayed, times, strict=True)
+            ),
+        )
 
 
 class _PlainTimes:

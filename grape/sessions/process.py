@@ -10,7 +10,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..model import SIGNIFICANT, CallsAccount, Trace
+from ..model import LEAST_MS, SIGNIFICANT, CallsAccount, Trace
 from ..render import Report
 from .history import CellKey, History, Mode, key_of
 from .timing import CellRuns
@@ -174,6 +174,22 @@ class Engine:
         for one in replayed if self.situation.backend.kind == "cuda" else ():
             if one.eager_ms and not one.region.paired and one.lost_ms > SIGNIFICANT * cell_ms:
                 one.region.serving.lost(one)
+
+    def undo_slower(self) -> list[str]:
+        """A cell without Grape has ended: graphs that made it slower go. A sentence for each region."""
+        from ..render.units import duration
+        from ..runtime.replays import FEWEST
+        from ..runtime.tally import host_times
+
+        told = []
+        for one in host_times(self._applied()) if self.situation.backend.kind == "cuda" else ():
+            slower = one.lost_ms > max(SIGNIFICANT * one.eager_ms, LEAST_MS)
+            if slower and one.replays >= FEWEST and not one.region.paired:
+                one.region.serving.lost(one)
+                now, then = duration(one.took_ms / one.replays), duration(one.eager_ms / one.replays)
+                name = f"{one.region.name} at {one.region.at}"
+                told.append(f"{name} was slower with its graphs ({now} a call, {then} as written): it runs as written again")
+        return told
 
     def settle(self) -> None:
         """No cell runs: give everything back that replays nothing."""
