@@ -37,8 +37,8 @@ class Attention:
         self._clock = clock
         self._spans: list[tuple[Purpose | None, int]] = []
         self._spent_ns: dict[Purpose | None, int] = {}
-        self.handed_over_ns = 0
-        """How long the spans were that `hand_over` ended."""
+        self.handed_back_ns = 0
+        """How long the spans were that `hand_back` ended."""
         self.begin_run(Allowance())
 
     def begin_run(self, allowance: Allowance) -> None:
@@ -66,18 +66,16 @@ class Attention:
         if self._spans:
             self._spent_ns[self._spans[-1][0]] -= took
 
-    def hand_over(self) -> None:
-        """The call that is being recorded goes on as the person's: nobody looks at the rest of it."""
-        for index in range(len(self._spans) - 1, -1, -1):
-            purpose, since = self._spans[index]
-            if purpose == "record":
+    def hand_back(self, purpose: Purpose) -> None:
+        """Under a span of `purpose` that is open the person's code goes on by itself: what follows is not Grape's."""
+        for index, (open_for, since) in enumerate(self._spans):
+            if open_for == purpose:
                 until = self._spans[index + 1][1] if index + 1 < len(self._spans) else self._clock()
                 self._spent_ns[purpose] += until - since
                 if index:
                     self._spent_ns[self._spans[index - 1][0]] -= until - since
-                self._spans[index] = None, until
-                self.handed_over_ns += until - since
-                return
+                self._spans[index] = (None, until)
+                self.handed_back_ns += until - since
 
     @contextmanager
     def spend(self, purpose: Purpose | None) -> Iterator[None]:

@@ -55,9 +55,9 @@ class Tally:
         """Inside, a call is traced. Where the rest of it is left to itself, that is the person's, and so is what the
         first part took beyond what tracing explains.
         """
-        handed_over, own_ns, began = attention.handed_over_ns, tracer.own_ns, time.perf_counter_ns()
+        handed_back, own_ns, began = attention.handed_back_ns, tracer.own_ns, time.perf_counter_ns()
         yield
-        tracer_ns, first_part = tracer.own_ns - own_ns, attention.handed_over_ns - handed_over
+        tracer_ns, first_part = tracer.own_ns - own_ns, attention.handed_back_ns - handed_back
         if first_part:
             attention.book("record", -max(0.0, first_part - _explained_ns(tracer_ns)))
         else:
@@ -171,8 +171,8 @@ def _replays(shape: Shape, attention: Attention, *, on_device: bool, observed: b
 
 
 def host_times(regions: Iterable[Region]) -> Iterator[Replayed]:
-    """The replays of a cell that nobody observed, as the host's clock saw them: where that alone is longer than calls as
-    written, whatever the device did, the replays were slower. Regions whose calls as written were not timed are left out.
+    """The replays of a cell that nobody observed, as the host's clock saw them: where that alone is longer than calls
+    as written, whatever the device did, the replays were slower. Regions without a timed call as written are left out.
     """
     for region in regions:
         replayed = [shape for shape in region.shapes.values() if shape.tally.replays]

@@ -152,7 +152,7 @@ class Engine:
         self.situation.predictor.stop_learning()
         self.interceptor.floor.outside = None
         self.situation.tracer.retire()
-        self.situation.attention.hand_over()
+        self.situation.attention.hand_back("record")
         self.settle()
 
     def weigh(self) -> None:
@@ -188,7 +188,9 @@ class Engine:
                 one.region.serving.lost(one)
                 now, then = duration(one.took_ms / one.replays), duration(one.eager_ms / one.replays)
                 name = f"{one.region.name} at {one.region.at}"
-                told.append(f"{name} was slower with its graphs ({now} a call, {then} as written): it runs as written again")
+                told.append(
+                    f"{name} was slower with its graphs ({now} a call, {then} as written): it runs as written again"
+                )
         return told
 
     def settle(self) -> None:
@@ -259,14 +261,19 @@ def close_engine() -> None:
         _engine.close()
 
 
-def release_abandoned(namespace: Mapping[str, Any]) -> None:
-    """A cell without Grape has ended in `namespace`; see `Engine.release_abandoned`."""
+def release_abandoned(namespace: Mapping[str, Any]) -> list[str]:
+    """A cell without Grape has ended in `namespace`: see `Engine.release_abandoned` and `Engine.undo_slower`, whose
+    sentences this gives.
+    """
     if _engine is None or _engine.session is not None or not _engine.interceptor.is_here:
-        return
+        return []
+    told = []
     if _engine.applied_count:
+        told = _engine.interceptor.undisturbed(_engine.undo_slower)
         _engine.release_abandoned(namespace)
     else:
         _engine.situation.store.sweep()
+    return told
 
 
 def preload() -> None:
