@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import math
 import textwrap
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from ..rewrite import names_in_functions
+from ..runtime.state import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 
 __all__ = ["Unsafe", "check_source", "names_bound", "names_used"]
 
@@ -54,6 +56,8 @@ class Unsafe(Exception):
 
 def check_source(source: str, namespace: Mapping[str, Any]) -> ast.Module:
     """The tree of code that may run on copies of `namespace`. Raises `Unsafe`."""
+    if any(HOOKS_OF_ALL_MODULES) or any(HOOKS_OF_ALL_OPTIMIZERS):
+        raise Unsafe("hooks of all modules or optimizers would see it run again")
     tree = ast.parse(source)
     _Checker(namespace).check(tree)
     return tree
@@ -160,12 +164,16 @@ class _Checker:
         self._parts |= {name for part in module.modules() for name, _ in part.named_children()}
         for part in module.modules():
             kind = type(part)
-            if any(getattr(part, hooks, None) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
+            if any(getattr(part, hooks, None) for hooks in HOOKS):
                 raise Unsafe(f"`{shown}` has hooks")
-            if kind in self._seen or kind.__module__.startswith("torch.nn."):
+            _refuse_own_methods(shown, part)
+            for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
+                _check_tensor(shown, tensor)
+            forward = inspect.getattr_static(kind, "forward", None)
+            home = getattr(forward, "__module__", None) or ""
+            if kind in self._seen or (kind.__module__.startswith("torch.nn.") and home.startswith("torch.")):
                 continue
             self._seen.add(kind)
-            forward = inspect.getattr_static(kind, "forward", None)
             if not isinstance(forward, types.FunctionType) or forward.__globals__ is not self._namespace:
                 raise Unsafe(f"`{shown}` is code of `{kind.__module__.partition('.')[0]}`, which was not looked at")
             tree = _tree_of(forward)
@@ -176,9 +184,13 @@ class _Checker:
                     raise Unsafe(f"`{kind.__name__}.forward` uses `{name}` of the notebook")
 
     def _check_value(self, shown: str, value: Any) -> None:
-        if isinstance(value, types.ModuleType) or value is None or isinstance(value, _PLAIN):
+        if isinstance(value, torch.Tensor):
+            _check_tensor(shown, value)
+        elif isinstance(value, torch.optim.Optimizer):
+            _check_optimizer(shown, value)
+        elif isinstance(value, types.ModuleType) or value is None or isinstance(value, _PLAIN):
             return
-        if isinstance(value, (list, tuple, set, dict)):
+        elif isinstance(value, (list, tuple, set, dict)):
             items = [*value, *value.values()] if isinstance(value, dict) else value
             for item in items:
                 if item is not value and callable(item):
@@ -190,7 +202,7 @@ class _Checker:
             self._check_loader(shown, value)
         elif callable(value):
             self._check_callable(shown, value)
-        elif not isinstance(value, torch.optim.Optimizer) or not type(value).__module__.startswith("torch."):
+        else:
             raise Unsafe(f"`{shown}` is a {type(value).__name__}, which is not copied")
 
     def _check_loader(self, shown: str, loader: torch.utils.data.DataLoader[Any]) -> None:
@@ -199,6 +211,32 @@ class _Checker:
             raise Unsafe(f"`{shown}` has workers or collates by itself")
         if not type(dataset).__module__.startswith("torch."):
             self._check_value(shown, dataset)
+
+
+def _check_tensor(shown: str, tensor: torch.Tensor) -> None:
+    """A copy has no hooks, and a class of the person's may do anything when it is copied."""
+    if hooks_of(tensor):
+        raise Unsafe(f"`{shown}` has hooks")
+    if not type(tensor).__module__.startswith("torch"):
+        raise Unsafe(f"`{shown}` is a {type(tensor).__name__}, which is not copied")
+
+
+def _check_optimizer(shown: str, optimizer: torch.optim.Optimizer) -> None:
+    kind = type(optimizer)
+    if not (kind.__module__.startswith("torch.") and kind.step.__module__.startswith("torch.")):
+        raise Unsafe(f"`{shown}` is a {kind.__name__}, which is not copied")
+    if any(hooks for name, hooks in vars(optimizer).items() if name.endswith("_hooks")):
+        raise Unsafe(f"`{shown}` has hooks")
+    _refuse_own_methods(shown, optimizer)
+    for tensor in (one for group in optimizer.param_groups for one in group["params"]):
+        _check_tensor(shown, tensor)
+
+
+def _refuse_own_methods(shown: str, value: Any) -> None:
+    """A scheduler puts a `step` on its optimizer that steps this very one, whichever copy it is called on."""
+    for name, own in vars(value).items():
+        if isinstance(own, (types.FunctionType, types.MethodType, functools.partial)):
+            raise Unsafe(f"`{shown}` has a `{name}` of its own, which a copy would share")
 
 
 def _tree_of(function: types.FunctionType) -> ast.Module:

@@ -13,6 +13,7 @@ from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry, identities
+from .growable import is_supported
 from .memory import apply_budget, beside, budget_without_room, enforce_budget, starve, why_no_room
 from .mentions import blamed
 from .policy import Estimate, capture_cost
@@ -168,7 +169,7 @@ class Captures:
             store=situation.store,
             executables=situation.executables,
             owner=self._region.owner,
-            in_place=lifetimes.passing(),
+            in_place=lifetimes.passing() if is_supported() else frozenset(),
             plain=self._plain,
             landing={path: (of, lifetimes.sides[path]) for path, of in lifetimes.came_back.items()},
             next=shape.successor.entries if shape.successor not in (None, shape) else (),

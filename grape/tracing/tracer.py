@@ -19,9 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from ..model import OpRecord, Position
 from .constructs import construct_of
+from .groups import process_group
+from .operators import issue
 from .positions import PositionFinder
 from .recorder import LIMIT, RecordedCall, Recorder
 from .unseen import UnseenMode
+from .unwatched import Unwatched
 
 __all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
 
@@ -182,10 +185,9 @@ class Tracer(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recorder = self.recorder
-        if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS:
-            self.own_ns += _PASSED_NS
-            return func(*args, **(kwargs or {}))
         self.own_ns += _PASSED_NS
+        if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
+            return issue(func, args, kwargs or {})
         try:
             with torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
@@ -195,29 +197,30 @@ class Tracer(TorchDispatchMode):
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         began = time.perf_counter_ns()
-        try:
-            before = recorder.before(func, args, kwargs)
-        except NotImplementedError:
-            before = None
+        with Unwatched():
+            try:
+                before = recorder.before(func, args, kwargs)
+            except NotImplementedError:
+                before = None
         start = time.perf_counter_ns()
-        result = func(*args, **kwargs)
+        result = issue(func, args, kwargs)
         elapsed = time.perf_counter_ns() - start
-        try:
-            return self._note(recorder, func, args, kwargs, result, elapsed, before)
-        finally:
-            self.own_ns += time.perf_counter_ns() - began - elapsed
+        with Unwatched():
+            self._note(recorder, before, func, args, kwargs, result, elapsed)
+        self.own_ns += time.perf_counter_ns() - began - elapsed
+        return result
 
     def _note(
         self,
         recorder: Recorder,
+        before: Any,
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
         elapsed: int,
-        before: Any,
-    ) -> Any:
-        """What the operator that just ran has done. `before` is None where it cannot be named."""
+    ) -> None:
+        """Hand an operator that has run to the recorder. `before` is None where it cannot be named."""
         user, inner = self.positions.find(3)
         if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it
             waiting = sys._current_frames().get(self._thread)
@@ -230,14 +233,13 @@ class Tracer(TorchDispatchMode):
             record = None
         if record is None:
             recorder.escapes.append((SPARSE, at[0] or at[1]))
-            return result
+            return
         if recorder.overflowed and user is not None and user is inner:
             self._mute_at_next_line(user)
         if record.kind in _WAITS:
             recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
         if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
             self.on_wait(recorder, record)
-        return result
 
 
 def _below_dispatch(entry: TracebackType | None) -> TracebackType | None:

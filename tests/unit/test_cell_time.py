@@ -76,7 +76,7 @@ def test_the_clock_counts_opening_and_report_as_grapes_own() -> None:
     attention = Attention(lambda: now[0])
     clock = CellClock(attention, lambda: now[0] / 1e9)
     now[0] += 5_000_000  # opening
-    clock.start(accounted=True)
+    clock.start()
     with attention.spend("record"):
         now[0] += 30_000_000
         with attention.spend(None):

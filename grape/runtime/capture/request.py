@@ -13,6 +13,7 @@ from ..backends.protocol import Backend
 from ..compression import ExecutableStore
 from ..entry import Entry
 from ..guards import GuardSet
+from ..looks import Look
 from ..shape import Found
 from ..slots import SlotStore
 from ..structure import Layout
@@ -77,6 +78,8 @@ class EagerRun:
     call: RecordedCall
     after: Layout
     """Of (result, args, kwargs)."""
+    looks: Sequence[Look]
+    """What the leaves of `after` were like when the call was over."""
     random_before: Any
     random_after: Any
     most_iterations: int
