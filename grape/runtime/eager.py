@@ -66,7 +66,7 @@ class EagerCalls:
         spend = attention.spend
         if region.observer.trace_now(shape, may_capture):
             region.situation.progress(f"observing {region.name}")
-            with spend("record"), tally.tracing(attention, region.situation.tracer):
+            with spend("record"), tally.tracing(attention, region.situation.tracer, region.observer):
                 result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
         elif region.observer.profile_now(shape, may_capture):
             tally.watched["record"] += 1

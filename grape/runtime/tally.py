@@ -21,15 +21,16 @@ from .samples import CallTimes
 
 if TYPE_CHECKING:
     from ..tracing import Tracer
+    from .observer import Observer
     from .region import Region
     from .shape import Shape
 
 __all__ = ["Replayed", "Tally", "host_times", "settle_calls"]
 
 _TRACING = 3.0
-_AROUND_MS = 30.0
-"""A traced call takes so often what the tracer's own clock says, and so long to look at what the code can read. What it
-takes beyond that and beyond a plain call, the person's code did: it loaded libraries, say, or made plans."""
+_AROUND_MS = 10.0
+"""In a traced call the person's code takes so often what the tracer's own clock says, and so much beside it. What it
+takes beyond that and beyond a plain call, it did itself: it loaded libraries, say, or made plans."""
 _NEIGHBOURS = 3
 """Where a shape has no plain call of its own (a growing cache comes once with each length), those that came next to it
 count: so many."""
@@ -51,17 +52,18 @@ class Tally:
     traced_ns: list[tuple[int, int]] = field(default_factory=list)
 
     @contextmanager
-    def tracing(self, attention: Attention, tracer: Tracer) -> Iterator[None]:
+    def tracing(self, attention: Attention, tracer: Tracer, observer: Observer) -> Iterator[None]:
         """Inside, a call is traced. Where the rest of it is left to itself, that is the person's, and so is what the
         first part took beyond what tracing explains.
         """
         handed_back, own_ns, began = attention.handed_back_ns, tracer.own_ns, time.perf_counter_ns()
         yield
         tracer_ns, first_part = tracer.own_ns - own_ns, attention.handed_back_ns - handed_back
+        body_began, body_ended = observer.body_ns
         if first_part:
-            attention.book("record", -max(0.0, first_part - _explained_ns(tracer_ns)))
+            attention.book("record", -max(0.0, first_part - (body_began - began) - _explained_ns(tracer_ns)))
         else:
-            self.traced_ns.append((time.perf_counter_ns() - began, tracer_ns))
+            self.traced_ns.append((body_ended - body_began, tracer_ns))
 
     def replayed(self, ns: int, ahead_ns: int, *, profiled: bool = False) -> None:
         """One more replay."""
