@@ -64,11 +64,14 @@ def end_interrupt() -> None:
 
 
 def release_abandoned(shell: Any) -> None:
-    """A cell without Grape has ended: graphs of a model that it made anew, say, are released. Raises nothing."""
+    """A cell without Grape has ended: graphs of a model that it made anew, say, are released, and those that made it
+    slower, with a line for each region. Raises nothing.
+    """
     sessions = sys.modules.get("grape.sessions")
     if sessions is not None:
         with contextlib.suppress(Exception):  # the next cell that ends tries again
-            sessions.release_abandoned(shell.user_ns)
+            for line in sessions.release_abandoned(shell.user_ns):
+                say(f"Grape: {line}")
 
 
 class GrapeCell:

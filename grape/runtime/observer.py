@@ -68,6 +68,8 @@ class Observer:
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
+        self.body_ns = (0, 0)
+        """When the person's code began and ended in the last traced call."""
         self._unsteady = 0
         self._formed_anew = False
         self._again = False
@@ -122,7 +124,12 @@ class Observer:
 
         def body() -> Any:
             with watch:
-                return self._region.function(*args, **kwargs)
+                began = time.perf_counter_ns()
+                self.body_ns = began, began
+                try:
+                    return self._region.function(*args, **kwargs)
+                finally:
+                    self.body_ns = began, time.perf_counter_ns()
 
         guards: GuardSet | None = None
         try:

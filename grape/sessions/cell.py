@@ -102,7 +102,7 @@ class Session:
         except BaseException:
             self._leave()
             raise
-        self._clock.start(accounted=self.cell.mode != "leave")
+        self._clock.start()
 
     def _install(self, owner: Engine) -> None:
         from ..profiling import MemorySampler
@@ -126,6 +126,7 @@ class Session:
             self._start = time.perf_counter()
             return
         watched = cell.mode == "watch"
+        situation.tracer.own_ns = situation.tracer.recorded_ns = 0
         situation.observing, situation.comparing = watched, False
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
@@ -193,6 +194,9 @@ class Session:
             return None
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()  # the cell is over when its work is
+        if self.cell.mode == "watch":
+            tracer = owner.situation.tracer
+            owner.situation.attention.book("record", tracer.own_ns - tracer.recorded_ns)
         self._wall_ms = self._clock.end()
         owner.situation.beside_group |= _process_group()
         if self.cell.mode == "leave":

@@ -10,7 +10,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..model import SIGNIFICANT, CallsAccount, Trace
+from ..model import LEAST_MS, SIGNIFICANT, CallsAccount, Trace
 from ..render import Report
 from .history import CellKey, History, Mode, key_of
 from .timing import CellRuns
@@ -175,6 +175,24 @@ class Engine:
             if one.eager_ms and not one.region.paired and one.lost_ms > SIGNIFICANT * cell_ms:
                 one.region.serving.lost(one)
 
+    def undo_slower(self) -> list[str]:
+        """A cell without Grape has ended: graphs that made it slower go. A sentence for each region."""
+        from ..render.units import duration
+        from ..runtime.replays import FEWEST
+        from ..runtime.tally import host_times
+
+        told = []
+        for one in host_times(self._applied()) if self.situation.backend.kind == "cuda" else ():
+            slower = one.lost_ms > max(SIGNIFICANT * one.eager_ms, LEAST_MS)
+            if slower and one.replays >= FEWEST and not one.region.paired:
+                one.region.serving.lost(one)
+                now, then = duration(one.took_ms / one.replays), duration(one.eager_ms / one.replays)
+                name = f"{one.region.name} at {one.region.at}"
+                told.append(
+                    f"{name} was slower with its graphs ({now} a call, {then} as written): it runs as written again"
+                )
+        return told
+
     def settle(self) -> None:
         """No cell runs: give everything back that replays nothing."""
         self.interceptor.settle()
@@ -243,14 +261,19 @@ def close_engine() -> None:
         _engine.close()
 
 
-def release_abandoned(namespace: Mapping[str, Any]) -> None:
-    """A cell without Grape has ended in `namespace`; see `Engine.release_abandoned`."""
+def release_abandoned(namespace: Mapping[str, Any]) -> list[str]:
+    """A cell without Grape has ended in `namespace`: see `Engine.release_abandoned` and `Engine.undo_slower`, whose
+    sentences this gives.
+    """
     if _engine is None or _engine.session is not None or not _engine.interceptor.is_here:
-        return
+        return []
+    told = []
     if _engine.applied_count:
+        told = _engine.interceptor.undisturbed(_engine.undo_slower)
         _engine.release_abandoned(namespace)
     else:
         _engine.situation.store.sweep()
+    return told
 
 
 def preload() -> None:

@@ -48,6 +48,8 @@ ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
 SPARSE = "a tensor without a storage"
 """Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
+_PASSED_NS = 4_000
+"""What it takes an operator to come by here, through Python, before and after the tracer's own clock runs."""
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
@@ -86,6 +88,10 @@ class Tracer(TorchDispatchMode):
         self.recorder: Recorder | None = None
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
         self.on_stack = False
+        self.own_ns = 0
+        """What the tracer took so far beside the operators."""
+        self.recorded_ns = 0
+        """What of it was in calls that `record` traced."""
         self._thread = get_ident()
         self._watch: EscapeWatch | None = None
 
@@ -179,6 +185,7 @@ class Tracer(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recorder = self.recorder
+        self.own_ns += _PASSED_NS
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
             return issue(func, args, kwargs or {})
         try:
@@ -189,6 +196,7 @@ class Tracer(TorchDispatchMode):
             raise
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began = time.perf_counter_ns()
         with Unwatched():
             try:
                 before = recorder.before(func, args, kwargs)
@@ -198,26 +206,40 @@ class Tracer(TorchDispatchMode):
         result = issue(func, args, kwargs)
         elapsed = time.perf_counter_ns() - start
         with Unwatched():
-            user, inner = self.positions.find(2)
-            if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it
-                waiting = sys._current_frames().get(self._thread)
-                user = self.positions.first_own(waiting)
-                inner = inner or user
-            at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
-            try:
-                record = recorder.after(before, func, args, kwargs, result, at, elapsed) if before is not None else None
-            except NotImplementedError:
-                record = None
-            if record is None:
-                recorder.escapes.append((SPARSE, at[0] or at[1]))
-                return result
-            if recorder.overflowed and user is not None and user is inner:
-                self._mute_at_next_line(user)
-            if record.kind in _WAITS:
-                recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
-            if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
-                self.on_wait(recorder, record)
-            return result
+            self._note(recorder, before, func, args, kwargs, result, elapsed)
+        self.own_ns += time.perf_counter_ns() - began - elapsed
+        return result
+
+    def _note(
+        self,
+        recorder: Recorder,
+        before: Any,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        elapsed: int,
+    ) -> None:
+        """Hand an operator that has run to the recorder. `before` is None where it cannot be named."""
+        user, inner = self.positions.find(3)
+        if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it
+            waiting = sys._current_frames().get(self._thread)
+            user = self.positions.first_own(waiting)
+            inner = inner or user
+        at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
+        try:
+            record = recorder.after(before, func, args, kwargs, result, at, elapsed) if before is not None else None
+        except NotImplementedError:
+            record = None
+        if record is None:
+            recorder.escapes.append((SPARSE, at[0] or at[1]))
+            return
+        if recorder.overflowed and user is not None and user is inner:
+            self._mute_at_next_line(user)
+        if record.kind in _WAITS:
+            recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
+        if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
+            self.on_wait(recorder, record)
 
 
 def _below_dispatch(entry: TracebackType | None) -> TracebackType | None:
@@ -265,7 +287,7 @@ def record(
     `keep`, `limit` and `on_wait` are those of `Recorder` and `Tracer`.
     """
     recorder = Recorder(device, leaves, limit, keep)
-    stays = tracer.on_stack
+    stays, own_ns = tracer.on_stack, tracer.own_ns
     start = time.perf_counter_ns()
     try:  # from here on an interrupt may come
         tracer.enter()
@@ -276,6 +298,7 @@ def record(
             result = body()
     finally:
         tracer.unwatch()
+        tracer.recorded_ns += tracer.own_ns - own_ns
         if stays:
             tracer.mute()
         else:
