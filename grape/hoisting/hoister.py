@@ -170,11 +170,11 @@ class Hoister:
 
     @property
     def in_charge(self) -> bool:
-        """Whether this thread is the one that meets Grape."""
-        return self.interceptor.is_here
+        """Whether this thread is the one that meets Grape, and Grape may serve it."""
+        return self.interceptor.serves
 
     def _may_start(self, loop: Loop) -> bool:
-        return self.interceptor.is_here and (self.situation.observing or loop.replays)
+        return self.interceptor.serves and (self.situation.observing or loop.replays)
 
     def replays(self, callables: Sequence[Any]) -> bool:
         """Whether one of these modules or functions is a region that replays graphs."""

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..model import Position
+from ..tracing import process_group
 from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
 from .floor import Floor, inside_module
@@ -108,6 +109,18 @@ class Interceptor:
         return get_ident() == self._thread
 
     @property
+    def serves(self) -> bool:
+        """Whether a call that comes now on this thread may be looked at, or replayed. Beside a process group none may;
+        `situation.beside_group` notes that there was one.
+        """
+        if get_ident() != self._thread:
+            return False
+        if process_group():
+            self.situation.beside_group = True
+            return False
+        return True
+
+    @property
     def codes(self) -> frozenset[types.CodeType]:
         """The code of the functions that are candidates now."""
         return frozenset(trampoline.original.__code__ for trampoline in self._trampolines.values())
@@ -129,6 +142,8 @@ class Interceptor:
             if torch.compiler.is_compiling() or get_ident() != self._thread:
                 return original(module, *args, **kwargs)
             if not floor.free and (floor.counts is None or not floor.repeats(module, __call__.__code__)):
+                return original(module, *args, **kwargs)
+            if not self.serves:
                 return original(module, *args, **kwargs)
             if bystanders.get(module) and not situation.observing:
                 return original(module, *args, **kwargs)
@@ -251,7 +266,7 @@ class Interceptor:
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             trampoline.follow()
-            if get_ident() != self._thread or (not self.floor.free and not self.floor.repeats(trampoline, None)):
+            if not self.serves or (not self.floor.free and not self.floor.repeats(trampoline, None)):
                 return trampoline.original(*args, **kwargs)
             result = self._function(trampoline, args, kwargs)
             if held.since is not None:
@@ -275,7 +290,7 @@ class Interceptor:
 
     def enter(self, region: Region, arguments: dict[str, Any]) -> Any:
         """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
-        if not self.is_here or (not self.floor.free and not self.floor.repeats(region, None)):
+        if not self.serves or (not self.floor.free and not self.floor.repeats(region, None)):
             return region.function(**arguments)
         return self.floor.enter(region, (), arguments)
 
@@ -292,7 +307,7 @@ class Interceptor:
         try:
             return self.floor.enter(region, args, kwargs)
         finally:
-            if region.checked or (region.refused is not None and region.refused.why == NO_WORK):
+            if region.refused is not None and region.refused.why == NO_WORK:
                 self._give_back(trampoline)
 
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -326,7 +341,7 @@ class Interceptor:
 
     def _may_step(self) -> bool:
         """Whether the iteration of a loop that runs now may become a region: no callable around it has the floor."""
-        return self.floor.free and self.is_here
+        return self.floor.free and self.serves
 
     def _caller(self, otherwise: Position) -> Position:
         """The line that calls the module."""

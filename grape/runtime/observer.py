@@ -18,6 +18,7 @@ from .capture import is_left_to_device, judge
 from .effects import EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
 from .mentions import blamed
+from .parallel import refuse_parallel
 from .prologue import refuse_read, slice_of
 from .shape import Found, Shape
 from .structure import Layout, Unsupported, flatten, stateful
@@ -32,7 +33,8 @@ __all__ = ["NO_WORK", "Observer"]
 TRACED = 2
 PROFILED = 1
 UNSTEADY = 2
-"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step."""
+"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step. In so
+many a library may do what it does once."""
 AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms: nothing for a cell that is soon over."""
@@ -144,10 +146,15 @@ class Observer:
             self.traced.pop()
         self._keep(shape, call.trace)
         training = call.trace.needs_grad or any(found.graded)
-        self._again = self._unsteady < UNSTEADY and training and not (guards is None or guards.holds())
+        settling = training and not (guards is None or guards.holds())
+        settling |= bool(watch.found) and not watch.direct  # a library that looks at the machine, and remembers it
+        self._again = self._unsteady < UNSTEADY and settling
         if self._again:
             self._unsteady += 1
             return result
+        parallel = refuse_parallel(guards, self._region.at) if guards is not None else None
+        if parallel is not None and self._region.refused is None:
+            self._region.refuse(parallel)
         # A loop that is left to the device is recorded once in a graph, however long the eager call was.
         if len(call.trace.ops) >= LIMIT and not is_left_to_device(call.trace):
             why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"

@@ -58,6 +58,8 @@ class Situation:
     """Calls of regions that were looked at or served."""
     captures: int = 0
     """Captures so far."""
+    beside_group: bool = False
+    """Whether calls of this cell ran as written because a process group of `torch.distributed` existed."""
     comparing: bool = False
     """Whole iterations of a loop are timed just now: replays are not interrupted for a comparison of single calls."""
     exhausted: bool = False

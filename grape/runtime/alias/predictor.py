@@ -22,7 +22,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...model import Position
-from ...tracing import PositionFinder, is_own_code
+from ...tracing import PositionFinder, is_own_code, process_group
 from ..environment import is_transformed
 from ..slots import Slot
 from ..trampoline import prune_traceback
@@ -344,7 +344,7 @@ class Predictor:
 
         @functools.wraps(original)
         def stand_in(*args: Any, **kwargs: Any) -> Any:
-            if self.paused or get_ident() != self._thread:
+            if self.paused or get_ident() != self._thread or process_group():
                 return original(*args, **kwargs)
             frame = sys._getframe(1)
             site = self._sites.get((id(frame.f_code), frame.f_lasti))

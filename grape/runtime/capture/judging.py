@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ...model import OpRecord, Position, Refused, Trace
-from ...tracing import SPARSE, RecordedCall
+from ...tracing import COLLECTIVES, SPARSE, RecordedCall
 from ..backends.protocol import Backend
 from ..host_draws import host_draws
 from ..prologue import Prologue, build_prologue
@@ -45,13 +45,27 @@ def judge(
         if kept is not None:
             return kept
         escapes = [escape for escape in escapes if escape[0] not in _AUTOGRAD]
-    refused = _escaped(escapes) or _absolute(trace) or hidden_kernel(trace.ops) or _on_other_devices(trace, backend)
+    refused = (
+        _collective(trace)
+        or _escaped(escapes)
+        or _absolute(trace)
+        or hidden_kernel(trace.ops)
+        or _on_other_devices(trace, backend)
+    )
     if refused is None and isinstance(draws := host_draws(call), Refused):
         refused = draws
     prologue = refused or build_prologue(call, leaves)
     if isinstance(prologue, Refused):
         return prologue
     return _writes_on_the_host(trace) or prologue
+
+
+def _collective(trace: Trace) -> Refused | None:
+    """Other processes wait for an exchange of tensors, and a reducer's hooks may be part of it."""
+    op = next((op for op in trace.ops if op.name.startswith(COLLECTIVES)), None)
+    if op is None:
+        return None
+    return Refused(code="GR405", why=f"{op.name} exchanges tensors with other processes", at=op.user or op.inner)
 
 
 def _escaped(escapes: Sequence[tuple[str, Position | None]]) -> Refused | None:
