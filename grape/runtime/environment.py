@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-__all__ = ["environment", "foreign_modes", "is_transformed", "quick_modes"]
+__all__ = ["environment", "foreign_function_mode", "foreign_modes", "is_transformed", "quick_modes"]
 
 _SETTINGS = tuple(
     getattr(torch._C, name)
@@ -100,10 +100,13 @@ def foreign_modes(own_modes: int = 0) -> str | None:
         return "hook on saved tensors"
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         return "search for anomalies"
+    return "TorchFunctionMode" if foreign_function_mode() else None
+
+
+def foreign_function_mode() -> bool:
+    """Whether a function mode of the person's is there, which would see every attribute of a tensor that Grape reads."""
     modes = (type(mode) for mode in _get_current_function_mode_stack())
-    if any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes):
-        return "TorchFunctionMode"
-    return None
+    return any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes)
 
 
 def is_transformed() -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..tracing import Recorder
+from ..tracing import Recorder, busy
 from .effects import EffectWatch
 from .environment import is_transformed
 from .predication import in_loop
@@ -86,6 +86,13 @@ class Floor:
 
     def enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Give the region the floor, and call it."""
+        busy.now = True  # until the person's code goes on, and while that is not called
+        try:
+            return self._enter(region, args, kwargs)
+        finally:
+            busy.now = False
+
+    def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = self._situation.tracer
         if is_transformed() or (self._situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()):
             return self.closed(lambda: region.function(*args, **kwargs))

@@ -18,9 +18,12 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..model import Position
+from ..tracing import busy, is_profiled, is_watched
 from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
+from .environment import foreign_function_mode
 from .floor import Floor, inside_module
+from .frames import brings_watchers, looks_at_frames, mentioned_in
 from .handed_out import watch_results
 from .interrupts import held, hold_off, let_through
 from .loop_steps import LoopSteps
@@ -87,6 +90,9 @@ class Interceptor:
         self._finalizers: _OfModules[weakref.finalize[Any, Any]] = _OfModules()
         self._bystanders: _OfModules[bool] = _OfModules()
         self._late: list[Region] = []
+        self.withdrawn = False
+        """Whether the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
+        self.on_withdrawal: Callable[[], None] = lambda: None
         self.hoisted: list[Region] = []
         """Statements of loops of a cell; who makes these regions calls them through `enter`."""
         _all.add(self)
@@ -105,12 +111,13 @@ class Interceptor:
     @property
     def codes(self) -> frozenset[types.CodeType]:
         """The code of the functions that are candidates now."""
-        return frozenset(trampoline.original.__code__ for trampoline in self._trampolines.values())
+        return frozenset(trampoline.code for trampoline in self._trampolines.values())
 
     def install(self) -> None:
         """Stand between from now on, in the calling thread."""
         self._thread = get_ident()
         self.floor.free = True
+        busy.now = self.withdrawn = False
         self._late.clear()
         self.hoisted = [region for region in self.hoisted if region.refused is None or region.starved_at is not None]
         hold_off(self)
@@ -121,13 +128,13 @@ class Interceptor:
         situation, bystanders = self.situation, self._bystanders
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or get_ident() != self._thread:
+            if torch.compiler.is_compiling() or busy.now or get_ident() != self._thread:
                 return original(module, *args, **kwargs)
-            if not floor.free and (floor.counts is None or not floor.repeats(module, __call__.__code__)):
+            if not floor.free and (floor.counts is None or not floor.repeats(module, code)):
                 return original(module, *args, **kwargs)
             if not situation.observing and bystanders.get(module):
                 return original(module, *args, **kwargs)
-            if inside_module(__call__.__code__):
+            if self._stands_aside() or inside_module(code):
                 return original(module, *args, **kwargs)
             try:
                 result = self._module(module, args, kwargs)
@@ -138,6 +145,7 @@ class Interceptor:
                 prune_traceback(error)
                 raise
 
+        code = __call__.__code__  # not asked for at each call: that is an audit event
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
         set_stepper(self._steps)
         self._unwatch = watch_results(self.situation.store)
@@ -159,10 +167,34 @@ class Interceptor:
             if function not in self._trampolines:
                 self._take_over(function)
 
+    def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, Any]) -> None:
+        """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
+        `code`, the statement that comes now, may bring somebody in.
+        """
+        if not self.withdrawn and (is_watched() or (code and brings_watchers(mentioned_in(code), namespace))):
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        was, busy.now = busy.now, True
+        try:
+            self.withdrawn = True
+            self.remove()
+            self.on_withdrawal()
+        finally:
+            busy.now = was
+
+    def _stands_aside(self) -> bool:
+        """Whether the call that comes now runs as written, because somebody would see Grape at work on it."""
+        if is_watched():
+            if self.situation.observing:
+                self._withdraw()
+            return True
+        return is_profiled() or (torch._C._len_torch_function_stack() > 0 and foreign_function_mode())
+
     def settle(self) -> None:
         """The cell is over: keep only what replays graphs, give everything else back."""
         for trampoline in list(self._trampolines.values()):
-            region = self._functions[trampoline.original.__code__][0]
+            region = self._functions[trampoline.code][0]
             if not region.entries:
                 self._give_back(trampoline)
         if not any(region.entries for region in self.regions):
@@ -192,7 +224,7 @@ class Interceptor:
         for code, (region, trampoline) in list(self._functions.items()):
             if trampoline.target() is not None:
                 continue
-            for other in [other for other in self._trampolines.values() if other.original.__code__ == code]:
+            for other in [other for other in self._trampolines.values() if other.code == code]:
                 self._give_back(other)  # a twin that lives on, to be found again where it has a name
             if region.is_idle and code not in defined:
                 region.release()
@@ -235,10 +267,14 @@ class Interceptor:
         known = self._functions.get(function.__code__)
         if known is not None and known[0].refused is not None and known[0].refused.why == NO_WORK:
             return
+        if looks_at_frames(mentioned_in(function.__code__), function.__globals__):
+            return
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             trampoline.follow()
-            if get_ident() != self._thread or (not self.floor.free and not self.floor.repeats(trampoline, None)):
+            if busy.now or get_ident() != self._thread:
+                return trampoline.original(*args, **kwargs)
+            if (not self.floor.free and not self.floor.repeats(trampoline, None)) or self._stands_aside():
                 return trampoline.original(*args, **kwargs)
             result = self._function(trampoline, args, kwargs)
             if held.since is not None:
@@ -247,7 +283,7 @@ class Interceptor:
 
         trampoline = Trampoline(function, receive)
         self._trampolines[function] = trampoline
-        code = trampoline.original.__code__
+        code = trampoline.code
         if known is not None and _same_binding(known[1], trampoline):
             known[0].function = trampoline.original
             self._functions[code] = (known[0], trampoline)
@@ -262,7 +298,9 @@ class Interceptor:
 
     def enter(self, region: Region, arguments: dict[str, Any]) -> Any:
         """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
-        if not self.is_here or (not self.floor.free and not self.floor.repeats(region, None)):
+        if busy.now or not self.is_here or (not self.floor.free and not self.floor.repeats(region, None)):
+            return region.function(**arguments)
+        if self._stands_aside():
             return region.function(**arguments)
         return self.floor.enter(region, (), arguments)
 
@@ -273,7 +311,7 @@ class Interceptor:
             self._trampolines.pop(function, None)
 
     def _function(self, trampoline: Trampoline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        region, current = self._functions[trampoline.original.__code__]
+        region, current = self._functions[trampoline.code]
         if current is not trampoline:
             return trampoline.original(*args, **kwargs)
         try:
@@ -309,7 +347,7 @@ class Interceptor:
 
     def _may_step(self) -> bool:
         """Whether the iteration of a loop that runs now may become a region: no callable around it has the floor."""
-        return self.floor.free and self.is_here
+        return self.floor.free and self.is_here and not busy.now and not self._stands_aside()
 
     def _caller(self, otherwise: Position) -> Position:
         """The line that calls the module."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model import GraphMemory, Refused
+from ..tracing import person_runs
 
 if TYPE_CHECKING:
     from .region import Region, Situation
@@ -186,9 +187,11 @@ def run_eagerly(
     Then the call is made again if that does no harm; else the error is the person's, as it would be without Grape.
     """
     try:
-        return region.function(*args, **kwargs)
+        with person_runs():
+            return region.function(*args, **kwargs)
     except torch.OutOfMemoryError:
         again = repeatable()
         if not give_way(region.situation) or not again:
             raise
-    return region.function(*args, **kwargs)
+    with person_runs():
+        return region.function(*args, **kwargs)

@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trace
 from ..profiling import TimelineRecorder, place_nodes
-from ..tracing import LIMIT, Recorder, record
+from ..tracing import LIMIT, Recorder, person_runs, record
 from . import policy
 from .capture import is_left_to_device, judge
-from .effects import EffectWatch, effect_of
+from .effects import SHOWN, EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
 from .mentions import blamed
 from .prologue import refuse_read, slice_of
@@ -31,7 +31,9 @@ __all__ = ["NO_WORK", "Observer"]
 TRACED = 2
 PROFILED = 1
 UNSTEADY = 2
-"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step."""
+"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step. So often
+any region may show a warning: most are shown once.
+"""
 AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms: nothing for a cell that is soon over."""
@@ -87,7 +89,7 @@ class Observer:
         watch = EffectWatch(self._region.situation.tracer.positions)
 
         def body() -> Any:
-            with watch:
+            with watch, person_runs():
                 return self._region.function(*args, **kwargs)
 
         guards: GuardSet | None = None
@@ -107,7 +109,8 @@ class Observer:
             self.traces.pop()
         self.traces.append(call.trace)
         training = call.trace.needs_grad or any(found.graded)
-        self._again = self._unsteady < UNSTEADY and training and not (guards is None or guards.holds())
+        formed = training and not (guards is None or guards.holds())
+        self._again = self._unsteady < UNSTEADY and (formed or {name for name, _ in watch.found} == {SHOWN})
         if self._again:
             self._unsteady += 1
             return result
@@ -230,7 +233,8 @@ class Observer:
         self._profiled += 1
         self._before.start()
         try:
-            return self._region.function(*args, **kwargs)
+            with person_runs():
+                return self._region.function(*args, **kwargs)
         finally:
             self._before.stop()
 

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any
 
 from ..advisor import advise, predict
@@ -64,8 +65,8 @@ class Session:
         self._engine: Engine | None = None
         self._wall_ms = 0.0
 
-    def open(self) -> None:
-        """Install everything. Raises `UsageError` where a session is already open."""
+    def open(self, code: CodeType | None = None) -> None:
+        """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
         owner = engine()
         if owner.session is not None:
             raise UsageError(
@@ -75,12 +76,12 @@ class Session:
         self._start = time.perf_counter()
         owner.session = self
         try:
-            self._install(owner)
+            self._install(owner, code)
         except BaseException:
             self._leave()
             raise
 
-    def _install(self, owner: Engine) -> None:
+    def _install(self, owner: Engine, code: CodeType | None) -> None:
         from ..profiling import MemorySampler
         from ..runtime import enforce_budget
         from ..tracing import Recorder
@@ -105,11 +106,14 @@ class Session:
             region.begin_run()
         owner.interceptor.undisturbed(lambda: enforce_budget(situation))
         owner.interceptor.install()
+        owner.interceptor.withdraw_before(code, self.namespace)
         owner.adopt(self.namespace)
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.floor.outside = self._outside
         self._traced_as = (cell.rewritten or cell).source, owner.interceptor.codes
-        if owner.traced.get(self._traced_as) is None:
+        if owner.interceptor.withdrawn:
+            owner.interceptor.floor.outside = None
+        elif owner.traced.get(self._traced_as) is None:
             situation.tracer.enter()
             situation.tracer.listen(self._outside)
         else:
@@ -118,11 +122,14 @@ class Session:
         self._memory.start()
         self._start = time.perf_counter()
 
-    def statement_boundary(self) -> None:
-        """A top-level statement ended: functions that it defined become candidates."""
+    def statement_boundary(self, code: CodeType | None = None) -> None:
+        """A top-level statement ended: functions that it defined become candidates. `code` is the next one."""
         if self._engine is not None:
+            interceptor = self._engine.interceptor
+            interceptor.withdraw_before(code, self.namespace)
             self._engine.adopt(self.namespace)
-            if self._outside.overflowed:
+            if self._outside.overflowed or interceptor.withdrawn:
+                interceptor.floor.outside = None
                 self._engine.situation.tracer.leave()
 
     def _leave(self) -> Engine | None:

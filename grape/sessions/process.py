@@ -36,6 +36,7 @@ class Engine:
         )
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
+        self.interceptor.on_withdrawal = self.hoister.withdraw
         self.session: Session | None = None
         self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
         """What ran outside of regions, under which cell's name, by its source and the code that it could call."""
@@ -117,8 +118,9 @@ class Engine:
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
         """Make candidates of the functions in `namespace`, and of the bodies of their loops."""
-        self.hoister.adopt(namespace)
-        self.interceptor.adopt(namespace)
+        if not self.interceptor.withdrawn:
+            self.hoister.adopt(namespace)
+            self.interceptor.adopt(namespace)
 
     def weigh(self) -> None:
         """A cell was observed: graphs that turned out slower than eager calls go. The tape's are never faster."""

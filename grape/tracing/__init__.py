@@ -1,10 +1,12 @@
 """Operator traces with code positions."""
 
+from .busy import busy, is_profiled, is_watched, person_runs
 from .operators import HOST_READS, tensors_in
-from .positions import PositionFinder, is_own_code
+from .positions import PositionFinder, is_between, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
 from .tracer import ANNOTATIONS, SPARSE, EscapeWatch, Tracer, record, without_outer_casts
 from .unseen import UnseenMode
+from .warned import warnings_of_the_caller
 
 __all__ = [
     "ANNOTATIONS",
@@ -17,9 +19,15 @@ __all__ = [
     "Recorder",
     "Tracer",
     "UnseenMode",
+    "busy",
     "contents_of",
+    "is_between",
     "is_own_code",
+    "is_profiled",
+    "is_watched",
+    "person_runs",
     "record",
     "tensors_in",
+    "warnings_of_the_caller",
     "without_outer_casts",
 ]

@@ -11,17 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from ..model import OpRecord, Position
+from .busy import busy, unwatched
 from .constructs import construct_of
 from .positions import PositionFinder
 from .recorder import RecordedCall, Recorder
 from .unseen import UnseenMode
+from .warned import warnings_of_the_caller
 
 __all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
 
@@ -41,6 +43,7 @@ _ESCAPES = frozenset(
     }
 )
 """What takes a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace shows."""
+_ESCAPES_OF_PYTHON = {f.__code__: f.__name__ for f in _ESCAPES if isinstance(f, FunctionType)}
 ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
 SPARSE = "a tensor without a storage"
@@ -58,13 +61,26 @@ class EscapeWatch(UnseenMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func in _ESCAPES:
+            self._note(func.__name__ if func.__name__ != "__get__" else func.__self__.__name__)
+        try:
+            with warnings_of_the_caller():
+                return func(*args, **(kwargs or {}))
+        except BaseException as error:
+            error.__traceback__ = _below_dispatch(error.__traceback__)
+            raise
+
+    def passed_by(self, code: CodeType) -> None:
+        name = _ESCAPES_OF_PYTHON.get(code)
+        if name is not None:
+            self._note(name)
+
+    def _note(self, name: str) -> None:
         recorder = self._tracer.recorder
-        if recorder is not None and func in _ESCAPES:
+        if recorder is not None:
             user, inner = self._tracer.positions.find(1)
             frame = user or inner
-            name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
             recorder.escapes.append((name, self._tracer.positions.at(frame) if frame else None))
-        return func(*args, **(kwargs or {}))
 
 
 class Tracer(TorchDispatchMode):
@@ -142,7 +158,7 @@ class Tracer(TorchDispatchMode):
                 self.mute()
 
         frame.f_trace = at_line
-        sys.settrace(lambda *event: None)
+        sys.settrace(unwatched)
 
     def listen(self, recorder: Recorder) -> None:
         """Record into `recorder` from now on. The tracer is on the stack."""
@@ -168,12 +184,15 @@ class Tracer(TorchDispatchMode):
         recorder = self.recorder
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS:
             return func(*args, **(kwargs or {}))
+        was, busy.now = busy.now, busy.now or get_ident() == self._thread
         try:
             with torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
         except BaseException as error:
             error.__traceback__ = _below_dispatch(error.__traceback__)
             raise
+        finally:
+            busy.now = was
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -181,7 +200,8 @@ class Tracer(TorchDispatchMode):
         except NotImplementedError:
             before = None
         start = time.perf_counter_ns()
-        result = func(*args, **kwargs)
+        with warnings_of_the_caller():
+            result = func(*args, **kwargs)
         elapsed = time.perf_counter_ns() - start
         user, inner = self.positions.find(2)
         if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it

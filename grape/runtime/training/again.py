@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
+from ...quiet import without_warnings
 from ..backends.protocol import Backend
 from ..environment import environment, foreign_modes
 from ..structure import Layout, flatten, rebuild
@@ -89,7 +90,7 @@ class Again:
             enabled, dtype = self._autocast
             autocast = torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
             try:
-                with stand_ins.in_place(), self._paused(), autocast:
+                with stand_ins.in_place(), self._paused(), autocast, without_warnings():
                     args, kwargs = rebuild(self._root, given)
                     result = self._function(*args, **kwargs)
             finally:

@@ -1,0 +1,102 @@
+"""Code that looks at the stack that it is called on, or has somebody look at the code that runs.
+
+Between a caller and a callable that Grape took over lie frames of Grape's. Tracebacks and warnings are told without
+them; `sys._getframe`, a trace function or a profiler sees them. So a function that looks is never taken over, and before
+a statement that may bring somebody in who looks, everything is given back.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..tracing import is_own_code
+from .trampoline import written_code
+
+__all__ = ["brings_watchers", "looks_at_frames", "mentioned_in"]
+
+_LOOKING = frozenset(
+    {
+        *("_getframe", "_getframemodulename", "_current_frames", "currentframe", "getouterframes", "f_back"),
+        *("extract_stack", "print_stack", "format_stack", "walk_stack", "stacklevel"),
+    }
+)
+_WATCHING = frozenset(
+    {
+        *("settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads", "cProfile", "monitoring"),
+        *("set_trace", "breakpoint", "addaudithook"),
+    }
+)
+_MOST = 200
+"""Functions that are looked into."""
+
+_words: dict[types.CodeType, frozenset[str]] = {}
+
+
+def looks_at_frames(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
+    """Whether code that mentions `names`, with these globals, may ask who called it, or what that calls."""
+    return any(words & _LOOKING or {"inspect", "stack"} <= words for words in _reached(names, namespace))
+
+
+def brings_watchers(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
+    """Whether code that mentions `names` may set a trace function, start a profiler or add an audit hook."""
+    return any(words & _WATCHING for words in _reached(names, namespace))
+
+
+def mentioned_in(code: types.CodeType | ast.AST) -> frozenset[str]:
+    """The names of variables, attributes and keyword arguments in `code`."""
+    if isinstance(code, types.CodeType):
+        known = _words.get(code)
+        if known is None:
+            if len(_words) > 10 * _MOST:
+                _words.clear()
+            known = _words[code] = frozenset(_of_code(code))
+        return known
+    found: set[str] = set()
+    for node in ast.walk(code):
+        name = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None)
+        if isinstance(name, str):
+            found.add(name)
+    return frozenset(found)
+
+
+def _of_code(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    yield from code.co_freevars
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _of_code(constant)
+        elif isinstance(constant, tuple):  # names of keyword arguments, among others
+            yield from (item for item in constant if isinstance(item, str))
+
+
+def _reached(names: frozenset[str], namespace: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+    """`names`, and what the person's own functions mention that these lead to."""
+    yield names
+    pending, seen = [(names, namespace)], set[int]()
+    while pending and len(seen) < _MOST:
+        names, namespace = pending.pop()
+        for name in names:
+            for function in _functions_of(namespace.get(name), names):
+                if id(function) not in seen and is_own_code(written_code(function).co_filename):
+                    seen.add(id(function))
+                    words = mentioned_in(written_code(function))
+                    yield words
+                    pending.append((words, function.__globals__))
+
+
+def _functions_of(value: Any, names: frozenset[str]) -> list[types.FunctionType]:
+    """The functions that code may call which has `value` and mentions `names`."""
+    if isinstance(value, types.FunctionType):
+        inner = value.__dict__.get("__wrapped__")
+        return [value, inner] if isinstance(inner, types.FunctionType) else [value]
+    if isinstance(value, types.MethodType):
+        return _functions_of(value.__func__, names)
+    cls = value if isinstance(value, type) else type(value)
+    if getattr(cls, "__module__", None) != "__main__":
+        return []
+    members = [vars(base) for base in cls.__mro__ if base.__module__ == "__main__"]
+    called = names | {"__init__", "__call__", "forward"}
+    return [m for one in members for name, m in one.items() if name in called and isinstance(m, types.FunctionType)]
