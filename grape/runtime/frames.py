@@ -8,14 +8,17 @@ a statement that may bring somebody in who looks, everything is given back.
 from __future__ import annotations
 
 import ast
+import contextlib
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torch.nn import Module
+
 from ..tracing import is_own_code
 from .trampoline import written_code
 
-__all__ = ["brings_watchers", "looks_at_frames", "mentioned_in"]
+__all__ = ["brings_watchers", "looks_at_frames", "mentioned_in", "modules_look_at_frames"]
 
 _LOOKING = frozenset(
     {
@@ -43,6 +46,12 @@ def looks_at_frames(names: frozenset[str], namespace: Mapping[str, Any]) -> bool
 def brings_watchers(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
     """Whether code that mentions `names` may set a trace function, start a profiler or add an audit hook."""
     return any(words & _WATCHING for words in _reached(names, namespace))
+
+
+def modules_look_at_frames(namespace: Mapping[str, Any]) -> bool:
+    """Whether a class of modules in `namespace` asks who calls it: all modules are called through Grape."""
+    own = [value for value in list(namespace.values()) if isinstance(value, type) and value.__module__ == "__main__"]
+    return any(looks_at_frames(frozenset([cls.__name__]), {cls.__name__: cls}) for cls in own if issubclass(cls, Module))
 
 
 def mentioned_in(code: types.CodeType | ast.AST) -> frozenset[str]:
@@ -84,7 +93,17 @@ def _reached(names: frozenset[str], namespace: Mapping[str, Any]) -> Iterator[fr
                     seen.add(id(function))
                     words = mentioned_in(written_code(function))
                     yield words
-                    pending.append((words, function.__globals__))
+                    pending.append((words, {**_named(words, function.__globals__), **dict(_closed_over(function))}))
+
+
+def _named(words: frozenset[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: namespace[name] for name in words if name in namespace}
+
+
+def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(written_code(function).co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # not bound yet
+            yield name, cell.cell_contents
 
 
 def _functions_of(value: Any, names: frozenset[str]) -> list[types.FunctionType]:

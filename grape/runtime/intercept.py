@@ -18,12 +18,12 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..model import Position
-from ..tracing import busy, is_profiled, is_watched
+from ..tracing import busy, grape_works, is_profiled, is_watched
 from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
 from .environment import foreign_function_mode
 from .floor import Floor, inside_module
-from .frames import brings_watchers, looks_at_frames, mentioned_in
+from .frames import brings_watchers, looks_at_frames, mentioned_in, modules_look_at_frames
 from .handed_out import watch_results
 from .interrupts import held, hold_off, let_through
 from .loop_steps import LoopSteps
@@ -118,6 +118,7 @@ class Interceptor:
         self._thread = get_ident()
         self.floor.free = True
         busy.now = self.withdrawn = False
+        busy.thread = self._thread
         self._late.clear()
         self.hoisted = [region for region in self.hoisted if region.refused is None or region.starved_at is not None]
         hold_off(self)
@@ -171,17 +172,17 @@ class Interceptor:
         """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
         `code`, the statement that comes now, may bring somebody in.
         """
-        if not self.withdrawn and (is_watched() or (code and brings_watchers(mentioned_in(code), namespace))):
+        if self.withdrawn:
+            return
+        brings = code is not None and brings_watchers(mentioned_in(code), namespace)
+        if brings or is_watched() or modules_look_at_frames(namespace):
             self._withdraw()
 
     def _withdraw(self) -> None:
-        was, busy.now = busy.now, True
-        try:
+        with grape_works():
             self.withdrawn = True
             self.remove()
             self.on_withdrawal()
-        finally:
-            busy.now = was
 
     def _stands_aside(self) -> bool:
         """Whether the call that comes now runs as written, because somebody would see Grape at work on it."""
@@ -305,10 +306,11 @@ class Interceptor:
         return self.floor.enter(region, (), arguments)
 
     def _give_back(self, trampoline: Trampoline) -> None:
-        trampoline.undo()
-        function = trampoline.target()
-        if function is not None:
-            self._trampolines.pop(function, None)
+        with grape_works():
+            trampoline.undo()
+            function = trampoline.target()
+            if function is not None:
+                self._trampolines.pop(function, None)
 
     def _function(self, trampoline: Trampoline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         region, current = self._functions[trampoline.code]

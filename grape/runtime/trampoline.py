@@ -16,6 +16,8 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from ..tracing import grape_works
+
 __all__ = ["Trampoline", "is_trampoline", "prune_traceback", "written_code"]
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -94,6 +96,11 @@ def prune_traceback(error: BaseException) -> None:
 
     A bare ``raise`` afterwards does not add the current frame again (CPython 3.11-3.13).
     """
+    with grape_works():  # to read a frame's code is an audit event
+        _prune(error)
+
+
+def _prune(error: BaseException) -> None:
     kept: list[types.TracebackType] = []
     entry = error.__traceback__
     ours = False

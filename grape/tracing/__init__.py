@@ -1,6 +1,6 @@
 """Operator traces with code positions."""
 
-from .busy import busy, is_profiled, is_watched, person_runs
+from .busy import busy, grape_works, is_profiled, is_watched, person_runs
 from .operators import HOST_READS, tensors_in
 from .positions import PositionFinder, is_between, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
@@ -21,6 +21,7 @@ __all__ = [
     "UnseenMode",
     "busy",
     "contents_of",
+    "grape_works",
     "is_between",
     "is_own_code",
     "is_profiled",

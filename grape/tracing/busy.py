@@ -9,23 +9,40 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
 
-__all__ = ["busy", "is_profiled", "is_watched", "person_runs", "unwatched"]
+__all__ = ["busy", "grape_works", "is_profiled", "is_watched", "person_runs", "unwatched"]
 
 
 class _Busy:
-    """`now`: on the thread that meets Grape. Who sets it puts it back however the work ends."""
+    """`now`: on `thread`, which meets Grape. Who sets it puts it back however the work ends."""
 
-    __slots__ = ("now",)
+    __slots__ = ("now", "thread")
 
     def __init__(self) -> None:
         self.now = False
+        self.thread = get_ident()
 
 
 busy = _Busy()
+
+
+class grape_works:  # noqa: N801 - a block, such as `contextlib.suppress`
+    """Grape works in the block, whose calls of the person's code are nobody's: they run as written."""
+
+    __slots__ = ("_was",)
+
+    def __enter__(self) -> None:
+        self._was = busy.now
+        if busy.thread == get_ident():
+            busy.now = True
+
+    def __exit__(self, *error: object) -> None:
+        if busy.thread == get_ident():
+            busy.now = self._was
 
 
 class person_runs:  # noqa: N801 - a block, such as `contextlib.suppress`

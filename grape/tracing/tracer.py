@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from ..model import OpRecord, Position
-from .busy import busy, unwatched
+from .busy import grape_works, unwatched
 from .constructs import construct_of
 from .positions import PositionFinder
 from .recorder import RecordedCall, Recorder
@@ -184,15 +184,12 @@ class Tracer(TorchDispatchMode):
         recorder = self.recorder
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS:
             return func(*args, **(kwargs or {}))
-        was, busy.now = busy.now, busy.now or get_ident() == self._thread
         try:
-            with torch._C.DisableTorchFunction():
+            with grape_works(), torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
         except BaseException as error:
             error.__traceback__ = _below_dispatch(error.__traceback__)
             raise
-        finally:
-            busy.now = was
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
