@@ -19,6 +19,9 @@ from typing import Any
 import torch
 
 from ..rewrite import names_in_functions
+from ..runtime.environment import foreign_modes
+from ..runtime.state.hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS
+from ..tracing import is_profiled, is_watched
 
 __all__ = ["Unsafe", "check_source", "names_bound", "names_used"]
 
@@ -54,6 +57,10 @@ class Unsafe(Exception):
 
 def check_source(source: str, namespace: Mapping[str, Any]) -> ast.Module:
     """The tree of code that may run on copies of `namespace`. Raises `Unsafe`."""
+    if any((*HOOKS_OF_ALL_MODULES, *HOOKS_OF_ALL_OPTIMIZERS)):
+        raise Unsafe("hooks of all modules or optimizers would be called")
+    if is_watched() or is_profiled() or foreign_modes() is not None:
+        raise Unsafe("a mode, a debugger or a profiler would see it")
     tree = ast.parse(source)
     _Checker(namespace).check(tree)
     return tree
@@ -160,7 +167,7 @@ class _Checker:
         self._parts |= {name for part in module.modules() for name, _ in part.named_children()}
         for part in module.modules():
             kind = type(part)
-            if any(getattr(part, hooks, None) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
+            if any(getattr(part, hooks, None) for hooks in HOOKS if "state_dict" not in hooks):
                 raise Unsafe(f"`{shown}` has hooks")
             if kind in self._seen or kind.__module__.startswith("torch.nn."):
                 continue
