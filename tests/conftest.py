@@ -17,6 +17,7 @@ from typing import Any
 # Before anything imports torch or starts a kernel; kernels inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("GRAPE_REFERENCE", "1")  # what graphs do is tested on the CPU
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -241,12 +242,15 @@ def no_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     from grape.fixing import offers
     from grape.runtime import captures, observer
+    from grape.sessions import cell
 
     # Not the fixture `monkeypatch`: that would end after `nothing_survives` looks at what a test's patches left.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(captures, "TAPE_LIMIT_MS", float("inf"))
         patch.setattr(observer, "PROFILE_AFTER_S", float("inf"))
         patch.setattr(offers, "_SECONDS", float("inf"))
+        patch.setattr(cell, "FIRST_MS", float("inf"))
+        patch.setattr(cell, "LATER_MS", float("inf"))
         yield
 
 

@@ -71,7 +71,7 @@ class Hoister:
             if function in self._functions or written_code(function) is not code or code.co_freevars:
                 continue
             hoisted = self._hoisted(function)
-            if hoisted is not None:
+            if hoisted is not None and (self.situation.observing or any(loop.replays for loop in loops_in(hoisted))):
                 self._functions[function] = code, hoisted
                 function.__code__ = hoisted
 

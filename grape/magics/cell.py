@@ -20,12 +20,13 @@ from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
 from .loops import hoist_loops_of
 from .rewrites import rewrites
+from .source import find_magic
 from .taken import at_once
 
 if TYPE_CHECKING:
     from ..options import Options
     from ..render import Report
-    from ..sessions import Session
+    from ..sessions import CellKey, Mode, Session
 
 __all__ = [
     "EMPTY",
@@ -85,9 +86,23 @@ class GrapeCell:
         self._session: Session | None = None
         self._started = False
         self._display = CellDisplay(shell)
-        self._restore_compiler = hoist_loops_of(shell)
+        self._mode, self._key = self._plan()
+        self._restore_compiler = hoist_loops_of(shell) if self._mode != "leave" else lambda: None
         self._replacement: Replacement | None = None
         self._unwatch: Callable[[], None] = lambda: None
+
+    def _plan(self) -> tuple[Mode, CellKey | None]:
+        """How much attention the cell gets. Before torch is imported nothing is known of it."""
+        if "torch" not in sys.modules or self.options.profile or self.options.rewrite:
+            return "watch", None
+        from ..sessions import engine
+
+        lines = self._source.splitlines(keepends=True)
+        magic = find_magic(lines)
+        try:
+            return engine().plan("".join(lines[magic.index + 1 :] if magic else lines), self._shell.user_ns)
+        except Exception:  # whatever stands in the namespace
+            return "watch", None
 
     def rewrite(self) -> None:
         """Under --rewrite: have the tree of the cell replaced before it is compiled, where rewrites are known."""
@@ -134,6 +149,8 @@ class GrapeCell:
             label = self._shell.compile.format_code_name(file)
             return str(label[1]) if label else file
 
+        if self._key is None:
+            self._key = self._plan()[1]
         replacement = self._replacement
         rewritten = replacement.rewritten if replacement is not None and replacement.happened else None
         session = Session(
@@ -145,6 +162,8 @@ class GrapeCell:
                 id=getattr(self.info, "cell_id", None),
                 rewritten=rewritten,
                 taken=rewrites.taken(),
+                mode=self._mode,
+                key=self._key,
             ),
             namespace=self._shell.user_ns,
             on_progress=self._display.progress,

@@ -1,14 +1,18 @@
 """Graphed functions: guards, audit, capture, verification, replay. OWNERSHIP.md says who owns what."""
 
 from .alias import Predictor
+from .attention import Allowance, Attention
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
 from .interrupts import held, hold_off_again
 from .memory import account, enforce_budget
 from .region import Region, Situation
 from .slots import SlotStore
+from .trampoline import written_code
 
 __all__ = [
+    "Allowance",
+    "Attention",
     "GraphedFunction",
     "Interceptor",
     "Predictor",
@@ -21,4 +25,5 @@ __all__ = [
     "held",
     "hold_off_again",
     "make_backend",
+    "written_code",
 ]

@@ -1,7 +1,8 @@
-"""The account of the time that Grape takes from a cell, by what it is spent on.
+"""The account of the time that Grape takes from a cell, and what it may take.
 
-Nested spans count once, for the innermost. What cannot be told apart while it runs (a traced call is the person's work
-and Grape's at once) is booked afterwards, with `book`.
+Spans nest, and each nanosecond is booked once, for the innermost span. A span of the person's own code inside one of
+Grape's is booked for nothing. A call that is traced, profiled or captured is the person's work and Grape's at once: it
+is booked whole, and what a plain call takes is taken back when that is known (`book` with a negative amount).
 """
 
 from __future__ import annotations
@@ -9,47 +10,77 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["Attention", "Purpose"]
+__all__ = ["Allowance", "Attention", "Purpose"]
 
 Purpose = Literal["observe", "record", "capture", "verify", "report"]
 """Looking on (hooks, modes, timers); tracing and profiling calls; capturing; comparing; what happens after the cell."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """How much of a cell may be spent on it: a share of its time so far, and milliseconds beside it."""
+
+    share: float = float("inf")
+    beside_ms: float = 0.0
+
+    def ms(self, elapsed_ms: float) -> float:
+        return self.share * elapsed_ms + self.beside_ms
+
+
 class Attention:
-    """What was spent in the cell that runs. `clock` gives nanoseconds."""
+    """What was spent in the cell that runs, and what may be. `clock` gives nanoseconds."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
-        self._spans: list[tuple[Purpose, int]] = []
-        self._spent_ns: dict[Purpose, int] = {}
-        self.begin_run()
+        self._spans: list[tuple[Purpose | None, int]] = []
+        self._spent_ns: dict[Purpose | None, int] = {}
+        self.begin_run(Allowance())
 
-    def begin_run(self) -> None:
+    def begin_run(self, allowance: Allowance) -> None:
         """A cell begins: nothing is spent yet."""
         self._spans.clear()
-        self._spent_ns = dict.fromkeys(get_args(Purpose), 0)
+        self._spent_ns = dict.fromkeys((None, *get_args(Purpose)), 0)
+        self._began = self._clock()
+        self.allowance = allowance
 
     def book(self, purpose: Purpose, ns: float) -> None:
         """Add time that was measured elsewhere; a negative amount takes back what was booked too much."""
         self._spent_ns[purpose] += int(ns)
 
-    @contextmanager
-    def spend(self, purpose: Purpose) -> Iterator[None]:
-        """Book the time of the block, but for the blocks inside it that are booked on their own."""
+    def begin(self, purpose: Purpose | None) -> None:
+        """A span begins that `end` ends. None: the person's own code."""
         self._spans.append((purpose, self._clock()))
+
+    def end(self) -> None:
+        """The innermost span ends."""
+        if not self._spans:  # a cell began meanwhile
+            return
+        purpose, since = self._spans.pop()
+        took = self._clock() - since
+        self._spent_ns[purpose] += took
+        if self._spans:
+            self._spent_ns[self._spans[-1][0]] -= took
+
+    @contextmanager
+    def spend(self, purpose: Purpose | None) -> Iterator[None]:
+        """Book the time of the block, but for the blocks inside it that are booked on their own."""
+        self.begin(purpose)
         try:
             yield
         finally:
-            if self._spans:  # else a cell began meanwhile
-                inner, since = self._spans.pop()
-                took = self._clock() - since
-                self._spent_ns[inner] += took
-                if self._spans:
-                    self._spent_ns[self._spans[-1][0]] -= took
+            self.end()
 
     def spent_ms(self, purpose: Purpose | None = None) -> float:
         """Milliseconds for one purpose, or for all."""
-        ns = sum(self._spent_ns.values()) if purpose is None else self._spent_ns[purpose]
-        return ns / 1e6
+        if purpose is not None:
+            return self._spent_ns[purpose] / 1e6
+        return sum(self._spent_ns[one] for one in get_args(Purpose)) / 1e6
+
+    @property
+    def overdrawn(self) -> bool:
+        """Whether more was spent than the cell allows so far. Spans that are open do not count yet."""
+        elapsed_ms = (self._clock() - self._began) / 1e6
+        return self.spent_ms() > self.allowance.ms(elapsed_ms)

@@ -291,6 +291,10 @@ class Captures:
             self._region.refuse(never)
             return
         self.verified.add(entry.verified)
+        if not self._region.situation.serves:
+            entry.release()
+            shape.closed = self._region.checked = True
+            return
         if self._region.situation.observing:
             self._region.situation.captured_at_s.append(time.perf_counter())
         entry.ledger = self._region.ledger

@@ -62,13 +62,17 @@ class EagerCalls:
     ) -> Any:
         """Run one call eagerly, in the way that tells most."""
         region = self._region
+        spend = region.situation.attention.spend
         if region.observer.trace_now(shape, may_capture):
             region.situation.progress(f"observing {region.name}")
-            result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
+            with spend("record"):
+                result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
         elif region.observer.profile_now(shape, may_capture):
-            result = self._or_give_way(lambda: region.observer.profile(args, kwargs))
+            with spend("record"):
+                result = self._or_give_way(lambda: region.observer.profile(args, kwargs))
         elif may_capture and self._may_capture(shape) and region.captures.pays(shape):
-            result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
+            with spend("capture"):
+                result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
         else:
             timer = region.situation.backend.timer()  # what observation costs is not the person's time
             timer.start()

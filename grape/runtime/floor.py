@@ -86,11 +86,20 @@ class Floor:
 
     def enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Give the region the floor, and call it."""
+        situation = self._situation
+        attention = situation.attention
+        observing = situation.observing
         busy.now = True  # until the person's code goes on, and while that is not called
         try:
+            if observing:
+                if attention.overdrawn:
+                    situation.stand_aside()
+                attention.begin("observe")
             return self._enter(region, args, kwargs)
         finally:
             busy.now = False
+            if observing:
+                attention.end()
 
     def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = self._situation.tracer
@@ -99,6 +108,9 @@ class Floor:
         if tracer.recorder is not None:
             tracer.mute()
             EffectWatch.stop()
+        if self.outside is not None and self.outside.overflowed:
+            self.outside = None
+            tracer.retire()
         if self._running and region.parent is None and self._running[-1] is not region:
             region.parent = self._running[-1].name
         self._running.append(region)
@@ -106,6 +118,8 @@ class Floor:
         if region.calls == 0 and not region.root_is_module and self._situation.observing:
             self.counts = {}
         try:
+            if region.checked:
+                return self.closed(lambda: region.call(args, kwargs, aside=True))
             if region.gives_way() or self._lost(region):
                 return region.call(args, kwargs, aside=True)
             return self.closed(lambda: region.call(args, kwargs))

@@ -10,6 +10,7 @@ import os
 import sys
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from threading import get_ident
@@ -37,8 +38,11 @@ T = TypeVar("T")
 
 __all__ = ["Interceptor", "apart", "candidates", "compiles", "last_line", "observed_here"]
 
-MOST_CALLED_ONCE = 256
-"""Modules that the code makes anew for each call never repeat: so many are watched, the rest is let be."""
+SHORT_LIVED = 4
+"""Where so many modules of one class, called from one line, have died before a graph served them, the code makes them
+anew each time: the next ones are let be."""
+MOST_LATE = 256
+"""Of modules that died in the cell so many are told of."""
 
 
 class _OfModules(Generic[T]):
@@ -89,6 +93,7 @@ class Interceptor:
         self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
         self._finalizers: _OfModules[weakref.finalize[Any, Any]] = _OfModules()
         self._bystanders: _OfModules[bool] = _OfModules()
+        self._died: Counter[tuple[str, Position]] = Counter()
         self._late: list[Region] = []
         self.withdrawn = False
         """Whether the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
@@ -133,7 +138,7 @@ class Interceptor:
                 return original(module, *args, **kwargs)
             if not floor.free and (floor.counts is None or not floor.repeats(module, code)):
                 return original(module, *args, **kwargs)
-            if not situation.observing and bystanders.get(module):
+            if bystanders.get(module) and not situation.observing:
                 return original(module, *args, **kwargs)
             if self._stands_aside() or inside_module(code):
                 return original(module, *args, **kwargs)
@@ -181,13 +186,15 @@ class Interceptor:
     def _withdraw(self) -> None:
         with grape_works():
             self.withdrawn = True
+            if self.situation.observing:
+                self.situation.stand_aside()
             self.remove()
             self.on_withdrawal()
 
     def _stands_aside(self) -> bool:
         """Whether the call that comes now runs as written, because somebody would see Grape at work on it."""
         if is_watched():
-            if self.situation.observing:
+            if self.situation.observing and not self.withdrawn:
                 self._withdraw()
             return True
         return is_profiled() or (torch._C._len_torch_function_stack() > 0 and foreign_function_mode())
@@ -201,6 +208,11 @@ class Interceptor:
         if not any(region.entries for region in self.regions):
             self._unpatch()
         self._find_bystanders()
+
+    @property
+    def stands(self) -> bool:
+        """Whether anything of the person's or of torch's is replaced just now."""
+        return self._original is not None or bool(self._trampolines)
 
     def _find_bystanders(self) -> None:
         """Refused modules in which nothing replays: cells that nobody observes call them as if Grape were not there."""
@@ -248,6 +260,7 @@ class Interceptor:
         for region in list(self.situation.regions):
             region.release()
         self._modules.clear()
+        self._died.clear()
         self._bystanders.clear()
         self._late.clear()
         self._functions.clear()
@@ -267,6 +280,8 @@ class Interceptor:
     def _take_over(self, function: types.FunctionType) -> None:
         known = self._functions.get(function.__code__)
         if known is not None and known[0].refused is not None and known[0].refused.why == NO_WORK:
+            return
+        if not self.situation.observing and (known is None or not known[0].entries):
             return
         if looks_at_frames(mentioned_in(function.__code__), function.__globals__):
             return
@@ -319,7 +334,7 @@ class Interceptor:
         try:
             return self.floor.enter(region, args, kwargs)
         finally:
-            if region.refused is not None and region.refused.why == NO_WORK:
+            if region.checked or (region.refused is not None and region.refused.why == NO_WORK):
                 self._give_back(trampoline)
 
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -327,19 +342,23 @@ class Interceptor:
         if region is None:
             if not self.situation.observing or isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
                 return self.floor.closed(lambda: self._original(module, *args, **kwargs))
-            region = self._region_of(module)
-            if sum(r.calls == 1 and r.at == region.at for r in self._modules.values()) >= MOST_CALLED_ONCE:
+            at = self._caller(Position(file="?", line=0, function="?"))
+            kind = (type(module).__qualname__, at)
+            if self._died[kind] >= SHORT_LIVED:
                 return self.floor.closed(lambda: self._original(module, *args, **kwargs))
+            region = self._region_of(module, at)
             self._modules[module] = region
-            finalizer = weakref.finalize(module, self._bury, region)
+            finalizer = weakref.finalize(module, self._bury, region, kind)
             finalizer.atexit = False
             self._finalizers[module] = finalizer
         elif self.situation.observing and region.called_in != self.situation.run:
             region.called_from(self._caller(region.at))
         return self.floor.enter(region, args, kwargs)
 
-    def _bury(self, region: Region) -> None:
-        if self.situation.observing and len(self._late) < MOST_CALLED_ONCE:
+    def _bury(self, region: Region, kind: tuple[str, Position]) -> None:
+        if not region.replays:
+            self._died[kind] += 1
+        if self.situation.observing and len(self._late) < MOST_LATE:
             self._late.append(region)  # the report tells of it
         self.floor.release_later(region)
 
@@ -357,14 +376,13 @@ class Interceptor:
         frame = user or inner
         return self.situation.tracer.positions.at(frame) if frame is not None else otherwise
 
-    def _region_of(self, module: torch.nn.Module) -> Region:
+    def _region_of(self, module: torch.nn.Module, at: Position) -> Region:
         original = self._original
         reference = weakref.ref(module)
 
         def run(*args: Any, **kwargs: Any) -> Any:
             return original(reference(), *args, **kwargs)
 
-        at = self._caller(Position(file="?", line=0, function="?"))
         variables = [name for name, value in self._namespace.items() if value is module and not name.startswith("_")]
         name = type(module).__name__ + (f" ({variables[0]})" if variables else "")
         return Region(self.situation, run, module, name, at)

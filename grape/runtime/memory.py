@@ -186,6 +186,8 @@ def run_eagerly(
 
     Then the call is made again if that does no harm; else the error is the person's, as it would be without Grape.
     """
+    attention = region.situation.attention
+    attention.begin(None)
     try:
         with person_runs():
             return region.function(*args, **kwargs)
@@ -193,5 +195,7 @@ def run_eagerly(
         again = repeatable()
         if not give_way(region.situation) or not again:
             raise
+    finally:
+        attention.end()
     with person_runs():
         return region.function(*args, **kwargs)

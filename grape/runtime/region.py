@@ -73,6 +73,8 @@ class Region:
         """Why calls that record gradients stay eager, where others are tried."""
         self.gave_way_in_run = False
         """Whether a call of this cell stayed eager for that."""
+        self.checked = False
+        """A graph of it gave the same bits and serves nobody: where nothing gets faster, that is all there is."""
         self.starved_at: int | None = None
         """The memory budget that was too small for this region; 0: the device had no room."""
         self.starved_beside = 0
@@ -208,7 +210,11 @@ class Region:
             shape.count(self.situation.run if self.situation.observing else None)
             if not self._interleave(shape):
                 again = last is shape
-                result = self.serving.serve(shape, leaves, containers, timer, again)
+                situation.attention.begin(None)
+                try:
+                    result = self.serving.serve(shape, leaves, containers, timer, again)
+                finally:
+                    situation.attention.end()
                 if result is BLOCKED:
                     may_capture = self.serving.wants_another(shape, leaves, again)
                     return self._serve_eagerly(args, kwargs, shape, timer, may_capture=may_capture)

@@ -59,8 +59,12 @@ class Situation:
     executables: ExecutableStore | None = None
     """Of all regions; None where each graph keeps an executable of its own."""
     regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
+    serves: bool = True
+    """Whether graphs that were verified serve calls. Where nothing gets faster they are only checked, and let go."""
     attention: Attention = field(default_factory=Attention)
     """What Grape takes of the time of the cell that runs."""
+    stand_aside: Callable[[], None] = lambda: None
+    """Ends the observation of the cell that runs: what was learned goes on serving, nothing more is looked at."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -6,11 +6,14 @@ the name of a function below: importing it would put the module in the function'
 
 from .block import session
 from .cell import Cell, Session
+from .history import CellKey, Mode
 from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
 
 __all__ = [
     "Cell",
+    "CellKey",
     "Engine",
+    "Mode",
     "Session",
     "close_engine",
     "engine",

@@ -7,20 +7,29 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..advisor import advise, predict
 from ..errors import UsageError
-from ..model import CellEvidence, MachineCosts, MemoryCurve
+from ..model import CellEvidence, Finding, MachineCosts, MemoryCurve
 from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
 from ..rewrite.at_once import RewrittenCell
 from .gains import TakenFixes, gains
+from .history import CellKey, Mode, Past
 from .process import Engine, engine
-from .told import distinct, renamed, sources, told
+from .told import distinct, evidence_as, findings_as, renamed, sources, told
+
+if TYPE_CHECKING:
+    from ..runtime import Allowance
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
+
+FIRST_SHARE, FIRST_MS = 0.15, 100.0
+"""Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
+LATER_SHARE, LATER_MS = 0.02, 5.0
+"""The same from the third run on. What the second captures is bounded by what it is expected to save."""
 
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
 """The end of a note that speaks to somebody in the notebook."""
@@ -42,6 +51,16 @@ class Cell:
     """What runs in the place of `source`, with the lines of `source`."""
     taken: tuple[TakenFixes, ...] = ()
     """Fixes that the person has taken so far, in this cell or in others."""
+    mode: Mode = "watch"
+    """How much attention it gets; see `history`."""
+    key: CellKey | None = None
+    """Under which its history is kept; None where it has none."""
+
+
+_STANCE = {
+    "leave": "it runs as written, for nothing in it could be served; %grape reset has it looked at again",
+    "serve": "its graphs serve it and nothing is observed; %grape reset has it looked at again",
+}
 
 
 class Session:
@@ -68,6 +87,7 @@ class Session:
     def open(self, code: CodeType | None = None) -> None:
         """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
         owner = engine()
+        self._past: Past | None = None
         if owner.session is not None:
             raise UsageError(
                 "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
@@ -95,7 +115,14 @@ class Session:
 
         owner.names = name_of
         situation = owner.situation
-        situation.observing, situation.comparing = True, False
+        self._past = owner.history.of(cell.key) if cell.key is not None else None
+        if cell.mode == "leave" and self._past is not None:
+            self._memory = self._outside = None
+            self._start = time.perf_counter()
+            return
+        watched = cell.mode == "watch"
+        situation.attention.begin_run(self._allowance())
+        situation.observing, situation.comparing = watched, False
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
         situation.memory_budget = self.options.memory_budget
@@ -108,6 +135,11 @@ class Session:
         owner.interceptor.install()
         owner.interceptor.withdraw_before(code, self.namespace)
         owner.adopt(self.namespace)
+        self._memory = self._outside = None
+        self._captures = situation.captures
+        if not watched:
+            self._start = time.perf_counter()
+            return
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.floor.outside = self._outside
         self._traced_as = (cell.rewritten or cell).source, owner.interceptor.codes
@@ -122,21 +154,40 @@ class Session:
         self._memory.start()
         self._start = time.perf_counter()
 
+    def _allowance(self) -> Allowance:
+        """What may be spent on looking at this run."""
+        from ..runtime import Allowance
+
+        runs = self._past.runs if self._past is not None else 0
+        if runs == 0:
+            return Allowance(share=FIRST_SHARE, beside_ms=FIRST_MS)
+        return Allowance() if runs == 1 else Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
+
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended: functions that it defined become candidates. `code` is the next one."""
-        if self._engine is not None:
-            interceptor = self._engine.interceptor
-            interceptor.withdraw_before(code, self.namespace)
-            self._engine.adopt(self.namespace)
-            if self._outside.overflowed or interceptor.withdrawn:
-                interceptor.floor.outside = None
-                self._engine.situation.tracer.leave()
+        owner = self._engine
+        if owner is None or self.cell.mode == "leave":
+            return
+        situation = owner.situation
+        if situation.observing and situation.attention.overdrawn:
+            owner.stand_aside()
+        owner.interceptor.withdraw_before(code, self.namespace)
+        if self.cell.mode == "watch" and not situation.observing:
+            situation.tracer.leave()
+            return
+        with situation.attention.spend("observe"):
+            owner.adopt(self.namespace)
+        if self._outside is not None and self._outside.overflowed:
+            situation.tracer.leave()
 
     def _leave(self) -> Engine | None:
         owner, self._engine = self._engine, None
         if owner is None:
             return None
         self._wall_ms = (time.perf_counter() - self._start) * 1e3
+        if self.cell.mode == "leave":
+            owner.session = None
+            return owner
         owner.situation.observing = False
         owner.situation.predictor.stop_learning()
         owner.situation.progress = lambda text: None
@@ -154,7 +205,8 @@ class Session:
         """Leave without a report."""
         owner = self._leave()
         if owner is not None:
-            self._memory.stop()
+            if self._memory is not None:
+                self._memory.stop()
             self._let_go(owner, finished=False)
 
     def close(self, error: BaseException | None) -> Report:
@@ -172,13 +224,18 @@ class Session:
         """Release what the cell no longer has, and hold none of its objects."""
         namespace, self.namespace = self.namespace, {}
         with contextlib.suppress(Exception):  # costs neither the report nor the cell; the next one tries again
+            if self.cell.mode == "leave" and not owner.applied_count:
+                return
             owner.forget_edited(self.cell.id, self.cell.filename, finished=finished)
             owner.release_abandoned(namespace)
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
         from ..fixing import with_fixes
 
-        memory = self._memory.stop()
+        past = self._past
+        if past is not None and self.cell.mode != "watch":
+            return self._report_again(owner, past, error)
+        memory = self._memory.stop() if self._memory is not None else MemoryCurve()
         evidence = self._evidence(owner, memory, error)
         costs = _costs(owner, evidence)
         evidence = predict(evidence, costs)
@@ -187,6 +244,41 @@ class Session:
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
         findings = with_fixes(evidence, advise(evidence, costs), namespace, ran=ran)
         self.report = owner.report = build_report(evidence, findings)
+        self._remember(owner, evidence, findings, error)
+        return self.report
+
+    def _remember(
+        self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...], error: BaseException | None
+    ) -> None:
+        """What the next run of the same cell begins with. A run that was cut short tells too little."""
+        key, situation = self.cell.key, owner.situation
+        if key is None or error is not None or self.options.profile or owner.interceptor.withdrawn:
+            return
+        runs = (self._past.runs if self._past is not None else 0) + 1
+        served = any(region.entries for region in owner.interceptor.regions if region.calls_in_run)
+        captured = situation.captures != self._captures
+        hopeless = not served and all(region.refused is not None for region in evidence.regions)
+        settled = not situation.serves or hopeless or (runs >= 2 and not (captured and situation.serves))
+        past = Past(runs=runs, settled=settled, served=served, evidence=evidence, findings=findings)
+        owner.history.remember(key, past)
+
+    def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
+        """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
+        name = self.cell.name
+        known = evidence_as(past.evidence, name)
+        if self.cell.mode == "serve":
+            here = [region for region in owner.interceptor.regions if region.calls_in_run]
+            known = replace(known, regions=distinct([region.evidence() for region in told(here)]))
+        evidence = replace(
+            known,
+            wall_ms=self._wall_ms,
+            error=f"{type(error).__name__}: {error}" if error is not None else None,
+            notes=(f"looked at in run {past.runs}; since then {_STANCE[self.cell.mode]}",),
+            captured_at_ms=(),
+            memory=MemoryCurve(),
+        )
+        findings = findings_as(past.findings, past.evidence.file, name)
+        self.report = owner.report = build_report(evidence, findings)
         return self.report
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
@@ -194,6 +286,7 @@ class Session:
 
         from ..runtime import account
 
+        assert self._outside is not None
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
         if not outside.ops and self._traced_as in owner.traced:
             name, earlier = owner.traced[self._traced_as]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from ..model import Trace
 from ..render import Report
+from .history import CellKey, History, Mode, key_of
 
 if TYPE_CHECKING:
     from .cell import Session
+
+REFERENCE = "GRAPE_REFERENCE"
+"""Set to 1, this variable of the environment has the CPU's reference backend serve calls: slower, to see what graphs
+do, and for the tests."""
 
 __all__ = ["Engine", "close_engine", "engine", "last_report", "preload", "release_abandoned"]
 
@@ -38,6 +44,10 @@ class Engine:
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
         self.interceptor.on_withdrawal = self.hoister.withdraw
         self.session: Session | None = None
+        # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
+        self.situation.serves = backend.kind == "cuda" or os.environ.get(REFERENCE) == "1"
+        self.situation.stand_aside = self.stand_aside
+        self.history = History()
         self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
         """What ran outside of regions, under which cell's name, by its source and the code that it could call."""
         self.report: Report | None = None
@@ -122,6 +132,24 @@ class Engine:
             self.hoister.adopt(namespace)
             self.interceptor.adopt(namespace)
 
+    def plan(self, source: str, namespace: Mapping[str, Any]) -> tuple[Mode, CellKey | None]:
+        """How much attention a cell gets that begins now, and under which key its history is kept."""
+        key = key_of(source, namespace)
+        past = self.history.of(key) if key is not None else None
+        if past is None or not past.settled:
+            return "watch", key
+        if not past.served:
+            return "leave", key
+        return ("serve" if self.applied_count else "watch"), key
+
+    def stand_aside(self) -> None:
+        """The cell that runs is observed no longer. Its modes stay on their stacks, muted, until it ends."""
+        self.situation.observing = False
+        self.situation.predictor.stop_learning()
+        self.interceptor.floor.outside = None
+        self.situation.tracer.retire()
+        self.settle()
+
     def weigh(self) -> None:
         """A cell was observed: graphs that turned out slower than eager calls go. The tape's are never faster."""
         if self.situation.backend.kind == "cuda":
@@ -159,6 +187,7 @@ class Engine:
         self.situation.stream = None
         self.situation.exhausted = False
         self.traced.clear()
+        self.history.clear()
         self.report = None
         what = "1 region and released its graphs" if count == 1 else f"{count} regions and released their graphs"
         return f"forgot {what}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..model import Position, RegionEvidence, Trace
+from ..model import CellEvidence, Finding, Position, RegionEvidence, Trace
 
-__all__ = ["distinct", "renamed", "sources", "told"]
+__all__ = ["distinct", "evidence_as", "findings_as", "renamed", "sources", "told"]
+
+MOST_RENAMED = 4000
+"""Operators; longer traces keep the name that the cell had."""
 
 
 def sources(names: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
@@ -37,6 +40,38 @@ def renamed(trace: Trace, old: str, new: str) -> Trace:
     ops = tuple([replace(op, user=at(op.user), inner=at(op.inner)) for op in trace.ops])
     reads = tuple([replace(read, position=at(read.position)) for read in trace.host_reads])
     return replace(trace, ops=ops, host_reads=reads)
+
+
+def evidence_as(evidence: CellEvidence, name: str) -> CellEvidence:
+    """The evidence of a cell that has another name now that it runs again unchanged."""
+    old = evidence.file
+
+    def at(position: Position | None) -> Any:
+        return replace(position, file=name) if position is not None and position.file == old else position
+
+    traces = (*(trace for region in evidence.regions for trace in region.traces), evidence.trace)
+    few = sum(len(trace.ops) for trace in traces if trace is not None) <= MOST_RENAMED
+    regions = [
+        replace(
+            region,
+            at=at(region.at),
+            refused=replace(region.refused, at=at(region.refused.at)) if region.refused is not None else None,
+            traces=tuple([renamed(trace, old, name) for trace in region.traces]) if few else region.traces,
+        )
+        for region in evidence.regions
+    ]
+    trace = renamed(evidence.trace, old, name) if few and evidence.trace is not None else evidence.trace
+    return replace(evidence, file=name, regions=tuple(regions), trace=trace)
+
+
+def findings_as(findings: Sequence[Finding], old: str, name: str) -> tuple[Finding, ...]:
+    """Findings about the cell `old`, which is called `name` now."""
+
+    def moved(finding: Finding) -> Finding:
+        at = finding.at
+        return replace(finding, at=replace(at, file=name)) if at is not None and at.file == old else finding
+
+    return tuple([moved(finding) for finding in findings])
 
 
 def told(regions: list[Any]) -> Iterator[Any]:

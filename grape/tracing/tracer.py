@@ -133,6 +133,16 @@ class Tracer(TorchDispatchMode):
         if self.on_stack and _get_current_dispatch_mode() is self:
             _include(False)
 
+    def retire(self) -> None:
+        """Leave the mode stack before the statement ends, where nothing on the way out would bring the tracer back.
+
+        A backward pass sets the dispatch keys by what lies on the stack, muted or not: each operator after the first
+        one would come here again, for nothing.
+        """
+        self.mute()
+        if not torch.is_inference_mode_enabled() and torch._C._current_graph_task_id() == -1:
+            self.leave()
+
     def watch(self) -> None:
         """Also see what reads tensors behind the dispatcher's back, until `mute`."""
         self._watch = EscapeWatch(self)

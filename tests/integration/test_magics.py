@@ -80,6 +80,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         id: str | None = None
         rewritten: Any = None
         taken: Any = ()
+        mode: str = "watch"
+        key: Any = None
 
     class Session:
         def __init__(self, *, options: Any, cell: Cell, namespace: Any, on_progress: Any, file_names: Any) -> None:
@@ -103,6 +105,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
             return record.report
 
     class Engine:
+        def plan(self, source: str, namespace: Any) -> tuple[str, Any]:
+            return "watch", None
+
         def status(self) -> str:
             return "2 graphs"
 

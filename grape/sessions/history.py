@@ -1,0 +1,135 @@
+"""What became of a cell when it ran before, and so how much attention it gets when it runs again unchanged.
+
+A cell is the same if its source is, and what that source names: the code of functions and classes, the kinds of
+objects, flags. A cell in which nothing can be served is left alone from then on; one whose graphs replay is served
+without being looked at; until that is known it is watched, and each run has an allowance for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..model import CellEvidence, Finding
+from ..quiet import without_warnings
+
+__all__ = ["CellKey", "History", "Mode", "Past", "key_of"]
+
+Mode = Literal["watch", "serve", "leave"]
+CellKey = tuple[str, frozenset[Any]]
+
+MOST_CELLS = 256
+_FLAGS = (bool, str, bytes, type(None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """The last watched run of a cell, the `runs`-th. `settled`: there is nothing more to learn; `served`: graphs
+    replayed in it. `evidence` holds no traces.
+    """
+
+    runs: int
+    settled: bool
+    served: bool
+    evidence: CellEvidence
+    findings: tuple[Finding, ...]
+
+
+class History:
+    """Of one process; it keeps the cells that ran last."""
+
+    def __init__(self) -> None:
+        self._past: dict[CellKey, Past] = {}
+
+    def clear(self) -> None:
+        self._past.clear()
+
+    def of(self, key: CellKey) -> Past | None:
+        return self._past.get(key)
+
+    def remember(self, key: CellKey, past: Past) -> None:
+        self._past.pop(key, None)
+        self._past[key] = past
+        while len(self._past) > MOST_CELLS:
+            del self._past[next(iter(self._past))]
+
+
+def key_of(source: str, namespace: Mapping[str, Any]) -> CellKey | None:
+    """What has to be the same for a cell to be the same; None where the source cannot be read.
+
+    `source` as IPython compiles it or as it was typed; lines of magics do not matter to what it names.
+    """
+    names = _names(source)
+    if names is None:
+        return None
+    used, bound = names
+    facts: set[Any] = set()
+    seen: set[str] = set()
+    left = set(used)
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        value = namespace.get(name)
+        if name not in bound:
+            facts.add((name, _fact(value)))
+        for code in _codes(value):
+            facts.add(code)
+            left |= _named_by(code)
+    return source, frozenset(facts)
+
+
+def _names(source: str) -> tuple[frozenset[str], frozenset[str]] | None:
+    """The names that a cell uses, and those that it binds."""
+    text = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines())
+    try:
+        with without_warnings():
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bound = frozenset(node.id for node in nodes if not isinstance(node.ctx, ast.Load))
+    return frozenset(node.id for node in nodes), bound
+
+
+def _codes(value: Any) -> Iterator[types.CodeType]:
+    """The code of a function, or of the methods of a class, that the person wrote; of an object, of its class."""
+    from ..runtime import written_code
+    from ..tracing import is_own_code
+
+    members = [value]
+    if not isinstance(value, types.FunctionType):
+        cls = value if isinstance(value, type) else type(value)
+        members = [member for base in cls.__mro__ for member in list(vars(base).values())]
+    for member in members:
+        function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+        if isinstance(function, types.FunctionType) and is_own_code(function.__code__.co_filename):
+            yield written_code(function)
+
+
+def _named_by(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _named_by(constant)
+    return names
+
+
+def _fact(value: Any) -> Any:
+    """What of a value decides how code runs: its kind, of a module how it is set up, of a plain flag what it is."""
+    import torch
+
+    kind = type(value)
+    if isinstance(value, torch.nn.Module):
+        own = list(vars(value).get("_parameters", {}).values())
+        settings = tuple([(one.requires_grad, one.device.type) for one in own if one is not None])
+        return kind.__qualname__, vars(value).get("training"), settings
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        return value.device.type, value.requires_grad
+    if kind in _FLAGS:
+        return repr(value)[:200]
+    return kind.__qualname__
