@@ -45,8 +45,7 @@ may set the state, and its replay would not."""
 
 
 SHOWN = "a warning"
-"""Stands among the effects for a warning of torch's that was shown: one that is shown once is no effect of a later call.
-"""
+"""Stands among the effects for a warning of torch's that was shown. One that comes once is no effect of later calls."""
 
 
 class _Stream:

@@ -104,7 +104,7 @@ def foreign_modes(own_modes: int = 0) -> str | None:
 
 
 def foreign_function_mode() -> bool:
-    """Whether a function mode of the person's is there, which would see every attribute of a tensor that Grape reads."""
+    """Whether a function mode of the person's is there, which would see what Grape reads of tensors."""
     modes = (type(mode) for mode in _get_current_function_mode_stack())
     return any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes)
 

@@ -1,15 +1,19 @@
 """Code that looks at the stack that it is called on, or has somebody look at the code that runs.
 
 Between a caller and a callable that Grape took over lie frames of Grape's. Tracebacks and warnings are told without
-them; `sys._getframe`, a trace function or a profiler sees them. So a function that looks is never taken over, and before
-a statement that may bring somebody in who looks, everything is given back.
+them; `sys._getframe`, a trace function or a profiler sees them. So a function that looks is never taken over, and
+before a statement that may bring somebody in who looks, everything is given back.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
+import sys
+import traceback
 import types
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,6 +30,11 @@ _LOOKING = frozenset(
         *("extract_stack", "print_stack", "format_stack", "walk_stack", "stacklevel"),
     }
 )
+_LOOKERS = frozenset(
+    id(function)
+    for function in (sys._getframe, warnings.warn, inspect.stack, inspect.currentframe, traceback.extract_stack)
+)
+"""Under whatever name: what is imported by its own name is not counted for."""
 _WATCHING = frozenset(
     {
         *("settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads", "cProfile", "monitoring"),
@@ -40,18 +49,25 @@ _words: dict[types.CodeType, frozenset[str]] = {}
 
 def looks_at_frames(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
     """Whether code that mentions `names`, with these globals, may ask who called it, or what that calls."""
-    return any(words & _LOOKING or {"inspect", "stack"} <= words for words in _reached(names, namespace))
+    return any(
+        words & _LOOKING or {"inspect", "stack"} <= words or any(id(known.get(word)) in _LOOKERS for word in words)
+        for words, known in _reached(names, namespace)
+    )
 
 
 def brings_watchers(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
     """Whether code that mentions `names` may set a trace function, start a profiler or add an audit hook."""
-    return any(words & _WATCHING for words in _reached(names, namespace))
+    return any(words & _WATCHING for words, _ in _reached(names, namespace))
 
 
 def modules_look_at_frames(namespace: Mapping[str, Any]) -> bool:
     """Whether a class of modules in `namespace` asks who calls it: all modules are called through Grape."""
-    own = [value for value in list(namespace.values()) if isinstance(value, type) and value.__module__ == "__main__"]
-    return any(looks_at_frames(frozenset([cls.__name__]), {cls.__name__: cls}) for cls in own if issubclass(cls, Module))
+    own = {
+        value.__name__: value
+        for value in list(namespace.values())
+        if isinstance(value, type) and value.__module__ == "__main__" and issubclass(value, Module)
+    }
+    return looks_at_frames(frozenset(own), own)
 
 
 def mentioned_in(code: types.CodeType | ast.AST) -> frozenset[str]:
@@ -81,9 +97,9 @@ def _of_code(code: types.CodeType) -> Iterator[str]:
             yield from (item for item in constant if isinstance(item, str))
 
 
-def _reached(names: frozenset[str], namespace: Mapping[str, Any]) -> Iterator[frozenset[str]]:
-    """`names`, and what the person's own functions mention that these lead to."""
-    yield names
+def _reached(names: frozenset[str], namespace: Mapping[str, Any]) -> Iterator[tuple[frozenset[str], Mapping[str, Any]]]:
+    """`names`, and what the person's own functions mention that these lead to, each with what it names."""
+    yield names, namespace
     pending, seen = [(names, namespace)], set[int]()
     while pending and len(seen) < _MOST:
         names, namespace = pending.pop()
@@ -92,8 +108,8 @@ def _reached(names: frozenset[str], namespace: Mapping[str, Any]) -> Iterator[fr
                 if id(function) not in seen and is_own_code(written_code(function).co_filename):
                     seen.add(id(function))
                     words = mentioned_in(written_code(function))
-                    yield words
                     pending.append((words, {**_named(words, function.__globals__), **dict(_closed_over(function))}))
+                    yield pending[-1]
 
 
 def _named(words: frozenset[str], namespace: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from .frames import brings_watchers, looks_at_frames, mentioned_in, modules_look
 from .handed_out import watch_results
 from .interrupts import held, hold_off, let_through
 from .loop_steps import LoopSteps
-from .observer import NO_WORK
 from .predication.early_stop import set_stepper
 from .region import Region
 from .situation import Situation
@@ -136,11 +135,17 @@ class Interceptor:
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or busy.now or get_ident() != self._thread:
                 return original(module, *args, **kwargs)
-            if not floor.free and (floor.counts is None or not floor.repeats(module, code)):
+            if not floor.free and floor.counts is None:
                 return original(module, *args, **kwargs)
-            if bystanders.get(module) and not situation.observing:
-                return original(module, *args, **kwargs)
-            if self._stands_aside() or inside_module(code):
+            busy.now = True  # to look at frames is an audit event, to ask for an identity is one
+            passes = (
+                (not floor.free and not floor.repeats(module, code))
+                or (not situation.observing and bystanders.get(module))
+                or self._stands_aside()
+                or inside_module(code)
+            )
+            busy.now = False
+            if passes:
                 return original(module, *args, **kwargs)
             try:
                 result = self._module(module, args, kwargs)
@@ -197,7 +202,9 @@ class Interceptor:
             if self.situation.observing and not self.withdrawn:
                 self._withdraw()
             return True
-        return is_profiled() or (torch._C._len_torch_function_stack() > 0 and foreign_function_mode())
+        if self.situation.tracer.is_called or is_profiled():
+            return True
+        return torch._C._len_torch_function_stack() > 0 and foreign_function_mode()
 
     def settle(self) -> None:
         """The cell is over: keep only what replays graphs, give everything else back."""
@@ -279,11 +286,11 @@ class Interceptor:
 
     def _take_over(self, function: types.FunctionType) -> None:
         known = self._functions.get(function.__code__)
-        if known is not None and known[0].refused is not None and known[0].refused.why == NO_WORK:
+        if known is not None and _is_over(known[0]):
             return
         if not self.situation.observing and (known is None or not known[0].entries):
             return
-        if looks_at_frames(mentioned_in(function.__code__), function.__globals__):
+        if looks_at_frames(frozenset([function.__name__]), {function.__name__: function}):
             return
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -334,7 +341,7 @@ class Interceptor:
         try:
             return self.floor.enter(region, args, kwargs)
         finally:
-            if region.checked or (region.refused is not None and region.refused.why == NO_WORK):
+            if region.checked or _is_over(region):
                 self._give_back(trampoline)
 
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -430,6 +437,12 @@ def _parts(module: torch.nn.Module) -> list[torch.nn.Module]:
                 found[id(part)] = part
                 left.append(part)
     return list(found.values())
+
+
+def _is_over(region: Region) -> bool:
+    """Whether it is left alone from now on: a function has its own code back, and no frame of Grape's above it."""
+    refused = region.refused
+    return refused is not None and not refused.recording and region.starved_at is None
 
 
 def _same_binding(one: Trampoline, other: Trampoline) -> bool:

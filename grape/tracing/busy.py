@@ -1,8 +1,8 @@
 """Whether Grape works just now, or the person's code.
 
-Audit hooks, finalizers, callbacks of the garbage collector and of weak references, signal handlers and the person's own
-`__eq__` or `__repr__` run in the middle of anything, Grape's work included. What they call then runs as written: to look
-on there would raise the next event, without end, or change the modes of an operator that is being dispatched.
+Audit hooks, finalizers, callbacks of the garbage collector and of weak references, signal handlers and the person's
+own `__eq__` or `__repr__` run in the middle of anything, Grape's work included. What they call then runs as written: to
+look on there would raise the next event, without end, or change the modes of an operator that is being dispatched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Busy:
 busy = _Busy()
 
 
-class grape_works:  # noqa: N801 - a block, such as `contextlib.suppress`
+class grape_works:
     """Grape works in the block, whose calls of the person's code are nobody's: they run as written."""
 
     __slots__ = ("_was",)
@@ -45,7 +45,7 @@ class grape_works:  # noqa: N801 - a block, such as `contextlib.suppress`
             busy.now = self._was
 
 
-class person_runs:  # noqa: N801 - a block, such as `contextlib.suppress`
+class person_runs:
     """The person's code runs in the block, also where Grape calls it: what that calls may become a region."""
 
     __slots__ = ("_was",)

@@ -15,7 +15,13 @@ from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from ..model import OpRecord, Position
 from .busy import grape_works, unwatched
@@ -111,6 +117,13 @@ class Tracer(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         """The compiler does its work as if the tracer were not there; what it compiled is seen when it runs."""
         return True
+
+    @property
+    def is_called(self) -> bool:
+        """Whether an operator is on its way to this mode just now, in code of torch's: then it is not on the stack."""
+        if not self.on_stack or _get_current_dispatch_mode() is self:
+            return False
+        return all(mode is not self for mode in _get_current_dispatch_mode_stack())
 
     def enter(self) -> None:
         """Join the mode stack, muted."""

@@ -1,7 +1,7 @@
 """Warnings of operators that Grape calls in the place of the person's code name the line that called there.
 
-torch warns of the innermost frame of Python's, which is Grape's while it looks on. Python counts by that place how often
-a warning was shown, so that another name in what is shown would not be enough.
+torch warns of the innermost frame of Python's, which is Grape's while it looks on. Python counts by that place how
+often a warning was shown, so that another name in what is shown would not be enough.
 """
 
 from __future__ import annotations
@@ -68,4 +68,3 @@ def _warn(message: warnings.WarningMessage, frame: FrameType | None) -> None:
         names.setdefault("__warningregistry__", {}),
         source=message.source,
     )
-

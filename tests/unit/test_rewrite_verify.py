@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from grape.fixing import verify
@@ -171,7 +172,7 @@ def test_nothing_runs_again_that_hooks_of_the_person_or_a_mode_would_see(namespa
     hooks = (
         (torch.nn.modules.module.register_module_forward_hook, "hooks of all"),
         (torch.nn.modules.module.register_module_full_backward_hook, "hooks of all"),
-        (torch.optim.optimizer.register_optimizer_step_post_hook, "hooks of all"),
+        (register_optimizer_step_post_hook, "hooks of all"),
         (namespace["net"].register_forward_hook, "`net` has hooks"),
         (namespace["net"].inner.register_full_backward_pre_hook, "`net` has hooks"),
     )
