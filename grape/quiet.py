@@ -6,11 +6,26 @@ those that are shown once would come again.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["without_warnings"]
+__all__ = ["without_collections", "without_warnings"]
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """No garbage is collected inside. Syntax trees and traces are many objects: made all at once they would have Python
+    look through everything that torch has loaded, for a tenth of a second and more.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from ..model import CellEvidence, Finding, RegionEvidence
 from .cost import H200, MachineCosts, call_ms
 from .prediction import held_ms, saving_ms
 from .rules import RULES
+from .sites import forget
 
 __all__ = ["HINT_BELOW", "advise"]
 
@@ -26,7 +27,10 @@ def advise(evidence: CellEvidence, costs: MachineCosts = H200) -> tuple[Finding,
     per call (per execution of the line outside of regions), and None on a cell that did not run on a CUDA device.
     """
     regions = {region.name: region for region in evidence.regions}
-    found = [finding for rule in RULES for finding in rule.check(evidence, costs)]
+    try:
+        found = [finding for rule in RULES for finding in rule.check(evidence, costs)]
+    finally:
+        forget()
     if not evidence.cuda:
         found = [replace(finding, predicted_ms_per_call=None) for finding in found]
     merged = _within_families([_eased(finding, regions) for finding in _merge(found)], regions)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from ..model import DECISION, CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Trace
+from ..model.kept import Kept
 from .cost import idle_ms, sync_gap_ms
 from .source import cell_source
 from .words import library, times
 
-__all__ = ["BRANCHES", "Site", "op_sites", "sync_saving_ms", "sync_sites"]
+__all__ = ["BRANCHES", "Site", "forget", "op_sites", "sync_saving_ms", "sync_sites"]
 
 BRANCHES = frozenset({"if", "while", "assert", "ternary", "bool-op"})
 _ALWAYS_CPU = ("/torch/optim/", "/torch/utils/data/")
@@ -85,12 +86,18 @@ class Site:
 
 
 def op_sites(
-    evidence: CellEvidence, wanted: Callable[[OpRecord, Trace, RegionEvidence | None], bool]
+    evidence: CellEvidence,
+    wanted: Callable[[OpRecord, Trace, RegionEvidence | None], bool],
+    *,
+    among: Callable[[Trace], Iterable[OpRecord]],
 ) -> tuple[Site, ...]:
-    """Sites of the operators that `wanted` picks (its region is None outside of regions), in order of appearance."""
-    gathered: dict[object, Site] = {}
+    """Sites of the operators that `wanted` picks (its region is None outside of regions), in order of appearance.
+
+    `among` gives those of a trace that come into question; it should be a `Kept`.
+    """
+    gathered: dict[object, _Gathered] = {}
     for region, trace in _traces(evidence):
-        for op in trace.ops:
+        for op in among(trace):
             if wanted(op, trace, region) and not _stays_on_the_cpu(evidence, op):
                 _gather(gathered, region, trace, op, None)
     return _hot(evidence, gathered)
@@ -98,18 +105,36 @@ def op_sites(
 
 def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
     """Sites at which the CPU waited for the device: values read, tensors copied out, shapes that depend on data."""
-    gathered: dict[object, Site] = {}
+    global _last
+    last = _last
+    if last is not None and last[0] is evidence:
+        return last[1]
+    gathered: dict[object, _Gathered] = {}
     for region, trace in _traces(evidence):
         reads = {read.ordinal: read for read in trace.host_reads}
-        for op in trace.ops:
-            if op.kind in _SYNCS and _stays_on_the_cpu(evidence, op):
+        for op in _WAITS.of(trace):
+            if _stays_on_the_cpu(evidence, op):
                 reads.pop(op.ordinal, None)
-            elif op.kind in _SYNCS:
+            else:
                 _gather(gathered, region, trace, op, reads.pop(op.ordinal, None))
         for read in reads.values():
             if read.construct != DECISION:  # a graph has none of them, and rewritten code has its finding behind it
                 _gather(gathered, region, trace, None, read)
-    return _hot(evidence, gathered)
+    found = _hot(evidence, gathered)
+    _last = evidence, found
+    return found
+
+
+_last: tuple[CellEvidence, tuple[Site, ...]] | None = None
+"""What `sync_sites` was asked for last: several rules ask for the same."""
+
+_WAITS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if op.kind in _SYNCS))
+
+
+def forget() -> None:
+    """Keep nothing of the evidence that was judged last."""
+    global _last
+    _last = None
 
 
 def sync_saving_ms(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> float | None:
@@ -142,8 +167,41 @@ def _traces(evidence: CellEvidence) -> Iterator[tuple[RegionEvidence | None, Tra
         yield None, evidence.trace
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """A site while its executions are counted."""
+
+    region: RegionEvidence | None
+    user: Position | None
+    inner: Position | None
+    construct: str | None
+    op: OpRecord | None
+    cut: bool
+    executions: int = 0
+    wait_ns: int = 0
+    values: list[object] = field(default_factory=list)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    nbytes: int = 0
+
+    def site(self) -> Site:
+        return Site(
+            region=self.region,
+            user=self.user,
+            inner=self.inner,
+            construct=self.construct,
+            op=self.op,
+            traces=len(self.region.traces) if self.region else 1,
+            executions=self.executions,
+            wait_ns=self.wait_ns,
+            values=tuple(self.values),
+            shapes=tuple(self.shapes),
+            nbytes=self.nbytes,
+            cut=self.cut,
+        )
+
+
 def _gather(
-    sites: dict[object, Site],
+    sites: dict[object, _Gathered],
     region: RegionEvidence | None,
     trace: Trace,
     op: OpRecord | None,
@@ -154,34 +212,27 @@ def _gather(
     inner = op.inner if op else None
     construct = read.construct if read else None
     key = (id(region), _line(user), _line(inner), op.name if op else None, construct)
-    site = sites.get(key) or Site(
-        region=region,
-        user=user,
-        inner=inner,
-        construct=construct,
-        op=op,
-        traces=len(region.traces) if region else 1,
-        cut=trace.cut,
-    )
-    moved = op.outputs[0] if op and op.outputs else None
-    sites[key] = replace(
-        site,
-        executions=site.executions + 1,
-        wait_ns=site.wait_ns + (read.wait_ns if read else op.host_ns if op else 0),
-        values=(*site.values, read.value) if read else site.values,
-        shapes=(*site.shapes, moved.shape) if moved else site.shapes,
-        nbytes=max(site.nbytes, moved.nbytes) if moved else site.nbytes,
-    )
+    site = sites.get(key)
+    if site is None:
+        site = sites[key] = _Gathered(region, user, inner, construct, op, trace.cut)
+    site.executions += 1
+    site.wait_ns += read.wait_ns if read else op.host_ns if op else 0
+    if read is not None:
+        site.values.append(read.value)
+    if op is not None and op.outputs:
+        site.shapes.append(op.outputs[0].shape)
+        site.nbytes = max(site.nbytes, op.outputs[0].nbytes)
 
 
 def _line(at: Position | None) -> tuple[str, int] | None:
     return (at.file, at.line) if at else None
 
 
-def _hot(evidence: CellEvidence, gathered: dict[object, Site]) -> tuple[Site, ...]:
+def _hot(evidence: CellEvidence, gathered: dict[object, _Gathered]) -> tuple[Site, ...]:
     """All sites of regions; of the rest of the cell only lines that ran repeatedly, in a loop or in a function."""
     source = cell_source(evidence)
-    return tuple(site for site in gathered.values() if site.region is not None or _repeats(site, source.in_loop))
+    sites = (one.site() for one in gathered.values())
+    return tuple(site for site in sites if site.region is not None or _repeats(site, source.in_loop))
 
 
 def _repeats(site: Site, in_loop: Callable[[Position | None], bool | None]) -> bool:

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from ..model import CellEvidence, Position
 
-__all__ = ["CellSource", "Parsed", "cell_source", "last_name"]
+__all__ = ["CellSource", "Parsed", "cell_source", "has_remainder", "last_name"]
 
 _LONGEST = 48
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -56,12 +56,19 @@ class Parsed:
 
     def on_line(self, line: int) -> Iterator[ast.expr | ast.stmt]:
         """Nodes whose own first line, or for statements whose test, covers the line; outermost first."""
+        for node, first, last in self._spans:
+            if first <= line <= last:
+                yield node
+
+    @cached_property
+    def _spans(self) -> list[tuple[ast.expr | ast.stmt, int, int]]:
+        found: list[tuple[ast.expr | ast.stmt, int, int]] = []
         for node in ast.walk(self.tree) if self.tree is not None else ():
             if isinstance(node, (ast.If, ast.While)):
-                if node.lineno <= line <= (node.test.end_lineno or node.lineno):
-                    yield node
-            elif isinstance(node, (ast.expr, *_SIMPLE)) and node.lineno <= line <= (node.end_lineno or node.lineno):
-                yield node
+                found.append((node, node.lineno, node.test.end_lineno or node.lineno))
+            elif isinstance(node, (ast.expr, *_SIMPLE)):
+                found.append((node, node.lineno, node.end_lineno or node.lineno))
+        return found
 
 
 @lru_cache(maxsize=64)
@@ -120,6 +127,14 @@ class CellSource:
         outer = loops[0]
         before = list(ast.walk(outer.generators[0].iter)) if isinstance(outer, ast.ListComp) else []
         return all(node in before for node in loops[1:])
+
+    def every_nth(self, at: Position | None) -> bool:
+        """True where the code does what is on that line only every n-th time: behind ``if i % n == 0``, or so."""
+        source = self.parsed(at.file) if at is not None else None
+        if source is None or source.tree is None or at is None:
+            return False
+        around = (node for node in _around(source.tree, at.line) if isinstance(node, (ast.If, ast.IfExp, ast.BoolOp)))
+        return any(has_remainder(node.test if not isinstance(node, ast.BoolOp) else node) for node in around)
 
     def call(self, at: Position | None, names: Collection[str]) -> str | None:
         """The one call on that line to one of `names` (a method, an attribute or a plain name), as written.
@@ -214,6 +229,11 @@ def last_name(func: ast.expr) -> str:
     if isinstance(func, ast.Attribute):
         return func.attr
     return func.id if isinstance(func, ast.Name) else ""
+
+
+def has_remainder(node: ast.AST) -> bool:
+    """True where something is taken modulo a number, as what happens every n-th time is."""
+    return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node))
 
 
 def _calls(node: ast.AST) -> bool:

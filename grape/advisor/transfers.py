@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..model import CellEvidence, OpRecord, TensorView, Trace
+from ..model import OpRecord, TensorView, Trace
+from ..model.kept import Kept
 
-__all__ = ["Origin", "Origins", "sources"]
+__all__ = ["Origin", "incoming", "origin", "sources"]
 
 Origin = Literal["argument", "constant", "computed", "outside"]
 """An argument of the region; Python values; operators on the CPU; a CPU tensor that was there before."""
@@ -22,16 +23,19 @@ def sources(op: OpRecord) -> tuple[TensorView, ...]:
     return tuple(view for view in tensors if view.device != target) or tensors[-1:]
 
 
-class Origins:
-    """Where the operators of a cell's traces that bring data to the device took it from."""
+def origin(op: OpRecord, trace: Trace) -> Origin | None:
+    """Where the operator of the trace took what it brings to the device; None where it brings nothing."""
+    return _ORIGINS.of(trace)[0].get(op.ordinal)
 
-    def __init__(self, evidence: CellEvidence) -> None:
-        traces = [trace for region in evidence.regions for trace in region.traces]
-        self._known = {id(trace): _origins(trace) for trace in (*traces, *([evidence.trace] if evidence.trace else []))}
 
-    def of(self, op: OpRecord, trace: Trace) -> Origin | None:
-        """None for an operator that brings nothing."""
-        return self._known[id(trace)].get(op.ordinal)
+def incoming(trace: Trace) -> tuple[OpRecord, ...]:
+    """The operators of the trace that bring something to the device."""
+    return _ORIGINS.of(trace)[1]
+
+
+def _found(trace: Trace) -> tuple[dict[int, Origin], tuple[OpRecord, ...]]:
+    known = _origins(trace)
+    return known, tuple(op for op in trace.ops if op.ordinal in known) if known else ()
 
 
 def _origins(trace: Trace) -> dict[int, Origin]:
@@ -39,13 +43,13 @@ def _origins(trace: Trace) -> dict[int, Origin]:
     made: dict[int, Origin] = dict.fromkeys(trace.argument_storages, "argument")
     sent: dict[int, int] = {}
     for op in trace.ops:
-        results = {view.storage for view in op.outputs}
         if op.kind == "transfer-in":
+            results = {view.storage for view in op.outputs}
             origins = {made.get(view.storage, "outside") for view in sources(op)} or {"constant"}
             found[op.ordinal] = next(o for o in ("argument", "constant", "computed", "outside") if o in origins)
             sent.update(dict.fromkeys(results, op.ordinal))
         elif op.name.startswith(_LIFT):
-            for storage in results:
+            for storage in {view.storage for view in op.outputs}:
                 _lift(op, storage, found, made, sent)
         for storage in op.born:
             made.setdefault(storage, "computed")
@@ -58,3 +62,6 @@ def _lift(op: OpRecord, storage: int, found: dict[int, Origin], made: dict[int, 
     elif storage not in made and op.kind != "host":
         found[op.ordinal] = "constant"
     made.setdefault(storage, "constant")
+
+
+_ORIGINS = Kept(_found)

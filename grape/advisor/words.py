@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..model import CellEvidence, OpRecord, Position
 
-__all__ = ["amount", "library", "milliseconds", "operator_name", "shape_text", "times", "via", "waits"]
+__all__ = ["amount", "library", "milliseconds", "operator_name", "shape_text", "times", "traced_calls", "via", "waits"]
 
 _SPOKEN = {
     "_local_scalar_dense": "reading a value",
@@ -51,6 +51,11 @@ def amount(nbytes: float) -> str:
 def times(per_call: float) -> str:
     """``1`` is "once per call", ``2.5`` is "2.5 times per call"."""
     return "once per call" if per_call == 1 else f"{per_call:.3g} times per call"
+
+
+def traced_calls(number: int) -> str:
+    """ "1 traced call", "2 traced calls"."""
+    return "1 traced call" if number == 1 else f"{number} traced calls"
 
 
 def shape_text(shape: Sequence[int]) -> str:

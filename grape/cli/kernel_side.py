@@ -38,7 +38,7 @@ def collect(notebook: str, width: int, color: bool) -> str:
     from grape.sessions.cell import IN_THE_NOTEBOOK
 
     notes = tuple([note.removesuffix(IN_THE_NOTEBOOK) for note in report.evidence.notes])
-    report = replace(report, notebook=notebook, evidence=replace(report.evidence, notes=notes))
+    report = replace(report.with_fixes(), notebook=notebook, evidence=replace(report.evidence, notes=notes))
     return json.dumps(
         {
             "report": json.loads(report.to_json()),

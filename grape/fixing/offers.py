@@ -9,21 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
-from ..rewrite import FIXES, Refused, Rewritten, fix, names_in_functions
-from ..rewrite.control_flow import FLOW_IMPORT
+from ..model.codes import REWRITTEN
+from ..rewrite import Refused, Rewritten, names_in_functions
 from ..rewrite.source import mask
 from .verify import verify
 
 __all__ = ["elsewhere", "find_fix", "source_of", "with_fixes"]
 
-_SECONDS = 2.0
+_SECONDS = 10.0
 """For the verifications of one cell: it runs twice more in each."""
 
 _ADVICE = {"GR102": "let the device decide, as in the rewrite below; what is around it can then be one graph"}
 """What a finding advises where it has a rewrite: the rewrite, and nothing else."""
-
-_IMPORTED = (FLOW_IMPORT, "import grape")
-"""What rewrites import."""
 
 _MASKED = ("aten.index.", "aten.index_put.", "aten.index_put_.")
 
@@ -47,13 +44,15 @@ def elsewhere(evidence: CellEvidence, file: str) -> frozenset[str]:
 
 def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Refused:
     """The rewrite for one finding, with what the traces say about its line."""
-    if finding.code not in FIXES:
+    if finding.code not in REWRITTEN:
         return Refused(why=f"there is no rewrite for {finding.code}")
     if finding.at is None:
         return Refused(why="the finding names no line")
     source = source_of(evidence, finding.at.file)
     if source is None:
         return Refused(why=f"the source of {finding.at.file} is not known as it was typed")
+    from ..rewrite import fix
+
     try:
         return fix(source, finding, elsewhere=elsewhere(evidence, finding.at.file))
     except Exception as error:  # the report must not be lost with it
@@ -66,12 +65,13 @@ def with_fixes(
     namespace: Mapping[str, Any] | None,
     *,
     ran: Collection[Finding] = (),
+    may_not: str = "it is part of a script",
 ) -> tuple[Finding, ...]:
     """`findings`, each with its fix where there is one. Fixes are numbered from 1 in the order of the findings.
 
     The cell runs again on copies of `namespace`, with and without each rewrite, where that is safe and quick; a
-    rewrite that computes something else is not offered. None as namespace verifies nothing. `ran` are findings whose
-    rewrites the cell ran with: they get no fix.
+    rewrite that computes something else is not offered. None as namespace verifies nothing, because `may_not`. `ran`
+    are findings whose rewrites the cell ran with: they get no fix.
     """
     deadline = time.perf_counter() + _SECONDS
     offered: dict[str, Fix | None] = {}
@@ -87,7 +87,7 @@ def with_fixes(
         if isinstance(made, Rewritten):
             if made.diff not in offered:
                 number = sum(1 for known in offered.values() if known is not None) + 1
-                offered[made.diff] = _offer(evidence, finding, made, number, namespace, deadline)
+                offered[made.diff] = _offer(evidence, finding, made, number, namespace, deadline, may_not)
             advice = _ADVICE.get(finding.code, finding.advice) if offered[made.diff] is not None else finding.advice
             finding = replace(finding, fix=offered[made.diff], evidence=_with_region(finding), advice=advice)
         result.append(finding)
@@ -106,10 +106,11 @@ def _offer(
     number: int,
     namespace: Mapping[str, Any] | None,
     deadline: float,
+    may_not: str,
 ) -> Fix | None:
     why = None
     if namespace is None:
-        why = "it is part of a script"
+        why = may_not
     elif evidence.error is not None:
         why = "the cell raised"
     elif 2e-3 * evidence.wall_ms > deadline - time.perf_counter():
@@ -135,9 +136,12 @@ def _changed_functions(old: str, new: str) -> str | None:
     masked = [mask(source) for source in (old, new)]
     if any(isinstance(item, Refused) for item in masked):
         return None
+    from ..rewrite.control_flow import FLOW_IMPORT
+
+    imported = (FLOW_IMPORT, "import grape")  # by rewrites
     before, after = (ast.parse(item.text).body for item in masked if not isinstance(item, Refused))
     known = {ast.unparse(item) for item in before}
-    support = [item for item in after if (text := ast.unparse(item)) in _IMPORTED and text not in known]
+    support = [item for item in after if (text := ast.unparse(item)) in imported and text not in known]
     after = [item for item in after if item not in support]
     if len(before) != len(after):
         return None

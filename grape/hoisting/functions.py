@@ -4,6 +4,8 @@ from __future__ import annotations
 import __future__
 
 import ast
+import dis
+import functools
 import linecache
 import types
 from collections.abc import Iterator
@@ -15,6 +17,10 @@ from .loop import Loop
 
 __all__ = ["hoisted_function", "loops_in"]
 
+_LOOPING = frozenset(
+    number for name, number in dis.opmap.items() if name == "FOR_ITER" or "JUMP_BACKWARD" in name
+)
+"""Code without any of these has no loop."""
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 
@@ -23,19 +29,15 @@ def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int
 
     None where there is nothing to hoist, or the file at hand is not what the code was compiled from.
     """
+    if not _LOOPING.intersection(code.co_code[::2]):
+        return None
     cell = "".join(linecache.getlines(code.co_filename))
     flags = code.co_flags & _FUTURES
-    try:
-        with without_warnings():
-            tree = ast.parse(cell, code.co_filename)
-    except (SyntaxError, ValueError):
-        return None
-    definitions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == code.co_name]
-    found = next((node for node in definitions if _first_line(node) == code.co_firstlineno), None)
-    hoisted = hoist_function(found) if found is not None else None
-    if hoisted is None or found is None:
-        return None
-    for module in _compiled_units(tree, found):
+    for module in _compiled_units(cell, code):
+        found = _definition(module, code)
+        hoisted = hoist_function(found) if found is not None else None
+        if hoisted is None or found is None:
+            return None
         if _code_in(compile_quietly(module, code.co_filename, "exec", flags), code) == code:
             new = ast.fix_missing_locations(_Replaced(found, hoisted.body[0]).visit(module))
             made = _code_in(compile_quietly(new, code.co_filename, "exec", flags), code)
@@ -44,15 +46,43 @@ def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int
     return None
 
 
-def _compiled_units(tree: ast.Module, inside: ast.FunctionDef) -> Iterator[ast.Module]:
-    """What may have been compiled at once: the file; or its statement around `inside`, as the shell does.
+def _definition(module: ast.Module, code: types.CodeType) -> ast.FunctionDef | None:
+    """Where a function is defined that has this name and begins on this line."""
+    named = (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == code.co_name)
+    return next((node for node in named if _first_line(node) == code.co_firstlineno), None)
+
+
+def _compiled_units(text: str, code: types.CodeType) -> Iterator[ast.Module]:
+    """What may have been compiled at once: the statement at the top that holds the code, as the shell does; the file.
 
     The same function gets other code where its imports are compiled with it.
     """
-    for statement in tree.body:
-        if any(node is inside for node in ast.walk(statement)):
-            yield ast.Module([statement], [])
-    yield tree
+    lines = text.splitlines(keepends=True)
+    for first, last in _statements(text):
+        if first <= code.co_firstlineno <= last:
+            module = _parsed("\n" * (first - 1) + "".join(lines[first - 1 : last]))
+            if module is not None:
+                yield module
+    module = _parsed(text)
+    if module is not None:
+        yield module
+
+
+@functools.lru_cache(maxsize=64)
+def _statements(text: str) -> tuple[tuple[int, int], ...]:
+    """First and last line of each definition at the top of a file or cell."""
+    module = _parsed(text)
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    found = [node for node in module.body if isinstance(node, kinds)] if module is not None else []
+    return tuple([(_first_line(node), node.end_lineno or node.lineno) for node in found])
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with without_warnings():
+            return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
 
 
 def loops_in(code: types.CodeType) -> Iterator[Loop]:
@@ -60,7 +90,7 @@ def loops_in(code: types.CodeType) -> Iterator[Loop]:
     return (constant for constant in code.co_consts if isinstance(constant, Loop))
 
 
-def _first_line(node: ast.FunctionDef) -> int:
+def _first_line(node: ast.FunctionDef | ast.ClassDef) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 

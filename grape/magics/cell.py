@@ -15,7 +15,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
-from ..quiet import without_warnings
+from ..quiet import without_collections, without_warnings
 from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
 from .loops import hoist_loops_of
@@ -133,7 +133,7 @@ class GrapeCell:
             self._replacement.tidy()
         try:
             if session is not None:
-                with _same_random_stream(), without_warnings():
+                with _same_random_stream(), without_warnings(), without_collections():
                     self._conclude(session, error)
             elif self._display.unfinished:
                 self._display.withdraw("stopped before anything was observed")
@@ -181,7 +181,7 @@ class GrapeCell:
     def _guard(self, what: str, step: Callable[..., None], *args: object) -> None:
         """Run `step` of the session; where it fails, say so and go on without a session. An interrupt passes."""
         try:
-            with _same_random_stream(), without_warnings():
+            with _same_random_stream(), without_warnings(), without_collections():
                 step(*args)
         except Exception as error:
             session, self._session = self._session, None

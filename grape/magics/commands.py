@@ -143,7 +143,7 @@ def _save(path: str | None) -> str:
     render = renderers.get(PurePath(path).suffix.lower())
     if render is None:
         raise UsageError(f"cannot tell the format of '{path}'; end its name in {', '.join(renderers)}")
-    write_text(path, render(_report()), "the report")
+    write_text(path, render(_report().with_fixes()), "the report")
     return f"saved {path}"
 
 
@@ -160,7 +160,7 @@ def _view(path: str | None) -> str:
     from .view import page_of
 
     assert path is not None
-    report, suffix = _report(), PurePath(path).suffix.lower()
+    report, suffix = _report().with_fixes(), PurePath(path).suffix.lower()
     if suffix not in (".html", ".json"):
         raise UsageError(f"cannot tell the format of '{path}'; end its name in .html, or in .json for grape view")
     write_text(path, page_of(report) if suffix == ".html" else view_json(build_view(report)), "the view")

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RewriteError, UsageError
-from ..rewrite import Refused, fix_all, unified_diff
+from ..model.codes import REWRITTEN
+from ..rewrite import Refused, unified_diff
 
 if TYPE_CHECKING:
     from ..model import Finding
     from ..render import Report
     from ..sessions.gains import TakenFixes
 
-__all__ = ["NO_FIX", "Applied", "AppliedRewrites", "diff_text", "rewrites"]
+__all__ = ["NO_FIX", "Applied", "AppliedRewrites", "diff_text", "rewrites", "why_no_fix"]
 
 NO_FIX = "no fix: no finding of the last report has a rewrite of source"
 
@@ -69,6 +70,7 @@ class AppliedRewrites:
         Without a number all verified fixes of the measured cell are taken. Raises `UsageError` where there is no such
         fix and `RewriteError` where it does not go together with the others.
         """
+        report = report.with_fixes()
         chosen = _chosen(report, number)
         file = _file(chosen[0])
         source = _source(report, file)
@@ -79,6 +81,7 @@ class AppliedRewrites:
         if not new:
             raise UsageError(f"fix {number} is applied already" if number else "every verified fix is applied already")
         from ..fixing import elsewhere
+        from ..rewrite import fix_all
 
         combined = fix_all(source, (*taken, *new), elsewhere=elsewhere(report.evidence, file))
         for finding, refused in combined.refused:
@@ -148,10 +151,11 @@ def _taken(
 
 def diff_text(report: Report, number: int | None) -> str:
     """The difference that fix `number` makes, or all of them and why other findings have none. Raises `UsageError`."""
+    report = report.with_fixes()
     if number is not None:
         return _one_diff(_chosen(report, number)[0])
     shown = [_one_diff(finding) for finding in _fixable(report)]
-    reasons = [reason for finding in report.findings if finding.fix is None and (reason := _why_none(report, finding))]
+    reasons = [reason for finding in report.findings if finding.fix is None and (reason := why_no_fix(report, finding))]
     if not shown and not reasons:
         return NO_FIX
     return "\n\n".join([*shown, *(["\n".join(reasons)] if reasons else [])])
@@ -165,11 +169,11 @@ def _one_diff(finding: Finding) -> str:
     return f"{head}\n{finding.fix.diff}".rstrip()
 
 
-def _why_none(report: Report, finding: Finding) -> str | None:
+def why_no_fix(report: Report, finding: Finding) -> str | None:
+    """Why a finding without a fix has none; None where nobody would expect one."""
     from ..fixing import find_fix
-    from ..rewrite import FIXES
 
-    if finding.code not in FIXES:
+    if finding.code not in REWRITTEN:
         return None
     refused = find_fix(report.evidence, finding)
     why = "the rewrite computed something else when both ran"

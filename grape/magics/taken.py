@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..rewrite import unified_diff
+from ..rewrite import split_magic, unified_diff
 from .at_once import Left, Ran, restore_functions
 
 if TYPE_CHECKING:
-    from ..fixing import Offers
+    from ..fixing.at_once import Offers
     from ..render import Report
     from ..rewrite.at_once import RewrittenCell
 
 __all__ = ["AtOnce", "at_once"]
+
+MOST_REPORTS = 16
+"""Cells whose rewrites may still be asked for."""
 
 
 class AtOnce:
@@ -22,6 +25,8 @@ class AtOnce:
     def __init__(self) -> None:
         self._ran: list[Ran] = []
         self._offers: Offers | None = None
+        self._reports: dict[str, tuple[str, Report]] = {}
+        """The last report of each cell, by the text below the magic, with its source: until its fixes are asked for."""
         self.left: dict[str, Left] = {}
         """What rewritten cells left under names of their own, also after `clear`: their functions still use it."""
 
@@ -30,26 +35,32 @@ class AtOnce:
 
     def clear(self) -> None:
         self._ran.clear()
+        self._reports.clear()
         self._offers = None
 
     def learn(self, source: str, report: Report) -> None:
-        """Keep the fixes of `report` that were compared, for the next run of the cell with this source."""
-        if not any(finding.fix is not None for finding in report.findings):
+        """Keep `report`, whose fixes may be asked for when the cell with this source runs with --rewrite."""
+        if not any(finding.fixable for finding in report.findings) or report.evidence.error is not None:
             return
-        if self._offers is None:
-            from ..fixing import Offers
-
-            self._offers = Offers()
-        self._offers.learn(source, report.findings, report.evidence.file)
+        body = _body(source)
+        self._reports.pop(body, None)
+        self._reports[body] = source, report
+        while len(self._reports) > MOST_REPORTS:
+            del self._reports[next(iter(self._reports))]
 
     def rewritten(self, source: str, file: str) -> RewrittenCell | None:
         """What the cell `file` runs instead of `source`; None where nothing is known, or all of it is refused."""
-        from ..fixing import rewritten_cell
+        from ..fixing.at_once import Offers, rewritten_cell
         from ..sessions.told import sources
 
         body = source.partition("\n")[2].rstrip()
         others = [(name, text) for name, text in sources(lambda name: name) if text.partition("\n")[2].rstrip() != body]
-        offered = self._offers.of(source) if self._offers is not None else ()
+        known = self._reports.pop(_body(source), None)
+        self._offers = self._offers or Offers()
+        if known is not None:
+            written, report = known
+            self._offers.learn(written, report.with_fixes().findings, report.evidence.file)
+        offered = self._offers.of(source)
         return rewritten_cell(source, file, offered, others=others)
 
     def remember(self, ran: Ran) -> None:
@@ -81,6 +92,11 @@ class AtOnce:
 
     def undo_all(self, shell: Any) -> list[str]:
         return [self.undo(0, shell) for _ in range(len(self._ran))]
+
+
+def _body(source: str) -> str:
+    """A cell's source, whatever its line of magic says."""
+    return split_magic(source)[1].strip()
 
 
 def _told(ran: Ran) -> str:

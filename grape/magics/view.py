@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.displaypub import DisplayPublisher
 
 from ..errors import UsageError
-from .rewrites import rewrites
+from .rewrites import rewrites, why_no_fix
 
 if TYPE_CHECKING:
     from ..model import Finding
     from ..render import Report
-    from ..widgets.report import Actions
+    from ..widgets.report import Actions, ReportWidget
 
 __all__ = ["close_views", "page_of", "show_view"]
+
+EVENTS_AT_ONCE = 500
+"""Views of more events are completed after the cell: laying out a thousand takes 8 ms."""
 
 _OPEN: dict[str, Any] = {}
 """The widget of each cell, by the cell's id (or by the widget's own where the front end names no cell)."""
@@ -28,7 +32,7 @@ def show_view(shell: Any, report: Report) -> None:
     """
     if getattr(shell, "kernel", None) is None or type(shell.display_pub) is DisplayPublisher:
         return
-    fixable = any(finding.fix for finding in report.findings)
+    fixable = any(finding.fix or finding.fixable for finding in report.findings)
     if not (fixable or any(region.before or region.after for region in report.evidence.regions)):
         return
     try:
@@ -37,11 +41,13 @@ def show_view(shell: Any, report: Report) -> None:
         return
     from IPython.display import display
 
-    from ..render.view import build_view
+    from ..render.view import build_view, events_of
 
-    view = build_view(report)
-    if not (view.has_timeline or fixable):
+    events = events_of(report)
+    if not (events or fixable):
         return
+    loop = _running_loop() if events > EVENTS_AT_ONCE else None
+    view = build_view(report) if loop is None else build_view(report, limit=0)
     widget = ReportWidget(view.data, view.blob, _actions(report))
     cell = _cell_id(shell) or str(widget.model_id)
     before = _OPEN.pop(cell, None)
@@ -49,6 +55,24 @@ def show_view(shell: Any, report: Report) -> None:
         before.close()
     _OPEN[cell] = widget
     display(widget)
+    if loop is not None:
+        loop.call_soon(_complete, widget, report)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _complete(widget: ReportWidget, report: Report) -> None:
+    """Give the view its timelines, once the cell is over and the person has the report."""
+    from ..render.view import build_view
+
+    if widget.comm is not None:
+        view = build_view(report)
+        widget.show({**view.data, "findings": widget.view["findings"]}, view.blob)
 
 
 def close_views() -> None:
@@ -63,7 +87,7 @@ def page_of(report: Report) -> str:
     from ..render.view import build_view
     from ..widgets import script, style
 
-    return view_page(build_view(report), script=script(), style=style())
+    return view_page(build_view(report.with_fixes()), script=script(), style=style())
 
 
 def _cell_id(shell: Any) -> str | None:
@@ -77,10 +101,11 @@ def _cell_id(shell: Any) -> str | None:
 def _actions(report: Report) -> Actions:
     """What the buttons do; what they hand over is a cell's source to paste, for no cell runs while they act."""
     from ..render.chrome import chrome_trace
+    from ..render.view import findings_view
     from ..widgets.report import Actions, Answer
 
     def finding_of(fix: int) -> Finding:
-        found = next((one for one in report.findings if one.fix is not None and one.fix.id == fix), None)
+        found = next((one for one in report.with_fixes().findings if one.fix is not None and one.fix.id == fix), None)
         if found is None:
             raise UsageError(f"no fix {fix} in this report")
         return found
@@ -100,6 +125,10 @@ def _actions(report: Report) -> Actions:
         message = f"undone: {old}; run this in the place of {old.file}"
         return Answer(message=message, applied=False, source=old.old, others=others)
 
+    def fixes() -> list[dict[str, Any]]:
+        whole = report.with_fixes()
+        return findings_view(whole, lambda finding: why_no_fix(whole, finding))
+
     def undo_region(name: str) -> Answer:
         from .. import sessions
 
@@ -114,4 +143,5 @@ def _actions(report: Report) -> Actions:
         undo_region=undo_region,
         trace=lambda: json.dumps(chrome_trace(report), separators=(",", ":")),
         page=lambda: page_of(report),
+        fixes=fixes if any(finding.fixable for finding in report.findings) else None,
     )

@@ -1,5 +1,6 @@
 """Frozen data that crosses layers. Nothing here imports torch or IPython."""
 
+from .cell_time import SIGNIFICANT, CallsAccount, CellTime, OwnTime, Served
 from .codes import CODES, Outcome, Severity
 from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, ShapeCount
 from .finding import Finding, Fix
@@ -8,7 +9,7 @@ from .location import Position
 from .machine import MachineCosts
 from .measured import Measured, quartiles
 from .outcome import Decision, Refused
-from .report import RegionReport, ReportData
+from .report import FEWEST_SAMPLES, RegionReport, ReportData
 from .timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
 from .trace import DECISION, HOST_RANDOM, HostRead, OpRecord, TensorView, Trace
 
@@ -16,9 +17,13 @@ __all__ = [
     "CODES",
     "DECISION",
     "DEVICE_WORK",
+    "FEWEST_SAMPLES",
     "HOST_RANDOM",
+    "SIGNIFICANT",
+    "CallsAccount",
     "Category",
     "CellEvidence",
+    "CellTime",
     "CopyRecord",
     "Decision",
     "Event",
@@ -32,12 +37,14 @@ __all__ = [
     "MemoryCurve",
     "OpRecord",
     "Outcome",
+    "OwnTime",
     "Position",
     "Refused",
     "RegionEvidence",
     "RegionReport",
     "ReportData",
     "ScalarChange",
+    "Served",
     "Severity",
     "ShapeCount",
     "TensorView",

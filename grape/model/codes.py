@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["CODES", "Outcome", "Severity"]
+__all__ = ["CODES", "REWRITTEN", "REWRITTEN_IN_LIBRARIES", "Outcome", "Severity"]
 
 Severity = Literal["blocker", "costly", "hint"]
 Outcome = Literal["replayed", "observed", "refused"]
@@ -25,3 +25,9 @@ CODES: dict[str, str] = {
     "GR406": "not-worthwhile",
     "GR501": "launch-bound",
 }
+
+REWRITTEN = frozenset({"GR101", "GR102", "GR103", "GR202", "GR302", "GR401", "GR403", "GR404", "GR405"})
+"""Codes whose findings a rewrite of the source may remove; `grape.rewrite` holds a fix for each."""
+
+REWRITTEN_IN_LIBRARIES = frozenset({"GR202", "GR405"})
+"""Those of them whose rewrite is one of the person's line, also where the cause is in a library's code."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .cell_time import CellTime
 from .codes import Outcome
 from .graph_memory import GraphMemory
 from .location import Position
@@ -32,6 +33,8 @@ class ShapeCount:
     captured: bool = False
     capture_ms: float = 0.0
     graph_bytes: int = 0
+    earlier_runs: int = 0
+    """Cells before this one that had these shapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,5 +127,9 @@ class CellEvidence:
     """(name, source) of other cells and files of the person's own that positions name; what is known of them."""
     graph_memory: GraphMemory | None = None
     """What the graphs of all regions hold at the end of the cell."""
+    time: CellTime | None = None
+    """What the person waited, and what the plain cell takes; set when the report is made."""
+    torch_ran: bool = False
+    """Whether an operator of torch was seen anywhere in the cell."""
     captured_at_ms: tuple[float, ...] = ()
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .codes import CODES, Severity
+from .codes import CODES, REWRITTEN, REWRITTEN_IN_LIBRARIES, Severity
 from .location import Position
 
 __all__ = ["Finding", "Fix"]
@@ -46,6 +46,12 @@ class Finding:
     def name(self) -> str:
         return CODES[self.code]
 
+    @property
+    def fixable(self) -> bool:
+        """Whether a rewrite may exist. Making it takes time, and tells: until somebody asks, `fix` is None."""
+        in_library = "in_library" in dict(self.evidence)
+        return self.at is not None and self.code in (REWRITTEN_IN_LIBRARIES if in_library else REWRITTEN)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "code": self.code,
@@ -57,5 +63,6 @@ class Finding:
             "message": self.message,
             "evidence": dict(self.evidence),
             "predicted_ms_per_call": self.predicted_ms_per_call,
+            "fixable": self.fixable,
             "fix": self.fix.to_dict() if self.fix else None,
         }

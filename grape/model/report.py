@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
+from .cell_time import OwnTime, Served
 from .codes import Outcome
 from .evidence import CellEvidence, RegionEvidence
 from .finding import Finding
@@ -12,9 +14,12 @@ from .graph_memory import GraphMemory
 from .measured import Measured
 from .timeline import MemoryCurve, Timeline
 
-__all__ = ["RegionReport", "ReportData"]
+__all__ = ["FEWEST_SAMPLES", "RegionReport", "ReportData"]
 
 VERSION = 1
+
+FEWEST_SAMPLES = 20
+"""Timed calls that a claim needs on each side (DESIGN section 8). With fewer, quartiles that lie apart prove little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +126,8 @@ class ReportData:
     regions: tuple[RegionReport, ...]
     findings: tuple[Finding, ...]
     notebook: str | None = None
+    make_fixes: Callable[[], tuple[Finding, ...]] | None = field(default=None, compare=False, repr=False)
+    """Gives the findings with their fixes, the same ones at each call; None once they are here, or where none are."""
 
     @property
     def device(self) -> str:
@@ -142,9 +149,17 @@ class ReportData:
 
     @property
     def speedup(self) -> float | None:
-        """Of the main region; None where nothing was claimed."""
-        region = self.main_region
-        return region.speedup if region else None
+        """Of the cell: what the plain cell takes over what this run took, its report included. None where nothing is
+        claimed: no GPU was timed, too few calls, outputs not compared, or no significant change.
+        """
+        time, cell = self.evidence.time, self.evidence
+        if time is None or time.ratio is None or not cell.cuda or cell.backend == "tape":
+            return None
+        if time.ratio < 1:
+            return time.ratio
+        replayed = [region for region in self.regions if region.outcome == "replayed"]
+        proven = bool(replayed) and all(region.verified is not None for region in replayed)
+        return time.ratio if proven and (time.samples is None or time.samples >= FEWEST_SAMPLES) else None
 
     def timelines(self) -> tuple[Timeline | None, Timeline | None]:
         """Before and after, of the main region."""
@@ -164,7 +179,12 @@ class ReportData:
             "cell": {
                 "file": cell.file,
                 "backend": cell.backend,
-                "wall_ms": cell.wall_ms,
+                "wall_ms": cell.time.wall_ms if cell.time else cell.wall_ms,
+                "plain_ms": cell.time.plain_ms if cell.time else None,
+                "plain_basis": cell.time.basis if cell.time else None,
+                "own_ms": (cell.time.own if cell.time else OwnTime()).to_dict(),
+                "served": (cell.time.served if cell.time else Served()).to_dict(),
+                "slower": cell.time.slower if cell.time else False,
                 "error": cell.error,
                 "notes": list(cell.notes),
                 "peak_allocated_bytes": cell.memory.peak_allocated_bytes,
@@ -185,6 +205,7 @@ class ReportData:
                     for d in region.decisions
                 ],
             },
+            "streams": [],
             "regions": [region.to_dict() for region in self.regions],
             "findings": [finding.to_dict() for finding in self.findings],
         }

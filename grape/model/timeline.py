@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from .kept import Kept
 from .location import Position
 
 __all__ = ["DEVICE_WORK", "Category", "Event", "Lane", "MemoryCurve", "Timeline"]
@@ -41,7 +42,7 @@ class Event:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Timeline:
     """The events of `calls` calls of a region (or of a stretch of a cell), ordered by start."""
 
@@ -52,12 +53,12 @@ class Timeline:
 
     def device_events(self) -> tuple[Event, ...]:
         """Kernels, copies and memsets."""
-        return tuple(e for e in self.events if e.lane == "device" and e.category in DEVICE_WORK)
+        return _DEVICE_EVENTS.of(self)
 
     @property
     def gpu_busy_ns(self) -> int:
         """Time in which at least one device activity ran: the union of their spans over all streams."""
-        return covered_ns((e.start_ns, e.end_ns) for e in self.device_events())
+        return _BUSY_NS.of(self)
 
     @property
     def gpu_busy_share(self) -> float:
@@ -67,6 +68,12 @@ class Timeline:
     @property
     def kernels_per_call(self) -> float:
         return len(self.device_events()) / max(1, self.calls)
+
+
+_DEVICE_EVENTS = Kept[Timeline, tuple[Event, ...]](
+    lambda timeline: tuple(e for e in timeline.events if e.lane == "device" and e.category in DEVICE_WORK)
+)
+_BUSY_NS = Kept[Timeline, int](lambda timeline: covered_ns((e.start_ns, e.end_ns) for e in timeline.device_events()))
 
 
 def covered_ns(spans: Iterable[tuple[int, int]]) -> int:

@@ -63,6 +63,22 @@ class OpRecord:
         """Whether it moves a random generator."""
         return self.kind in ("random", HOST_RANDOM)
 
+    def moved(self, user: Position | None, inner: Position | None) -> OpRecord:
+        """The operator, issued by other lines."""
+        return OpRecord(
+            self.ordinal,
+            self.name,
+            self.kind,
+            self.args,
+            self.kwargs,
+            self.outputs,
+            self.written,
+            self.born,
+            user,
+            inner,
+            self.host_ns,
+        )
+
     def tensors(self) -> Iterator[TensorView]:
         """The tensors among the arguments, in order."""
         yield from _views(self.args)
@@ -133,7 +149,7 @@ class HostRead:
     position: Position | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Trace:
     """All operators of one call, in order. `external` are storages that were read but neither passed in nor made.
 

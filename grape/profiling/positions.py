@@ -21,10 +21,11 @@ def trace_positions(trace: Trace, *, inner: bool = False) -> PositionOf:
     what encloses it, gets its line. Several calls in one window match the trace again and again. Where the code does
     not do what was traced, positions end there; none is guessed.
     """
-    steps = [(_profiler_name(op.name), op.inner if inner else op.user or op.inner) for op in trace.ops]
 
     def find(events: Sequence[Event]) -> Sequence[Position | None]:
-        return _match(steps, events)
+        return _match(
+            [(_profiler_name(op.name), op.inner if inner else op.user or op.inner) for op in trace.ops], events
+        )
 
     return find
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError
-from .units import duration, one_line, pair, plural, ratio
+from .units import duration, one_line, pair, plural, ratio, waited_pair
 
 __all__ = ["Change", "compare_reports", "comparison_text", "reports_of"]
 
 Json = Mapping[str, Any]
+
+_ONE_RUN_VARIES = 0.1
+"""By less than this share two runs of one cell may differ with nothing changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ def _cell(old: Json, new: Json, where: str) -> Iterator[Change]:
     if old["device"] != new["device"]:
         text = f"{where}another device: {old['device']}, now {new['device']}; times do not compare"
         yield Change(kind="note", text=text)
+    else:
+        yield from _waited(old["cell"], new["cell"], where)
     before = {region["name"]: region for region in old["regions"]}
     after = {region["name"]: region for region in new["regions"]}
     for name in [*before, *(name for name in after if name not in before)]:
@@ -62,6 +67,16 @@ def _cell(old: Json, new: Json, where: str) -> Iterator[Change]:
         else:
             yield from _region(before[name], after[name], label, timed=old["device"] == new["device"])
     yield from _findings(old["findings"], new["findings"], where)
+
+
+def _waited(old: Json, new: Json, where: str) -> Iterator[Change]:
+    """What a person waited for the whole cell, where it is clearly another time: each was measured once."""
+    before, after = old.get("wall_ms"), new.get("wall_ms")
+    if not before or not after or abs(after - before) <= _ONE_RUN_VARIES * before:
+        return
+    by = ratio(max(before, after) / min(before, after))
+    word, kind = ("faster", "better") if after < before else ("slower", "worse")
+    yield Change(kind=kind, text=f"{where}the cell: {by} {word} ({waited_pair(before, after)})")
 
 
 def _region(old: Json, new: Json, label: str, *, timed: bool) -> Iterator[Change]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..model import CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
-from .verdict import FEWEST_SAMPLES, build_verdict, gpu_measured
+from ..model import FEWEST_SAMPLES, CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
+from .verdict import build_verdict, gpu_measured
 
 __all__ = ["Report", "build_report"]
 
@@ -18,6 +18,9 @@ class Report(ReportData):
     """What Grape says about one cell. Every method is a pure function of the data, apart from the file it may write.
 
     The last expression of a cell shows it as HTML in a notebook and as text elsewhere.
+
+    Rewrites are made, and compared with what was written, when somebody asks for them: with `with_fixes`, or with
+    ``fixes=True``. Until then the `fix` of each finding is None, and `fixable` says where there may be one.
     """
 
     def __repr__(self) -> str:
@@ -25,6 +28,14 @@ class Report(ReportData):
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def with_fixes(self) -> Report:
+        """The report with the rewrites of its findings, made at the first call. The cell may run again on copies."""
+        return self if self.make_fixes is None else replace(self, findings=self.make_fixes(), make_fixes=None)
+
+    def to_dict(self, *, fixes: bool = False) -> dict[str, Any]:
+        """The contract: see `docs/report.md`. Plain values only; `json.dumps` takes it. `fixes` as for `with_fixes`."""
+        return ReportData.to_dict(self.with_fixes() if fixes else self)
 
     def to_text(self, width: int | None = None, color: bool = False) -> str:
         """Text for a terminal of `width` columns (80 where None); `color` adds ANSI styles."""
@@ -38,11 +49,11 @@ class Report(ReportData):
 
         return render_html(self)
 
-    def to_json(self) -> str:
+    def to_json(self, *, fixes: bool = False) -> str:
         """`to_dict()` as JSON text; see ``docs/report.schema.json``."""
         from .jsontext import render_json
 
-        return render_json(self)
+        return render_json(self.with_fixes() if fixes else self)
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the timelines for Perfetto. Raises `UsageError` where `path` cannot be written."""
@@ -61,7 +72,11 @@ class Report(ReportData):
         }
 
 
-def build_report(evidence: CellEvidence, findings: Sequence[Finding]) -> Report:
+def build_report(
+    evidence: CellEvidence,
+    findings: Sequence[Finding],
+    make_fixes: Callable[[], tuple[Finding, ...]] | None = None,
+) -> Report:
     """The report of one cell. `findings` are kept in their order, the most important first."""
     regions = tuple(_region_report(evidence, region) for region in evidence.regions)
     return Report(
@@ -69,6 +84,7 @@ def build_report(evidence: CellEvidence, findings: Sequence[Finding]) -> Report:
         evidence=evidence,
         regions=regions,
         findings=tuple(findings),
+        make_fixes=make_fixes,
     )
 
 

@@ -19,6 +19,8 @@ __all__ = [
     "Row",
     "Strip",
     "busy_buckets",
+    "cell_bars",
+    "cell_title",
     "cost",
     "graph_stores",
     "headline",
@@ -103,7 +105,33 @@ def headline(report: ReportData) -> str:
     """Where it was measured: device, backend, cell, wall time."""
     cell = report.evidence
     parts = [clean(cell.device), "the tape (CPU reference)" if cell.backend == "tape" else clean(cell.backend)]
-    return ", ".join([*(p for p in parts if p), f"{place(cell.file, None)} took {duration(cell.wall_ms)}"])
+    took = cell.time.wall_ms if cell.time else cell.wall_ms
+    return ", ".join([*(p for p in parts if p), f"{place(cell.file, None)} took {duration(took)}"])
+
+
+def cell_title(report: ReportData) -> str:
+    """What the bars of the cell show, and how the plain time is known."""
+    time = report.evidence.time
+    return f"time of the cell; plain: {time.basis}" if time else "time of the cell"
+
+
+def cell_bars(report: ReportData) -> tuple[Bar, ...]:
+    """The cell plain and now, and what of it was Grape's own; empty where the plain time is not known."""
+    time = report.evidence.time
+    if time is None or time.plain_ms is None:
+        return ()
+    longest = max(time.plain_ms, time.wall_ms)
+    purpose, most_ms = max(time.own.to_dict().items(), key=lambda part: part[1])
+    most = f", {duration(most_ms)} to {purpose}" if most_ms > 0.5 * time.own.total_ms else ""
+    shown: tuple[tuple[str, float, str, Tone], ...] = (
+        ("plain", time.plain_ms, "", "before"),
+        ("now", time.wall_ms, "", "after"),
+        ("Grape itself", time.own.total_ms, most, "memory"),
+    )
+    return tuple(
+        Bar(label=label, value=duration(ms) + more, share=ms / longest if longest else 0.0, tone=tone)
+        for label, ms, more, tone in shown
+    )
 
 
 def rows(report: ReportData) -> tuple[Row, ...]:
@@ -271,7 +299,10 @@ def next_step(report: ReportData) -> str | None:
             return _take(finding, finding.fix, report.notebook)
     for finding in report.findings:
         if finding.severity == "blocker" and finding.advice:
-            return f"{_at(finding)}: {one_line(finding.advice, 160)}"
+            return f"{_at(finding)}: {one_line(finding.advice, 160)}{_unread(report, finding)}"
+    for finding in report.findings:
+        if finding.severity == "costly" and finding.advice and (unread := _unread(report, finding)):
+            return f"{_at(finding)}: {one_line(finding.advice, 160)}{unread}"
     if main is None:
         return None
     if report.speedup is not None and report.speedup < 0.95:
@@ -286,6 +317,12 @@ def next_step(report: ReportData) -> str | None:
     if main.outcome == "replayed":
         return "later cells use the same graphs; %grape undo returns to eager execution"
     return None
+
+
+def _unread(report: ReportData, finding: Finding) -> str:
+    """Where a rewrite may exist that nobody has asked for."""
+    unread = finding.fixable and report.make_fixes is not None and report.notebook is None
+    return "; %grape diff shows a rewrite, if there is one" if unread else ""
 
 
 def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:

@@ -5,7 +5,20 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["clean", "count", "duration", "nbytes", "one_line", "pair", "percent", "plural", "ratio", "three"]
+__all__ = [
+    "clean",
+    "count",
+    "duration",
+    "nbytes",
+    "one_line",
+    "pair",
+    "percent",
+    "plural",
+    "ratio",
+    "three",
+    "waited",
+    "waited_pair",
+]
 
 _TIME_UNITS = (("s", 1e-3, 1e3), ("ms", 1.0, 0.1), ("us", 1e3, 1e-4), ("ns", 1e6, 0.0))
 """(unit, units per millisecond, smallest milliseconds shown in it)."""
@@ -57,6 +70,22 @@ def pair(before_ms: float, after_ms: float, suffix: str = "") -> str:
     """Two times in one unit, that of the longer: ``4.68 -> 1.14 ms``."""
     unit, factor = _time_unit(max(before_ms, after_ms)) if before_ms or after_ms else ("ms", 1.0)
     return f"{three(before_ms * factor)} -> {three(after_ms * factor)} {unit}{suffix}"
+
+
+def waited(ms: float) -> str:
+    """What a person waits: ``0.02 s``, ``1.25 s``, ``3.1 ms``."""
+    if ms >= 10:
+        return f"{ms / 1e3:,.2f} s" if ms < 1e4 else f"{ms / 1e3:,.1f} s"
+    return f"{ms:.2g} ms"
+
+
+def waited_pair(before_ms: float, after_ms: float) -> str:
+    """Two times that a person waits, in one unit: ``0.86 -> 0.30 s``, ``86 -> 30 ms``."""
+    longer = max(before_ms, after_ms)
+    if longer >= 100:
+        decimals = 2 if longer < 1e4 else 1
+        return f"{before_ms / 1e3:,.{decimals}f} -> {after_ms / 1e3:,.{decimals}f} s"
+    return f"{before_ms:.0f} -> {after_ms:.0f} ms" if longer >= 10 else f"{before_ms:.2g} -> {after_ms:.2g} ms"
 
 
 def ratio(value: float | None) -> str:

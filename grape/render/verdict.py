@@ -5,16 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..model import CODES, CellEvidence, Decision, Finding, RegionEvidence, RegionReport, ReportData
-from .units import count, one_line, pair, percent, plural, ratio
+from ..model import (
+    CODES,
+    FEWEST_SAMPLES,
+    SIGNIFICANT,
+    CellEvidence,
+    Decision,
+    Finding,
+    RegionEvidence,
+    RegionReport,
+    ReportData,
+)
+from .units import count, one_line, pair, percent, plural, ratio, waited, waited_pair
 
-__all__ = ["BUSY_SHARE", "FEWEST_SAMPLES", "build_verdict", "evidence_of", "gpu_measured", "last_decision", "ran_torch"]
+__all__ = ["BUSY_SHARE", "build_verdict", "evidence_of", "gpu_measured", "last_decision", "ran_torch"]
+
+_WORTH_A_WORD_MS = 0.5
+"""Own time that is told."""
 
 BUSY_SHARE = 0.85
 """From here on the GPU is what limits a call: at most 1 / 0.85 could be gained by removing launches."""
-
-FEWEST_SAMPLES = 20
-"""Timed calls that a claim needs on each side (DESIGN section 8). With fewer, quartiles that lie apart prove little."""
 
 _RARELY = 2
 """Calls with one set of shapes, up to which a first run says nothing but that shapes keep changing."""
@@ -26,26 +36,69 @@ def gpu_measured(evidence: CellEvidence) -> bool:
 
 
 def build_verdict(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: Sequence[Finding]) -> str:
-    """One line, for example ``4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical, 1 blocker left``."""
+    """One line about the cell, for example ``cell 2.9x faster (0.86 -> 0.30 s), outputs identical; Grape itself took
+    0.02 s``.
+    """
     stopped = f"stopped by {_error_name(evidence.error)}; " if evidence.error else ""
-    return stopped + _body(evidence, regions, findings)
+    blockers = sum(finding.severity == "blocker" for finding in findings)
+    left = [f"{plural(blockers, 'blocker')} left"] if blockers else []
+    return stopped + ", ".join([_body(evidence, regions, findings), *left]) + _own(evidence)
+
+
+def _own(evidence: CellEvidence) -> str:
+    own_ms = evidence.time.own.total_ms if evidence.time else 0.0
+    return f"; Grape itself took {waited(own_ms)}" if own_ms >= _WORTH_A_WORD_MS else ""
 
 
 def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: Sequence[Finding]) -> str:
     main = ReportData(verdict="", evidence=evidence, regions=regions, findings=()).main_region
-    blockers = sum(finding.severity == "blocker" for finding in findings)
-    left = [f"{plural(blockers, 'blocker')} left"] if blockers else []
+    change = _change(evidence, regions)
+    if not gpu_measured(evidence) and (main is not None or ran_torch(evidence) or evidence.torch_ran):
+        return _without_gpu(evidence, main, regions, change)
     if main is None and not ran_torch(evidence):
-        return ", ".join(["no PyTorch work in this cell", *left])
-    if not gpu_measured(evidence):
-        return ", ".join([_not_measured(evidence, main, regions), *_outputs(regions), *left])
+        why = _TOO_SMALL if evidence.torch_ran else "no PyTorch work in this cell"
+        return "; ".join([*change, why])
     if main is None:
-        return ", ".join([_without_regions(evidence), *left])
+        return _joined(change, _without_regions(evidence))
     if main.outcome == "replayed":
-        return ", ".join([_replayed(evidence, main, regions, findings), *left])
+        return _replayed(evidence, main, regions, findings, change)
     if main.outcome == "refused":
-        return ", ".join([_refused(evidence, main, findings), *left])
-    return _observed(evidence, main, findings)
+        return _joined(change, _refused(evidence, main, findings))
+    return _joined(change, _observed(evidence, main, findings))
+
+
+_TOO_SMALL = "its PyTorch work is too small for a graph"
+_UNCHANGED = "no significant change"
+
+
+def _joined(change: list[str], why: str) -> str:
+    """What became of the cell, and why; nothing is said twice."""
+    if not change:
+        return why
+    if why.startswith(_UNCHANGED):
+        why = why.removeprefix(_UNCHANGED).removeprefix(": ").lstrip()
+    return "; ".join([*change, why] if why else change)
+
+
+def _change(evidence: CellEvidence, regions: Sequence[RegionReport]) -> list[str]:
+    """The cell now and plain; empty where the plain time is not known, or nothing may be claimed from it."""
+    time = evidence.time
+    if time is None or time.plain_ms is None or (time.ratio is None and not gpu_measured(evidence)):
+        return []
+    speedup = ReportData(verdict="", evidence=evidence, regions=tuple(regions), findings=()).speedup
+    times = waited_pair(time.plain_ms, time.wall_ms)
+    if time.cold_ms >= SIGNIFICANT * time.wall_ms:
+        times += f", first calls {waited(time.cold_ms)} of it"
+    if time.ratio is None:
+        return [f"{_UNCHANGED} ({times})"]
+    if time.ratio < 1:
+        return [f"cell {_by(1 / time.ratio)} slower ({times})"]
+    return [f"cell {_by(speedup)} faster ({times})"] if speedup is not None else []
+
+
+def _by(factor: float) -> str:
+    """``2.9x``; ``4%`` where that would be ``1.0x``."""
+    return ratio(factor) if ratio(factor) != "1.0x" else percent(factor - 1)
 
 
 def _error_name(error: str) -> str:
@@ -88,18 +141,23 @@ def _outputs(regions: Sequence[RegionReport]) -> list[str]:
     return [f"outputs {one_line(loose[0], 40)}" if len(loose) == 1 else "outputs within their tolerances"]
 
 
-def _not_measured(evidence: CellEvidence, main: RegionReport | None, regions: Sequence[RegionReport]) -> str:
-    why = "the work ran on the CPU" if evidence.cuda else "no CUDA device"
-    replayed = sum(region.outcome == "replayed" for region in regions)
-    if main is None:
-        what = "no device work was seen to repeat"
-    elif replayed:
-        what = f"{plural(replayed, 'region')} replayed on the CPU reference"
+def _without_gpu(
+    evidence: CellEvidence, main: RegionReport | None, regions: Sequence[RegionReport], change: list[str]
+) -> str:
+    """Nothing gets faster; what was checked all the same."""
+    head = f"{'the work ran on the CPU' if evidence.cuda else 'no GPU here'}: nothing gets faster"
+    could = sum(region.verified is not None and region.refused is None for region in evidence.regions)
+    if could:
+        loose = {region.verified for region in evidence.regions} - {"identical", None}
+        same = "results within their tolerances" if loose else "same results"
+        what = [f"{plural(could, 'part')} of this cell could be a CUDA graph, {same}"]
+    elif main is None:
+        what = ["no device work was seen to repeat" if ran_torch(evidence) else _TOO_SMALL]
     elif main.outcome == "refused":
-        what = f"{_name(main)} stays eager{_because(evidence, main)}"
+        what = [f"{_name(main)} stays eager{_because(evidence, main)}"]
     else:
-        what = f"observed {_calls(main)}{_new_shapes(evidence, main) or _captured(evidence, main)}"
-    return f"not measured: {why}; {what}"
+        what = [f"observed {_calls(main)}{_new_shapes(evidence, main) or _captured(evidence, main)}"]
+    return "; ".join([head, *change, *what])
 
 
 def _without_regions(evidence: CellEvidence) -> str:
@@ -123,24 +181,19 @@ def _times(region: RegionReport, suffix: str = "") -> str:
 
 
 def _replayed(
-    evidence: CellEvidence, main: RegionReport, regions: Sequence[RegionReport], findings: Sequence[Finding]
+    evidence: CellEvidence,
+    main: RegionReport,
+    regions: Sequence[RegionReport],
+    findings: Sequence[Finding],
+    change: list[str],
 ) -> str:
     others = sum(region.outcome == "replayed" for region in regions) - 1
     costlier = _costlier_eager(evidence, main, regions)
-    of = f" of {_name(main)}" if others or costlier else ""
-    speedup = main.speedup
-    if speedup is not None and ratio(speedup) != "1.0x":
-        word = f"{ratio(speedup)} faster" if speedup > 1 else f"{ratio(1 / speedup if speedup else None)} slower"
-        parts = [f"{word} per call{of}{_times(main)}"]
-    elif 0 < _samples(main) < FEWEST_SAMPLES:
-        parts = [f"{_replays(main)}; {_too_few(main)}"]
-    elif not _samples(main):
-        parts = [f"{_replays(main)}; its time was not measured"]
-    elif main.verified is None:
-        parts = [f"no change claimed{_times(main, ' per call')}"]
+    if change and change[0].startswith(_UNCHANGED):
+        parts = [change[0] + _why_no_change(evidence, main, findings)]
     else:
-        parts = [f"no significant change{_why_no_change(evidence, main, findings)}{_times(main, ' per call')}"]
-    parts += [f"{plural(others, 'more region')} replayed"] if others else []
+        parts = change or [f"{_replays(main)}; {_not_claimed(evidence, main)}"]
+    parts += [f"{plural(others, 'more region')} replayed"] if others and not change else []
     parts += [f"{_name(costlier)} stays eager"] if costlier else []
     return ", ".join([*parts, *_outputs(regions)])
 
@@ -149,13 +202,20 @@ def _replays(region: RegionReport) -> str:
     return f"replayed {count(region.replays)} of {_calls(region)}"
 
 
-def _too_few(region: RegionReport) -> str:
-    """Why a change that was timed is not claimed. Both sides were timed, at least one of them too seldom."""
-    assert region.before_ms is not None and region.after_ms is not None
-    side = "eager" if region.before_ms.n <= region.after_ms.n else "replayed"
-    timed = plural(_samples(region), f"{side} call")
-    times = pair(region.before_ms.median_ms, region.after_ms.median_ms)
-    return f"ratio not claimed: only {timed} timed, {FEWEST_SAMPLES} are needed ({times})"
+def _not_claimed(evidence: CellEvidence, main: RegionReport) -> str:
+    """Why nothing is said of the cell's time, where something was replayed."""
+    time = evidence.time
+    if time is None:
+        return "the cell's time was not measured"
+    if time.plain_ms is None:
+        return f"what the plain cell takes is not known: {time.basis}"
+    times = waited_pair(time.plain_ms, time.wall_ms)
+    if main.verified is None:
+        return f"no change claimed ({times})"
+    if time.samples is not None and time.samples < FEWEST_SAMPLES:
+        timed = plural(time.samples, "call")
+        return f"ratio not claimed: only {timed} as written timed, {FEWEST_SAMPLES} are needed ({times})"
+    return f"no change claimed ({times})"
 
 
 def _costlier_eager(evidence: CellEvidence, main: RegionReport, regions: Sequence[RegionReport]) -> RegionReport | None:
@@ -221,6 +281,8 @@ def _new_shapes(evidence: CellEvidence, region: RegionReport) -> str:
     counts = [shape.calls for shape in known.shapes] if known else []
     if len(counts) < 2 or max(counts) > _RARELY or sum(counts) != region.calls or _captured(evidence, region):
         return ""
+    if known and any(shape.earlier_runs for shape in known.shapes):
+        return ""
     return ", each with new shapes" if max(counts) == 1 else f" with {count(len(counts))} different shapes"
 
 
@@ -237,23 +299,20 @@ def _captured(evidence: CellEvidence, region: RegionReport) -> str:
 
 
 def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
-    seen = f"observed: {_calls(main)}"
+    seen = f"observed {_calls(main)}"
     last = last_decision(evidence, main)
-    blockers = [finding for finding in findings if finding.severity == "blocker"]
-    left = f", {plural(len(blockers), 'blocker')} left" if blockers else ""
     if evidence.profile_only:
-        return f"{seen}; nothing applied (--profile){left}"
+        return f"{seen}; nothing applied (--profile)"
     if last and last.action == "drop":
         busy = _busy(main.gpu_busy_share)
-        return f"no significant change: {busy}{left}" if busy else f"{seen}; left eager: {one_line(last.why)}{left}"
-    mine = sum(finding.region in (main.name, None) for finding in blockers)
-    if mine:
-        return f"{seen}; {plural(mine, 'blocker')} to remove before it can be accelerated"
+        return f"{_UNCHANGED}: {busy}" if busy else f"{seen}; left eager: {one_line(last.why)}"
+    if any(finding.severity == "blocker" and finding.region in (main.name, None) for finding in findings):
+        return f"{seen}; blockers keep it from being accelerated"
     captured, new = _captured(evidence, main), _new_shapes(evidence, main)
     if captured:
-        return f"{seen}{captured}; run the cell again to have them replayed{left}"
+        return f"{seen}{captured}; run the cell again to have them replayed"
     if new and (last is None or last.action == "wait"):
-        return f"{seen}{new}; run the cell again to have them captured{left}"
+        return f"{seen}{new}; run the cell again to have them captured"
     if last and last.action == "wait":
-        return f"{seen}; not captured yet: {one_line(last.why)}{left}"
-    return f"{seen}; accelerated when it is called again{left}"
+        return f"{seen}; not captured yet: {one_line(last.why)}"
+    return f"{seen}; accelerated when it is called again"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..model import Finding, RegionEvidence, ReportData, Timeline
 from .columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
 from .jsontext import plain
 from .summary import (
+    Row,
     cost,
     headline,
     memory_bars,
@@ -28,7 +29,7 @@ from .summary import (
 )
 from .units import clean, count, duration, nbytes, three
 
-__all__ = ["SHOWN_EVENTS", "VERSION", "View", "build_view"]
+__all__ = ["SHOWN_EVENTS", "VERSION", "View", "build_view", "events_of", "findings_view"]
 
 VERSION = 1
 
@@ -68,11 +69,21 @@ class _Blob:
         return b"".join(self._parts)
 
 
+def events_of(report: ReportData) -> int:
+    """How many events the view would have to lay out, which is what making it takes time for."""
+    known = [timeline for one in report.evidence.regions for timeline in (one.before, one.after)]
+    return sum(len(timeline.events) for timeline in (*known, report.evidence.timeline) if timeline is not None)
+
+
 def build_view(report: ReportData, *, limit: int = SHOWN_EVENTS) -> View:
-    """The view of one report, with at most `limit` events of each timeline."""
+    """The view of one report, with at most `limit` events of each timeline.
+
+    With a limit of 0 it has no timelines, and says whether there will be any.
+    """
     blob, strings = _Blob(), Strings()
     timelines: list[dict[str, Any]] = []
-    regions = [_region(report, index, timelines, blob, strings, limit) for index in range(len(report.regions))]
+    shown_rows = rows(report)
+    regions = [_region(report, index, row, timelines, blob, strings, limit) for index, row in enumerate(shown_rows)]
     cell = report.evidence.timeline
     if cell is not None and cell.events:
         label = f"the cell, {place(report.evidence.file, None)}"
@@ -93,16 +104,23 @@ def build_view(report: ReportData, *, limit: int = SHOWN_EVENTS) -> View:
         "kinds": kinds,
         "places": places,
         "memory": _memory(report, blob),
-        "findings": [_finding(finding) for finding in report.findings],
-        "sources": _sources(report),
+        "coming": not limit and events_of(report) > 0,
+        "findings": [_finding(report, finding) for finding in report.findings],
+        "sources": _sources(report, events=bool(limit)),
     }
     return View(data=plain(data), blob=blob.bytes())
 
 
 def _region(
-    report: ReportData, index: int, timelines: list[dict[str, Any]], blob: _Blob, strings: Strings, limit: int
+    report: ReportData,
+    index: int,
+    row: Row,
+    timelines: list[dict[str, Any]],
+    blob: _Blob,
+    strings: Strings,
+    limit: int,
 ) -> dict[str, Any]:
-    region, row = report.regions[index], rows(report)[index]
+    region = report.regions[index]
     known = _evidence(report.evidence.regions, index)
     before, after = (known.before, known.after) if known else (None, None)
     return {
@@ -133,7 +151,7 @@ def _timeline(
     limit: int,
 ) -> int | None:
     """Add a timeline; its number, or None where there is nothing to draw or the view is full."""
-    if timeline is None or not timeline.events or len(timelines) >= _MOST_TIMELINES:
+    if timeline is None or not timeline.events or len(timelines) >= _MOST_TIMELINES or not limit:
         return None
     columns = pack(timeline, strings, limit=limit)
     timelines.append(
@@ -202,7 +220,16 @@ def _floats(values: Iterable[float]) -> bytes:
     return column.tobytes()
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def findings_view(report: ReportData, why_not: Callable[[Finding], str | None]) -> list[dict[str, Any]]:
+    """The findings of a view anew, once their fixes are known; `why_not` says of a finding why it has none."""
+    shown = []
+    for finding in report.findings:
+        why = why_not(finding) if finding.fix is None else None
+        shown.append({**_finding(report, finding), "refused": clean(why) if why else None})
+    return shown
+
+
+def _finding(report: ReportData, finding: Finding) -> dict[str, Any]:
     at = finding.at
     return {
         "code": finding.code,
@@ -217,6 +244,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "cost": cost(finding),
         "advice": clean(finding.advice or ""),
         "evidence": [[clean(str(key)), _value(value)] for key, value in finding.evidence],
+        "offered": finding.fixable and report.make_fixes is not None,
+        "refused": None,
         "fix": {"id": finding.fix.id, "diff": clean(finding.fix.diff)} if finding.fix else None,
     }
 
@@ -229,22 +258,22 @@ def _value(value: Any) -> str:
     return clean(str(value))
 
 
-def _sources(report: ReportData) -> dict[str, str]:
+def _sources(report: ReportData, *, events: bool) -> dict[str, str]:
     """The person's own code that findings and events can name, by file."""
     cell = report.evidence
     known = {**dict(cell.sources), cell.file: cell.source}
     return {
         shared_file(file): clean(known[file])
-        for file in _named(report)
+        for file in _named(report, events=events)
         if len(known.get(file, "")) <= _LONGEST_SOURCE and file in known
     }
 
 
-def _named(report: ReportData) -> Iterator[str]:
+def _named(report: ReportData, *, events: bool) -> Iterator[str]:
     seen = dict.fromkeys([report.evidence.file, *(f.at.file for f in report.findings if f.at)])
     for region in report.evidence.regions:
         seen[region.at.file] = None
-        for timeline in (region.before, region.after):
+        for timeline in (region.before, region.after) if events else ():
             for event in timeline.events if timeline else ():
                 if event.position is not None:
                     seen[event.position.file] = None

@@ -9,6 +9,7 @@ from dataclasses import replace
 import libcst as cst
 
 from ..model import Finding
+from ..model.codes import REWRITTEN_IN_LIBRARIES
 from .code import Code
 from .fixes import (
     control_flow,
@@ -53,7 +54,7 @@ def fix(source: str, finding: Finding, *, elsewhere: Collection[str] = ()) -> Re
         return Refused(why=f"there is no rewrite for {finding.code}")
     if finding.at is None:
         return Refused(why="the finding names no line")
-    if "in_library" in dict(finding.evidence) and finding.code not in ("GR202", "GR405"):
+    if "in_library" in dict(finding.evidence) and finding.code not in REWRITTEN_IN_LIBRARIES:
         return Refused(why="it is a library's code")
     masked = mask(source)
     if isinstance(masked, Refused):

@@ -8,11 +8,13 @@ from .interrupts import held, hold_off_again
 from .memory import account, enforce_budget
 from .region import Region, Situation
 from .slots import SlotStore
+from .traced_calls import CellName
 from .trampoline import written_code
 
 __all__ = [
     "Allowance",
     "Attention",
+    "CellName",
     "GraphedFunction",
     "Interceptor",
     "Predictor",

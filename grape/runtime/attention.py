@@ -37,6 +37,8 @@ class Attention:
         self._clock = clock
         self._spans: list[tuple[Purpose | None, int]] = []
         self._spent_ns: dict[Purpose | None, int] = {}
+        self.handed_back = 0
+        """How often `hand_back` found a span."""
         self.begin_run(Allowance())
 
     def begin_run(self, allowance: Allowance) -> None:
@@ -64,6 +66,17 @@ class Attention:
         if self._spans:
             self._spent_ns[self._spans[-1][0]] -= took
 
+    def hand_back(self, purpose: Purpose) -> None:
+        """Under a span of `purpose` that is open the person's code goes on by itself: what follows is not Grape's."""
+        for index, (open_for, since) in enumerate(self._spans):
+            if open_for == purpose:
+                until = self._spans[index + 1][1] if index + 1 < len(self._spans) else self._clock()
+                self._spent_ns[purpose] += until - since
+                if index:
+                    self._spent_ns[self._spans[index - 1][0]] -= until - since
+                self._spans[index] = (None, until)
+                self.handed_back += 1
+
     @contextmanager
     def spend(self, purpose: Purpose | None) -> Iterator[None]:
         """Book the time of the block, but for the blocks inside it that are booked on their own."""
@@ -80,7 +93,12 @@ class Attention:
         return sum(self._spent_ns[one] for one in get_args(Purpose)) / 1e6
 
     @property
-    def overdrawn(self) -> bool:
-        """Whether more was spent than the cell allows so far. Spans that are open do not count yet."""
+    def left_ms(self) -> float:
+        """What may still be spent as things stand. Spans that are open do not count yet."""
         elapsed_ms = (self._clock() - self._began) / 1e6
-        return self.spent_ms() > self.allowance.ms(elapsed_ms)
+        return self.allowance.ms(elapsed_ms) - self.spent_ms()
+
+    @property
+    def overdrawn(self) -> bool:
+        """Whether more was spent than the cell allows so far."""
+        return self.left_ms < 0

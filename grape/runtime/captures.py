@@ -189,6 +189,7 @@ class Captures:
         if isinstance(outcome, Entry):
             if not shape.entries:  # else what the guards found changed explains another trace
                 self._region.observer.audit(shape, captured.trace, captured.found)
+            self._region.observer.note(shape, captured.trace)
             if self._region.refused is None:
                 self._adopt(shape, layout, outcome, captured.trace)
                 enforce_budget(situation)  # the pool may have grown

@@ -62,15 +62,21 @@ class EagerCalls:
     ) -> Any:
         """Run one call eagerly, in the way that tells most."""
         region = self._region
-        spend = region.situation.attention.spend
+        watched, attention = shape.tally.watched, region.situation.attention
+        spend, handed_back = attention.spend, attention.handed_back
         if region.observer.trace_now(shape, may_capture):
+            watched["record"] += 1
             region.situation.progress(f"observing {region.name}")
             with spend("record"):
                 result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
+            if attention.handed_back != handed_back:  # the most of the call was booked as the person's
+                watched["record"] -= 1
         elif region.observer.profile_now(shape, may_capture):
+            watched["record"] += 1
             with spend("record"):
-                result = self._or_give_way(lambda: region.observer.profile(args, kwargs))
+                result = self._or_give_way(lambda: region.observer.profile(shape, args, kwargs))
         elif may_capture and self._may_capture(shape) and region.captures.pays(shape):
+            watched["capture"] += 1
             with spend("capture"):
                 result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
         else:
@@ -81,7 +87,7 @@ class EagerCalls:
             region.observer.eager_s += time.perf_counter() - began
             timer.stop()
             if not shape.before.full:
-                shape.before.add(timer)
+                shape.before.add(timer, cold=shape.calls == 1)
         if region.refused is None and region.observer.leaves_graph and torch.is_grad_enabled():
             with contextlib.suppress(Unsupported):
                 shape.backwards.watch(flatten((result, args, kwargs), "result").leaves, layout.leaves)

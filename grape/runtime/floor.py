@@ -108,6 +108,7 @@ class Floor:
         if tracer.recorder is not None:
             tracer.mute()
             EffectWatch.stop()
+            self._situation.attention.hand_back("record")
         if self.outside is not None and self.outside.overflowed:
             self.outside = None
             tracer.retire()

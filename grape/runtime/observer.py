@@ -21,6 +21,7 @@ from .mentions import blamed
 from .prologue import refuse_read, slice_of
 from .shape import Found, Shape
 from .structure import Layout, Unsupported, flatten, stateful
+from .traced_calls import CellName, TracedCall
 from .training import leaves_a_graph
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms: nothing for a cell that is soon over."""
 MIN_OPERATORS = 3
+FEWEST = 1000
+"""So many operators are traced of any call that is traced at all."""
+TRACED_OPERATOR_MS = 0.03
+"""What it takes to record one, about."""
 NO_WORK = "it issues next to no device work"
 
 
@@ -50,11 +55,11 @@ def _tensors_in(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
 
 
 class Observer:
-    """Of one region. `traces` are those of its first calls; `eager_s` is the time of its timed ones, in seconds."""
+    """Of one region. `traced` are a few of its calls; `eager_s` is the time of its timed ones, in seconds."""
 
     def __init__(self, region: Region) -> None:
         self._region = region
-        self.traces: list[Trace] = []
+        self.traced: list[TracedCall] = []
         self.scalar_changes: list[ScalarChange] = []
         self.leaves_graph = False
         """Whether results of a traced call had an autograd graph, for which a pair of graphs may be captured."""
@@ -71,8 +76,36 @@ class Observer:
         """What it takes the host to see that nothing has changed."""
         self._profiled = 0
         self._profiled_after = 0
+        self._profiled_in: tuple[Shape | None, CellName] = None, CellName()
         self._before = TimelineRecorder(region.situation.backend.device)
         self._after = TimelineRecorder(region.situation.backend.device)
+
+    @property
+    def traces(self) -> list[Trace]:
+        """Those of all cells."""
+        return [call.trace for call in self.traced]
+
+    def begin_run(self) -> None:
+        """A cell begins: what changed in an earlier one is told no more, unless it is why the region is refused."""
+        if self._region.refused is None:
+            self.scalar_changes.clear()
+
+    def note(self, shape: Shape, trace: Trace) -> None:
+        """`trace` is of a call of this cell, of which no other may be known."""
+        if not self._known_here:
+            self._keep(shape, trace)
+
+    def _keep(self, shape: Shape, trace: Trace) -> None:
+        self.traced.append(TracedCall(trace=trace, shape=shape, cell=self._region.situation.cell))
+        elsewhere = [call for call in self.traced if call.cell != self._region.situation.cell]
+        for call in elsewhere[:-TRACED]:
+            self.traced.remove(call)
+
+    @property
+    def _known_here(self) -> bool:
+        """Whether a trace tells of the cell that runs."""
+        situation = self._region.situation
+        return any(call.holds_in(situation.cell, situation.run) for call in self.traced)
 
     @property
     def trains(self) -> bool:
@@ -100,14 +133,18 @@ class Observer:
         found = Found()
         if guards is not None:
             found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
+        limit = self._limit()
         result, call, escapes = record(
-            self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait
+            self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait, limit=limit
         )
-        if self.gave_up and not self.traces and self._region.calls == 1:
+        if len(call.trace.ops) >= limit < LIMIT:  # half a call tells nothing, and a whole one would take too long
+            self._region.situation.stand_aside()
+            return result
+        if self.gave_up and not self.traced and self._region.calls == 1:
             return result  # a callable inside took over; this trace tells nothing
         if self._again:
-            self.traces.pop()
-        self.traces.append(call.trace)
+            self.traced.pop()
+        self._keep(shape, call.trace)
         training = call.trace.needs_grad or any(found.graded)
         formed = training and not (guards is None or guards.holds())
         self._again = self._unsteady < UNSTEADY and (formed or {name for name, _ in watch.found} == {SHOWN})
@@ -146,6 +183,11 @@ class Observer:
                 took = (time.perf_counter_ns() - began) / 1e6
                 self.guards_ms = took if self.guards_ms is None else min(took, self.guards_ms)
         return result
+
+    def _limit(self) -> int:
+        """So many operators of one call may be traced."""
+        left_ms = self._region.situation.attention.left_ms
+        return int(min(LIMIT, max(FEWEST, left_ms / TRACED_OPERATOR_MS)))
 
     def _no_work(self, trace: Trace) -> Refused:
         if (
@@ -205,10 +247,14 @@ class Observer:
         """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""
         if self._region.root_is_module and self._region.calls == 1:
             return False
-        if not self.traces or self._again:
+        if not self.traced or self._again:
             return True
-        if len(self.traces) >= TRACED or (may_capture and shape.run > 1 and self._region.captures.pays(shape)):
+        if may_capture and shape.run > 1 and self._region.captures.pays(shape):
             return False  # a capture traces its eager run itself
+        if not self._known_here:
+            return True
+        if len(self.traced) >= TRACED:
+            return False
         return not self._region.root_is_module or shape.calls > 1 or self._region.calls > AUDIT_BY
 
     def profile_now(self, shape: Shape, may_capture: bool) -> bool:
@@ -229,8 +275,9 @@ class Observer:
             and self._region.captures.pays(shape)
         )
 
-    def profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def profile(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._profiled += 1
+        self._profiled_in = shape, self._region.situation.cell
         self._before.start()
         try:
             with person_runs():
@@ -253,9 +300,16 @@ class Observer:
         finally:
             self._after.stop()
 
+    @property
+    def profile_holds(self) -> bool:
+        """Whether what was profiled is a call as this cell makes them."""
+        situation = self._region.situation
+        shape, cell = self._profiled_in
+        return cell.source == situation.cell.source or (shape is not None and shape.run == situation.run)
+
     def timeline_before(self) -> Timeline | None:
-        if self.traces:
-            self._before.follow(self.traces[-1])
+        if self.traced:
+            self._before.follow(self.traced[-1].trace)
         return self._before.timeline() if self._profiled else None
 
     def timeline_after(self) -> Timeline | None:

@@ -33,7 +33,9 @@ from .shape import Shape
 from .shapes import Shapes
 from .situation import Situation
 from .structure import Unsupported, flatten
+from .tally import Tally
 from .training import need_gradients
+from .training.pair_entry import PairEntry
 
 __all__ = ["Region", "Situation"]
 
@@ -81,6 +83,7 @@ class Region:
         """Bytes of placeholders and workspace, of all graphs, beside which no executable of it had room."""
         self.calls = 0
         self.replays = 0
+        self.call_began_ns = 0
         self.called_once = False
         """Whether the last cell that called it did so once."""
         self.unserved = 0
@@ -119,6 +122,11 @@ class Region:
         return self.root_is_module and self.situation.apply and self.situation.backend.autograd
 
     @property
+    def paired(self) -> bool:
+        """Whether forward and backward replay as two graphs."""
+        return any(isinstance(entry, PairEntry) for entry in self.entries)
+
+    @property
     def unused_gradients(self) -> Refused | None:
         """Its results carried autograd graphs that nobody has gone through: what no call is captured for."""
         current = [shape for shape in self.shapes.values() if shape.run == self.situation.run]
@@ -136,6 +144,8 @@ class Region:
     def end_run(self) -> None:
         """A cell has ended: nothing of its calls is held."""
         self.shapes.end_run()
+        for shape in self.shapes.values():
+            shape.tally = Tally()
         self._settled_calls = self.calls
 
     @property
@@ -164,6 +174,10 @@ class Region:
             entry.ledger = self.ledger
         for shape in self.shapes.values():
             shape.after = CallTimes()  # of this cell; eager times of earlier ones go on counting
+            shape.tally = Tally()
+        self.host_ms.clear()
+        self.captures.decisions.clear()
+        self.observer.begin_run()
 
     @property
     def calls_in_run(self) -> int:
@@ -194,6 +208,7 @@ class Region:
         have the floor, so the call tells nothing of this region.
         """
         self.calls += 1
+        self.call_began_ns = time.perf_counter_ns()
         situation = self.situation
         if aside or self.gives_way():
             self.gave_way_in_run |= self.of_gradients is not None and torch.is_grad_enabled()
@@ -210,11 +225,7 @@ class Region:
             shape.count(self.situation.run if self.situation.observing else None)
             if not self._interleave(shape):
                 again = last is shape
-                situation.attention.begin(None)
-                try:
-                    result = self.serving.serve(shape, leaves, containers, timer, again)
-                finally:
-                    situation.attention.end()
+                result = self.serving.serve(shape, leaves, containers, timer, again)
                 if result is BLOCKED:
                     may_capture = self.serving.wants_another(shape, leaves, again)
                     return self._serve_eagerly(args, kwargs, shape, timer, may_capture=may_capture)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..model import CopyRecord, Measured, RegionEvidence, ShapeCount
 from .memory import account
 from .samples import CallTimes
-from .training.pair_entry import PairEntry
+from .traced_calls import traces_of_cell
 
 if TYPE_CHECKING:
     from .region import Region
@@ -16,11 +16,10 @@ __all__ = ["evidence_of"]
 
 
 def evidence_of(region: Region) -> RegionEvidence:
-    """All that is known of a region. Counts and times are those of the current cell; eager times go back further."""
-    shapes = region.shapes.values()
-    current = [shape for shape in shapes if shape.run == region.situation.run] or list(shapes)
-    compared = [shape for shape in current if len(shape.before) and len(shape.after)]
-    before = CallTimes.joined(shape.before for shape in compared or current)
+    """What is known of a region in the cell that runs. Eager times go back further, and traces that hold for it."""
+    shapes = [shape for shape in region.shapes.values() if shape.run == region.situation.run]
+    compared = [shape for shape in shapes if shape.before.warm_ms() and len(shape.after)]
+    before = CallTimes.warm(shape.before for shape in compared or shapes)
     after = CallTimes.joined(shape.after for shape in compared)
     ledger = region.ledger
     refused = region.refused or region.unused_gradients
@@ -38,19 +37,20 @@ def evidence_of(region: Region) -> RegionEvidence:
         replays=region.replays_in_run,
         parent=region.parent,
         wasted_iterations=region.wasted,
-        paired=any(isinstance(entry, PairEntry) for entry in region.entries),
+        paired=region.paired,
         verified=sorted(region.captures.verified)[-1] if region.captures.verified and not region.refused else None,
-        traces=tuple(region.observer.traces),
-        before=region.observer.timeline_before(),
-        after=region.observer.timeline_after(),
+        traces=traces_of_cell(region),
+        before=region.observer.timeline_before() if region.observer.profile_holds else None,
+        after=region.observer.timeline_after() if region.observer.profile_holds else None,
         before_ms=Measured.of(before or region.host_ms),
         guards_ms=region.observer.guards_ms,
         after_ms=Measured.of(after),
         shapes=tuple(
             ShapeCount(
                 shapes=shape.shapes,
-                calls=shape.calls,
+                calls=shape.seen,
                 order=shape.order,
+                earlier_runs=shape.runs - 1,
                 captured=bool(shape.entries),
                 capture_ms=sum(entry.capture_ms for entry in shape.entries),
                 graph_bytes=sum(entry.nbytes for entry in shape.entries),

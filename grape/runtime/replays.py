@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from .shape import Shape
 
 if TYPE_CHECKING:
     from .region import Region
+    from .tally import Replayed
 
 __all__ = ["Replays"]
 
@@ -122,6 +124,10 @@ class Replays:
     ) -> Any:
         region, situation = self._region, self._region.situation
         profile = region.observer.profile_replay_now(shape)
+        attention = situation.attention
+        if situation.observing:
+            attention.begin(None)  # a replay is no more Grape's own time than the call is that it stands for
+        began = time.perf_counter_ns()
         try:
             with region.observer.replayed() if profile else contextlib.nullcontext():
                 outcome = entry.serve(leaves, containers, astray)
@@ -129,10 +135,16 @@ class Replays:
             if entry.acted:  # what the replay changed, an eager call would change once more
                 raise
             outcome = MISMATCH
+        finally:
+            took = time.perf_counter_ns() - began
+            if situation.observing:
+                attention.end()
         if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES or outcome is NO_EXECUTABLE:
+            attention.book("observe", took)
             return outcome
         region.replays += 1
         self.was_eager = False
+        shape.tally.replayed(took, began - region.call_began_ns, profiled=profile)
         if timer is not None and not profile and not shape.after.full:
             timer.stop()
             shape.after.add(timer)
@@ -146,10 +158,18 @@ class Replays:
             if shape.entries and len(shape.after) >= FEWEST and self._region.refused is None:
                 self._weigh(shape, shape.entries[-1], leave=0)
 
+    def lost(self, replayed: Replayed) -> None:
+        """In the cell as a whole the replays took longer than the same calls as written: the graphs go (GR406)."""
+        region = self._region
+        if region.refused is None:
+            now, then = replayed.took_ms / replayed.replays, replayed.eager_ms / replayed.replays
+            why = f"{replayed.replays} replays took {now:.3g} ms each, {then:.3g} ms as written; left eager"
+            region.refuse(Refused(code="GR406", why=why, at=region.at))
+
     def _weigh(self, shape: Shape, entry: Entry, leave: int) -> None:
         """Drop a graph that turned out not to be faster (GR406). `leave`: so many replays may still be under way."""
         region = self._region
-        before, after = Measured.of(shape.before.ms()), Measured.of(shape.after.ms(leave=leave))
+        before, after = Measured.of(shape.before.warm_ms()), Measured.of(shape.after.ms(leave=leave))
         if before is None or after is None or before.n < 5 or not before.clearly_below(after):
             return
         why = f"the graph took {after.median_ms:.3g} ms a call, eager {before.median_ms:.3g} ms; left eager"

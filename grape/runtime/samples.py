@@ -10,12 +10,16 @@ __all__ = ["CallTimes"]
 
 
 class CallTimes:
-    """Timers of calls, oldest first; at most `limit`, each read once when somebody asks."""
+    """Timers of calls, oldest first; at most `limit`, each read once when somebody asks.
 
-    __slots__ = ("_limit", "_ms", "_pending")
+    The first one may be cold: memory is allocated then, plans are made, libraries loaded, which later calls do without.
+    """
+
+    __slots__ = ("_cold", "_limit", "_ms", "_pending")
 
     def __init__(self, limit: int = 128) -> None:
         self._limit = limit
+        self._cold = False
         self._pending: list[CallTimer] = []
         self._ms: list[float] = []
 
@@ -26,7 +30,8 @@ class CallTimes:
     def full(self) -> bool:
         return len(self) >= self._limit
 
-    def add(self, timer: CallTimer) -> None:
+    def add(self, timer: CallTimer, *, cold: bool = False) -> None:
+        self._cold |= cold and not len(self)
         self._pending.append(timer)
 
     def ms(self, leave: int = 0) -> list[float]:
@@ -36,6 +41,19 @@ class CallTimes:
             self._ms += [timer.elapsed_ms() for timer in self._pending[:ready]]
             del self._pending[:ready]
         return list(self._ms)
+
+    def warm_ms(self, leave: int = 0) -> list[float]:
+        """`ms` without a cold first one."""
+        return self.ms(leave)[self._cold :]
+
+    @property
+    def cold_ms(self) -> float | None:
+        """What the cold first one took, if there was one."""
+        return self.ms()[0] if self._cold else None
+
+    @staticmethod
+    def warm(several: Iterable[CallTimes]) -> list[float]:
+        return [ms for times in several for ms in times.warm_ms()]
 
     @staticmethod
     def joined(several: Iterable[CallTimes]) -> list[float]:

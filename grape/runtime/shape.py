@@ -9,6 +9,7 @@ from ..model import Decision, Trace
 from .entry import Entry
 from .probe import Probe
 from .samples import CallTimes
+from .tally import Tally
 from .training import Backwards
 
 __all__ = ["Found", "Shape"]
@@ -43,6 +44,10 @@ class Shape:
     runs: int = 0
     before: CallTimes = field(default_factory=CallTimes)
     after: CallTimes = field(default_factory=CallTimes)
+    tally: Tally = field(default_factory=Tally)
+    """Of the cell that runs."""
+    replay_ms: float | None = None
+    """What a replay takes on the device, as it was timed last."""
     entries: list[Entry] = field(default_factory=list)
     decision: Decision | None = None
     traces: list[tuple[Found, Trace]] = field(default_factory=list)

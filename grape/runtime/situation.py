@@ -14,6 +14,7 @@ from .attention import Attention
 from .backends.protocol import Backend
 from .compression import ExecutableStore
 from .slots import SlotStore
+from .traced_calls import CellName
 
 if TYPE_CHECKING:
     from .region import Region
@@ -39,6 +40,8 @@ class Situation:
     tolerance: float = 0.0
     memory_budget: int | None = None
     run: int = 0
+    cell: CellName = field(default_factory=CellName)
+    """The cell that runs under Grape, or did last."""
     stream: int | None = None
     """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
     aside: Callable[[], bool] = lambda: False

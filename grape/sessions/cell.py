@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..advisor import advise, predict
 from ..errors import UsageError
-from ..model import CellEvidence, Finding, MachineCosts, MemoryCurve
+from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCurve
 from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..rewrite.at_once import RewrittenCell
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past
 from .process import Engine, engine
+from .timing import CellClock, CellRuns
 from .told import distinct, evidence_as, findings_as, renamed, sources, told
 
 if TYPE_CHECKING:
+    from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
@@ -83,6 +84,7 @@ class Session:
         self._file_names = file_names
         self._engine: Engine | None = None
         self._wall_ms = 0.0
+        self._calls = CallsAccount()
 
     def open(self, code: CodeType | None = None) -> None:
         """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
@@ -94,16 +96,18 @@ class Session:
             )
         self._engine = owner
         self._start = time.perf_counter()
+        self._clock = CellClock(owner.situation.attention)
         owner.session = self
         try:
             self._install(owner, code)
         except BaseException:
             self._leave()
             raise
+        self._clock.start(accounted=self.cell.mode != "leave")
 
     def _install(self, owner: Engine, code: CodeType | None) -> None:
         from ..profiling import MemorySampler
-        from ..runtime import enforce_budget
+        from ..runtime import CellName, enforce_budget
         from ..tracing import Recorder
 
         cell, names = self.cell, self._file_names
@@ -128,6 +132,7 @@ class Session:
         situation.memory_budget = self.options.memory_budget
         situation.progress = self._on_progress
         situation.run += 1
+        situation.cell = CellName(source=cell.source, shown=cell.name)
         situation.captured_at_s.clear()
         for region in owner.interceptor.regions:
             region.begin_run()
@@ -184,7 +189,9 @@ class Session:
         owner, self._engine = self._engine, None
         if owner is None:
             return None
-        self._wall_ms = (time.perf_counter() - self._start) * 1e3
+        with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
+            owner.situation.backend.synchronize()  # the cell is over when its work is
+        self._wall_ms = self._clock.end()
         if self.cell.mode == "leave":
             owner.session = None
             return owner
@@ -195,6 +202,8 @@ class Session:
         owner.interceptor.floor.outside = None
         with contextlib.suppress(Exception):  # costs neither the report nor the cell
             owner.interceptor.undisturbed(owner.weigh)
+            self._calls, replayed = self._clock.book(lambda: owner.interceptor.undisturbed(owner.settle_calls))
+            owner.interceptor.undisturbed(lambda: owner.release_losses(replayed, self._wall_ms))
         try:
             owner.settle()
         finally:
@@ -215,7 +224,7 @@ class Session:
         if owner is None:
             raise UsageError("this session is not open")
         try:
-            with without_warnings():
+            with without_warnings(), owner.situation.attention.spend("report"):
                 return self._report(owner, error)
         finally:
             self._let_go(owner, finished=error is None)
@@ -230,7 +239,7 @@ class Session:
             owner.release_abandoned(namespace)
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
-        from ..fixing import with_fixes
+        from ..fixing import FixesLater
 
         past = self._past
         if past is not None and self.cell.mode != "watch":
@@ -242,8 +251,9 @@ class Session:
         # A script's source is the whole file, which must not run again to compare a rewrite of it.
         namespace = self.namespace if self._file_names is not None else None
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
-        findings = with_fixes(evidence, advise(evidence, costs), namespace, ran=ran)
-        self.report = owner.report = build_report(evidence, findings)
+        findings = advise(evidence, costs)
+        fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
+        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings, fixes)
         self._remember(owner, evidence, findings, error)
         return self.report
 
@@ -264,8 +274,10 @@ class Session:
 
     def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
         """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
+        from ..fixing import FixesLater
+
         name = self.cell.name
-        known = evidence_as(past.evidence, name)
+        known = evidence_as(past.evidence, name, traces=False)
         if self.cell.mode == "serve":
             here = [region for region in owner.interceptor.regions if region.calls_in_run]
             known = replace(known, regions=distinct([region.evidence() for region in told(here)]))
@@ -278,8 +290,21 @@ class Session:
             memory=MemoryCurve(),
         )
         findings = findings_as(past.findings, past.evidence.file, name)
-        self.report = owner.report = build_report(evidence, findings)
+        fixes = FixesLater(
+            lambda: evidence_as(replace(past.evidence, error=evidence.error), name, traces=True),
+            findings,
+            self.namespace if self._file_names is not None else None,
+            busy=lambda: owner.session is not None,
+        )
+        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings, fixes)
         return self.report
+
+    def _runs(self, owner: Engine) -> CellRuns:
+        return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
+
+    def _timed(self, owner: Engine, evidence: CellEvidence, error: BaseException | None) -> CellEvidence:
+        """`evidence` with what the person waited until now, and what the plain cell takes."""
+        return replace(evidence, time=self._clock.time(self._calls, self._runs(owner), finished=error is None))
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
         import torch
@@ -294,6 +319,10 @@ class Session:
         elif error is None:
             owner.traced[self._traced_as] = self.cell.name, outside
         regions = [region for region in owner.interceptor.regions if region.calls_in_run]
+        runs = self._runs(owner)
+        runs.torch_ran |= bool(outside.ops) or any(
+            r.replays_in_run or any(t.ops for t in r.observer.traces) for r in regions
+        )
         kept = [region.evidence() for region in told(regions) if not owner.hoister.covers(region)]
         known = sources(owner.names)
         gained = gains(self.cell.taken, kept, known, backend=owner.situation.backend.kind)
@@ -309,6 +338,7 @@ class Session:
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
+            torch_ran=runs.torch_ran,
             notes=(*_notes(self.cell), *gained),
             profile_only=self.options.profile,
             sources=known,

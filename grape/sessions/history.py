@@ -8,6 +8,7 @@ without being looked at; until that is known it is watched, and each run has an 
 from __future__ import annotations
 
 import ast
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ Mode = Literal["watch", "serve", "leave"]
 CellKey = tuple[str, frozenset[Any]]
 
 MOST_CELLS = 256
+_MAGIC = re.compile(r"^([ \t]*)[%!].*$", re.MULTILINE)
 _FLAGS = (bool, str, bytes, type(None))
 
 
@@ -85,15 +87,20 @@ def key_of(source: str, namespace: Mapping[str, Any]) -> CellKey | None:
 
 def _names(source: str) -> tuple[frozenset[str], frozenset[str]] | None:
     """The names that a cell uses, and those that it binds."""
-    text = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines())
-    try:
-        with without_warnings():
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    tree = _parsed(source) or _parsed(_MAGIC.sub(r"\1pass", source))
+    if tree is None:
         return None
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     bound = frozenset(node.id for node in nodes if not isinstance(node.ctx, ast.Load))
     return frozenset(node.id for node in nodes), bound
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        with without_warnings():
+            return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _codes(value: Any) -> Iterator[types.CodeType]:
@@ -127,7 +134,7 @@ def _fact(value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         own = list(vars(value).get("_parameters", {}).values())
         settings = tuple([(one.requires_grad, one.device.type) for one in own if one is not None])
-        return kind.__qualname__, vars(value).get("training"), settings
+        return kind.__qualname__, settings
     if kind in (torch.Tensor, torch.nn.Parameter):
         return value.device.type, value.requires_grad
     if kind in _FLAGS:

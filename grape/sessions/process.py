@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..model import Trace
+from ..model import SIGNIFICANT, CallsAccount, Trace
 from ..render import Report
 from .history import CellKey, History, Mode, key_of
+from .timing import CellRuns
 
 if TYPE_CHECKING:
+    from ..runtime.tally import Replayed
     from .cell import Session
 
 REFERENCE = "GRAPE_REFERENCE"
@@ -50,6 +54,8 @@ class Engine:
         self.history = History()
         self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
         """What ran outside of regions, under which cell's name, by its source and the code that it could call."""
+        self.runs: dict[CellKey | str, CellRuns] = {}
+        """What is known of the plain time of cells, by what makes them the same."""
         self.report: Report | None = None
 
     def status(self) -> str:
@@ -148,6 +154,7 @@ class Engine:
         self.situation.predictor.stop_learning()
         self.interceptor.floor.outside = None
         self.situation.tracer.retire()
+        self.situation.attention.hand_back("record")
         self.settle()
 
     def weigh(self) -> None:
@@ -155,6 +162,20 @@ class Engine:
         if self.situation.backend.kind == "cuda":
             for region in self.interceptor.regions:
                 region.serving.weigh_all()
+
+    def settle_calls(self) -> tuple[CallsAccount, tuple[Replayed, ...]]:
+        """A cell was observed: what its replays took, and what the same calls take as written."""
+        from ..runtime.tally import settle_calls
+
+        return settle_calls(self.interceptor.regions, self.situation.attention)
+
+    def release_losses(self, replayed: Iterable[Replayed], cell_ms: float) -> None:
+        """Graphs go whose replays cost more than the calls as written, by more than a change of the cell that counts.
+        The tape's are never faster.
+        """
+        for one in replayed if self.situation.backend.kind == "cuda" else ():
+            if one.eager_ms and not one.region.paired and one.lost_ms > SIGNIFICANT * cell_ms:
+                one.region.serving.lost(one)
 
     def settle(self) -> None:
         """No cell runs: give everything back that replays nothing."""
@@ -187,6 +208,7 @@ class Engine:
         self.situation.stream = None
         self.situation.exhausted = False
         self.traced.clear()
+        self.runs.clear()
         self.history.clear()
         self.report = None
         what = "1 region and released its graphs" if count == 1 else f"{count} regions and released their graphs"
@@ -238,6 +260,9 @@ def preload() -> None:
     import rich.console
     import rich.table  # noqa: F401
 
+    if "ipykernel" in sys.modules:
+        with contextlib.suppress(ImportError):
+            from ..widgets import report  # noqa: F401
     from .. import hoisting, profiling, runtime, tracing  # noqa: F401
 
 

@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..model import CellEvidence, Finding, Position, RegionEvidence, Trace
+from ..model import CellEvidence, Finding, OpRecord, Position, RegionEvidence, Trace
 
 __all__ = ["distinct", "evidence_as", "findings_as", "renamed", "sources", "told"]
-
-MOST_RENAMED = 4000
-"""Operators; longer traces keep the name that the cell had."""
 
 
 def sources(names: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
@@ -34,33 +31,42 @@ def _trivial(region: Any) -> bool:
 def renamed(trace: Trace, old: str, new: str) -> Trace:
     """The trace of a cell that has another name now that it runs again."""
 
+    known: dict[Position, Position] = {}
+
     def at(position: Position | None) -> Position | None:
-        return replace(position, file=new) if position is not None and position.file == old else position
+        if position is None or position.file != old:
+            return position
+        if position not in known:
+            known[position] = replace(position, file=new)
+        return known[position]
 
-    ops = tuple([replace(op, user=at(op.user), inner=at(op.inner)) for op in trace.ops])
+    def moved(op: OpRecord) -> OpRecord:
+        user, inner = at(op.user), at(op.inner)
+        return op if user is op.user and inner is op.inner else op.moved(user, inner)
+
     reads = tuple([replace(read, position=at(read.position)) for read in trace.host_reads])
-    return replace(trace, ops=ops, host_reads=reads)
+    return replace(trace, ops=tuple(map(moved, trace.ops)), host_reads=reads)
 
 
-def evidence_as(evidence: CellEvidence, name: str) -> CellEvidence:
-    """The evidence of a cell that has another name now that it runs again unchanged."""
+def evidence_as(evidence: CellEvidence, name: str, *, traces: bool) -> CellEvidence:
+    """The evidence of a cell that has another name now that it runs again unchanged; with that of its `traces`, or not,
+    which takes less time.
+    """
     old = evidence.file
 
     def at(position: Position | None) -> Any:
         return replace(position, file=name) if position is not None and position.file == old else position
 
-    traces = (*(trace for region in evidence.regions for trace in region.traces), evidence.trace)
-    few = sum(len(trace.ops) for trace in traces if trace is not None) <= MOST_RENAMED
     regions = [
         replace(
             region,
             at=at(region.at),
             refused=replace(region.refused, at=at(region.refused.at)) if region.refused is not None else None,
-            traces=tuple([renamed(trace, old, name) for trace in region.traces]) if few else region.traces,
+            traces=tuple([renamed(trace, old, name) for trace in region.traces]) if traces else region.traces,
         )
         for region in evidence.regions
     ]
-    trace = renamed(evidence.trace, old, name) if few and evidence.trace is not None else evidence.trace
+    trace = renamed(evidence.trace, old, name) if traces and evidence.trace is not None else evidence.trace
     return replace(evidence, file=name, regions=tuple(regions), trace=trace)
 
 

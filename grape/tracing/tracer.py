@@ -27,7 +27,7 @@ from ..model import OpRecord, Position
 from .busy import grape_works, unwatched
 from .constructs import construct_of
 from .positions import PositionFinder
-from .recorder import RecordedCall, Recorder
+from .recorder import LIMIT, RecordedCall, Recorder
 from .unseen import UnseenMode
 from .warned import warnings_of_the_caller
 
@@ -283,12 +283,13 @@ def record(
     body: Callable[[], Any],
     keep: bool = False,
     on_wait: Callable[[Recorder, OpRecord], None] | None = None,
+    limit: int = LIMIT,
 ) -> tuple[Any, RecordedCall, tuple[tuple[str, Position | None], ...]]:
     """Run `body` once under the tracer; its result, what it dispatched, and what escaped the dispatcher's sight.
 
-    `keep` and `on_wait` are those of `Recorder` and `Tracer`.
+    `keep`, `limit` and `on_wait` are those of `Recorder` and `Tracer`.
     """
-    recorder = Recorder(device, leaves, keep=keep)
+    recorder = Recorder(device, leaves, limit, keep)
     stays = tracer.on_stack
     start = time.perf_counter_ns()
     try:  # from here on an interrupt may come

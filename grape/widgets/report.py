@@ -45,10 +45,13 @@ class Actions:
     undo_region: Callable[[str], Answer] | None = None
     trace: Callable[[], str] | None = None
     page: Callable[[], str] | None = None
+    fixes: Callable[[], list[dict[str, Any]]] | None = None
+    """Gives the view's findings anew, with the rewrites that nobody had asked for."""
 
     def names(self) -> list[str]:
         """The actions that there are."""
-        return [name for name in ("apply", "undo", "undo_region", "trace", "page") if getattr(self, name) is not None]
+        known = ("apply", "undo", "undo_region", "trace", "page", "fixes")
+        return [name for name in known if getattr(self, name) is not None]
 
 
 class ReportWidget(anywidget.AnyWidget):
@@ -69,6 +72,13 @@ class ReportWidget(anywidget.AnyWidget):
         self._actions = actions or Actions()
         super().__init__(view=dict(view), columns=columns, actions=self._actions.names())
         self.on_msg(self._answer)
+
+    def show(self, view: Mapping[str, Any], columns: bytes) -> None:
+        """Have another view shown in the place of this one, once what it takes time for is there."""
+        if self.comm is not None:
+            with self.hold_sync():
+                self.columns = columns
+                self.view = dict(view)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """As any widget, but what a front end without widgets shows is a line that a person understands."""
@@ -94,6 +104,11 @@ class ReportWidget(anywidget.AnyWidget):
             return {"error": f"this view cannot {action}"}
         if action in ("trace", "page"):
             return {"text": getattr(self._actions, action)()}
+        if action == "fixes":
+            assert self._actions.fixes is not None
+            findings = self._actions.fixes()
+            self.view = {**self.view, "findings": findings}
+            return {"message": "" if any(one["fix"] for one in findings) else "there is no rewrite"}
         kind, argument = ("region", str(target)) if action == "undo_region" else ("fix", int(target))
         answer: Answer = getattr(self._actions, action)(argument)
         state = {"message": answer.message, "applied": answer.applied, "source": answer.source}

@@ -282,7 +282,11 @@ def test_a_fix_is_handed_over_and_taken_back(jupyter: Any, open_page: Opener) ->
     page.wait_for_selector(".grape-report")
     view = page.locator(".grape-report")
     apply, undo = (view.get_by_role("button", name=f"{word} GR101 at In[2], line 5") for word in ("Apply", "Undo"))
+    assert apply.count() == 0, "nobody has asked for a rewrite yet"
+    view.get_by_role("button", name="Show a rewrite for GR101 at In[2], line 5").click()
+    apply.wait_for()
     assert apply.is_enabled() and undo.is_disabled()
+    assert "kept.append(net(torch.ones(2, 8)).sum().detach().clone())" in view.get_by_label("Difference").inner_text()
     apply.click()
     taken = view.get_by_label("Source to run")
     taken.wait_for()

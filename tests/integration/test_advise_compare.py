@@ -15,7 +15,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from grape.cli import main
 from grape.errors import UsageError
+from grape.render import build_report
 from grape.render.comparison import compare_reports, comparison_text, reports_of
+from tests.unit.sample_evidence import sample
 
 TRAINING = """\
 import torch
@@ -231,3 +233,19 @@ def test_compare_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert run("compare", one, broken) == 2
     assert "is not JSON: it ends in the middle" in capsys.readouterr().err
     assert run("compare", one, tmp_path / "missing.json") == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (860.0, 300.0, [("better", "the cell: 2.9x faster (0.86 -> 0.30 s)")]),
+        (300.0, 420.0, [("worse", "the cell: 1.4x slower (0.30 -> 0.42 s)")]),
+        (300.0, 329.0, []),
+        (None, 329.0, []),
+    ],
+)
+def test_what_the_whole_cell_took(before: float | None, after: float, said: list[tuple[str, str]]) -> None:
+    old, new = build_report(*sample()).to_dict(), build_report(*sample()).to_dict()
+    old["cell"]["wall_ms"], new["cell"]["wall_ms"] = before, after
+    told = [(change.kind, change.text) for change in compare_reports([old], [new]) if "the cell" in change.text]
+    assert told == said

@@ -34,6 +34,9 @@ class FakeReport:
     verdict: str = "no significant change"
     findings: tuple[Any, ...] = ()
 
+    def with_fixes(self) -> FakeReport:
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         return {"version": 1, "verdict": self.verdict}
 

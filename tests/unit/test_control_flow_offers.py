@@ -64,7 +64,7 @@ def test_what_is_advised_is_what_is_shown_and_handed_over(tmp_path: Path) -> Non
     defined = notebook.run(DEFINE, "define.py")
     notebook.run(USE, "plain.py")
     expected = notebook.names["found"]
-    report = notebook.observed(USE, "use.py")
+    report = notebook.observed(USE, "use.py").with_fixes()
     findings = [finding for finding in report.findings if finding.code == "GR102" and finding.fix is not None]
     assert [finding.at.line for finding in findings if finding.at is not None] == [2, 4]
     applied = AppliedRewrites()

@@ -140,6 +140,9 @@ def test_bars_are_as_long_as_their_figures() -> None:
     bars = [(s["background"], s["width"]) for s in page.styles() if s.get("height") == "12px"]
     assert bars == [
         (TONES["before"], "100.0%"),
+        (TONES["after"], "34.9%"),
+        (TONES["memory"], "2.3%"),
+        (TONES["before"], "100.0%"),
         (TONES["after"], "24.4%"),
         (TONES["memory"], "31.0%"),
         (TONES["memory"], "40.0%"),

@@ -22,6 +22,7 @@ from tests.unit.sample_evidence import (
     region,
     sample,
     tape_cell,
+    took,
 )
 
 DROPPED = Decision(
@@ -29,8 +30,8 @@ DROPPED = Decision(
 )
 
 EXPECTED = """\
-4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical, 1 blocker left
-NVIDIA H200, cuda, In[4] took 310 ms
+cell 2.9x faster (0.86 -> 0.30 s), outputs identical, 1 blocker left; Grape itself took 0.02 s
+NVIDIA H200, cuda, In[4] took 300 ms
 
 region                 outcome  calls replays   before   after speedup outputs
 ────────────────────────────────────────────────────────────────────────────────
@@ -38,6 +39,11 @@ region                 outcome  calls replays   before   after speedup outputs
   In[4], line 7
 sample_token           refused     64       0 0.310 ms       -       - -
   In[4], line 3        GR101
+
+time of the cell; plain: measured in run 2 of this cell
+  plain         ██████████████████████████  860 ms
+  now           █████████                   300 ms
+  Grape itself  █                           20.0 ms, 12.0 ms to report
 
 time per call of GPT2LMHeadModel.forward
   before  ██████████████████████████  4.68 ms (n=44, IQR 93.6 us)
@@ -113,10 +119,10 @@ def test_markup_and_escapes_of_the_person_are_shown_not_obeyed() -> None:
 
 
 def test_an_empty_report_and_one_with_only_an_error() -> None:
-    assert build_report(tape_cell(), ()).to_text() == (
+    assert build_report(tape_cell(time=None), ()).to_text() == (
         "no PyTorch work in this cell\ncpu, the tape (CPU reference), In[4] took 310 ms\n"
     )
-    text = build_report(tape_cell(error="ValueError: boom\nmore", notes=("NVML is missing",)), ()).to_text()
+    text = build_report(tape_cell(error="ValueError: boom\nmore", notes=("NVML is missing",), time=None), ()).to_text()
     assert text.splitlines()[2:] == ["the cell raised ValueError: boom", "note: NVML is missing"]
 
 
@@ -126,7 +132,7 @@ def test_an_empty_report_and_one_with_only_an_error() -> None:
         (cell(region()), (host_sync(fix=fix()),), "%grape apply 2 rewrites In[4], line 11 (GR101 host-sync)"),
         (cell(region()), (host_sync(),), "In[4], line 11: keep the value on the GPU and read it after the loop"),
         (cell(region()), (launch_bound(),), "later cells use the same graphs; %grape undo returns to eager execution"),
-        (cell(region(after_ms=measured(20.0))), (), "%grape undo returns to eager execution"),
+        (cell(region(), time=took(300.0, 420.0)), (), "%grape undo returns to eager execution"),
         (cell(region(outcome="observed")), (), "run the cell again: what was observed now is captured then"),
         (
             cell(region(outcome="observed", shapes=region().shapes)),
@@ -159,7 +165,7 @@ def test_one_next_step(evidence: object, findings: tuple[object, ...], step: str
             "(GR101 host-sync)",
         ),
         (cell(region()), (launch_bound(),), "put %%grape on top of the cell to have its graphs when the notebook runs"),
-        (cell(region(after_ms=measured(20.0))), (), None),
+        (cell(region(), time=took(300.0, 420.0)), (), None),
         (
             cell(region(outcome="observed")),
             (),

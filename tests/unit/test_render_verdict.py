@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grape.model import CellEvidence, Decision, Finding, ShapeCount
+from grape.model import CellEvidence, Decision, Finding, OwnTime, ShapeCount
 from grape.render import build_report
 from tests.unit.sample_evidence import (
     FORWARD,
@@ -22,6 +22,7 @@ from tests.unit.sample_evidence import (
     region,
     sample,
     tape_cell,
+    took,
 )
 
 BUSY = eager_timeline(kernel_us=17.0)
@@ -44,308 +45,313 @@ def observed(**changes: Any) -> Any:
     return region(outcome="observed", **changes)
 
 
-def growing(*calls: int, captured: int = 0) -> dict[str, Any]:
+def growing(*calls: int, captured: int = 0, earlier: int = 0) -> dict[str, Any]:
     """`calls[i]` calls with the i-th shape of a growing argument; the first `captured` shapes have a graph."""
     shapes = tuple(
-        ShapeCount(shapes=(("past", (1, 5 + i)),), calls=n, order=i, captured=i < captured) for i, n in enumerate(calls)
+        ShapeCount(shapes=(("past", (1, 5 + i)),), calls=n, order=i, captured=i < captured, earlier_runs=earlier)
+        for i, n in enumerate(calls)
     )
     return {"shapes": shapes, "calls": sum(calls)}
 
 
+OWN = "; Grape itself took 0.02 s"
+FASTER = "cell 2.9x faster (0.86 -> 0.30 s)"
+SAME = "no significant change (0.86 -> 0.86 s)"
+
 CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
-    ("issue's line", *sample(), "4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical, 1 blocker left"),
-    (
-        "no blocker",
-        cell(region()),
-        (launch_bound(),),
-        "4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical",
-    ),
+    ("design's line", cell(region()), (launch_bound(),), f"{FASTER}, outputs identical{OWN}"),
+    ("a blocker left", *sample(), f"{FASTER}, outputs identical, 1 blocker left{OWN}"),
     (
         "tolerance",
         cell(region(verified="within 0.001")),
         (SYNC, SYNC),
-        "4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs within 0.001, 2 blockers left",
+        f"{FASTER}, outputs within 0.001, 2 blockers left{OWN}",
     ),
     (
-        "two replayed regions are told apart by name",
-        cell(region(), region("embed", before_ms=measured(0.5), after_ms=measured(0.2), verified="within 0.001")),
-        (),
-        f"4.1x faster per call of {FORWARD} (4.68 -> 1.14 ms, n=40), 1 more region replayed, outputs within 0.001",
-    ),
-    (
-        "one of two not compared",
+        "one of two not compared: nothing is claimed",
         cell(region(), region("embed", before_ms=measured(0.5), after_ms=measured(0.2), verified=None)),
         (),
-        f"4.1x faster per call of {FORWARD} (4.68 -> 1.14 ms, n=40), 1 more region replayed, "
-        "outputs not compared in 1 of them",
+        f"replayed 58 of 64 calls of {FORWARD}; no change claimed (0.86 -> 0.30 s), 1 more region replayed, "
+        f"outputs not compared in 1 of them{OWN}",
     ),
     (
         "the larger part of the cell stayed eager",
         cell(region(), refused("GR101", "sync", name="sample_token", before_ms=measured(20.0))),
         (SYNC,),
-        f"4.1x faster per call of {FORWARD} (4.68 -> 1.14 ms, n=40), sample_token stays eager, outputs identical, "
-        "1 blocker left",
+        f"{FASTER}, sample_token stays eager, outputs identical, 1 blocker left{OWN}",
     ),
     (
         "a caller of the main region does not count as another one",
         cell(region(parent="generate"), observed(name="generate", before_ms=measured(900.0))),
         (),
-        "4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical",
+        f"{FASTER}, outputs identical{OWN}",
     ),
     (
-        "slower is said to be slower",
-        cell(region(before_ms=measured(1.14), after_ms=measured(4.68))),
+        "slower is said to be slower, whatever its calls took",
+        cell(region(), time=took(300.0, 860.0)),
         (),
-        "4.1x slower per call (1.14 -> 4.68 ms, n=40), outputs identical",
+        f"cell 2.9x slower (0.30 -> 0.86 s), outputs identical{OWN}",
     ),
     (
-        "clear, but too small to matter",
-        cell(region(before_ms=measured(4.68), after_ms=measured(4.58))),
+        "a little slower",
+        cell(region(), time=took(300.0, 312.0)),
         (),
-        "no significant change (4.68 -> 4.58 ms per call, n=40), outputs identical",
+        f"cell 4% slower (0.30 -> 0.31 s), outputs identical{OWN}",
     ),
     (
-        "ranges overlap",
-        cell(region(before_ms=measured(4.68, spread=0.5), after_ms=measured(3.0, spread=0.5))),
+        "slower, with nothing replayed",
+        cell(refused("GR101", ".item()"), time=took(300.0, 420.0)),
+        (SYNC,),
+        f"cell 1.4x slower (0.30 -> 0.42 s); not accelerated: {FORWARD} stays eager (GR101 host-sync, In[4], line 11), "
+        f"1 blocker left{OWN}",
+    ),
+    (
+        "first calls are not Grape's",
+        cell(region(), time=took(300.0, 450.0, cold_ms=120.0)),
         (),
-        "no significant change (4.68 -> 3.00 ms per call, n=40), outputs identical",
+        f"cell 1.1x slower (0.30 -> 0.45 s, first calls 0.12 s of it), outputs identical{OWN}",
+    ),
+    (
+        "a change too small to matter",
+        cell(region(), time=took(305.0, 300.0)),
+        (),
+        f"no significant change (0.30 -> 0.30 s), outputs identical{OWN}",
+    ),
+    (
+        "GPU-bound",
+        cell(region(before=BUSY), time=took(300.0, 301.0)),
+        (),
+        f"no significant change (0.30 -> 0.30 s): the GPU is already busy 98% of the time, outputs identical{OWN}",
+    ),
+    (
+        "a finding explains it",
+        cell(region(), time=took(300.0, 301.0)),
+        (GR406,),
+        f"no significant change (0.30 -> 0.30 s): the graph saves 1% of a call, outputs identical{OWN}",
     ),
     (
         "outputs not compared: nothing is claimed",
         cell(region(verified=None)),
         (),
-        "no change claimed (4.68 -> 1.14 ms per call, n=40), outputs not compared",
+        f"replayed 58 of 64 calls of {FORWARD}; no change claimed (0.86 -> 0.30 s), outputs not compared{OWN}",
     ),
     (
-        "GPU-bound",
-        cell(region(before=BUSY, before_ms=measured(4.68), after_ms=measured(4.67, n=20))),
+        "too few calls as written were timed",
+        cell(region(), time=took(860.0, 300.0, samples=19)),
         (),
-        "no significant change: the GPU is already busy 98% of the time (4.68 -> 4.67 ms per call, n=20), "
-        "outputs identical",
+        f"replayed 58 of 64 calls of {FORWARD}; ratio not claimed: only 19 calls as written timed, 20 are needed "
+        f"(0.86 -> 0.30 s), outputs identical{OWN}",
     ),
+    ("twenty are enough", cell(region(), time=took(860.0, 300.0, samples=20)), (), f"{FASTER}, outputs identical{OWN}"),
     (
-        "a finding explains it",
-        cell(region(before_ms=measured(4.68), after_ms=measured(4.67))),
-        (GR406,),
-        "no significant change: the graph saves 1% of a call (4.68 -> 4.67 ms per call, n=40), outputs identical",
-    ),
-    (
-        "too few eager calls were timed",
-        cell(region(before_ms=measured(4.68, n=19))),
+        "slower is said from fewer",
+        cell(region(), time=took(300.0, 860.0, samples=2)),
         (),
-        f"replayed 58 of 64 calls of {FORWARD}; ratio not claimed: only 19 eager calls timed, 20 are needed "
-        "(4.68 -> 1.14 ms), outputs identical",
+        f"cell 2.9x slower (0.30 -> 0.86 s), outputs identical{OWN}",
     ),
     (
-        "too few replays were timed, and nothing is said of a change either",
-        cell(region(before_ms=measured(1.14), after_ms=measured(1.14, n=1), verified=None)),
+        "the plain time is not known",
+        cell(region(), time=took(None, 300.0, basis="no warm call of step as written was timed")),
         (),
-        f"replayed 58 of 64 calls of {FORWARD}; ratio not claimed: only 1 replayed call timed, 20 are needed "
-        "(1.14 -> 1.14 ms), outputs not compared",
+        f"replayed 58 of 64 calls of {FORWARD}; what the plain cell takes is not known: "
+        f"no warm call of step as written was timed, outputs identical{OWN}",
     ),
     (
-        "twenty on both sides are enough",
-        cell(region(before_ms=measured(4.68, n=20), after_ms=measured(1.14, n=20))),
+        "a short cell, and hardly any own time",
+        cell(region(), time=took(86.0, 30.0, own=OwnTime(observe_ms=0.2))),
         (),
-        "4.1x faster per call (4.68 -> 1.14 ms, n=20), outputs identical",
-    ),
-    (
-        "a median of nothing is no ratio",
-        cell(region(after_ms=measured(0.0))),
-        (),
-        "no significant change (4.68 -> 0 ms per call, n=40), outputs identical",
-    ),
-    (
-        "replayed, not timed",
-        cell(region(after_ms=None)),
-        (),
-        f"replayed 58 of 64 calls of {FORWARD}; its time was not measured, outputs identical",
+        "cell 2.9x faster (86 -> 30 ms), outputs identical",
     ),
     (
         "not worthwhile",
         cell(refused("GR406", "the graph saves 1% of a call")),
         (),
-        "no significant change: the graph saves 1% of a call",
-    ),
-    (
-        "not worthwhile, GPU-bound",
-        cell(refused("GR406", "not faster", before=BUSY, after_ms=measured(4.7), verified="identical")),
-        (),
-        "no significant change: the GPU is already busy 98% of the time (4.68 -> 4.70 ms per call, n=40)",
+        f"{SAME}; the graph saves 1% of a call{OWN}",
     ),
     (
         "refused",
         cell(refused("GR101", ".item()")),
         (SYNC,),
-        f"not accelerated: {FORWARD} stays eager (GR101 host-sync, In[4], line 11), 1 blocker left",
+        f"{SAME}; not accelerated: {FORWARD} stays eager (GR101 host-sync, In[4], line 11), 1 blocker left{OWN}",
     ),
     (
         "observed",
         cell(observed(calls=1)),
         (launch_bound(),),
-        f"observed: 1 call of {FORWARD}; accelerated when it is called again",
+        f"{SAME}; observed 1 call of {FORWARD}; accelerated when it is called again{OWN}",
     ),
     (
         "observed with a blocker of its own",
         cell(observed(calls=3)),
         (SYNC,),
-        f"observed: 3 calls of {FORWARD}; 1 blocker to remove before it can be accelerated",
+        f"{SAME}; observed 3 calls of {FORWARD}; blockers keep it from being accelerated, 1 blocker left{OWN}",
     ),
     (
         "observed with a blocker elsewhere",
         cell(observed(calls=3)),
         (host_sync(region="sample_token"),),
-        f"observed: 3 calls of {FORWARD}; accelerated when it is called again, 1 blocker left",
+        f"{SAME}; observed 3 calls of {FORWARD}; accelerated when it is called again, 1 blocker left{OWN}",
     ),
     (
         "each call had new shapes",
         cell(observed(**growing(*[1] * 123))),
         (),
-        f"observed: 123 calls of {FORWARD}, each with new shapes; run the cell again to have them captured",
+        f"{SAME}; observed 123 calls of {FORWARD}, each with new shapes; run the cell again to have them captured{OWN}",
     ),
     (
         "shapes that came twice at most, and a policy that waits",
         cell(observed(**growing(2, 1, 1), decisions=(wait(),))),
         (host_sync(region="sample_token"),),
-        f"observed: 4 calls of {FORWARD} with 3 different shapes; run the cell again to have them captured, "
-        "1 blocker left",
+        f"{SAME}; observed 4 calls of {FORWARD} with 3 different shapes; run the cell again to have them captured, "
+        f"1 blocker left{OWN}",
     ),
     (
         "one shape is not new shapes",
         cell(observed(**growing(2))),
         (),
-        f"observed: 2 calls of {FORWARD}; accelerated when it is called again",
+        f"{SAME}; observed 2 calls of {FORWARD}; accelerated when it is called again{OWN}",
     ),
     (
         "a shape that came often is waited for with its reason",
         cell(observed(**growing(9, 1), decisions=(wait("9 expected calls would save 18 ms, less than 65 ms."),))),
         (),
-        f"observed: 10 calls of {FORWARD}; not captured yet: 9 expected calls would save 18 ms, less than 65 ms",
+        f"{SAME}; observed 10 calls of {FORWARD}; not captured yet: 9 expected calls would save 18 ms, "
+        f"less than 65 ms{OWN}",
     ),
     (
         "shapes known from an earlier run are not new",
-        cell(observed(**{**growing(2, 2, 2), "calls": 3}, decisions=(wait("it costs more than it saves"),))),
+        cell(observed(**growing(1, 1, 1, earlier=1), decisions=(wait("it costs more than it saves"),))),
         (),
-        f"observed: 3 calls of {FORWARD}; not captured yet: it costs more than it saves",
+        f"{SAME}; observed 3 calls of {FORWARD}; not captured yet: it costs more than it saves{OWN}",
     ),
     (
         "the second run captured them",
-        cell(observed(**{**growing(*[2] * 30, captured=30), "calls": 30}, verified="identical")),
+        cell(observed(**growing(*[1] * 30, captured=30, earlier=1), verified="identical")),
         (),
-        f"observed: 30 calls of {FORWARD}, all 30 shapes captured; run the cell again to have them replayed",
+        f"{SAME}; observed 30 calls of {FORWARD}, all 30 shapes captured; "
+        f"run the cell again to have them replayed{OWN}",
     ),
     (
         "captured by its last call",
         cell(observed(**growing(6, captured=1))),
         (),
-        f"observed: 6 calls of {FORWARD}, captured; run the cell again to have them replayed",
-    ),
-    (
-        "a blocker comes before new shapes",
-        cell(observed(**growing(1, 1, 1))),
-        (SYNC,),
-        f"observed: 3 calls of {FORWARD}; 1 blocker to remove before it can be accelerated",
-    ),
-    (
-        "no GPU, each call had new shapes",
-        tape_cell(observed(**growing(1, 1, 1))),
-        (),
-        f"not measured: no CUDA device; observed 3 calls of {FORWARD}, each with new shapes",
-    ),
-    (
-        "no GPU, captured",
-        tape_cell(observed(**{**growing(2, 2, captured=1), "calls": 2})),
-        (),
-        f"not measured: no CUDA device; observed 2 calls of {FORWARD}, 1 of 2 shapes captured",
+        f"{SAME}; observed 6 calls of {FORWARD}, captured; run the cell again to have them replayed{OWN}",
     ),
     (
         "not expected to pay",
         cell(observed(calls=1019, decisions=(drop("2 expected calls save 2 ms, a capture costs 400 ms."),))),
         (),
-        f"observed: 1,019 calls of {FORWARD}; left eager: 2 expected calls save 2 ms, a capture costs 400 ms",
+        f"{SAME}; observed 1,019 calls of {FORWARD}; left eager: 2 expected calls save 2 ms, "
+        f"a capture costs 400 ms{OWN}",
     ),
     (
         "not expected to pay because the GPU is busy",
         cell(observed(before=BUSY, decisions=(drop("saves nothing"),))),
         (),
-        "no significant change: the GPU is already busy 98% of the time",
+        f"{SAME}; the GPU is already busy 98% of the time{OWN}",
     ),
     (
         "--profile",
         cell(observed(), profile_only=True),
         (SYNC,),
-        f"observed: 64 calls of {FORWARD}; nothing applied (--profile), 1 blocker left",
+        f"{SAME}; observed 64 calls of {FORWARD}; nothing applied (--profile), 1 blocker left{OWN}",
     ),
     (
         "no GPU, replayed on the tape",
         tape_cell(region()),
         (SYNC, SYNC),
-        "not measured: no CUDA device; 1 region replayed on the CPU reference, outputs identical, 2 blockers left",
+        "no GPU here: nothing gets faster; cell 1.4x slower (0.30 -> 0.42 s); "
+        f"1 part of this cell could be a CUDA graph, same results, 2 blockers left{OWN}",
     ),
     (
-        "no GPU, two replayed",
-        tape_cell(region(), region("embed")),
+        "no GPU, and no faster, whatever was measured",
+        tape_cell(region(), region("embed"), time=took(860.0, 300.0)),
         (),
-        "not measured: no CUDA device; 2 regions replayed on the CPU reference, outputs identical",
+        f"no GPU here: nothing gets faster; 2 parts of this cell could be a CUDA graph, same results{OWN}",
+    ),
+    (
+        "no GPU, within a tolerance",
+        tape_cell(region(verified="within 0.001"), time=took(300.0, 301.0)),
+        (),
+        "no GPU here: nothing gets faster; 1 part of this cell could be a CUDA graph, "
+        f"results within their tolerances{OWN}",
     ),
     (
         "no GPU, observed",
-        tape_cell(observed(calls=3)),
+        tape_cell(observed(calls=3), time=None),
         (),
-        f"not measured: no CUDA device; observed 3 calls of {FORWARD}",
+        f"no GPU here: nothing gets faster; observed 3 calls of {FORWARD}",
+    ),
+    (
+        "no GPU, each call had new shapes",
+        tape_cell(observed(**growing(1, 1, 1)), time=None),
+        (),
+        f"no GPU here: nothing gets faster; observed 3 calls of {FORWARD}, each with new shapes",
     ),
     (
         "no GPU, refused",
-        tape_cell(refused("GR405", "autograd")),
+        tape_cell(refused("GR405", "autograd"), time=None),
         (),
-        f"not measured: no CUDA device; {FORWARD} stays eager (GR405 unsupported, In[4], line 11)",
+        f"no GPU here: nothing gets faster; {FORWARD} stays eager (GR405 unsupported, In[4], line 11)",
     ),
     (
         "no GPU, no region",
-        tape_cell(trace=operators()),
+        tape_cell(trace=operators(), time=None),
         (),
-        "not measured: no CUDA device; no device work was seen to repeat",
+        "no GPU here: nothing gets faster; no device work was seen to repeat",
     ),
     (
         "model on the CPU of a CUDA machine",
-        tape_cell(region(), cuda=True),
+        tape_cell(region(), cuda=True, time=None),
         (),
-        "not measured: the work ran on the CPU; 1 region replayed on the CPU reference, outputs identical",
+        "the work ran on the CPU: nothing gets faster; 1 part of this cell could be a CUDA graph, same results",
     ),
-    ("no tensors", cell(), (), "no PyTorch work in this cell"),
-    ("no tensors, no GPU", tape_cell(), (), "no PyTorch work in this cell"),
+    ("no tensors", cell(time=None), (), "no PyTorch work in this cell"),
+    ("no tensors, no GPU", tape_cell(time=None), (), "no PyTorch work in this cell"),
+    (
+        "too little to tell of, no GPU",
+        tape_cell(time=None, torch_ran=True),
+        (),
+        "no GPU here: nothing gets faster; its PyTorch work is too small for a graph",
+    ),
+    ("too little to tell of", cell(time=None, torch_ran=True), (), "its PyTorch work is too small for a graph"),
+    (
+        "no tensors, and slower all the same",
+        cell(time=took(300.0, 360.0)),
+        (),
+        f"cell 1.2x slower (0.30 -> 0.36 s); no PyTorch work in this cell{OWN}",
+    ),
     (
         "operators but nothing twice",
         cell(trace=operators()),
         (),
-        "no significant change: no device work repeats, so there is nothing to replay",
+        f"{SAME}; no device work repeats, so there is nothing to replay{OWN}",
     ),
     (
         "a busy GPU and no region",
-        cell(timeline=BUSY),
+        cell(timeline=BUSY, time=None),
         (),
         "no significant change: the GPU is already busy 98% of the time",
     ),
-    ("only an error", cell(error="ValueError: boom"), (), "stopped by ValueError; no PyTorch work in this cell"),
+    (
+        "only an error",
+        cell(error="ValueError: boom", time=None),
+        (),
+        "stopped by ValueError; no PyTorch work in this cell",
+    ),
     (
         "an error after replays",
         cell(region(), error="torch.OutOfMemoryError: CUDA out of memory"),
         (),
-        "stopped by torch.OutOfMemoryError; 4.1x faster per call (4.68 -> 1.14 ms, n=40), outputs identical",
+        f"stopped by torch.OutOfMemoryError; {FASTER}, outputs identical{OWN}",
     ),
-    ("an error without a name", cell(error="?"), (), "stopped by an error; no PyTorch work in this cell"),
-    (
-        "microseconds and a large factor",
-        cell(region(before_ms=measured(0.09), after_ms=measured(0.0004))),
-        (),
-        "225x faster per call (90.0 -> 0.400 us, n=40), outputs identical",
-    ),
+    ("an error without a name", cell(error="?", time=None), (), "stopped by an error; no PyTorch work in this cell"),
     (
         "a name that is no name",
-        cell(region("<lambda>\x1b[31m" + "x" * 90, after_ms=None, calls=1_000_000)),
+        cell(region("<lambda>\x1b[31m" + "x" * 90, verified=None, calls=1_000_000), time=None),
         (),
-        "replayed 58 of 1,000,000 calls of <lambda>\ufffd[31m" + "x" * 34 + "\u2026; its time was not measured, "
-        "outputs identical",
+        "replayed 58 of 1,000,000 calls of <lambda>\ufffd[31m" + "x" * 34 + "\u2026; the cell's time was not measured, "
+        "outputs not compared",
     ),
 ]
 
@@ -359,7 +365,8 @@ def test_verdict(evidence: CellEvidence, findings: tuple[Finding, ...], verdict:
 def test_a_verdict_is_one_line_and_agrees_with_speedup(evidence: CellEvidence) -> None:
     report = build_report(evidence, ())
     assert len(report.verdict.splitlines()) == 1
-    assert ("faster" in report.verdict) <= (report.speedup is not None and report.speedup > 1)
+    faster = "faster" in report.verdict.replace("nothing gets faster", "")
+    assert faster <= (report.speedup is not None and report.speedup > 1)
 
 
 def test_the_tape_claims_no_speedup_anywhere() -> None:
@@ -369,6 +376,17 @@ def test_the_tape_claims_no_speedup_anywhere() -> None:
 
 
 @pytest.mark.parametrize(("before", "after", "claimed"), [(19, 40, False), (40, 19, False), (20, 20, True)])
-def test_a_speedup_needs_twenty_timed_calls_on_each_side(before: int, after: int, claimed: bool) -> None:
+def test_a_regions_speedup_needs_twenty_timed_calls_on_each_side(before: int, after: int, claimed: bool) -> None:
     report = build_report(cell(region(before_ms=measured(4.68, n=before), after_ms=measured(1.14, n=after))), ())
-    assert (report.speedup == pytest.approx(4.105, abs=1e-3)) if claimed else (report.speedup is None)
+    speedup = report.regions[0].speedup
+    assert (speedup == pytest.approx(4.105, abs=1e-3)) if claimed else (speedup is None)
+
+
+def test_the_speedup_of_a_report_is_that_of_the_cell() -> None:
+    report = build_report(cell(region()), ())
+    assert report.speedup == pytest.approx(860 / 300)
+    cell_of_it = report.to_dict()["cell"]
+    assert (cell_of_it["wall_ms"], cell_of_it["plain_ms"], cell_of_it["slower"]) == (300.0, 860.0, False)
+    assert cell_of_it["plain_basis"] == "measured in run 2 of this cell"
+    assert cell_of_it["own_ms"] == {"observe": 8.0, "record": 0.0, "capture": 0.0, "verify": 0.0, "report": 12.0}
+    assert cell_of_it["served"] == {"streams": 0.0, "regions": 0.75, "as_written": 0.25}

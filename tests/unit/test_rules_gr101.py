@@ -164,3 +164,24 @@ def test_what_torch_keeps_on_the_cpu_is_no_wait_on_the_tape() -> None:
     source = "for x in xs:\n    optimizer.step()\n"
     assert not list(gr101.check(cell(trace=reads, source=source, cuda=False)))
     assert len(list(gr101.check(cell(trace=reads, source=source)))) == 1
+
+
+SELDOM = "for i in range(400):\n    step()\n    if i % 100 == 0:\n        print(loss.item())\n"
+
+
+@pytest.mark.parametrize("test", ["i % 100 == 0", "not i % 100", "(i + 1) % 100 == 0 and verbose"])
+def test_what_is_read_every_nth_time_already_is_no_finding_outside_of_regions(test: str) -> None:
+    reads = trace(*[item(line=4)] * 4, reads=[(n, "print", 0.5, 1_000) for n in range(4)])
+    source = SELDOM.replace("i % 100 == 0", test)
+    assert not list(gr101.check(cell(trace=reads, source=source)))
+    assert not list(gr101.check(cell(trace=reads, source=source, cuda=False)))
+
+
+def test_what_is_read_every_nth_time_in_a_region_has_to_leave_it() -> None:
+    refused = Refused(code="GR101", why="the host waits", at=at(4))
+    call = trace(item(line=4), reads=[(0, "print", 0.5, 40_000)])
+    (finding,) = gr101.check(cell(region(outcome="refused", refused=refused, traces=(call,)), source=SELDOM))
+    assert finding.severity == "blocker"
+    assert (
+        finding.advice == "it is read seldom already: read it outside of what repeats, so that the rest can be captured"
+    )

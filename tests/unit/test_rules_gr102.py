@@ -8,6 +8,8 @@ from grape.advisor.rules import gr102
 from grape.model import Finding
 from tests.unit.trace_builder import LIBRARY, at, cell, item, op, region, trace, view
 
+SEEN = ", true 1 of 2 times in 2 traced calls"
+
 
 def one(construct: str | None, *values: object, source: str = "", outcome: str = "refused") -> list[Finding]:
     calls = tuple(trace(item(), reads=[(0, construct, value, 20_000)]) for value in values)
@@ -20,25 +22,25 @@ def one(construct: str | None, *values: object, source: str = "", outcome: str =
         (
             "if",
             "if top > limit: x = x / top",
-            "`if top > limit` needs a tensor's value: the CPU waits once per call (0.02 ms), true 1 of 2 times",
+            "`if top > limit` needs a tensor's value: the CPU waits once per call (0.02 ms)" + SEEN,
             "compute both sides and select with `torch.where(top > limit, a, b)`, or take the `if` out of the region",
         ),
         (
             "while",
             "while not done.all(): step()",
-            "`while not done.all()` needs a tensor's value: the CPU waits once per call (0.02 ms), true 1 of 2 times",
+            "`while not done.all()` needs a tensor's value: the CPU waits once per call (0.02 ms)" + SEEN,
             "test `not done.all()` only every n-th iteration, or run a fixed number of iterations with masked updates",
         ),
         (
             "assert",
             "assert x.isfinite()",
-            "`assert x.isfinite()` needs a tensor's value: the CPU waits once per call (0.02 ms), true 1 of 2 times",
+            "`assert x.isfinite()` needs a tensor's value: the CPU waits once per call (0.02 ms)" + SEEN,
             "drop the assert from the hot path, or use `torch._assert_async(x.isfinite())`, which does not wait",
         ),
         (
             "ternary",
             "y = a if (x > 0).any() else b",
-            "a conditional expression needs a tensor's value: the CPU waits once per call (0.02 ms), true 1 of 2 times",
+            "a conditional expression needs a tensor's value: the CPU waits once per call (0.02 ms)" + SEEN,
             "select with `torch.where((x > 0).any(), a, b)`",
         ),
         (
@@ -157,3 +159,17 @@ def test_on_the_tape_nothing_waited() -> None:
     call = trace(item(), reads=[(0, "if", True, 20_000)])
     (finding,) = gr102.check(cell(region(traces=(call,)), cuda=False))
     assert finding.message == "`if` needs a tensor's value: the CPU would wait for a GPU once per call"
+
+
+def test_a_branch_that_is_seldom_asked_outside_of_regions_is_no_finding() -> None:
+    source = "for i in range(400):\n    if i % 100 == 0:\n        if loss < best: best = loss\n"
+    asked = trace(*[item(line=3)] * 4, reads=[(n, "if", n == 0, 1_000) for n in range(4)])
+    assert not list(gr102.check(cell(trace=asked, source=source)))
+    often = source.replace("i % 100 == 0", "verbose")
+    assert list(gr102.check(cell(trace=asked, source=often)))
+
+
+def test_counts_are_those_of_the_traced_calls_unless_all_calls_were_traced() -> None:
+    calls = tuple(trace(item(), reads=[(0, "if", value, 20_000)]) for value in (True, False))
+    (finding,) = gr102.check(cell(region(traces=calls, calls=2, outcome="refused"), source="if x.any(): pass"))
+    assert finding.message.endswith("true 1 of 2 times")

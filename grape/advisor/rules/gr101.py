@@ -17,16 +17,21 @@ from ..optimizers import advice_for_step
 from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source
-from ..static import Placed, find_in_sources, reads_by_syntax
+from ..static import Placed, reads_by_syntax, reads_in_sources
 from ..words import milliseconds, operator_name, via
 
 CODE = "GR101"
+
+_SHORT = 150
+_LINES_PER_MS = 0.1
+"""So many lines of source are looked through while the person waits: always, and for each millisecond of the cell."""
 
 _READS = ("item", "tolist", "cpu", "numpy", "synchronize", "to", "print", "float", "int", "bool", "format", "str")
 _ADVICE = {
     "print": "print after the loop, or every n-th iteration; keep the values in a list of detached tensors until then",
     "transfer-out": "keep the tensor on the GPU; copy once after the loop",
     "host-read": "keep the value as a tensor (`x.detach()`), and read it once after the loop",
+    "seldom": "it is read seldom already: read it outside of what repeats, so that the rest can be captured",
 }
 
 
@@ -38,7 +43,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
         for site in sites
         if site.kind != "dynamic"
         and site.construct not in BRANCHES
-        and not (site.region is None and source.only_reads(site.user))
+        and not (site.region is None and (source.only_reads(site.user) or source.every_nth(site.user)))
     )
     found = [_finding(evidence, site, sites) for site in mine]
     lines = {_line(site.at) for site in sites}
@@ -76,8 +81,14 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
             ("construct", site.construct),
         ),
         predicted_ms_per_call=saving,
-        advice=advice_at(site, severity, _ADVICE["print" if site.construct == "print" else site.kind]),
+        advice=advice_at(site, severity, _ADVICE[_way_out(evidence, site)]),
     )
+
+
+def _way_out(evidence: CellEvidence, site: Site) -> str:
+    if cell_source(evidence).every_nth(site.user):
+        return "seldom"
+    return "print" if site.construct == "print" else site.kind
 
 
 def _operator(evidence: CellEvidence, site: Site) -> str:
@@ -104,10 +115,13 @@ def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]
     own = tuple((file, text) for file, text in others if file in ran or file.startswith("In["))
     if not any(kinds & reads_by_syntax(text) for file, text in (*own, (evidence.file, evidence.source)) if file in ran):
         return  # the look at every cell of the notebook, for what their names are, would find nothing
-    for placed in find_in_sources((*own, (evidence.file, evidence.source))):
+    most_lines = _SHORT + evidence.wall_ms * _LINES_PER_MS
+    for placed in reads_in_sources((*own, (evidence.file, evidence.source)), most_lines):
         finding = placed.finding
         here = (placed.file, finding.line)
         if finding.code != CODE or finding.kind not in kinds or here in known or here in refused:
+            continue
+        if cell_source(evidence).every_nth(Position(file=placed.file, line=finding.line, function=finding.function)):
             continue
         first, last = finding.around
         if any(file == placed.file and first <= line <= last for file, line in lines):

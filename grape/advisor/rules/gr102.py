@@ -16,7 +16,7 @@ from ..cost import H200, MachineCosts
 from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import BRANCHES, Site, sync_saving_ms, sync_sites
 from ..source import cell_source, last_name
-from ..words import milliseconds, via, waits
+from ..words import milliseconds, traced_calls, via, waits
 
 CODE = "GR102"
 
@@ -36,7 +36,14 @@ _WORDS = {"ternary": "conditional expression", "bool-op": "`and`/`or`/`not`"}
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     sites = sync_sites(evidence)
-    mine = (site for site in sites if site.kind != "dynamic" and site.construct in BRANCHES)
+    source = cell_source(evidence)
+    mine = (
+        site
+        for site in sites
+        if site.kind != "dynamic"
+        and site.construct in BRANCHES
+        and not (site.region is None and source.every_nth(site.user))
+    )
     found = [_finding(evidence, site, sites) for site in mine]
     return with_refusals(CODE, evidence, found, _ADVICE["if"].format("condition"))
 
@@ -45,7 +52,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     construct = site.construct or "if"
     test = cell_source(evidence).condition(site.inner or site.user, construct)
     known = _ways(test, site.values)
-    ways = f", true {sum(known)} of {len(known)} times{' seen' if site.cut else ''}" if known else ""
+    ways = f", true {sum(known)} of {len(known)} times{_seen(site)}" if known else ""
     statement = _statement(construct, test)
     cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
     rate = site.how_often
@@ -69,6 +76,13 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
         predicted_ms_per_call=sync_saving_ms(evidence, site, sites),
         advice=advice_at(site, severity, _advice(evidence, site, construct, test)),
     )
+
+
+def _seen(site: Site) -> str:
+    """Where the values are not those of the whole cell: which they are."""
+    if site.region is not None and site.region.calls > site.traces:
+        return f" in {traced_calls(site.traces)}"
+    return " seen" if site.cut else ""
 
 
 def _ways(test: str | None, values: Sequence[object]) -> list[bool]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
+from ...model.kept import Kept
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts
 from ..growth import Growth, growing, steady_growth
@@ -96,16 +97,19 @@ def _concatenation(
 
 
 def _cats(traces: Iterable[Trace]) -> Iterator[OpRecord]:
-    return (op for trace in traces for op in trace.ops if _is_cat(op))
+    return (op for trace in traces for op in _CATS.of(trace))
 
 
 def _is_cat(op: OpRecord) -> bool:
     return op.name.startswith(("aten.cat.", "aten.concat.", "aten.concatenate."))
 
 
+_CATS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if _is_cat(op)))
+
+
 def _of_loops(evidence: CellEvidence) -> Iterator[Finding]:
     """Concatenations in a loop of the cell whose results grow steadily."""
-    for site in op_sites(evidence, lambda op, _, region: region is None and _is_cat(op)):
+    for site in op_sites(evidence, lambda op, _, region: region is None, among=_CATS.of):
         growth = steady_growth("", list(enumerate(site.shapes)))
         if growth is None:
             continue

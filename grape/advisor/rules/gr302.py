@@ -9,7 +9,6 @@ pinned.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 from ...model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
 from ..arguments import Arguments
@@ -17,7 +16,7 @@ from ..cost import H200, MachineCosts, transfer_ms
 from ..refusals import with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
-from ..transfers import Origins, sources
+from ..transfers import incoming, origin, sources
 from ..words import amount, milliseconds, via
 
 CODE = "GR302"
@@ -30,7 +29,7 @@ _CALLS = ("to", "cuda", "copy_")
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     found = [_of_copies(evidence, region, copy, costs) for region in evidence.regions for copy in _host(region)]
     copied = {finding.region for finding in found}
-    sites = op_sites(evidence, partial(_comes_in, Origins(evidence)))
+    sites = op_sites(evidence, _comes_in, among=incoming)
     found += [_of_site(evidence, site, costs) for site in sites if not site.region or site.region.name not in copied]
     return with_refusals(CODE, evidence, found, _UNPINNED.format("the argument"))
 
@@ -39,15 +38,15 @@ def _host(region: RegionEvidence) -> Iterator[CopyRecord]:
     return (copy for copy in region.copies if copy.host and copy.bytes and copy.calls)
 
 
-def _comes_in(origins: Origins, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
+def _comes_in(op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
     """An argument of a region; in the cell's own code any tensor that was not made from Python values there.
 
     A copy that was asked not to block runs beside what the CPU does next.
     """
     if dict(op.kwargs).get("non_blocking") == ("bool", True):
         return False
-    origin = origins.of(op, trace)
-    return origin == "argument" if region is not None else origin not in (None, "constant")
+    known = origin(op, trace)
+    return known == "argument" if region is not None else known not in (None, "constant")
 
 
 def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord, costs: MachineCosts) -> Finding:

@@ -16,7 +16,7 @@ from ..cost import H200, MachineCosts, transfer_ms
 from ..refusals import advice_at, severity_in, with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
-from ..transfers import Origin, Origins, sources
+from ..transfers import Origin, incoming, origin, sources
 from ..words import amount, milliseconds, via
 
 CODE = "GR401"
@@ -36,19 +36,18 @@ _WHAT: dict[Origin, str] = {
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     kinds: tuple[Origin, ...] = ("constant", "computed", "outside")
-    origins = Origins(evidence)
     found = [
         _finding(evidence, site, kind, costs)
         for kind in kinds
-        for site in op_sites(evidence, partial(_is_of, origins, kind))
+        for site in op_sites(evidence, partial(_is_of, kind), among=incoming)
         if _bytes(site) and not _is_filled(evidence, site)
     ]
     return with_refusals(CODE, evidence, found, _ADVICE["constant"].format("the tensor"))
 
 
-def _is_of(origins: Origins, kind: Origin, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
+def _is_of(kind: Origin, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
     """In the cell's own loops only values made from Python: tensors that are sent there are GR302."""
-    return origins.of(op, trace) == kind and (region is not None or kind == "constant")
+    return origin(op, trace) == kind and (region is not None or kind == "constant")
 
 
 def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCosts) -> Finding:

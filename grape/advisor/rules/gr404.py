@@ -37,7 +37,9 @@ def _named(evidence: CellEvidence, finding: Finding) -> Finding:
     refusal = region.refused
     assert refusal is not None
     if refusal.why.startswith("it calls "):
-        return replace(finding, advice=_RANDOM if "random" in refusal.why else _EFFECT)
+        seldom = cell_source(evidence).every_nth(finding.at)
+        advice = _RANDOM if "random" in refusal.why else _EFFECT.partition(";")[0] if seldom else _EFFECT
+        return replace(finding, advice=advice)
     writes = tuple(dict.fromkeys(_writes(cell_source(evidence), region)))
     likely = [write for write in writes if _is_named(write[1], refusal.why)]
     if refusal.at is None or refusal.at == region.at:

@@ -27,8 +27,8 @@ _RULES: tuple[Callable[[Context], Iterator[StaticFinding]], ...] = (
 )
 
 
-def find(tree: ast.Module, kinds: Kinds | None = None) -> tuple[StaticFinding, ...]:
-    """All findings of one source, one per code and line, in the order of the lines.
+def find(tree: ast.Module, kinds: Kinds | None = None, *, only_reads: bool = False) -> tuple[StaticFinding, ...]:
+    """All findings of one source (or those of GR101), one per code and line, in the order of the lines.
 
     Code that imports no library of tensors has none.
     """
@@ -37,7 +37,7 @@ def find(tree: ast.Module, kinds: Kinds | None = None) -> tuple[StaticFinding, .
         return ()
     context = Context(kinds, HotCode(kinds))
     found: dict[tuple[str, int], StaticFinding] = {}
-    for rule in _RULES:
+    for rule in (host_reads,) if only_reads else _RULES:
         for finding in rule(context):
             found.setdefault((finding.code, finding.line), finding)
     return tuple(sorted(found.values(), key=lambda finding: (finding.line, finding.code)))

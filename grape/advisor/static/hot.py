@@ -21,16 +21,18 @@ class HotCode:
         self._kinds = kinds
         self._parents = kinds.parents
         self._called: set[ast.AST] = set()
+        self._loops: dict[ast.AST, ast.AST | None] = {}
+        calls = [node for node in kinds.nodes if isinstance(node, ast.Call)]
         for _ in range(4):
             before = len(self._called)
-            for node in ast.walk(kinds.tree):
-                if isinstance(node, ast.Call) and self.is_hot(node):
+            for node in calls:
+                if self.is_hot(node):
                     self._called.update(self._functions(node.func))
             if before == len(self._called):
                 break
         self.nodes = tuple(
             node
-            for node in ast.walk(kinds.tree)
+            for node in kinds.nodes
             if (isinstance(node, ast.While) or self.is_hot(node)) and not self.is_rare(node)
         )
         """Everything that runs again and again, and not only now and then; of a `while` its test does."""
@@ -44,6 +46,11 @@ class HotCode:
 
     def loop(self, node: ast.AST) -> ast.AST | None:
         """The innermost loop of the same function around `node`, None where there is none."""
+        if node not in self._loops:
+            self._loops[node] = self._found_loop(node)
+        return self._loops[node]
+
+    def _found_loop(self, node: ast.AST) -> ast.AST | None:
         child, parent = node, self._parents.get(node)
         while parent is not None:
             if isinstance(parent, _FUNCTIONS) and child in parent.body:

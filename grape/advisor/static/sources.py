@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,7 +11,12 @@ from functools import lru_cache
 from ..source import Parsed
 from .findings import StaticFinding, find
 
-__all__ = ["Placed", "find_in_sources"]
+__all__ = ["Placed", "find_in_sources", "reads_in_sources"]
+
+_MAGIC = re.compile(r"\A(?:# )?%%grape.*")
+"""The line of the magic, which is a comment in what IPython keeps of the cell, and may name other options."""
+
+_MOST_READS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,23 +27,54 @@ class Placed:
     finding: StaticFinding
 
 
+_READS: dict[tuple[str, ...], tuple[Placed, ...]] = {}
+"""What `reads_in_sources` found, by the texts."""
+
+
 @lru_cache(maxsize=8)
 def find_in_sources(sources: tuple[tuple[str, str], ...]) -> tuple[Placed, ...]:
     """The findings of (name, source) pairs that share one namespace, in their order.
 
     Magic and shell lines count as empty ones; a source that is no Python is left out.
     """
+    found = _found(tuple(text for _, text in sources))
+    return tuple(replace(one, file=sources[int(one.file)][0]) for one in found)
+
+
+def reads_in_sources(sources: Iterable[tuple[str, str]], most_lines: float) -> tuple[Placed, ...]:
+    """The findings of GR101 alone; none where the sources have more than `most_lines` and were not looked at before.
+
+    Of a source that is there more than once, as a cell that ran again, the last one stands in the place of the first.
+    """
+    names: dict[str, str] = {}
+    for name, text in sources:
+        names[_MAGIC.sub("#", text, count=1)] = name
+    texts = tuple(names)
+    found = _READS.pop(texts, None)
+    if found is None:
+        if sum(text.count("\n") for text in texts) > most_lines:
+            return ()
+        found = _found(texts, only_reads=True)
+    _READS[texts] = found
+    while len(_READS) > _MOST_READS:
+        del _READS[next(iter(_READS))]
+    files = list(names.values())
+    return tuple(replace(one, file=files[int(one.file)]) for one in found)
+
+
+def _found(texts: tuple[str, ...], *, only_reads: bool = False) -> tuple[Placed, ...]:
+    """The file of each is the number of its source."""
     body: list[ast.stmt] = []
     starts: list[tuple[int, str]] = []
     offset = 0
-    for name, source in sources:
+    for number, source in enumerate(texts):
         tree = Parsed(source).tree
         if tree is not None:
             body += ast.increment_lineno(tree, offset).body if offset else tree.body
-            starts.append((offset, name))
+            starts.append((offset, str(number)))
         offset += source.count("\n") + 1
     try:
-        found = find(ast.Module(body=body, type_ignores=[]))
+        found = find(ast.Module(body=body, type_ignores=[]), only_reads=only_reads)
     except RecursionError:  # an expression of thousands of operators, made by a program
         return ()
     return tuple(_placed(finding, starts) for finding in found)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TypeGuard
 
-from ..source import Parsed, last_name
+from ..source import Parsed, has_remainder, last_name
 from .context import Context, StaticFinding
 from .kinds import Kinds
 
@@ -35,6 +35,8 @@ def host_reads(context: Context) -> Iterator[StaticFinding]:
     """GR101: a value or a tensor goes to the CPU, or is printed."""
     kinds = context.kinds
     for node in context.hot.nodes:
+        if _is_seldom(context, node):
+            continue
         if isinstance(node, ast.JoinedStr) and not _is_printed(context, node):
             shown = next(_formatted(kinds, node), None)
             if shown is not None:
@@ -86,6 +88,19 @@ def _formatted(kinds: Kinds, text: ast.JoinedStr) -> Iterator[ast.expr]:
             yield part.value
 
 
+def _is_seldom(context: Context, node: ast.AST) -> bool:
+    """True where the code does it only every n-th time already: behind ``if i % n == 0``."""
+    parents = context.kinds.parents
+    child, parent = node, parents.get(node)
+    while parent is not None and not isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.While)):
+        if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test and has_remainder(parent.test):
+            return True
+        if isinstance(parent, ast.BoolOp) and any(has_remainder(one) for one in parent.values if one is not child):
+            return True
+        child, parent = parent, parents.get(parent)
+    return False
+
+
 def _is_test(context: Context, node: ast.AST) -> bool:
     """True where the value only decides a branch: that is GR102."""
     return any(node in ast.walk(test) for test in _tests_above(context, node))
@@ -110,6 +125,8 @@ def branches(context: Context) -> Iterator[StaticFinding]:
         "ternary": "select with `torch.where({}, a, b)`",
     }
     for node in context.hot.nodes:
+        if _is_seldom(context, node):
+            continue
         kind = {ast.If: "if", ast.While: "while", ast.Assert: "assert", ast.IfExp: "ternary"}.get(type(node))
         if kind is not None and isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp)):
             if _decides(context.kinds, node.test):

@@ -27,6 +27,10 @@ class Findings {
       const label = `Show ${finding.code} at ${finding.where}`;
       bar.append(this.app.button("Show", () => this.show(finding, code), { "aria-label": label }));
     }
+    if (finding.offered && !finding.fix && this.app.host.actions.includes("fixes")) {
+      const label = `Show a rewrite for ${finding.code} at ${finding.where}`;
+      bar.append(this.app.button("Show a rewrite", () => this.askForFixes(finding, message), { "aria-label": label }));
+    }
     if (finding.fix) {
       const target = `fix ${finding.fix.id}`;
       for (const [action, word] of [["apply", "Apply"], ["undo", "Undo"]]) {
@@ -49,6 +53,7 @@ class Findings {
       element("p", {}, finding.message),
       finding.advice ? element("p", {}, element("b", {}, "fix: "), finding.advice) : null,
       finding.fix ? diffBlock(finding.fix.diff) : null,
+      finding.refused ? element("p", { class: "grape-quiet" }, finding.refused) : null,
       finding.evidence.length
         ? element("details", {}, element("summary", {}, "evidence"), element("table", {}, facts))
         : null,
@@ -57,6 +62,17 @@ class Findings {
       handed,
       code,
     );
+  }
+
+  /** Have the kernel make the rewrites, of all findings; the focus goes on to what this finding has then. */
+  async askForFixes(finding, message) {
+    const { app } = this;
+    const number = app.view.findings.indexOf(finding);
+    await app.act("fixes", null, message);
+    const items = app.findingsSection ? app.findingsSection.querySelectorAll(".grape-finding") : [];
+    const item = items[number];
+    const next = item && (item.querySelector(".grape-code") || item.querySelector("button"));
+    if (next && !item.contains(message)) next.focus({ preventScroll: true });
   }
 
   /** Zoom to what a finding rests on, and show its line. */

@@ -13,9 +13,13 @@ function render({ model, el }) {
   model.on("msg:custom", answered);
   const root = element("div");
   el.append(root);
-  const shown = new ReportView(root, {
-    view: model.get("view"),
-    columns: model.get("columns"),
+  const host = {
+    get view() {
+      return model.get("view");
+    },
+    get columns() {
+      return model.get("columns");
+    },
     actions: model.get("actions"),
     states: () => model.get("states"),
     onStates(callback) {
@@ -34,10 +38,21 @@ function render({ model, el }) {
         }
       });
     },
-  });
+  };
+  let shown = new ReportView(root, host);
   root.grape = shown;
+  const changed = () => {
+    if (shown.view.coming !== host.view.coming) {
+      shown.close();
+      root.grape = shown = new ReportView(root, host);
+    } else {
+      shown.update(host.view);
+    }
+  };
+  model.on("change:view", changed);
   return () => {
     model.off("msg:custom", answered);
+    model.off("change:view", changed);
     shown.close();
     delete root.grape;
   };

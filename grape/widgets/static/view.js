@@ -68,10 +68,20 @@ class ReportView {
       this.status,
       this._timelines(),
       this.memory.section(),
-      this.findings.section(),
+      (this.findingsSection = this.findings.section()),
       view.next ? element("p", { class: "grape-next" }, element("b", {}, "next: "), view.next) : "",
       this.tooltip,
     );
+  }
+
+  /** The same view with other findings, once their rewrites were asked for. */
+  update(view) {
+    this.view = view;
+    const before = this.findingsSection;
+    this.findings = new Findings(this);
+    this.findingsSection = this.findings.section();
+    if (before && this.findingsSection) before.replaceWith(this.findingsSection);
+    this._showStates();
   }
 
   _regionBar() {
@@ -102,7 +112,8 @@ class ReportView {
   _timelines() {
     if (!this.view.timelines.length) {
       this.pictureBox = this.overview = null;
-      return element("p", { class: "grape-quiet" }, "No timeline was recorded for this cell.");
+      const none = this.view.coming ? "The timelines come in a moment." : "No timeline was recorded for this cell.";
+      return element("p", { class: "grape-quiet" }, none);
     }
     const id = `${this.titleId}-colour`;
     const search = `${this.titleId}-search`;

@@ -1,0 +1,119 @@
+"""What a cell took, what the plain cell takes, and how that is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from ..model import CallsAccount, CellTime, OwnTime, Served
+
+if TYPE_CHECKING:
+    from ..runtime.attention import Attention, Purpose
+
+__all__ = ["CellClock", "CellRuns", "PlainRun", "estimate"]
+
+NEARLY_PLAIN = 0.05
+"""A run in which nothing was replayed and Grape took less than this share tells what the plain cell takes."""
+AGREES = 0.25
+"""What an earlier run took is the plain time of this one only where the estimate is no further off than this: the same
+cell may have more to do than last time."""
+
+_DURING: tuple[Purpose, ...] = ("observe", "record", "capture", "verify")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRun:
+    """A run of a cell that was plain but for a little of Grape's own time, which `ms` leaves out."""
+
+    number: int
+    ms: float
+
+
+@dataclass(slots=True)
+class CellRuns:
+    """Of one cell: how often it ran under Grape, and its last plain run but for the first, which is cold."""
+
+    count: int = 0
+    torch_ran: bool = False
+    plain: PlainRun | None = None
+
+
+@dataclass(slots=True)
+class CellClock:
+    """From the opening of a session until its report is there. `clock` gives seconds."""
+
+    attention: Attention
+    clock: Callable[[], float] = time.perf_counter
+    _opened: float = 0.0
+    _ended: float = 0.0
+    _own_ms: dict[Purpose, float] = field(default_factory=lambda: dict.fromkeys(_DURING, 0.0))
+    _accounted: bool = False
+
+    def __post_init__(self) -> None:
+        self._opened = self._ended = self.clock()
+
+    def start(self, *, accounted: bool) -> None:
+        """Everything is installed, the cell begins. `accounted`: the account was opened for this run."""
+        self._accounted = accounted
+        opening_ms = (self.clock() - self._opened) * 1e3
+        self._own_ms["observe"] = opening_ms - (self.attention.spent_ms() if accounted else 0.0)
+
+    def end(self) -> float:
+        """The cell's own work is done; what comes now is the report. The milliseconds until here."""
+        self._ended = self.clock()
+        for name in _DURING if self._accounted else ():
+            self._own_ms[name] += self.attention.spent_ms(name)
+        return (self._ended - self._opened) * 1e3
+
+    def book(self, settle: Callable[[], T]) -> T:
+        """Run `settle`, and count what it books as time of the cell, and not the time that it takes."""
+        before = {name: self.attention.spent_ms(name) for name in _DURING}
+        result = settle()
+        for name, ms in before.items():
+            self._own_ms[name] += self.attention.spent_ms(name) - ms
+        return result
+
+    def time(self, account: CallsAccount, runs: CellRuns, *, finished: bool) -> CellTime:
+        """As of now: the report is there. `finished`: the cell ran to its end."""
+        now = self.clock()
+        during = {f"{name}_ms": max(0.0, ms) for name, ms in self._own_ms.items()}
+        own = OwnTime(**during, report_ms=(now - self._ended) * 1e3)
+        return estimate((now - self._opened) * 1e3, own, account, runs, finished=finished)
+
+
+def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns, *, finished: bool = True) -> CellTime:
+    """What the plain cell takes, from this run or from an earlier one of the same cell, which `runs` remembers."""
+    runs.count += 1
+    work_ms = max(0.0, wall_ms - own.total_ms)
+    served = Served(regions=min(1.0, account.replayed_ms / work_ms) if work_ms else 0.0)
+    plain_ms: float | None = max(0.0, work_ms - account.replayed_ms + account.eager_ms - account.cold_ms)
+    samples: int | None = None
+    if not account.replays:
+        basis = "this run, without what Grape took of it"
+        if finished and runs.count > 1 and own.total_ms - own.report_ms <= NEARLY_PLAIN * work_ms:
+            runs.plain = PlainRun(number=runs.count, ms=work_ms)
+    elif runs.plain is not None and account.unknown is None and _agree(runs.plain.ms, plain_ms):
+        plain_ms, basis = runs.plain.ms, f"measured in run {runs.plain.number} of this cell"
+    elif account.unknown is not None:
+        plain_ms, basis = None, f"no warm call of {account.unknown} as written was timed"
+    else:
+        basis = f"this run, its replays at what {account.samples} calls as written took"
+        samples = account.samples
+        if account.paired and plain_ms is not None and plain_ms < wall_ms:
+            plain_ms, basis = None, "backward passes were replayed, whose time as written is not known"
+    return CellTime(
+        wall_ms=wall_ms,
+        plain_ms=plain_ms,
+        basis=basis,
+        own=own,
+        served=served,
+        cold_ms=account.cold_ms,
+        samples=samples,
+    )
+
+
+def _agree(measured_ms: float, estimated_ms: float | None) -> bool:
+    return estimated_ms is not None and abs(measured_ms - estimated_ms) <= AGREES * measured_ms
