@@ -14,6 +14,7 @@ import sys
 import traceback
 import types
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.nn import Module
 from ..tracing import is_own_code
 from .trampoline import written_code
 
-__all__ = ["brings_watchers", "looks_at_frames", "mentioned_in", "modules_look_at_frames"]
+__all__ = ["brings_watchers", "looks_at_frames", "mentioned_in", "modules_look_at_frames", "stays_as_written"]
 
 _LOOKING = frozenset(
     {
@@ -44,20 +45,23 @@ _WATCHING = frozenset(
 _MOST = 200
 """Functions that are looked into."""
 
-_words: dict[types.CodeType, frozenset[str]] = {}
+_words: dict[int, tuple[weakref.ref[types.CodeType], frozenset[str]]] = {}
+"""By identity, since code hashes by all that it holds; weakly, since a hoisted loop's holds the names of its cell."""
 
 
 def looks_at_frames(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
     """Whether code that mentions `names`, with these globals, may ask who called it, or what that calls."""
-    return any(
-        words & _LOOKING or {"inspect", "stack"} <= words or any(id(known.get(word)) in _LOOKERS for word in words)
-        for words, known in _reached(names, namespace)
-    )
+    return any(_looks(words, known) for words, known, _ in _reached(names, namespace))
+
+
+def _looks(words: frozenset[str], known: Mapping[str, Any]) -> bool:
+    found = words & _LOOKING or {"inspect", "stack"} <= words
+    return bool(found) or any(id(known.get(word)) in _LOOKERS for word in words)
 
 
 def brings_watchers(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
     """Whether code that mentions `names` may set a trace function, start a profiler or add an audit hook."""
-    return any(words & _WATCHING for words, _ in _reached(names, namespace))
+    return any(words & _WATCHING for words, _, _ in _reached(names, namespace))
 
 
 def modules_look_at_frames(namespace: Mapping[str, Any]) -> bool:
@@ -70,15 +74,25 @@ def modules_look_at_frames(namespace: Mapping[str, Any]) -> bool:
     return looks_at_frames(frozenset(own), own)
 
 
+def stays_as_written(function: types.FunctionType) -> bool:
+    """Whether it is not to be taken over: it looks at frames, or may call itself and, each time through Grape, would
+    reach the limit of recursion sooner.
+    """
+    code = written_code(function)
+    names = mentioned_in(code)
+    reached = _reached(names, _globals_of(function, names))
+    return any(_looks(words, known) or (one and written_code(one) is code) for words, known, one in reached)
+
+
 def mentioned_in(code: types.CodeType | ast.AST) -> frozenset[str]:
     """The names of variables, attributes and keyword arguments in `code`."""
     if isinstance(code, types.CodeType):
-        known = _words.get(code)
-        if known is None:
+        known = _words.get(id(code))
+        if known is None or known[0]() is not code:
             if len(_words) > 10 * _MOST:
                 _words.clear()
-            known = _words[code] = frozenset(_of_code(code))
-        return known
+            known = _words[id(code)] = weakref.ref(code), frozenset(_of_code(code))
+        return known[1]
     found: set[str] = set()
     for node in ast.walk(code):
         name = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None)
@@ -97,9 +111,11 @@ def _of_code(code: types.CodeType) -> Iterator[str]:
             yield from (item for item in constant if isinstance(item, str))
 
 
-def _reached(names: frozenset[str], namespace: Mapping[str, Any]) -> Iterator[tuple[frozenset[str], Mapping[str, Any]]]:
+def _reached(
+    names: frozenset[str], namespace: Mapping[str, Any]
+) -> Iterator[tuple[frozenset[str], Mapping[str, Any], types.FunctionType | None]]:
     """`names`, and what the person's own functions mention that these lead to, each with what it names."""
-    yield names, namespace
+    yield names, namespace, None
     pending, seen = [(names, namespace)], set[int]()
     while pending and len(seen) < _MOST:
         names, namespace = pending.pop()
@@ -108,18 +124,18 @@ def _reached(names: frozenset[str], namespace: Mapping[str, Any]) -> Iterator[tu
                 if id(function) not in seen and is_own_code(written_code(function).co_filename):
                     seen.add(id(function))
                     words = mentioned_in(written_code(function))
-                    pending.append((words, {**_named(words, function.__globals__), **dict(_closed_over(function))}))
-                    yield pending[-1]
+                    pending.append((words, _globals_of(function, words)))
+                    yield *pending[-1], function
 
 
-def _named(words: frozenset[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: namespace[name] for name in words if name in namespace}
-
-
-def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def _globals_of(function: types.FunctionType, names: frozenset[str]) -> dict[str, Any]:
+    """What `names` mean in it, those that it closes over included."""
+    space = function.__globals__
+    found = {name: space[name] for name in names if name in space}
     for name, cell in zip(written_code(function).co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # not bound yet
-            yield name, cell.cell_contents
+            found[name] = cell.cell_contents
+    return found
 
 
 def _functions_of(value: Any, names: frozenset[str]) -> list[types.FunctionType]:

@@ -24,10 +24,11 @@ from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
 from .environment import foreign_function_mode
 from .floor import Floor, inside_module
-from .frames import brings_watchers, looks_at_frames, mentioned_in, modules_look_at_frames
+from .frames import brings_watchers, mentioned_in, modules_look_at_frames, stays_as_written
 from .handed_out import watch_results
 from .interrupts import held, hold_off, let_through
 from .loop_steps import LoopSteps
+from .observer import NO_WORK
 from .predication.early_stop import set_stepper
 from .region import Region
 from .situation import Situation
@@ -286,11 +287,11 @@ class Interceptor:
 
     def _take_over(self, function: types.FunctionType) -> None:
         known = self._functions.get(function.__code__)
-        if known is not None and _is_over(known[0]):
+        if known is not None and _has_own_code(known[0]):
             return
         if not self.situation.observing and (known is None or not known[0].entries):
             return
-        if looks_at_frames(frozenset([function.__name__]), {function.__name__: function}):
+        if stays_as_written(function):
             return
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -341,7 +342,7 @@ class Interceptor:
         try:
             return self.floor.enter(region, args, kwargs)
         finally:
-            if region.checked or _is_over(region):
+            if region.checked or _has_own_code(region):
                 self._give_back(trampoline)
 
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -439,10 +440,10 @@ def _parts(module: torch.nn.Module) -> list[torch.nn.Module]:
     return list(found.values())
 
 
-def _is_over(region: Region) -> bool:
-    """Whether it is left alone from now on: a function has its own code back, and no frame of Grape's above it."""
+def _has_own_code(region: Region) -> bool:
+    """Whether a refused function is left alone at once: one that does no work, or that warns, maybe of its caller."""
     refused = region.refused
-    return refused is not None and not refused.recording and region.starved_at is None
+    return refused is not None and (refused.why == NO_WORK or region.observer.warns)
 
 
 def _same_binding(one: Trampoline, other: Trampoline) -> bool:

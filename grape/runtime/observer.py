@@ -66,6 +66,8 @@ class Observer:
         self.new_tensors: tuple[str, ...] = ()
         """Where the region was refused for that alone: by which names its code reaches objects that hold other tensors
         after a call (``cache.layers[0]``)."""
+        self.warns = False
+        """Whether it warned in a traced call."""
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
@@ -146,6 +148,7 @@ class Observer:
             self.traced.pop()
         self._keep(shape, call.trace)
         training = call.trace.needs_grad or any(found.graded)
+        self.warns |= any(name in ("warn", SHOWN) for name, _ in watch.found)
         formed = training and not (guards is None or guards.holds())
         self._again = self._unsteady < UNSTEADY and (formed or {name for name, _ in watch.found} == {SHOWN})
         if self._again:

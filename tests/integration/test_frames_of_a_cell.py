@@ -330,3 +330,19 @@ def profiles(): sys.setprofile(None)
         n for n in ("look", "between", "quiet", "warns", "stacks", "uses") if looks_at_frames(names(n), space)
     } == looking
     assert brings_watchers(frozenset({"profiles"}), space) and not brings_watchers(frozenset({"uses"}), space)
+
+
+def test_a_function_that_calls_itself_goes_as_deep_as_plainly(shell: InteractiveShell) -> None:
+    setup = """\
+def down(n, x):
+    return f(x) if n == 0 else across(n - 1, x)
+def across(n, x):
+    return down(n, x)
+def made():
+    def inner(n, x):
+        return f(x) if n == 0 else inner(n - 1, x)
+    return inner
+inner = made()
+"""
+    cell = "with torch.no_grad():\n    x = down(400, torch.ones(2, 8))\n    x = inner(800, x)\n"
+    assert same_as_plain(shell, setup, cell)[0][0] == "None"
