@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import re
 import shlex
 from collections.abc import Sequence
@@ -95,7 +96,7 @@ def _convert(option: Option, text: str) -> Any:
         if not value >= 0 or value == float("inf"):
             raise UsageError(f"{option.flags[0]} takes a finite number of at least 0, not '{text}'")
         return value
-    if option.field == "output" and not text.isidentifier():
+    if option.field == "output" and (not text.isidentifier() or keyword.iskeyword(text)):
         raise UsageError(f"-o takes a Python name, not '{text}'")
     return text
 

@@ -109,7 +109,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     view.add_argument("file", metavar="FILE.json", help="what %%grape view FILE.json wrote in a notebook")
-    view.add_argument("--out", metavar="FILE.html", help="where to write the page; default: beside FILE.json")
+    view.add_argument("--out", metavar="FILE.html", help="where to write the page; default: in the current directory")
     view.set_defaults(flags=["--out"])
     return parser
 

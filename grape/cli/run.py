@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 
 from ..errors import GrapeError, UsageError
-from ..render.files import write_text
+from ..render.files import check_writable, write_text
 from .kernel import CellRaised, CellReport, NotebookKernel, open_kernel
 from .notebook import CodeCell, choose_cells, code_cells, notebook_text, read_notebook
 from .page import html_page, json_text
@@ -71,13 +71,8 @@ def _check_outputs(notebook: Path, files: Sequence[str]) -> None:
     """Find out before a long run that a file cannot be written. Raises `UsageError`."""
     seen: set[Path] = set()
     for file in files:
+        check_writable(file)
         target = Path(file).expanduser()
-        if target.is_dir():
-            raise UsageError(f"cannot write '{file}': it is a folder; name a file in it")
-        if not target.parent.is_dir():
-            raise UsageError(f"cannot write '{file}': there is no folder '{target.parent}'; create it first")
-        if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
-            raise UsageError(f"cannot write '{file}': permission denied; name a file in a folder of your own")
         resolved = target.resolve()
         if resolved == notebook.resolve() or (target.exists() and target.samefile(notebook)):
             raise UsageError(f"'{file}' is the notebook itself, which is never changed; name another file")

@@ -14,18 +14,22 @@ from .files import parse_json, read_text
 
 __all__ = ["view"]
 
+_PAGE = 'id="grape-view"'
+
 
 def view(arguments: argparse.Namespace) -> int:
-    """Read FILE.json and write the page, beside it unless told where. Raises `UsageError`."""
+    """Read FILE.json and write the page into the current directory unless told where. Raises `UsageError`."""
     source = Path(arguments.file).expanduser()
     text = read_text(arguments.file)
     _check_kind(parse_json(text, arguments.file), arguments.file)
     page = view_page(read_view(text, source.name), script=script(), style=style())
-    target = Path(arguments.out).expanduser() if arguments.out else source.with_suffix(".html")
+    target = Path(arguments.out).expanduser() if arguments.out else Path(source.with_suffix(".html").name)
     if target.exists() and target.samefile(source):
         raise UsageError(f"'{arguments.file}' would be overwritten; name another file with --out")
+    if not arguments.out and target.exists() and _PAGE not in read_text(str(target)):
+        raise UsageError(f"'{target}' exists and is no page of Grape's; name another file with --out")
     write_text(target, page, "the page")
-    print(target)
+    print(f"wrote {target}")
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import math
 import textwrap
@@ -20,7 +21,7 @@ import torch
 
 from ..rewrite import names_in_functions
 from ..runtime.environment import foreign_modes
-from ..runtime.state.hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS
+from ..runtime.state import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from ..tracing import is_profiled, is_watched
 
 __all__ = ["Unsafe", "check_source", "names_bound", "names_used"]
@@ -57,8 +58,8 @@ class Unsafe(Exception):
 
 def check_source(source: str, namespace: Mapping[str, Any]) -> ast.Module:
     """The tree of code that may run on copies of `namespace`. Raises `Unsafe`."""
-    if any((*HOOKS_OF_ALL_MODULES, *HOOKS_OF_ALL_OPTIMIZERS)):
-        raise Unsafe("hooks of all modules or optimizers would be called")
+    if any(HOOKS_OF_ALL_MODULES) or any(HOOKS_OF_ALL_OPTIMIZERS):
+        raise Unsafe("hooks of all modules or optimizers would see it run again")
     if is_watched() or is_profiled() or foreign_modes() is not None:
         raise Unsafe("a mode, a debugger or a profiler would see it")
     tree = ast.parse(source)
@@ -167,12 +168,16 @@ class _Checker:
         self._parts |= {name for part in module.modules() for name, _ in part.named_children()}
         for part in module.modules():
             kind = type(part)
-            if any(getattr(part, hooks, None) for hooks in HOOKS if "state_dict" not in hooks):
+            if any(getattr(part, hooks, None) for hooks in HOOKS):
                 raise Unsafe(f"`{shown}` has hooks")
-            if kind in self._seen or kind.__module__.startswith("torch.nn."):
+            _refuse_own_methods(shown, part)
+            for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
+                _check_tensor(shown, tensor)
+            forward = inspect.getattr_static(kind, "forward", None)
+            home = getattr(forward, "__module__", None) or ""
+            if kind in self._seen or (kind.__module__.startswith("torch.nn.") and home.startswith("torch.")):
                 continue
             self._seen.add(kind)
-            forward = inspect.getattr_static(kind, "forward", None)
             if not isinstance(forward, types.FunctionType) or forward.__globals__ is not self._namespace:
                 raise Unsafe(f"`{shown}` is code of `{kind.__module__.partition('.')[0]}`, which was not looked at")
             tree = _tree_of(forward)
@@ -183,9 +188,13 @@ class _Checker:
                     raise Unsafe(f"`{kind.__name__}.forward` uses `{name}` of the notebook")
 
     def _check_value(self, shown: str, value: Any) -> None:
-        if isinstance(value, types.ModuleType) or value is None or isinstance(value, _PLAIN):
+        if isinstance(value, torch.Tensor):
+            _check_tensor(shown, value)
+        elif isinstance(value, torch.optim.Optimizer):
+            _check_optimizer(shown, value)
+        elif isinstance(value, types.ModuleType) or value is None or isinstance(value, _PLAIN):
             return
-        if isinstance(value, (list, tuple, set, dict)):
+        elif isinstance(value, (list, tuple, set, dict)):
             items = [*value, *value.values()] if isinstance(value, dict) else value
             for item in items:
                 if item is not value and callable(item):
@@ -197,7 +206,7 @@ class _Checker:
             self._check_loader(shown, value)
         elif callable(value):
             self._check_callable(shown, value)
-        elif not isinstance(value, torch.optim.Optimizer) or not type(value).__module__.startswith("torch."):
+        else:
             raise Unsafe(f"`{shown}` is a {type(value).__name__}, which is not copied")
 
     def _check_loader(self, shown: str, loader: torch.utils.data.DataLoader[Any]) -> None:
@@ -206,6 +215,32 @@ class _Checker:
             raise Unsafe(f"`{shown}` has workers or collates by itself")
         if not type(dataset).__module__.startswith("torch."):
             self._check_value(shown, dataset)
+
+
+def _check_tensor(shown: str, tensor: torch.Tensor) -> None:
+    """A copy has no hooks, and a class of the person's may do anything when it is copied."""
+    if hooks_of(tensor):
+        raise Unsafe(f"`{shown}` has hooks")
+    if not type(tensor).__module__.startswith("torch"):
+        raise Unsafe(f"`{shown}` is a {type(tensor).__name__}, which is not copied")
+
+
+def _check_optimizer(shown: str, optimizer: torch.optim.Optimizer) -> None:
+    kind = type(optimizer)
+    if not (kind.__module__.startswith("torch.") and kind.step.__module__.startswith("torch.")):
+        raise Unsafe(f"`{shown}` is a {kind.__name__}, which is not copied")
+    if any(hooks for name, hooks in vars(optimizer).items() if name.endswith("_hooks")):
+        raise Unsafe(f"`{shown}` has hooks")
+    _refuse_own_methods(shown, optimizer)
+    for tensor in (one for group in optimizer.param_groups for one in group["params"]):
+        _check_tensor(shown, tensor)
+
+
+def _refuse_own_methods(shown: str, value: Any) -> None:
+    """A scheduler puts a `step` on its optimizer that steps this very one, whichever copy it is called on."""
+    for name, own in vars(value).items():
+        if isinstance(own, (types.FunctionType, types.MethodType, functools.partial)):
+            raise Unsafe(f"`{shown}` has a `{name}` of its own, which a copy would share")
 
 
 def _tree_of(function: types.FunctionType) -> ast.Module:

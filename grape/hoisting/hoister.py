@@ -179,11 +179,11 @@ class Hoister:
 
     @property
     def in_charge(self) -> bool:
-        """Whether this thread is the one that meets Grape."""
-        return self.interceptor.is_here
+        """Whether this thread is the one that meets Grape, and Grape may serve it."""
+        return self.interceptor.serves
 
     def _may_start(self, loop: Loop) -> bool:
-        if self.interceptor.withdrawn or not self.interceptor.is_here:
+        if self.interceptor.withdrawn or not self.interceptor.serves:
             return False
         return self.situation.observing or loop.replays
 

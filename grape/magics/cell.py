@@ -90,6 +90,7 @@ class GrapeCell:
         self._restore_compiler = hoist_loops_of(shell) if self._mode != "leave" else lambda: None
         self._replacement: Replacement | None = None
         self._unwatch: Callable[[], None] = lambda: None
+        self._told_of_json = options.json is not None and not _can_write(options.json)
 
     def _plan(self) -> tuple[Mode, CellKey | None]:
         """How much attention the cell gets. Before torch is imported nothing is known of it."""
@@ -199,7 +200,7 @@ class GrapeCell:
         if self.options.output is not None:
             self._shell.push({self.options.output: report})
         if self.options.json is not None:
-            _write_json(report, self.options.json)
+            _write_json(report, self.options.json, quiet=self._told_of_json)
         try:
             self._display.finish(report, error)
             if error is None and not self.options.no_widget:
@@ -225,13 +226,26 @@ def _abandon(session: Session) -> None:
         say(f"Grape: leaving the cell failed too: {_words(error)}")
 
 
-def _write_json(report: Report, path: str) -> None:
+def _can_write(path: str) -> bool:
+    """Said before the cell runs; it may yet make the folder, so the report is tried to be written all the same."""
+    from ..render.files import check_writable
+
+    try:
+        check_writable(path, "the report")
+    except UsageError as error:
+        say(f"UsageError: %%grape --json: {error} (the cell runs)")
+        return False
+    return True
+
+
+def _write_json(report: Report, path: str, *, quiet: bool) -> None:
     from ..render.files import write_text
 
     try:
         write_text(path, report.to_json(), "the report")
     except UsageError as error:
-        say(f"UsageError: %%grape --json: {error}")
+        if not quiet:
+            say(f"UsageError: %%grape --json: {error}")
 
 
 def _words(error: BaseException) -> str:

@@ -127,6 +127,8 @@ class CellEvidence:
     """(name, source) of other cells and files of the person's own that positions name; what is known of them."""
     graph_memory: GraphMemory | None = None
     """What the graphs of all regions hold at the end of the cell."""
+    as_written: str | None = None
+    """Why all of the cell, or the rest of it, ran as written; None where nothing stood in the way."""
     time: CellTime | None = None
     """What the person waited, and what the plain cell takes; set when the report is made."""
     torch_ran: bool = False

@@ -9,7 +9,26 @@ from pathlib import Path
 from ..errors import UsageError
 from .units import one_line
 
-__all__ = ["write_text"]
+__all__ = ["check_writable", "write_text"]
+
+
+def check_writable(file: str, what: str = "") -> None:
+    """Find out before a long run that a file cannot be written, without touching it. Raises `UsageError`.
+
+    `what` names its content in the message, as in `write_text`.
+    """
+    shown = f"cannot write {what} to '{one_line(file, 200)}'" if what else f"cannot write '{file}'"
+    try:
+        target = Path(file).expanduser()
+        if target.is_dir():
+            raise UsageError(f"{shown}: it is a folder; name a file in it")
+        if not target.parent.is_dir():
+            raise UsageError(f"{shown}: there is no folder '{target.parent}'; create it first")
+        if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
+            raise UsageError(f"{shown}: permission denied; name a file in a folder of your own")
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long, a null byte, no home directory
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise UsageError(f"{shown}: {why}; name a file in a folder that exists") from None
 
 
 def write_text(path: str | os.PathLike[str], text: str, what: str) -> None:

@@ -94,6 +94,7 @@ def _region_report(evidence: CellEvidence, region: RegionEvidence) -> RegionRepo
     """
     report = RegionReport.of(region)
     if report.outcome == "observed" and not report.replays:
-        return replace(report, after_ms=None, speedup=None, verified=None)
+        checked = report.verified if not gpu_measured(evidence) else None
+        return replace(report, after_ms=None, speedup=None, verified=checked)
     fewest = min((m.n for m in (report.before_ms, report.after_ms) if m), default=0)
     return report if gpu_measured(evidence) and fewest >= FEWEST_SAMPLES else replace(report, speedup=None)

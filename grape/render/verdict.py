@@ -53,6 +53,8 @@ def _own(evidence: CellEvidence) -> str:
 def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: Sequence[Finding]) -> str:
     main = ReportData(verdict="", evidence=evidence, regions=regions, findings=()).main_region
     change = _change(evidence, regions)
+    if evidence.as_written is not None:
+        return _joined(change, f"left as written: {evidence.as_written}")
     if not gpu_measured(evidence) and (main is not None or ran_torch(evidence) or evidence.torch_ran):
         return _without_gpu(evidence, main, regions, change)
     if main is None and not ran_torch(evidence):

@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["Allowance", "Attention", "Purpose"]
+__all__ = ["TRACED_OPERATOR_MS", "Allowance", "Attention", "Purpose"]
+
+TRACED_OPERATOR_MS = 0.03
+"""What it takes to record one operator, about."""
 
 Purpose = Literal["observe", "record", "capture", "verify", "report"]
 """Looking on (hooks, modes, timers); tracing and profiling calls; capturing; comparing; what happens after the cell."""

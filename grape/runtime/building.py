@@ -131,7 +131,8 @@ def _sealed(leaf: torch.Tensor, name: str) -> torch.Tensor:
 def _made_under(leaf: torch.Tensor, inference: bool) -> torch.Tensor:
     with torch.inference_mode(inference):  # a view would be what `leaf` is
         made = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
-        return made.set_(leaf.untyped_storage(), leaf.storage_offset(), leaf.shape, leaf.stride())
+        made.set_(leaf.untyped_storage(), leaf.storage_offset(), leaf.shape, leaf.stride())
+        return made if inference else made.data  # which was not changed by `set_`
 
 
 def compile_build(

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import Decision, Refused, ScalarChange, Trace
 from . import policy
+from .attention import TRACED_OPERATOR_MS
 from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry, identities
+from .growable import is_supported
 from .memory import apply_budget, beside, budget_without_room, enforce_budget, starve, why_no_room
 from .mentions import blamed
 from .policy import Estimate, capture_cost
@@ -35,6 +37,8 @@ WORTH = 16
 """
 UNSETTLED = 4
 """So often a shape is captured whose kernels do not repeat themselves, until a replay gives what an eager run gave."""
+RUNS_OF_A_CAPTURE = 3
+"""The code runs again for the capture, then what was captured is replayed and compared."""
 ALIKE = 2
 """With so many graphs a new one is compared, to keep once what is equal: of a recurrence every other one is alike."""
 _LATER = {"unsettled": "GR405", "unsteady": "GR404", "moved": "GR404"}
@@ -90,6 +94,7 @@ class Captures:
             self.busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
         if self._region.situation.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
             return False
+        situation = self._region.situation
         estimate = Estimate(
             shapes=", ".join(map(str, shape.sizes[:4])),
             eager_ms=statistics.median(times),
@@ -102,8 +107,17 @@ class Captures:
         if decision.action == "capture" and self._budget_spent():
             why = f"the graphs hold {self._held() / 2**20:.0f} MB, the memory budget"
             decision = replace(decision, action="wait", why=why)
+        if decision.action == "capture" and self._takes_ms(estimate.eager_ms) > situation.attention.left_ms:
+            decision = replace(decision, action="wait", why="a capture would take more of this run than it may")
         shape.decision = decision
         return decision.action == "capture"
+
+    def _takes_ms(self, eager_ms: float) -> float:
+        """What the next capture takes of the cell: the code runs twice more, traced, and what was captured once."""
+        if self.durations_ms:
+            return statistics.median(self.durations_ms)
+        traces = self._region.observer.traces
+        return RUNS_OF_A_CAPTURE * eager_ms + 2 * TRACED_OPERATOR_MS * (len(traces[-1].ops) if traces else 0)
 
     def _is_part_of_a_starved(self) -> bool:
         """Whether a region around this one tells of the want of memory already."""
@@ -168,7 +182,7 @@ class Captures:
             store=situation.store,
             executables=situation.executables,
             owner=self._region.owner,
-            in_place=lifetimes.passing(),
+            in_place=lifetimes.passing() if is_supported() else frozenset(),
             plain=self._plain,
             landing={path: (of, lifetimes.sides[path]) for path, of in lifetimes.came_back.items()},
             next=shape.successor.entries if shape.successor not in (None, shape) else (),
@@ -177,6 +191,7 @@ class Captures:
             guards=existing,
             backwards=shape.backwards if self._region.may_pair else None,
             paused=situation.paused,
+            attention=situation.attention,
             alike=entries[-ALIKE:],
         )
         apply_budget(situation)

@@ -1,8 +1,8 @@
 """Python effects that a replay would not repeat: output, files, log records, host random numbers, sleeping.
 
 Changes of Python state are found by the guards, which are compared after the call; this watch sees what leaves no
-trace in any object that the guards reach. For one traced call it stands in for the functions that have such effects;
-a profile function would see more, but in CPython 3.12 it also slows what runs after it.
+trace in any object that the guards reach. For one traced call it looks at every function of a library that is called
+(`calls`), and stands in for some that have effects: those are seen in threads of autograd's as well.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 from ..model import Position, Refused
 from ..tracing import PositionFinder, is_between
 from .backends.protocol import CaptureFailed
+from .calls import CallWatch
 from .trampoline import is_trampoline
 
 __all__ = ["SHOWN", "EffectBan", "EffectWatch", "effect_of"]
@@ -73,6 +74,10 @@ class EffectWatch:
         self._thread = get_ident()
         self._undo = ExitStack()
         self.found: list[tuple[str, Position | None]] = []
+        self.direct = False
+        """Whether the person's own code calls what has one of these effects; else a library may have done it once, for
+        all later calls."""
+        self.calls = CallWatch(self._note)
 
     def __enter__(self) -> EffectWatch:
         EffectWatch._current = self
@@ -87,6 +92,7 @@ class EffectWatch:
             self._replace(owner, "set_rng_state", self._noting_changes(owner.set_rng_state, owner.get_rng_state))
         for name in ("stdout", "stderr"):
             self._replace(sys, name, _Stream(getattr(sys, name), self._note))
+        self.calls.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,9 +104,11 @@ class EffectWatch:
         """End the watch that is active, if there is one: its call is over, or the region was given up."""
         watch, EffectWatch._current = EffectWatch._current, None
         if watch is not None:
+            watch.calls.stop()
             watch._undo.close()
             changed = [name for name, state in _random_states().items() if watch._random.get(name, state) != state]
             watch.found += [(f"{name}.random", None) for name in changed]
+            watch.direct |= bool(changed)
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         original = getattr(owner, name)
@@ -162,10 +170,11 @@ class EffectWatch:
         """Whether this thread runs the watched call, or a hook for it in a thread of autograd's."""
         return get_ident() == self._thread or torch._C._current_graph_task_id() != -1
 
-    def _note(self, name: str) -> None:
+    def _note(self, name: str, direct: bool = True) -> None:
         if EffectWatch._current is self and self._is_mine():
             user, _ = self._positions.find(1)
             self.found.append((name, self._positions.at(user) if user is not None else None))
+            self.direct |= direct
 
 
 class EffectBan(EffectWatch):
@@ -189,8 +198,8 @@ class EffectBan(EffectWatch):
         if self.found and exception[0] is None:
             raise self._refusal(self.found[0][0])
 
-    def _note(self, name: str) -> None:
-        super()._note(name)
+    def _note(self, name: str, direct: bool = True) -> None:
+        super()._note(name, direct)
         if EffectWatch._current is self and self._is_mine():
             raise self._refusal(name)
 
@@ -228,6 +237,8 @@ def _random_states() -> dict[str, Any]:
 
 def effect_of(watch: EffectWatch) -> Refused | None:
     """Why a call with these effects cannot be replayed; None if it has none."""
+    if watch.calls.beside_another:
+        return Refused(code="GR405", why="a profile function is set (`sys.setprofile`), which would see no replay")
     if not watch.found:
         return None
     name, at = watch.found[0]

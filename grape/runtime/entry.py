@@ -21,6 +21,7 @@ from .prologue import Prologue
 from .recipe import Recipe
 from .slots import Slot
 from .training import GradientPlan
+from .versions import Growth, set_versions
 
 __all__ = ["BLOCKED", "MISMATCH", "NO_EXECUTABLE", "OTHER_MODES", "Entry", "identities"]
 
@@ -47,8 +48,8 @@ class Entry:
     """A graph with its guards (`guards`, `prologue`), its inputs (`placeholders`, `hidden`) and its outputs.
 
     `written` are indices of argument leaves that the region writes in place, `changed` the tensors from outside that it
-    writes. `effectful` is set where a replay changes
-    anything but its own outputs: the person's memory, or the random stream.
+    writes, `growth` what that does to version counters. `effectful` is set where a replay changes anything but its own
+    outputs: the person's memory, or the random stream.
     """
 
     backend: Backend
@@ -63,6 +64,7 @@ class Entry:
     externals: Mapping[int, torch.Tensor]
     written: tuple[int, ...]
     changed: Sequence[torch.Tensor]
+    growth: Growth
     effectful: bool
     gradients: GradientPlan
     verified: str
@@ -243,16 +245,13 @@ class Entry:
                 return MISMATCH
         self.gradients.leave()
         self.replays += 1
-        if self.written:
-            self._copy_back(leaves)
-        if self.written or self.changed:
-            # Autograd must see that values it may have saved are gone.
-            torch.autograd.graph.increment_version([t for t in self.changed_now(leaves) if not t.is_inference()])
+        if self.growth.any:
+            # Autograd must see that values it may have saved are gone, where it would have seen it.
+            counted, versions = self.growth.due(leaves)
+            if self.written:
+                self._copy_back(leaves)
+            set_versions(counted, versions)
         return self.results(leaves, containers)
-
-    def changed_now(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The person's tensors that a replay for these arguments is to be seen to have written."""
-        return [*self.changed, *(leaves[i] for i in self.written)]
 
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
         """What the call returns, from what the last replay left; changed containers are changed on the way."""

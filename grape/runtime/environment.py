@@ -10,6 +10,8 @@ from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from .state.hooks import HOOKS_OF_ALL_MODULES
+
 __all__ = ["environment", "foreign_function_mode", "foreign_modes", "is_transformed", "quick_modes"]
 
 _SETTINGS = tuple(
@@ -39,7 +41,7 @@ _saved_tensor_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tenso
 
 def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
     """Grad and inference mode, autocast with its dtype, default dtype, determinism, precision, stream; what watches
-    autograd (search for anomalies, hooks on saved tensors).
+    autograd (search for anomalies, hooks on saved tensors) or modules (hooks on all of them).
 
     `own_modes` of the dispatch modes on the stack are Grape's.
     """
@@ -53,6 +55,7 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
         torch._C._len_torch_dispatch_stack() - own_modes,
         torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled(),
         _saved_tensor_hooks(True) is not None,
+        any(HOOKS_OF_ALL_MODULES),
         torch._C._len_torch_function_stack() and (torch._C._len_torch_function_stack(), torch.get_default_device()),
     )
     if kind != "cuda":
@@ -100,6 +103,8 @@ def foreign_modes(own_modes: int = 0) -> str | None:
         return "hook on saved tensors"
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         return "search for anomalies"
+    if any(HOOKS_OF_ALL_MODULES):
+        return "hook on all modules"
     return "TorchFunctionMode" if foreign_function_mode() else None
 
 

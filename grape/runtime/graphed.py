@@ -14,7 +14,7 @@ import torch
 from ..errors import UsageError
 from ..model import Position, RegionEvidence
 from ..options import budget_bytes
-from ..tracing import PositionFinder, Tracer
+from ..tracing import PositionFinder, Tracer, process_group
 from .alias import Predictor
 from .backends.cuda import CudaBackend
 from .backends.protocol import Backend
@@ -73,7 +73,7 @@ class GraphedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._thread is None:
             self._thread = get_ident()
-        if self._running or get_ident() != self._thread or is_transformed():
+        if self._running or get_ident() != self._thread or is_transformed() or process_group():
             return self.__wrapped__(*args, **kwargs)
         if self._region is None:
             self._region = self._make_region()
@@ -107,6 +107,7 @@ class GraphedFunction:
             observing=True,
             aside=observed_here,
             profile=False,
+            pairs=True,
             tolerance=self._tolerance,
             memory_budget=self._memory_budget,
             run=1,

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import types
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -20,9 +20,9 @@ from torch.utils.hooks import RemovableHandle
 from .state import (
     ABSENT,
     HOOKS,
-    HOOKS_OF_ALL_MODULES,
     LEAVES,
     Contents,
+    KeptState,
     Reach,
     TooLarge,
     attribute_names,
@@ -114,6 +114,11 @@ class GuardSet:
         """Whether somebody holds the node of a gradient and has a hook on it, which ends with the node, unguarded."""
         return any(map(is_node_hooked, self._tensors))
 
+    @property
+    def tensors(self) -> Sequence[torch.Tensor]:
+        """All that were found."""
+        return self._tensors
+
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
         """Name and tensor of all that were found and may have a gradient."""
         named = zip(self._names, self._tensors, strict=True)
@@ -145,6 +150,11 @@ class GuardSet:
     def modules(self) -> list[torch.nn.Module]:
         """All modules that were found, but for the root."""
         return [value for value in self._objects if isinstance(value, torch.nn.Module)]
+
+    def kept(self) -> KeptState:
+        """All that can be put back if it is changed from now on."""
+        dicts = [*self._dicts, *self.attributes]
+        return KeptState(dicts, self._lists, self._items, self._attributes, self._tensors)
 
     def _snapshot(self) -> None:
         self._containers.remember()
@@ -252,8 +262,6 @@ class GuardSet:
                 return "a hook on a tensor"
             if self.has_hooked_nodes():
                 return "a hook on a gradient's node"
-            if new_hooks(HOOKS_OF_ALL_MODULES, known):
-                return "a hook on all modules"
             self._handles = RemovableHandle.next_id
         root_changed = self._root is not None and type(self._root()) is not self._root_class
         if root_changed or [*map(type, self._objects)] != self._classes:

@@ -1,43 +1,35 @@
-"""Watches what becomes of results that were handed out in place: methods of tensors that Grape has to hear of.
+"""Hears of other streams that use results in place.
 
-`resize_` and its like: such a result grows as any tensor does (`resizing`). `record_stream`: the caching allocator
-keeps memory that another stream uses; of slots it knows nothing, so their store must.
+The caching allocator keeps memory that `Tensor.record_stream` names until that stream is done with it; of slots it
+knows nothing, so their store must. No attribute of `torch.Tensor` is set for that: what that does to the type cannot be
+undone. A kernel of ours for the operator sits in the dispatcher where operators of tensors have none (`BackendSelect`),
+just above the device's own, and passes the call on to that.
 """
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .resizing import make_room_for_sizes, make_room_in_storage, make_room_like
 from .slots import SlotStore
 
 __all__ = ["watch_results"]
 
 _stores: weakref.WeakSet[SlotStore] = weakref.WeakSet()
-_patched: list[Callable[[], None]] = []
+_kernels: list[Any] = []
 
 
 def watch_results(store: SlotStore) -> Callable[[], None]:
-    """Watch what lives in the slots of `store`; the function that is returned takes that back.
+    """Tell `store` of the streams on which results in its slots are used; the function returned takes that back.
 
-    The methods are patched once for all stores, and as they were after the last.
+    The kernel is there once for all stores, and goes with the last.
     """
-    if not _patched:
-        _patched.extend(
-            [
-                _patch(torch.Tensor, "resize_", make_room_for_sizes),
-                _patch(torch.Tensor, "resize_as_", make_room_like),
-                _patch(torch.UntypedStorage, "resize_", make_room_in_storage),
-                _patch(torch.Tensor, "record_stream", _record),
-            ]
-        )
-    _stores.add(store)
-    weakref.finalize(store, _settle).atexit = False
+    if store.device.type != "cuda":
+        return lambda: None  # nothing runs on a stream of its own
+    _watch(store)
     known = weakref.ref(store)
 
     def undo() -> None:
@@ -49,34 +41,24 @@ def watch_results(store: SlotStore) -> Callable[[], None]:
     return undo
 
 
+def _watch(store: SlotStore) -> None:
+    if not _kernels:
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("record_stream", _record, "BackendSelect", with_keyset=True)
+        _kernels.append(library)
+    _stores.add(store)
+    weakref.finalize(store, _settle).atexit = False
+
+
 def _settle() -> None:
-    """Take the patches back with the last store. One that is just dying still counts in the length of the set."""
-    while _patched and not any(True for _ in _stores):
-        _patched.pop()()
+    """Take the kernel back with the last store. One that is just dying still counts in the length of the set."""
+    while _kernels and not any(True for _ in _stores):
+        _kernels.pop()._destroy()
 
 
-def _patch(owner: Any, name: str, first: Callable[..., None]) -> Callable[[], None]:
-    """Have `owner.name` call `first` with the stores and its arguments before it does what it does."""
-    original, inherited = getattr(owner, name), name not in vars(owner)
-
-    @functools.wraps(original, assigned=("__name__", "__qualname__", "__doc__"))
-    def method(this: Any, *args: Any, **kwargs: Any) -> Any:
-        first(_stores, this, *args, **kwargs)
-        return original(this, *args, **kwargs)
-
-    def undo() -> None:
-        if getattr(owner, name) is not method:  # somebody replaced it meanwhile
-            return
-        if inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    setattr(owner, name, method)
-    return undo
-
-
-def _record(stores: weakref.WeakSet[SlotStore], tensor: Any, stream: Any = None, *, s: Any = None) -> None:
+def _record(keys: Any, tensor: torch.Tensor, stream: torch.Stream) -> None:
+    torch.ops.aten.record_stream.default.redispatch(keys.remove(torch._C.DispatchKey.BackendSelect), tensor, stream)
     if tensor.is_cuda and tensor.layout is torch.strided:
-        for store in stores:
-            store.recorded(tensor, stream if stream is not None else s)
+        named = {"stream_id": stream.stream_id, "device_index": stream.device_index, "device_type": stream.device_type}
+        for store in _stores:
+            store.recorded(tensor, torch.cuda.Stream(**named))

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..model import Position
-from ..tracing import busy, grape_works, is_profiled, is_watched
+from ..tracing import busy, grape_works, is_profiled, is_watched, process_group
 from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
 from .environment import foreign_function_mode
@@ -114,6 +114,18 @@ class Interceptor:
         return get_ident() == self._thread
 
     @property
+    def serves(self) -> bool:
+        """Whether a call that comes now on this thread may be looked at, or replayed. Beside a process group none may;
+        `situation.beside_group` notes that there was one.
+        """
+        if get_ident() != self._thread:
+            return False
+        if process_group():
+            self.situation.beside_group = True
+            return False
+        return True
+
+    @property
     def codes(self) -> frozenset[types.CodeType]:
         """The code of the functions that are candidates now."""
         return frozenset(trampoline.code for trampoline in self._trampolines.values())
@@ -140,7 +152,8 @@ class Interceptor:
                 return original(module, *args, **kwargs)
             busy.now = True  # to look at frames is an audit event, to ask for an identity is one
             passes = (
-                (not floor.free and not floor.repeats(module, code))
+                not self.serves
+                or (not floor.free and not floor.repeats(module, code))
                 or (not situation.observing and bystanders.get(module))
                 or self._stands_aside()
                 or inside_module(code)
@@ -296,7 +309,7 @@ class Interceptor:
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             trampoline.follow()
-            if busy.now or get_ident() != self._thread:
+            if busy.now or not self.serves:
                 return trampoline.original(*args, **kwargs)
             if (not self.floor.free and not self.floor.repeats(trampoline, None)) or self._stands_aside():
                 return trampoline.original(*args, **kwargs)
@@ -322,7 +335,7 @@ class Interceptor:
 
     def enter(self, region: Region, arguments: dict[str, Any]) -> Any:
         """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
-        if busy.now or not self.is_here or (not self.floor.free and not self.floor.repeats(region, None)):
+        if busy.now or not self.serves or (not self.floor.free and not self.floor.repeats(region, None)):
             return region.function(**arguments)
         if self._stands_aside():
             return region.function(**arguments)
@@ -342,7 +355,7 @@ class Interceptor:
         try:
             return self.floor.enter(region, args, kwargs)
         finally:
-            if region.checked or _has_own_code(region):
+            if _has_own_code(region):
                 self._give_back(trampoline)
 
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -376,7 +389,7 @@ class Interceptor:
 
     def _may_step(self) -> bool:
         """Whether the iteration of a loop that runs now may become a region: no callable around it has the floor."""
-        return self.floor.free and self.is_here and not busy.now and not self._stands_aside()
+        return self.floor.free and not busy.now and self.serves and not self._stands_aside()
 
     def _caller(self, otherwise: Position) -> Position:
         """The line that calls the module."""

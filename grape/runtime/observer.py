@@ -14,10 +14,12 @@ from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trac
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, person_runs, record
 from . import policy
+from .attention import TRACED_OPERATOR_MS
 from .capture import is_left_to_device, judge
 from .effects import SHOWN, EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
 from .mentions import blamed
+from .parallel import refuse_parallel
 from .prologue import refuse_read, slice_of
 from .shape import Found, Shape
 from .structure import Layout, Unsupported, flatten, stateful
@@ -32,17 +34,14 @@ __all__ = ["NO_WORK", "Observer"]
 TRACED = 2
 PROFILED = 1
 UNSTEADY = 2
-"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step. So often
-any region may show a warning: most are shown once.
-"""
+"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step. In so
+many a library may do what it does once."""
 AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms: nothing for a cell that is soon over."""
 MIN_OPERATORS = 3
 FEWEST = 1000
 """So many operators are traced of any call that is traced at all."""
-TRACED_OPERATOR_MS = 0.03
-"""What it takes to record one, about."""
 NO_WORK = "it issues next to no device work"
 
 
@@ -149,11 +148,16 @@ class Observer:
         self._keep(shape, call.trace)
         training = call.trace.needs_grad or any(found.graded)
         self.warns |= any(name in ("warn", SHOWN) for name, _ in watch.found)
-        formed = training and not (guards is None or guards.holds())
-        self._again = self._unsteady < UNSTEADY and (formed or {name for name, _ in watch.found} == {SHOWN})
+        settling = training and not (guards is None or guards.holds())
+        settling |= bool(watch.found) and not watch.direct  # a library that looks at the machine, and remembers it
+        settling |= {name for name, _ in watch.found} == {SHOWN}  # most are shown once
+        self._again = self._unsteady < UNSTEADY and settling
         if self._again:
             self._unsteady += 1
             return result
+        parallel = refuse_parallel(guards, self._region.at) if guards is not None else None
+        if parallel is not None and self._region.refused is None:
+            self._region.refuse(parallel)
         # A loop that is left to the device is recorded once in a graph, however long the eager call was.
         if len(call.trace.ops) >= LIMIT and not is_left_to_device(call.trace):
             why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"

@@ -138,7 +138,7 @@ class Placeholders:
         """
         if index in self._stretches:
             return self._stretches[index]
-        found = self._stretches[index] = _flattened(self.tensor(index))
+        found = self._stretches[index] = _flattened(self.tensor(index).detach())
         return found
 
     def _landing(self, store: SlotStore, owner: Hashable, where: tuple[str, int] | None, nbytes: int) -> Slot | None:

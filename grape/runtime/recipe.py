@@ -7,7 +7,7 @@ that the call changed, and so are containers from outside; containers that the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from .building import Build, compile_build
+from .looks import alias_of
+from .strided import Strided
 from .structure import Layout, Node, Static, same_structure
 
 __all__ = ["ArgumentView", "Change", "Outside", "Recipe", "write_recipe"]
@@ -22,27 +24,31 @@ __all__ = ["ArgumentView", "Change", "Outside", "Recipe", "write_recipe"]
 
 @dataclass(frozen=True, slots=True)
 class ArgumentView:
-    """A view of the `index`-th argument leaf; `delta` counts elements from that leaf's own offset."""
+    """A view of the `index`-th argument leaf, or another alias (`how`, see `looks.alias_of`); `delta` counts elements
+    from that leaf's own offset."""
 
     index: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     delta: int
+    how: str = "view"
 
     def of(self, leaf: torch.Tensor) -> torch.Tensor:
-        return leaf.as_strided(self.shape, self.stride, int(leaf.storage_offset()) + self.delta)
+        return alias_of(leaf, self.how, self.shape, self.stride, int(leaf.storage_offset()) + self.delta)
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """A tensor that the region reads from outside (`itself`), or a view that the capture made of one."""
+    """A tensor that the region reads from outside, or an alias of one with this layout (`how`, see
+    `looks.alias_of`)."""
 
     tensor: torch.Tensor
-    itself: bool
+    layout: Strided | None = None
+    how: str = "view"
 
     def give(self) -> torch.Tensor:
-        """The very tensor; of a view a new tensor object, as each eager call makes one."""
-        return self.tensor if self.itself else self.tensor.detach()
+        """The very tensor; of an alias a new tensor object, as each eager call makes one."""
+        return self.tensor if self.layout is None else alias_of(self.tensor, self.how, *self.layout[1:4])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,13 @@ class Recipe:
             and same_structure(self.root, other.root)
             and all(same_structure(a.node, b.node) for a, b in zip(self.changes, other.changes, strict=True))
         )
+
+    def leaves(self, arguments: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors of the result and of the arguments after the call, in order; no container is touched."""
+        count = len(self.origin)
+        root = Node(number=-1, kind="tuple", cls=tuple, names=(), children=tuple(range(count)))
+        sources = [_source(origin) for origin in self.origin]
+        return list(compile_build(root, sources, (), {}, {}, self.consumed, self.inference)(arguments, (), outputs))
 
     def __post_init__(self) -> None:
         nodes = [change.node for change in self.changes]

@@ -119,7 +119,8 @@ class Region:
     @property
     def may_pair(self) -> bool:
         """Whether a pair of graphs may serve calls whose results carry an autograd graph: those of a module."""
-        return self.root_is_module and self.situation.apply and self.situation.backend.autograd
+        situation = self.situation
+        return situation.pairs and self.root_is_module and situation.apply and situation.backend.autograd
 
     @property
     def paired(self) -> bool:
@@ -365,6 +366,8 @@ class Region:
         """Leave the region eager from now on, and let callables inside it become regions."""
         self.refused = refused
         self.release()
+        if refused.recording and self.root_is_module:
+            return  # nor would modules inside it, whose results lead to the same backward
         if refused.code in ("GR101", "GR102", "GR103", "GR302", "GR403", "GR404", "GR405"):
             self.situation.open_floor()
 

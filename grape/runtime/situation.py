@@ -37,6 +37,9 @@ class Situation:
     observing: bool = False
     apply: bool = True
     profile: bool = True
+    pairs: bool = False
+    """Forward and backward of a module may be two graphs behind one node of autograd. Whoever looks at the graph of the
+    results can tell it from eager code's: only where the person asked for a graph of that very module."""
     tolerance: float = 0.0
     memory_budget: int | None = None
     run: int = 0
@@ -55,6 +58,8 @@ class Situation:
     """Calls of regions that were looked at or served."""
     captures: int = 0
     """Captures so far."""
+    beside_group: bool = False
+    """Whether calls of this cell ran as written because a process group of `torch.distributed` existed."""
     comparing: bool = False
     """Whole iterations of a loop are timed just now: replays are not interrupted for a comparison of single calls."""
     exhausted: bool = False

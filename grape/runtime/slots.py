@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from .backends.protocol import Backend, Reservation
+from .growable import growable, is_supported
 
-__all__ = ["Slot", "SlotStore", "orphans"]
+__all__ = ["Slot", "SlotStore"]
 
 _SMALL = 256 * 1024
 """Up to here a slot is an ordinary block of fixed size; above, a reservation that grows in place."""
@@ -94,6 +95,10 @@ class Slot:
         """A storage of exactly so many bytes at the start of the slot. It owns nothing."""
         return torch._C._construct_storage_from_data_pointer(self.address, self._backend.device, nbytes)
 
+    def lend(self, nbytes: int) -> Any:
+        """The same for others to hold, who may resize it: then it gets memory of its own, and is here no more."""
+        return growable(self.address, self._backend.device, nbytes)
+
     def occupy(self, keeper: Any, cdata: int, idle: int, storage: Any = None) -> None:
         """From now on the storage `cdata` lives here; `idle` is its use count while only `keeper` refers to it.
 
@@ -110,14 +115,17 @@ class Slot:
         """A contiguous tensor over the slot, its storage's identity and idle use count; None where it does not fit."""
         key = (tuple(shape), dtype, torch.is_inference_mode_enabled())
         known = self._templates.get(key)
-        if known is None:
+        if known is not None and known[0].data_ptr() != self.address and known[0].numel():
+            gone, known = known[1], None  # its storage was resized, or shared: it lies elsewhere now
+            self._storages[:] = [one for one in self._storages if one._cdata != gone]
+        if known is None and is_supported():
             made = torch.empty(0, dtype=dtype, device=self._backend.device)
             count = 1
             for size in shape:
                 count *= size
             if not self.hold(count * dtype.itemsize):
                 return None
-            made.set_(self.storage(count * dtype.itemsize))
+            made.set_(self.lend(count * dtype.itemsize))
             made = made.view(tuple(shape))
             storage = made.untyped_storage()
             cdata = storage._cdata
@@ -128,10 +136,6 @@ class Slot:
             self._storages.append(storage)
             known = self._templates[key] = (made, cdata, _use_count(cdata))
         return known
-
-    def forget_template(self, cdata: int) -> None:
-        """The storage `cdata` lies elsewhere from now on: no more tensors over the slot are made from it."""
-        self._templates = {key: known for key, known in self._templates.items() if known[1] != cdata}
 
     def release(self) -> None:
         """Give the memory back. Nobody may use it any more."""
@@ -155,6 +159,10 @@ class SlotStore:
         """Streams on which a handed-out result is in use (`Tensor.record_stream`): a replay waits for them."""
         heirs = (backend, self._slots, self._outgrown, self._left)
         weakref.finalize(self, _bequeath, *heirs).atexit = False
+
+    @property
+    def device(self) -> torch.device:
+        return self._backend.device
 
     def __iter__(self) -> Iterator[Slot]:
         yield from self._slots.values()
@@ -239,11 +247,6 @@ class SlotStore:
 
 _orphans: list[Slot] = []
 """Slots whose store is gone, in which something still lives."""
-
-
-def orphans() -> tuple[Slot, ...]:
-    """Slots whose store is gone, in which something still lives."""
-    return tuple(_orphans)
 
 
 def _give_back(backend: Backend, slots: list[Slot]) -> None:

@@ -108,7 +108,7 @@ class Session:
     def _install(self, owner: Engine, code: CodeType | None) -> None:
         from ..profiling import MemorySampler
         from ..runtime import CellName, enforce_budget
-        from ..tracing import Recorder
+        from ..tracing import Recorder, process_group
 
         cell, names = self.cell, self._file_names
 
@@ -119,13 +119,14 @@ class Session:
 
         owner.names = name_of
         situation = owner.situation
+        situation.beside_group = process_group()
         self._past = owner.history.of(cell.key) if cell.key is not None else None
+        situation.attention.begin_run(self._allowance())
         if cell.mode == "leave" and self._past is not None:
             self._memory = self._outside = None
             self._start = time.perf_counter()
             return
         watched = cell.mode == "watch"
-        situation.attention.begin_run(self._allowance())
         situation.observing, situation.comparing = watched, False
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
@@ -137,9 +138,10 @@ class Session:
         for region in owner.interceptor.regions:
             region.begin_run()
         owner.interceptor.undisturbed(lambda: enforce_budget(situation))
-        owner.interceptor.install()
-        owner.interceptor.withdraw_before(code, self.namespace)
-        owner.adopt(self.namespace)
+        if not situation.beside_group:
+            owner.interceptor.install()
+            owner.interceptor.withdraw_before(code, self.namespace)
+            owner.adopt(self.namespace)
         self._memory = self._outside = None
         self._captures = situation.captures
         if not watched:
@@ -148,7 +150,7 @@ class Session:
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.floor.outside = self._outside
         self._traced_as = (cell.rewritten or cell).source, owner.interceptor.codes
-        if owner.interceptor.withdrawn:
+        if situation.beside_group or owner.interceptor.withdrawn:
             owner.interceptor.floor.outside = None
         elif owner.traced.get(self._traced_as) is None:
             situation.tracer.enter()
@@ -177,7 +179,7 @@ class Session:
         if situation.observing and situation.attention.overdrawn:
             owner.stand_aside()
         owner.interceptor.withdraw_before(code, self.namespace)
-        if self.cell.mode == "watch" and not situation.observing:
+        if situation.beside_group or (self.cell.mode == "watch" and not situation.observing):
             situation.tracer.leave()
             return
         with situation.attention.spend("observe"):
@@ -192,6 +194,7 @@ class Session:
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()  # the cell is over when its work is
         self._wall_ms = self._clock.end()
+        owner.situation.beside_group |= _process_group()
         if self.cell.mode == "leave":
             owner.session = None
             return owner
@@ -262,7 +265,8 @@ class Session:
     ) -> None:
         """What the next run of the same cell begins with. A run that was cut short tells too little."""
         key, situation = self.cell.key, owner.situation
-        if key is None or error is not None or self.options.profile or owner.interceptor.withdrawn:
+        left_alone = situation.beside_group or owner.interceptor.withdrawn
+        if key is None or error is not None or self.options.profile or left_alone:
             return
         runs = (self._past.runs if self._past is not None else 0) + 1
         served = any(region.entries for region in owner.interceptor.regions if region.calls_in_run)
@@ -288,6 +292,7 @@ class Session:
             notes=(f"looked at in run {past.runs}; since then {_STANCE[self.cell.mode]}",),
             captured_at_ms=(),
             memory=MemoryCurve(),
+            as_written=_beside_group() if owner.situation.beside_group else None,
         )
         findings = findings_as(past.findings, past.evidence.file, name)
         fixes = FixesLater(
@@ -340,10 +345,23 @@ class Session:
             cuda=torch.cuda.is_available(),
             torch_ran=runs.torch_ran,
             notes=(*_notes(self.cell), *gained),
+            as_written=_beside_group() if owner.situation.beside_group else None,
             profile_only=self.options.profile,
             sources=known,
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
         )
+
+
+def _process_group() -> bool:
+    from ..tracing import process_group
+
+    return process_group()
+
+
+def _beside_group() -> str:
+    from ..tracing import BESIDE_GROUP
+
+    return BESIDE_GROUP
 
 
 def _notes(cell: Cell) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ without being looked at; until that is known it is watched, and each run has an 
 from __future__ import annotations
 
 import ast
+import dis
+import functools
 import re
 import types
 from collections.abc import Iterator, Mapping
@@ -76,9 +78,10 @@ def key_of(source: str, namespace: Mapping[str, Any]) -> CellKey | None:
         if name in seen:
             continue
         seen.add(name)
+        if name in bound:  # the source says what it is
+            continue
         value = namespace.get(name)
-        if name not in bound:
-            facts.add((name, _fact(value)))
+        facts.add((name, _fact(value)))
         for code in _codes(value):
             facts.add(code)
             left |= _named_by(code)
@@ -90,9 +93,11 @@ def _names(source: str) -> tuple[frozenset[str], frozenset[str]] | None:
     tree = _parsed(source) or _parsed(_MAGIC.sub(r"\1pass", source))
     if tree is None:
         return None
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    bound = frozenset(node.id for node in nodes if not isinstance(node.ctx, ast.Load))
-    return frozenset(node.id for node in nodes), bound
+    nodes = list(ast.walk(tree))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    stored = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    defined = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+    return frozenset(node.id for node in names), frozenset(stored | defined)
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -118,12 +123,12 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
             yield written_code(function)
 
 
-def _named_by(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _named_by(constant)
-    return names
+@functools.lru_cache(maxsize=4096)
+def _named_by(code: types.CodeType) -> frozenset[str]:
+    """The global names that code uses, that of functions inside it included."""
+    names = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    inner = (_named_by(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return frozenset(names).union(*inner)
 
 
 def _fact(value: Any) -> Any:

@@ -70,8 +70,10 @@ def is_watched() -> bool:
 
     He sees frames of Grape's, and does not see what is left out.
     """
-    trace = sys.gettrace()
-    if (trace is not None and trace is not unwatched) or sys.getprofile() is not None:
+    trace, profile = sys.gettrace(), sys.getprofile()
+    if trace is not None and trace is not unwatched:
+        return True
+    if profile is not None and not type(profile).__module__.startswith("grape."):  # what Grape watches a call with
         return True
     return _monitoring is not None and any(_monitoring.get_tool(tool) is not None for tool in _TOOLS)
 

@@ -10,7 +10,7 @@ import torch
 
 from ..model import HOST_RANDOM, TensorView
 
-__all__ = ["HOST_READS", "Facts", "facts_of", "kind_of", "tensors_in"]
+__all__ = ["HOST_READS", "Facts", "facts_of", "issue", "kind_of", "tensors_in"]
 
 aten = torch.ops.aten
 HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default})
@@ -83,6 +83,24 @@ def facts_of(function: Any) -> Facts:
 def _seeds_among(function: Any, named: Sequence[Any]) -> tuple[int, ...]:
     """Operators of others may use the names for anything."""
     return tuple(i for i, one in enumerate(named) if one.name in _SEEDS) if function.namespace == "aten" else ()
+
+
+def issue(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator that a dispatch mode was given, so that version counters move as they do without the mode.
+
+    Operators on lists are made of others on the CPU, which count what they write where they are dispatched; below a
+    mode torch leaves that out.
+    """
+    if not _on_lists(function):
+        return function(*args, **kwargs)
+    counting: Any = torch._C._SetExcludeDispatchKeyGuard
+    with counting(torch._C.DispatchKey.ADInplaceOrView, False):
+        return function(*args, **kwargs)
+
+
+def _on_lists(function: Any) -> bool:
+    name: str = getattr(function, "_name", "")
+    return name.startswith("aten::_foreach_") and function._schema.is_mutable
 
 
 def tensors_in(value: Any) -> Iterable[torch.Tensor]:

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 
 from ..model import Position
 
-__all__ = ["PositionFinder", "is_between", "is_own_code"]
+__all__ = ["PositionFinder", "is_between", "is_grape_code", "is_own_code"]
 
 _PLUMBING = ("_dynamo/eval_frame.py", "torch/_compile.py", "torch/_ops.py", "torch/utils/_python_dispatch.py")
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -43,6 +43,11 @@ _places: dict[str, int] = {}
 def is_own_code(filename: str) -> bool:
     """True for code the person wrote: notebook cells and files outside the standard library and site-packages."""
     return _place(filename) == _OWN
+
+
+def is_grape_code(filename: str) -> bool:
+    """True for code of this package."""
+    return filename.startswith(_HERE)
 
 
 def _place(filename: str) -> int:

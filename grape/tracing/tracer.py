@@ -26,9 +26,12 @@ from torch.utils._python_dispatch import (
 from ..model import OpRecord, Position
 from .busy import grape_works, unwatched
 from .constructs import construct_of
-from .positions import PositionFinder
+from .groups import process_group
+from .operators import issue
+from .positions import PositionFinder, is_grape_code
 from .recorder import LIMIT, RecordedCall, Recorder
 from .unseen import UnseenMode
+from .unwatched import Unwatched
 from .warned import warnings_of_the_caller
 
 __all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
@@ -205,8 +208,8 @@ class Tracer(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recorder = self.recorder
-        if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS:
-            return func(*args, **(kwargs or {}))
+        if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
+            return issue(func, args, kwargs or {})
         try:
             with grape_works(), torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
@@ -215,39 +218,43 @@ class Tracer(TorchDispatchMode):
             raise
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            before = recorder.before(func, args, kwargs)
-        except NotImplementedError:
-            before = None
+        with Unwatched():
+            try:
+                before = recorder.before(func, args, kwargs)
+            except NotImplementedError:
+                before = None
         start = time.perf_counter_ns()
         with warnings_of_the_caller():
-            result = func(*args, **kwargs)
+            result = issue(func, args, kwargs)
         elapsed = time.perf_counter_ns() - start
-        user, inner = self.positions.find(2)
-        if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it
-            waiting = sys._current_frames().get(self._thread)
-            user = self.positions.first_own(waiting)
-            inner = inner or user
-        at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
-        try:
-            record = recorder.after(before, func, args, kwargs, result, at, elapsed) if before is not None else None
-        except NotImplementedError:
-            record = None
-        if record is None:
-            recorder.escapes.append((SPARSE, at[0] or at[1]))
+        with Unwatched():
+            user, inner = self.positions.find(2)
+            if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it
+                waiting = sys._current_frames().get(self._thread)
+                user = self.positions.first_own(waiting)
+                inner = inner or user
+            at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
+            try:
+                record = recorder.after(before, func, args, kwargs, result, at, elapsed) if before is not None else None
+            except NotImplementedError:
+                record = None
+            if record is None:
+                recorder.escapes.append((SPARSE, at[0] or at[1]))
+                return result
+            if recorder.overflowed and user is not None and user is inner:
+                self._mute_at_next_line(user)
+            if record.kind in _WAITS:
+                recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
+            if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
+                self.on_wait(recorder, record)
             return result
-        if recorder.overflowed and user is not None and user is inner:
-            self._mute_at_next_line(user)
-        if record.kind in _WAITS:
-            recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
-        if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
-            self.on_wait(recorder, record)
-        return result
 
 
 def _below_dispatch(entry: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames that a plain call of an operator does not have: the tracer's, and torch's one."""
-    while entry is not None and entry.tb_frame.f_code.co_filename.endswith((__file__, "torch/_ops.py")):
+    while entry is not None and (
+        is_grape_code(file := entry.tb_frame.f_code.co_filename) or file.endswith("torch/_ops.py")
+    ):
         entry = entry.tb_next
     return entry
 

@@ -9,6 +9,7 @@ __all__ = ["ROWS"]
 EFFECTS = ("tests/unit/test_runtime_effects.py",)
 BODIES = ("tests/unit/test_cuda_bodies.py",)
 RESULTS = ("tests/unit/test_resizing.py",)
+LOOKS = ("tests/unit/test_result_looks.py",)
 GAINS = ("tests/unit/test_control_flow_offers.py",)
 
 ROWS = (
@@ -63,14 +64,42 @@ ROWS = (
         "grape.runtime.handed_out",
         RESULTS,
         (
-            "results in use: patched for good",
-            "    while _patched and not _stores:\n",
+            "results in use: watched for good",
+            "    while _kernels and not any(True for _ in _stores):\n",
             "    while False:\n",
         ),
+    ),
+    *rows_of(
+        "grape.runtime.slots",
+        RESULTS,
         (
-            "results in use: no room is made before they grow",
-            "        first(_stores, this, *args, **kwargs)\n",
-            "",
+            "results in place: lent as they are, which torch does not resize",
+            "        return growable(self.address, self._backend.device, nbytes)\n",
+            "        return self.storage(nbytes)\n",
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.looks",
+        LOOKS,
+        (
+            "looks: whatever Python sees of a result is right",
+            "        if look.tensor is tensor:\n",
+            "        if True:\n",
+        ),
+        (
+            "looks: of what a tensor is a view is not asked",
+            "base = look.base if look.node is None else None",
+            "base = None",
+        ),
+        ("looks: every alias is a view", "    if tensor._is_view() or tensor.is", "    if True or tensor.is"),
+    ),
+    *rows_of(
+        "grape.runtime.outputs",
+        LOOKS,
+        (
+            "outputs: the copy counts as a change",
+            "        if not self._inference:\n            _set_versions",
+            "        if False:\n            _set_versions",
         ),
     ),
     *rows_of(

@@ -458,6 +458,7 @@ def test_interrupt_inside_grape_ends_the_cell(
         ("--tolerance much", "UsageError: %%grape: --tolerance takes a number, not 'much'"),
         ("--memory-budget 2XB", "UsageError: %%grape: '2XB' is not a size; write for example 512MB or 2GB"),
         ("-o {x}", "UsageError: %%grape: -o takes a Python name, not '{x}'"),
+        ("-o class", "UsageError: %%grape: -o takes a Python name, not 'class'"),
         ("'open", "UsageError: %%grape: cannot read the options ''open': No closing quotation"),
     ],
 )
@@ -489,13 +490,33 @@ def test_output_and_json(shell: InteractiveShell, recorder: Recorder, tmp_path: 
 def test_json_that_cannot_be_written_loses_nothing(
     shell: InteractiveShell, recorder: Recorder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = run(shell, "%%grape -o r --json missing/out.json\n4 + 4")
+    result = run(shell, "%%grape -o r --json missing/out.json\nimport sys; print('runs', file=sys.stderr)\n4 + 4")
     assert result.result == 8
     shown = capsys.readouterr()
+    assert shown.err.endswith("(the cell runs)\nruns\n")  # said before, and once
+    shown = shown._replace(err=shown.err.removesuffix("runs\n"))
     assert shown.err.startswith("UsageError: %%grape --json: cannot write the report to 'missing/out.json'")
     assert shown.err.count("\n") == 1
     assert "REPORT" in shown.out
     assert shell.user_ns["r"] is recorder.report
+
+
+def test_a_folder_that_the_cell_makes_takes_the_report(
+    shell: InteractiveShell, recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(shell, "%%grape --json made/out.json\nimport os\nos.mkdir('made')")
+    assert capsys.readouterr().err.count("UsageError") == 1
+    assert (tmp_path / "made" / "out.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "none"])
+def test_the_json_file_is_not_touched_before_the_report(
+    shell: InteractiveShell, recorder: Recorder, tmp_path: Path, kind: str
+) -> None:
+    if kind == "file":
+        (tmp_path / "out.json").write_text("earlier")
+    shown = run(shell, "%%grape --json out.json\n[p.read_text() for p in __import__('pathlib').Path().glob('*.json')]")
+    assert shown.result == (["earlier"] if kind == "file" else [])
 
 
 def test_nothing_is_bound_or_written_unasked(shell: InteractiveShell, recorder: Recorder, tmp_path: Path) -> None:

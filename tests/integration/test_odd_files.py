@@ -76,6 +76,24 @@ def test_a_report_is_no_view(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "is of version 99; this Grape reads version" in capsys.readouterr().err
 
 
+def test_a_view_is_written_where_one_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into the current directory, not beside its input; over an earlier page, not over anything else."""
+    source = Path(__file__).parents[2] / "docs" / "data" / "gpt2-decode-h200.json"
+    before = sorted(source.parent.iterdir())
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert main(["view", str(source)]) == 0
+        assert capsys.readouterr().out == "wrote gpt2-decode-h200.html\n"
+    assert sorted(source.parent.iterdir()) == before
+    assert [file.name for file in tmp_path.iterdir()] == ["gpt2-decode-h200.html"]
+    (tmp_path / "gpt2-decode-h200.html").write_text("mine")
+    assert main(["view", str(source)]) == 2
+    assert "is no page of Grape's; name another file with --out" in capsys.readouterr().err
+    assert (tmp_path / "gpt2-decode-h200.html").read_text() == "mine"
+
+
 @pytest.mark.parametrize("command", ["view", "compare"])
 def test_a_folder(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "folder.json"

@@ -41,7 +41,8 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Comparison:
-    def __init__(self) -> None:
+    def __init__(self, *, versions: bool) -> None:
+        self.versions = versions
         self.storages: dict[int, int] = {}
         self.identities: dict[int, int] = {}
         self.seen: set[int] = set()
@@ -63,6 +64,9 @@ class _Comparison:
         )
         one, other = type(mine.grad_fn).__name__, type(theirs.grad_fn).__name__
         assert one == other, f"{path} has an autograd graph that ends with {other}, eager with {one}"
+        assert mine.output_nr == theirs.output_nr, f"{path} is result {theirs.output_nr} of its node"
+        if self.versions and not mine.is_inference():
+            assert mine._version == theirs._version, f"{path} has version {theirs._version}, eager has {mine._version}"
         if mine.is_leaf:
             self.value(mine.grad, theirs.grad, f"{path}.grad")
         for table, one, other in (
@@ -127,9 +131,9 @@ def _attributes(value: Any) -> dict[str, Any]:
     return {name: item for name, item in vars(value).items() if not name.endswith("_hooks")}
 
 
-def same(mine: Any, theirs: Any, path: str = "value") -> None:
-    """Assert that two trees are equal: types, bits, keys in order, identities and shared storages."""
-    _Comparison().value(mine, theirs, path)
+def same(mine: Any, theirs: Any, path: str = "value", *, versions: bool = True) -> None:
+    """Assert that two trees are equal: types, bits, version counters, keys in order, identities and shared storages."""
+    _Comparison(versions=versions).value(mine, theirs, path)
 
 
 # -- twins -----------------------------------------------------------------------------------------------------------

@@ -199,12 +199,24 @@ def test_results_that_a_call_makes_in_another_inference_mode_than_its_own(around
         y = (x @ w).tanh()
         with torch.inference_mode(not around), torch.no_grad():
             hidden = torch.cat([x, y]) * 2
-            return y, hidden, hidden[1:], y.t(), x[:1]
+            return y, hidden, *(() if around else (hidden[1:], y.t())), x[:1]
 
     with torch.inference_mode(around):
         driver = Driver(makes)
         driver.go_on()
     assert driver.twins.replays > 3
+
+
+def test_a_view_that_a_call_makes_outside_of_its_own_inference_mode_is_refused() -> None:
+    """A replay would return a tensor that is no view of another."""
+
+    def makes(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x @ w).tanh()
+        with torch.inference_mode(False), torch.no_grad():
+            return torch.cat([y, y])[1:]
+
+    with torch.inference_mode(), pytest.raises(AssertionError, match="would differ from the eager one in its"):
+        Driver(makes)
 
 
 # -- state that has no operator ----------------------------------------------------------------------------------------

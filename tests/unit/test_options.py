@@ -68,6 +68,7 @@ def test_whole_sizes_are_exact_in_every_unit(number: int, unit: str) -> None:
         ("--memory-budget=512MB", Options(memory_budget=512 * 2**20)),
         ("--memory-budget '1.5 GB'", Options(memory_budget=3 * 2**29)),
         ("-o report", Options(output="report")),
+        ("-o match", Options(output="match")),
         ("--output report", Options(output="report")),
         ("--output=report", Options(output="report")),
         ("--json out.json", Options(json="out.json")),
@@ -113,6 +114,8 @@ def test_words_of_a_command_line_are_not_split_again() -> None:
         ("--memory-budget much", "'much' is not a size; write for example 512MB or 2GB"),
         ("-o my-report", "-o takes a Python name, not 'my-report'"),
         ("-o 2x", "-o takes a Python name, not '2x'"),
+        ("-o class", "-o takes a Python name, not 'class'"),
+        ("-o None", "-o takes a Python name, not 'None'"),
         ("--json 'x", "cannot read the options '--json 'x': No closing quotation"),
     ],
 )

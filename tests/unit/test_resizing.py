@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from grape.runtime import GraphedFunction, replays
+from grape.runtime import GraphedFunction, growable, handed_out, replays
 from grape.runtime.alias import predictor as predictor_module
 from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.handed_out import watch_results
 from grape.runtime.slots import SlotStore
 from tests.property.programs import eager_to_graph, same
 
@@ -66,14 +65,37 @@ def _emptied_storage(y: Tensor) -> Any:
     return y.untyped_storage().nbytes()
 
 
+def _emptied_and_back(y: Tensor) -> Any:
+    y.untyped_storage().resize_(0)
+    y.untyped_storage().resize_(32)
+    y[:] = 2.0
+    return y.clone(), y.untyped_storage().nbytes()
+
+
+def _written_by_an_operator(y: Tensor) -> Any:
+    torch.add(torch.ones(3, 7), 1, out=y)
+    return y.clone(), y.untyped_storage().nbytes()
+
+
 def _smaller(y: Tensor) -> Any:
     y.resize_(1, 4)
     return y.clone()
 
 
-WAYS = [_grown, _grown_by_a_tuple, _grown_as, _grown_under_a_view, _grown_storage, _emptied_storage, _smaller]
+WAYS = [
+    _grown,
+    _grown_by_a_tuple,
+    _grown_as,
+    _grown_under_a_view,
+    _grown_storage,
+    _emptied_storage,
+    _emptied_and_back,
+    _written_by_an_operator,
+    _smaller,
+]
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("keep", [False, True], ids=["let go", "kept"])
 def test_a_result_in_place_is_resized(graphed: GraphedFunction, way: Callable[[Tensor], Any], keep: bool) -> None:
@@ -128,25 +150,52 @@ def test_a_result_that_has_moved_out_of_its_slot_is_an_argument(way: Callable[[T
     graphed.release()
 
 
+def test_a_lent_storage_is_like_an_ordinary_one(graphed: GraphedFunction) -> None:
+    weight, state = torch.eye(4), torch.ones(2, 4)
+    for _ in range(30):
+        state = graphed(state, weight)
+    region: Any = graphed._region
+    assert any(slot.cdata == state.untyped_storage()._cdata for slot in region.situation.store)
+    storage = state.untyped_storage()
+    assert storage.resizable() and storage.nbytes() == 32 and state.storage_offset() == 0
+
+
 def test_memory_that_is_not_grapes_raises_as_ever() -> None:
     numpy = pytest.importorskip("numpy")
-    gc.collect()  # stores of earlier tests hold the patches too
-    undo = watch_results(SlotStore(TapeBackend()))
-    try:
-        with pytest.raises(RuntimeError, match="not resizable"):
-            torch.from_numpy(numpy.ones(4)).resize_(8)
-        with pytest.raises(TypeError):
-            torch.ones(3).resize_("four")
-    finally:
-        undo()
-    assert "resize_" not in vars(torch.Tensor)
-    assert "resize_" not in vars(torch.UntypedStorage)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        torch.from_numpy(numpy.ones(4)).resize_(8)
 
 
-def test_methods_are_given_back_with_the_last_store_that_dies() -> None:
-    gc.collect()  # stores of earlier tests hold the patches too
-    store = SlotStore(TapeBackend())
-    watch_results(store)
-    assert "resize_" in vars(torch.Tensor)
-    del store
-    assert "resize_" not in vars(torch.Tensor)
+def test_where_torch_has_other_storages_nothing_leaves_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growable, "_fields", lambda: None)
+    graphed = GraphedFunction(step, backend=TapeBackend(poison=True), tolerance=0.0)
+    weight, state, other = torch.eye(4), torch.ones(2, 4), torch.ones(2, 4)
+    for number in range(30):
+        state, other = graphed(state, weight), step(other, weight)
+        same(other, state, f"after call {number}")
+    region: Any = graphed._region
+    assert region.replays > 5
+    assert not any(slot.cdata == state.untyped_storage()._cdata for slot in region.situation.store)
+    graphed.release()
+
+
+def test_streams_are_heard_of_in_the_dispatcher() -> None:
+    """Of CPU tensors torch knows no streams, and says so as ever."""
+    stream, heard = torch.Stream(device="cpu"), torch._C._dispatch_has_kernel_for_dispatch_key
+
+    def raises() -> None:
+        with pytest.raises(NotImplementedError, match=r"record_stream.*CPU"):
+            torch.ones(2).record_stream(stream)
+
+    gc.collect()
+    for _ in range(2):
+        assert not heard("aten::record_stream", "BackendSelect")
+        store = SlotStore(TapeBackend())
+        handed_out._watch(store)
+        assert heard("aten::record_stream", "BackendSelect")
+        raises()
+        with torch.inference_mode():
+            raises()
+        del store
+        assert not heard("aten::record_stream", "BackendSelect")
+        raises()

@@ -138,6 +138,63 @@ def test_not_run(source: str, why: str, namespace: dict[str, Any]) -> None:
     assert (checked.result, checked.why) == ("not verified", why)
 
 
+SEEN: list[int] = []
+
+
+def _see(*_: Any, **__: Any) -> None:
+    SEEN.append(1)
+
+
+def _own_step(space: dict[str, Any]) -> None:
+    space["scheduler"] = torch.optim.lr_scheduler.StepLR(space["optimizer"], 1)
+
+
+STEP = "loss = net(x).sum()\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()"
+OBSERVED: dict[str, tuple[Any, str]] = {
+    "modules": (
+        lambda space: torch.nn.modules.module.register_module_forward_hook(_see),
+        "hooks of all modules or optimizers would see it run again",
+    ),
+    "backwards": (
+        lambda space: torch.nn.modules.module.register_module_full_backward_hook(_see),
+        "hooks of all modules or optimizers would see it run again",
+    ),
+    "optimizers": (
+        lambda space: register_optimizer_step_post_hook(_see),
+        "hooks of all modules or optimizers would see it run again",
+    ),
+    "one module": (lambda space: space["net"].inner.register_full_backward_pre_hook(_see), "`net` has hooks"),
+    "one optimizer": (lambda space: space["optimizer"].register_step_pre_hook(_see), "`optimizer` has hooks"),
+    "a parameter": (lambda space: space["net"].inner.weight.register_hook(_see), "`optimizer` has hooks"),
+    "a gradient": (
+        lambda space: space["net"].inner.bias.register_post_accumulate_grad_hook(_see),
+        "`optimizer` has hooks",
+    ),
+    "a scheduler": (_own_step, "`optimizer` has a `step` of its own, which a copy would share"),
+    "a forward of its own": (
+        lambda space: setattr(space["net"].inner, "forward", lambda x: (_see(), x)[1]),
+        "`net` has a `forward` of its own, which a copy would share",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("who", OBSERVED)
+def test_nobody_sees_it_run(who: str, namespace: dict[str, Any]) -> None:
+    observe, why = OBSERVED[who]
+    handle = observe(namespace)
+    SEEN.clear()
+    before = _snapshot(namespace)
+    try:
+        checked = verify(STEP, STEP, namespace)
+    finally:
+        if isinstance(handle, torch.utils.hooks.RemovableHandle):
+            handle.remove()
+    assert (checked.result, checked.why) == ("not verified", why)
+    assert _snapshot(namespace) == before
+    assert not SEEN
+
+
 def _with_weights(namespace: dict[str, Any]) -> str:
     """A module whose `forward` reads a tensor of the notebook, which a copy would not see changed."""
     import linecache

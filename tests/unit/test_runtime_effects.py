@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import collections
+import datetime
+import gc
+import io
 import itertools
 import logging
+import os
+import queue
 import random
+import signal
+import socket
+import sqlite3
+import subprocess
 import sys
+import tempfile
 import threading
+import time
 import traceback
+import warnings
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy
 import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
+import tqdm
+from IPython.display import HTML
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -138,6 +156,121 @@ def test_effects_are_refused(effect: str) -> None:
     assert refused(EFFECTS[effect]).code in ("GR404", "GR403")
 
 
+_file = tempfile.TemporaryFile("w")  # noqa: SIM115
+_bytes = io.BytesIO()
+_draws = random.Random(1)
+_waiting: queue.Queue[int] = queue.Queue()
+_tree = ElementTree.Element("a")
+_here, _there = socket.socketpair()
+_memory = sqlite3.connect(":memory:")
+_folder = Path(tempfile.mkdtemp())
+
+
+class _Stack(collections.deque[int]):
+    pass
+
+
+_stack = _Stack()
+
+OUTSIDE: dict[str, Callable[[], object]] = {
+    "an open file": lambda: _file.write("x"),
+    "bytes in memory": lambda: _bytes.write(b"x"),
+    "Path.write_text": lambda: (_folder / "x").write_text("x"),
+    "os.write": lambda: os.write(_file.fileno(), b"x"),
+    "a generator of random numbers": lambda: _draws.random(),
+    "numpy.random": lambda: numpy.random.default_rng(),
+    "a queue": lambda: _waiting.put(1),
+    "a process": lambda: subprocess.run(["true"], check=True),
+    "a socket": lambda: _here.send(b"x"),
+    "a database": lambda: _memory.execute("select 1"),
+    "a tree of C": lambda: ElementTree.SubElement(_tree, "b"),
+    "a deque of its own kind": lambda: _stack.append(1),
+    "the clock": lambda: time.perf_counter(),
+    "the date": lambda: datetime.datetime.now(),
+    "a thread": lambda: threading.Thread(target=len, args=("",)).start(),
+    "a warning": lambda: warnings.warn("x", stacklevel=1),
+    "the collector": lambda: gc.collect(),
+    "the interpreter": lambda: sys.setswitchinterval(sys.getswitchinterval()),
+    "a signal": lambda: signal.raise_signal(signal.SIGURG),
+    "the environment": lambda: os.environ.update(GRAPE_TESTS="x"),
+    "a library that knows nothing of torch": lambda: HTML("x"),
+    "a progress bar": lambda: list(tqdm.tqdm([1], file=_text)),
+    "memory of the device": lambda: torch.cuda.memory.memory_allocated(),
+    "a loader": lambda: torch.utils.data.get_worker_info(),
+    "a name that nobody mentions": lambda: setattr(_Stack, "a", 1),
+    "a finalizer": lambda: weakref.finalize(_stack, len, ""),
+}
+_text = io.StringIO()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", OUTSIDE)
+def test_what_libraries_do_outside_is_refused(kind: str) -> None:
+    act = OUTSIDE[kind]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        act()
+        return work(x)
+
+    assert refused(function).code in ("GR404", "GR405")
+
+
+def test_the_profile_function_is_gone_after_a_traced_call() -> None:
+    served = graphed(lambda x: work(x))
+    with eager_to_graph():
+        for _ in range(8):
+            served(torch.ones(3, 4))
+            assert sys.getprofile() is None
+    assert served.evidence().replays  # type: ignore[union-attr]
+
+
+def test_who_watches_calls_sees_all_of_them() -> None:
+    seen: list[str] = []
+
+    def watch(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code is work.__code__:
+            seen.append(event)
+
+    served = graphed(lambda x: work(x))
+    with eager_to_graph():
+        for _ in range(8):
+            sys.setprofile(watch)
+            served(torch.ones(3, 4))
+            assert sys.getprofile() == watch
+            sys.setprofile(None)
+    assert len(seen) == 8
+    assert served.evidence().refused.code == "GR405"  # type: ignore[union-attr]
+
+
+def test_what_a_library_does_once_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at a file in the first call, and is loaded in it; later calls do neither."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    for name in ("grape_once", "grape_often"):
+        caching = "@functools.cache\n" if name == "grape_once" else ""
+        text = f"import functools, os, torch\n{caching}def size():\n    return len(os.listdir('/'))\n"
+        (folder / f"{name}.py").write_text(text + "def scaled(x):\n    return x * min(size(), 1)\n")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr("grape.tracing.positions._ROOTS", (f"{folder}/",))
+
+    def once(x: torch.Tensor) -> torch.Tensor:
+        import grape_once
+
+        return work(grape_once.scaled(x))
+
+    def often(x: torch.Tensor) -> torch.Tensor:
+        import grape_often
+
+        return work(grape_often.scaled(x))
+
+    served = graphed(once)
+    with eager_to_graph():
+        for _ in range(10):
+            served(torch.ones(3, 4))
+    assert served.evidence().replays  # type: ignore[union-attr]
+    assert refused(often, times=10).code == "GR404"
+
+
 def test_an_iterator_in_a_global_is_refused() -> None:
     assert refused(_ticks).code == "GR405"
 
@@ -237,6 +370,14 @@ def test_a_function_mode_of_the_person_sees_every_call() -> None:
                 served(torch.ones(3, 4))
             counts.append(mode.calls)
     assert counts[-4:] == [1] * 4
+
+
+def test_a_module_that_is_spread_over_devices_is_refused() -> None:
+    """Without a device it calls its module; with several it works in threads."""
+    model = nn.DataParallel(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)))
+    refusal = refused(lambda x: model(x) * 2)
+    assert refusal.code == "GR405"
+    assert "DataParallel" in refusal.why
 
 
 def test_default_device_is_a_mode_that_is_understood() -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from grape.runtime.backends.cuda import CudaBackend
 from grape.runtime.backends.tape import TapeBackend
 from grape.sessions import engine
 from tests.property.cell_loops import run_cell
@@ -910,7 +911,8 @@ for x, y in data:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_module_of_a_loop_that_reads_its_loss(loop: str, closed_engine: None) -> None:
+def test_a_cell_gets_no_pairs(loop: str, closed_engine: None) -> None:
+    """Whoever looks at the graph behind the results can tell a pair: only who asks for `grape.graph` gets one."""
     source = (
         "torch.manual_seed(0)\nlosses = []\n"
         "model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2))\n"
@@ -923,5 +925,29 @@ def test_the_module_of_a_loop_that_reads_its_loss(loop: str, closed_engine: None
     assert hoisted.error is None
     same(plain_cell.values["losses"], hoisted.values["losses"])
     (evidence,) = (one.evidence() for one in engine().interceptor.regions if one.name.startswith("Sequential (model"))
-    assert evidence.paired
-    assert evidence.replays > 15
+    assert evidence.refused is not None and evidence.refused.why == "its results need gradients"
+    assert evidence.replays == 0
+
+
+class _CopiesOfCuda(TapeBackend):
+    """Copies as the CUDA backend does, in the modes of the caller."""
+
+    copy = CudaBackend.copy  # type: ignore[assignment]
+    _copy = staticmethod(CudaBackend._copy)
+
+
+def test_a_strided_argument_that_requires_a_gradient_is_copied() -> None:
+    """Its placeholder stands for a leaf: no view of that may be written while gradients are recorded."""
+
+    def build() -> World:
+        return World(net=nn.Linear(4, 3), scale=nn.Parameter(torch.ones(4)))
+
+    def step(w: World, call: Any, number: int) -> Any:
+        x = (torch.linspace(-1, 1, 24).view(2, 4, 3) * number * w.scale[:, None]).transpose(1, 2)
+        out = call(x)
+        out.pow(2).sum().backward()
+        return out.detach()
+
+    twins = PairTwins(build, step, backend=_CopiesOfCuda())
+    twins.run(10)
+    assert twins.replays > 2

@@ -22,7 +22,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...model import Position
-from ...tracing import PositionFinder, is_own_code
+from ...tracing import PositionFinder, is_own_code, process_group
 from ..environment import is_transformed
 from ..slots import Slot
 from ..trampoline import prune_traceback
@@ -210,12 +210,11 @@ class Predictor:
             self._score(site, ordinal, _MISS // 2, "its result cannot be foreseen")
             return original(*args, **kwargs)
         keeper, cdata, idle = template
-        out = keeper.data
         began = time.perf_counter_ns()
         slot.occupy(keeper, cdata, idle)
         written = False
         try:
-            plan.write(out)
+            plan.write(keeper)
             written = True
         except torch.cuda.OutOfMemoryError:
             raise
@@ -225,6 +224,7 @@ class Predictor:
             # What is wrong with the arguments, the person's own call tells in its own words, and without a context.
             return original(*args, **kwargs)
         done = time.perf_counter_ns()
+        out = keeper.data  # only now: the write counts as a change of the tensor that is written
         slot.predicted = True
         self._issued.append(_Issued(site, ordinal, slot, cdata))
         site.predicted += 1
@@ -254,14 +254,14 @@ class Predictor:
         )
 
     def _harmless(self, plan: Plan) -> bool:
-        """Plain tensors that autograd does not follow; all on the device, unless the call brings one there."""
+        """Plain tensors on the device, that autograd does not follow."""
         grad = torch.is_grad_enabled()
         for tensor in plan.inputs:
             if type(tensor) not in _PLAIN or (grad and tensor.requires_grad) or tensor.layout is not torch.strided:
                 return False
             if tensor.is_conj() or tensor.is_neg():
                 return False
-            if tensor.device != self._device and not plan.arrives:
+            if tensor.device != self._device:
                 return False
         return True
 
@@ -342,7 +342,7 @@ class Predictor:
 
         @functools.wraps(original)
         def stand_in(*args: Any, **kwargs: Any) -> Any:
-            if self.paused or get_ident() != self._thread:
+            if self.paused or get_ident() != self._thread or process_group():
                 return original(*args, **kwargs)
             frame = sys._getframe(1)
             site = self._sites.get((id(frame.f_code), frame.f_lasti))

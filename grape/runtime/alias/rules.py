@@ -20,16 +20,12 @@ _Parts = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The result of a call: contiguous, of this shape and dtype. `write` computes it into the tensor it is given.
-
-    `arrives` where the call brings data to the device; elsewhere all inputs must be there.
-    """
+    """The result of a call: contiguous, of this shape and dtype. `write` computes it into the tensor it is given."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     inputs: tuple[torch.Tensor, ...]
     write: Callable[[torch.Tensor], Any]
-    arrives: bool = False
 
 
 Rule = Callable[[torch.device, tuple[Any, ...], dict[str, Any]], Plan | None]
@@ -147,17 +143,6 @@ def _binary(function: Callable[..., Any], integers: bool) -> Rule:
     return rule
 
 
-def _item(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-    source, index = args
-    if type(index) is not _T or index.dtype is not torch.int64 or not index.dim() or not source.dim():
-        return None
-    if not _dense(source) or not _dense(index) or 0 in source.shape or index.device != source.device:
-        return None
-    shape = (*index.shape, *source.shape[1:])
-    form = torch.ops.aten.index.Tensor_out
-    return Plan(shape, source.dtype, (source, index), lambda out: form(source, [index], out=out))
-
-
 def _gather(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
     if kwargs or len(args) != 3 or type(args[1]) is not int or not isinstance(args[2], _T):
         return None
@@ -183,44 +168,6 @@ def _argmax(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any])
     return Plan(tuple(shape), torch.int64, (source,), lambda out: torch.argmax(source, dim, keep, out=out))
 
 
-def _to(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-    if len(args) != 2 or set(kwargs) - {"non_blocking"}:
-        return None
-    source, wanted = args
-    if not _dense(source):
-        return None
-    if isinstance(wanted, torch.dtype):
-        return _cast(source, wanted, device) if not kwargs else None
-    if not isinstance(wanted, (str, torch.device)):
-        return None
-    target = torch.device(wanted)
-    if target.type != device.type or source.device.type == device.type or target.index not in (None, device.index):
-        return None
-    wait = bool(kwargs.get("non_blocking", False))
-    return Plan(tuple(source.shape), source.dtype, (source,), lambda out: out.copy_(source, non_blocking=wait), True)
-
-
-def _cuda(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-    if len(args) != 1 or set(kwargs) - {"non_blocking"}:
-        return None
-    return _to(device, (args[0], "cuda"), kwargs)
-
-
-def _cast(source: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Plan | None:
-    if source.dtype is dtype or source.device != device:
-        return None
-    return Plan(tuple(source.shape), dtype, (source,), lambda out: out.copy_(source))
-
-
-def _casting(dtype: torch.dtype) -> Rule:
-    def rule(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-        if kwargs or len(args) != 1 or not _dense(args[0]):
-            return None
-        return _cast(args[0], dtype, device)
-
-    return rule
-
-
 def _clone(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
     if kwargs or len(args) != 1 or not _dense(args[0]):
         return None
@@ -228,31 +175,10 @@ def _clone(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return Plan(tuple(source.shape), source.dtype, (source,), lambda out: out.copy_(source))
 
 
-def _contiguous(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-    if kwargs or len(args) != 1 or args[0].is_contiguous():
-        return None
-    source = args[0]
-    return Plan(tuple(source.shape), source.dtype, (source,), lambda out: out.copy_(source))
-
-
-def _tensor(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
-    wanted = kwargs.get("device")
-    if len(args) != 1 or set(kwargs) - {"device", "dtype"} or not isinstance(wanted, (str, torch.device)):
-        return None
-    target = torch.device(wanted)
-    if device.type == "cpu" or target.type != device.type or target.index not in (None, device.index):
-        return None
-    if isinstance(args[0], _T):
-        return None
-    host = torch.tensor(args[0], dtype=kwargs.get("dtype"), device="cpu")
-    return Plan(tuple(host.shape), host.dtype, (), lambda out: out.copy_(host), True)
-
-
 _ADD, _SUB, _MUL = _binary(torch.add, True), _binary(torch.sub, True), _binary(torch.mul, True)
 _DIV = _binary(torch.div, False)
 
 CALLABLES: tuple[tuple[Any, str, Rule], ...] = (
-    (_T, "index_select", _index_select),
     (torch, "index_select", _index_select),
     (torch, "cat", _cat),
     (torch, "concat", _cat),
@@ -260,32 +186,12 @@ CALLABLES: tuple[tuple[Any, str, Rule], ...] = (
     (torch, "stack", _stack),
     (torch, "where", _where),
     (torch, "gather", _gather),
-    (_T, "gather", _gather),
     (torch, "argmax", _argmax),
-    (_T, "argmax", _argmax),
-    (_T, "__getitem__", _item),
-    (_T, "__add__", _ADD),
-    (_T, "add", _ADD),
     (torch, "add", _ADD),
-    (_T, "__sub__", _SUB),
-    (_T, "sub", _SUB),
     (torch, "sub", _SUB),
-    (_T, "__mul__", _MUL),
-    (_T, "mul", _MUL),
     (torch, "mul", _MUL),
-    (_T, "__truediv__", _DIV),
-    (_T, "div", _DIV),
     (torch, "div", _DIV),
-    (_T, "to", _to),
-    (_T, "cuda", _cuda),
-    (_T, "half", _casting(torch.float16)),
-    (_T, "bfloat16", _casting(torch.bfloat16)),
-    (_T, "float", _casting(torch.float32)),
-    (_T, "long", _casting(torch.int64)),
-    (_T, "int", _casting(torch.int32)),
-    (_T, "clone", _clone),
     (torch, "clone", _clone),
-    (_T, "contiguous", _contiguous),
-    (torch, "tensor", _tensor),
 )
-"""Owner, attribute and rule of every callable that can be predicted."""
+"""Owner, attribute and rule of every callable that can be predicted: functions of modules. Methods and operators of
+tensors cannot be: to set an attribute of `torch.Tensor` fills slots of the type for good."""

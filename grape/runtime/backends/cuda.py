@@ -284,7 +284,12 @@ class CudaBackend:
             yield reached
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-        if len(targets) == 1 and not (targets[0].requires_grad or sources[0].requires_grad):
+        with torch.no_grad():  # what is copied may be the person's, or stand for it, and require a gradient
+            self._copy(targets, sources)
+
+    @staticmethod
+    def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+        if len(targets) == 1:
             targets[0].copy_(sources[0])  # costs the host less than a launch for many
             return
         if len({target.dtype for target in targets}) == 1:

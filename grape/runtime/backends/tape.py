@@ -34,7 +34,7 @@ from .protocol import CaptureFailed, MemoryAccount, Pool
 from .tape_capture import CaptureMode
 from .tape_executable import TapeExecutable, UpdatableTapeGraph
 from .tape_graph import IfStep, IterationBound, LaunchQueue, Program, TapeGraph, WhileStep, every_step
-from .tape_host_reads import refuse_host_reads
+from .tape_host_reads import HostReads
 from .tape_memory import Arena, Lenders, Room, bare
 
 __all__ = ["TapeBackend"]
@@ -157,7 +157,7 @@ class TapeBackend:
             assert pool is None or isinstance(pool, Arena)
             mode = self._capture = CaptureMode(pool or self._arena, self._lenders)
             try:
-                with autocast_cache_off(), mode, refuse_host_reads(mode.refuse):
+                with autocast_cache_off(), mode, HostReads(mode.refuse):
                     result = body()
             except Exception as error:
                 if mode.failure is not None and mode.failure is not error:
@@ -240,7 +240,8 @@ class TapeBackend:
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         if targets:
-            self._queue.submit(partial(_copy, list(targets), list(sources)))
+            # `.data`: what is held back must not count as a change later, when it runs.
+            self._queue.submit(partial(_copy, [target.data for target in targets], list(sources)))
 
     def clone(self, source: torch.Tensor) -> torch.Tensor:
         made = torch.empty_like(source)

@@ -1,46 +1,44 @@
 """Reads of a tensor's value that never reach the dispatcher are refused here, while a capture runs.
 
-On a GPU `.tolist()` or `.numpy()` is a copy that waits; on the CPU it is a look into memory that no mode sees.
+On a GPU `.tolist()` or `.numpy()` is a copy that waits; on the CPU it is a look into memory that no dispatch mode sees.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ...tracing import UnseenMode
 from .protocol import CaptureFailed
 
-__all__ = ["refuse_host_reads"]
+__all__ = ["HostReads"]
 
-_NAMES = ("tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__")
-
-
-@contextmanager
-def refuse_host_reads(refused: Callable[[CaptureFailed], None]) -> Iterator[None]:
-    """In this thread, reading a tensor's values raises `CaptureFailed` GR101 and tells `refused`."""
-    owner = threading.get_ident()
-    with ExitStack() as stack:
-        for name in _NAMES:
-            original = getattr(torch.Tensor, name)
-            inherited = name not in vars(torch.Tensor)
-            setattr(torch.Tensor, name, _guarded(name, original, owner, refused))
-            if inherited:
-                stack.callback(delattr, torch.Tensor, name)
-            else:
-                stack.callback(setattr, torch.Tensor, name, original)
-        yield
+_READS = frozenset(
+    {
+        torch.Tensor.tolist,
+        torch.Tensor.numpy,
+        torch.Tensor.__array__,
+        torch.Tensor.__dlpack__,
+        torch.Tensor.__repr__,
+        torch.Tensor.__format__,
+    }
+)
 
 
-def _guarded(name: str, original: Any, owner: int, refused: Callable[[CaptureFailed], None]) -> Any:
-    def read(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != owner:
-            return original(self, *args, **kwargs)
-        failure = CaptureFailed("GR101", f"Tensor.{name} reads a tensor's value on the host")
-        refused(failure)
-        raise failure
+class HostReads(UnseenMode):
+    """While it is active in this thread, reading a tensor's values raises `CaptureFailed` GR101 and tells `refused`."""
 
-    return read
+    def __init__(self, refused: Callable[[CaptureFailed], None]) -> None:
+        super().__init__()
+        self._refused = refused
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _READS:
+            failure = CaptureFailed("GR101", f"Tensor.{func.__name__} reads a tensor's value on the host")
+            self._refused(failure)
+            raise failure
+        return func(*args, **(kwargs or {}))

@@ -24,16 +24,19 @@ from ..entry import Entry, identities
 from ..environment import foreign_modes
 from ..guards import GuardSet, TooLarge
 from ..host_draws import host_draws
+from ..looks import look_of
 from ..outputs import Outputs
 from ..placeholders import Placeholders, distinct
 from ..predication import Surveyed, iterations
 from ..prologue import Prologue
 from ..shape import Found
 from ..sharing import shared, shared_objects, shared_tensors
+from ..state import KeptState
 from ..structure import Layout, Unsupported, flatten, leaf_meta, stateful
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
+from ..versions import VersionWatch
 from .in_step import CapturedRun, InStep
-from .judging import judge
+from .judging import check_looks, judge, outputs_of
 from .lowered import is_left_to_device, learn_arms, survey_call
 from .pairing import capture_pair
 from .request import Captured, EagerRun, Request
@@ -55,6 +58,7 @@ class _Attempt:
         self.backend = request.backend
         self.layout = layout
         self.verification: Verification | None = None
+        self.kept: KeptState | None = None
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         request, backend = self.request, self.backend
@@ -75,6 +79,7 @@ class _Attempt:
         # An eager run may take some more iterations where its kernels do not repeat themselves.
         most_iterations = 2 * (iterations() - iterations_before) + 16
         self.gradients.note()
+        self.versions.note()
         if unready is not None:
             return Captured(
                 result=result, outcome=unready, trace=call.trace, found=Found(self.gradients.present, self.form)
@@ -83,9 +88,11 @@ class _Attempt:
         def eager() -> EagerRun:
             self.check_guards(call.trace.needs_grad)
             self.check_effects(call.trace.needs_grad)
+            after = flatten((result, args, kwargs), "result")
             return EagerRun(
                 call=call,
-                after=flatten((result, args, kwargs), "result"),
+                after=after,
+                looks=[look_of(leaf) for leaf in after.leaves],
                 random_before=random_before,
                 random_after=random_after,
                 most_iterations=most_iterations,
@@ -94,8 +101,7 @@ class _Attempt:
         try:
             outcome = self.outcome(eager, escapes, started)
         finally:
-            backend.set_rng_state(random_after)
-            self.gradients.forget()
+            self.leave_as_eager(random_after)
         if isinstance(outcome, Entry) and outcome.outputs.slots and outcome.verified == "identical":
             # The same bits from the slots: so the next call finds its arguments where a graph can read them.
             with contextlib.suppress(torch.OutOfMemoryError):
@@ -109,6 +115,17 @@ class _Attempt:
             faithful=self.verification.faithful if self.verification is not None else frozenset(),
         )
 
+    def leave_as_eager(self, random_after: Any) -> None:
+        """Whatever the attempt ran since: objects, memory, random state and version counters are those of the call."""
+        if self.kept is not None:
+            self.kept.put_back()
+        with self.request.tracer.passing_through():
+            self.snapshot.settle()
+        self.backend.set_rng_state(random_after)
+        self.gradients.restore_versions()
+        self.gradients.forget()
+        self.versions.restore()
+
     def prepare(self) -> Refused | None:
         """Guards, gradients and snapshot, before the call; why it cannot be captured, or None."""
         request, refused = self.request, None
@@ -120,6 +137,7 @@ class _Attempt:
             refused = Refused(code="GR405", why=str(error))
         self.gradients = GradientCapture(guards.leaves() if guards is not None else (), self.backend)
         self.form = guards.form() if guards is not None else ()
+        self.versions = VersionWatch(guards.tensors if guards is not None else (), self.layout.leaves)
         try:
             refused = self.gradients.adopt(request.writes) or refused
             if guards is not None and refused is None:
@@ -156,6 +174,7 @@ class _Attempt:
         prologue = judge(eager.call, self.layout.leaves, eager.after.leaves, escapes, self.backend, pairs=pairs)
         if isinstance(prologue, Refused):
             return prologue
+        self.kept = self.guards.kept()
         if eager.call.trace.needs_grad and pairs and leaves_a_graph(eager.after.leaves, self.layout.leaves):
             return capture_pair(
                 request,
@@ -165,6 +184,7 @@ class _Attempt:
                 guards=self.guards,
                 gradients=self.gradients,
                 snapshot=self.snapshot,
+                versions=self.versions,
                 started=started,
             )
         self.placeholders = Placeholders(
@@ -198,6 +218,7 @@ class _Attempt:
         if any(vars(leaf) for leaf in eager.after.leaves):
             raise Stop(Refused(code="GR405", why="an argument or a result is a tensor with Python attributes"))
         self.snapshot.keep(eager.call, self.placeholders, self.gradients.replaced())
+        self.snapshot.disturb()
         self.fill_placeholders()
         arrivals = eager.call.arrivals
         hidden = {i: torch.empty_like(arrivals[i]).copy_(arrivals[i]) for i in prologue.inputs}
@@ -215,14 +236,13 @@ class _Attempt:
         graph = run.graph
         try:
             homes = {target.untyped_storage()._cdata: slot for target, slot in run.redirected.values()}
-            outputs = Outputs(self.backend, run.made, homes)
-            if not outputs.uniform:
-                raise Stop(Refused(code="GR405", why="results of different dtypes share memory"))
+            outputs = outputs_of(self.backend, eager, run, homes)
             graph, verified = self.admit(graph, eager, run)
             if run.arms is not None and surveyed is not None:
                 learn_arms(run.arms, eager, surveyed, (request.owner, self.layout.key))
             outputs.lend([one.outputs for one in self.request.alike])
             plan = self.gradients.plan()
+            check_looks(eager, run.recipe.leaves(self.layout.leaves, outputs.hand_out()), run)
             return self.entry(eager, run, graph, prologue, hidden, outputs, plan, verified, started)
         except BaseException:
             graph.release()
@@ -260,6 +280,7 @@ class _Attempt:
             externals=shared_tensors(snapshot.externals, [one.externals for one in alike]),
             written=snapshot.written_leaves,
             changed=snapshot.changed,
+            growth=self.versions.growth(snapshot.written_leaves),
             effectful=snapshot.writes or plan.active or any(op.draws for op in call.trace.ops),
             gradients=next((one.gradients for one in alike if plan.does_as(one.gradients)), plan),
             verified=verified,
@@ -295,7 +316,8 @@ class _Attempt:
         )
         store = self.request.executables
         if store is None:
-            return graph, verification.verify(graph.replay)
+            with self.request.attention.spend("verify"):
+                return graph, verification.verify(graph.replay)
         failure: Stop | None = None
         verified: list[str] = []
 
@@ -304,7 +326,8 @@ class _Attempt:
             if failure is not None:
                 self.fill_placeholders()  # the replay that was wrong may have written them
             try:
-                verified.append(verification.verify(launch))
+                with self.request.attention.spend("verify"):
+                    verified.append(verification.verify(launch))
             except Stop as stop:
                 if stop.refused.code == "unsettled":
                     raise

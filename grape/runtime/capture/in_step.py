@@ -106,10 +106,11 @@ class InStep:
         except BaseException:
             graph.release()
             raise
+        made = [index for index, origin in enumerate(recipe.origin) if origin is None]
         return CapturedRun(
             graph=graph,
             recipe=recipe,
-            made=[leaf for leaf, origin in zip(leaving.leaves, recipe.origin, strict=True) if origin is None],
+            made=[leaving.leaves[index] for index in made],
             left=leaving.leaves,
             redirected=redirected,
             draws=self._draws,

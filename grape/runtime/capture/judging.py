@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from ...model import OpRecord, Position, Refused, Trace
-from ...tracing import SPARSE, RecordedCall
+from ...tracing import COLLECTIVES, SPARSE, RecordedCall
 from ..backends.protocol import Backend
 from ..host_draws import host_draws
+from ..looks import first_difference, forms_of
+from ..outputs import Outputs
 from ..prologue import Prologue, build_prologue
+from ..slots import Slot
 from ..training import graph_that_leaves, leaves_a_graph, need_gradients, no_pair
+from .in_step import CapturedRun
 from .kernels import hidden_kernel
+from .request import EagerRun
+from .stop import Stop
 
-__all__ = ["judge"]
+__all__ = ["check_looks", "judge", "outputs_of"]
 
 _AUTOGRAD = ("backward", "register_hook")
 """Of these the trace shows all that they do, where the graph of autograd ends inside the region."""
@@ -45,10 +51,27 @@ def judge(
         if kept is not None:
             return kept
         escapes = [escape for escape in escapes if escape[0] not in _AUTOGRAD]
-    refused = _escaped(escapes) or _absolute(trace) or hidden_kernel(trace.ops) or _on_other_devices(trace, backend)
+    refused = (
+        _collective(trace)
+        or _escaped(escapes)
+        or _absolute(trace)
+        or hidden_kernel(trace.ops)
+        or _on_other_devices(trace, backend)
+    )
     if refused is None and isinstance(draws := host_draws(call), Refused):
         refused = draws
-    return refused or build_prologue(call, leaves)
+    prologue = refused or build_prologue(call, leaves)
+    if isinstance(prologue, Refused):
+        return prologue
+    return _writes_on_the_host(trace) or prologue
+
+
+def _collective(trace: Trace) -> Refused | None:
+    """Other processes wait for an exchange of tensors, and a reducer's hooks may be part of it."""
+    op = next((op for op in trace.ops if op.name.startswith(COLLECTIVES)), None)
+    if op is None:
+        return None
+    return Refused(code="GR405", why=f"{op.name} exchanges tensors with other processes", at=op.user or op.inner)
 
 
 def _escaped(escapes: Sequence[tuple[str, Position | None]]) -> Refused | None:
@@ -77,6 +100,16 @@ def _is_absolute(op: OpRecord, trace: Trace) -> bool:
     return offset is not None and any(view.storage in trace.argument_storages for view in op.tensors())
 
 
+def _writes_on_the_host(trace: Trace) -> Refused | None:
+    """A replay does the device's work only. The second run of a capture does write there, and is put back."""
+    known = {*trace.argument_storages, *trace.external_storages}
+    for op in trace.ops:
+        if op.kind == "host" and known.intersection(op.written):
+            why = f"{op.name} writes a tensor of the CPU, which a replay would not"
+            return Refused(code="GR404", why=why, at=op.user or op.inner)
+    return None
+
+
 def _on_other_devices(trace: Trace, backend: Backend) -> Refused | None:
     devices = {view.device for op in trace.ops for view in (*op.tensors(), *op.outputs)}
     foreign = {d for d in devices if d.split(":")[0] not in ("cpu", backend.device.type)}
@@ -84,3 +117,21 @@ def _on_other_devices(trace: Trace, backend: Backend) -> Refused | None:
     if foreign or len(several) > 1:
         return Refused(code="GR405", why=f"it works on several devices: {', '.join(sorted(devices))}")
     return None
+
+
+def outputs_of(backend: Backend, eager: EagerRun, run: CapturedRun, slots: Mapping[int, Slot]) -> Outputs:
+    """What a replay makes, in the forms of the eager run. Raises `Stop` where it cannot."""
+    looks = [look for look, origin in zip(eager.looks, run.recipe.origin, strict=True) if origin is None]
+    outputs = Outputs(backend, run.made, slots, forms_of(looks))
+    if outputs.refused is not None:
+        raise Stop(Refused(code="GR405", why=outputs.refused))
+    return outputs
+
+
+def check_looks(eager: EagerRun, replayed: Sequence[torch.Tensor], run: CapturedRun) -> None:
+    """Raise `Stop` where Python sees something else of a replay's results than of the eager run's."""
+    made = {index: None for index, origin in enumerate(run.recipe.origin) if origin is None}
+    found = first_difference(eager.looks, replayed, made)
+    if found is not None:
+        where, what = eager.after.paths[found[0]], found[1]
+        raise Stop(Refused(code="GR405", why=f"the replay's {where} would differ from the eager one in its {what}"))

@@ -20,7 +20,6 @@ from ..backends.protocol import Graph, Pool
 from ..entry import Entry, identities
 from ..guards import GuardSet
 from ..host_draws import HostDraws, host_draws
-from ..outputs import Outputs
 from ..placeholders import Placeholders, distinct
 from ..prologue import Prologue
 from ..slots import SlotStore
@@ -31,8 +30,10 @@ from ..training.observed import differentiable
 from ..training.pair import BackwardGraph, Outside, Pair, Saved
 from ..training.pair_entry import PairEntry
 from ..training.recorded import Recorded, Unfit
+from ..versions import VersionWatch
 from .compare import first_mismatch
 from .in_step import CapturedRun
+from .judging import outputs_of
 from .lockstep import Diverged, Lockstep
 from .lowered import is_left_to_device
 from .rehearsal import PairRun, Reference, Rehearsal, stop, unpaired
@@ -53,13 +54,14 @@ def capture_pair(
     guards: GuardSet,
     gradients: GradientCapture,
     snapshot: Snapshot,
+    versions: VersionWatch,
     started: float,
 ) -> Entry:
     """The entry of a call that has just run eagerly. Raises `Stop`, CaptureFailed and torch.OutOfMemoryError."""
     _refuse(eager, layout, guards, gradients)
     own = replace(request, in_place=(), bound=(), executables=None, next=(), store=SlotStore(request.backend))
     try:
-        return _Pairing(own, layout, eager, guards, gradients, snapshot).run(prologue, started)
+        return _Pairing(own, layout, eager, guards, gradients, snapshot, versions).run(prologue, started)
     except Unfit as unfit:
         raise unpaired(f", and {unfit}") from None
 
@@ -99,6 +101,7 @@ class _Pairing:
         guards: GuardSet,
         gradients: GradientCapture,
         snapshot: Snapshot,
+        versions: VersionWatch,
     ) -> None:
         self.request = request
         self.backend = request.backend
@@ -107,6 +110,7 @@ class _Pairing:
         self.guards = guards
         self.gradients = gradients
         self.snapshot = snapshot
+        self.versions = versions
 
     def run(self, prologue: Prologue, started: float) -> Entry:
         request, backend, eager, snapshot = self.request, self.backend, self.eager, self.snapshot
@@ -137,6 +141,7 @@ class _Pairing:
 
         def run_of(pool: Pool | None) -> tuple[PairRun, CapturedRun]:
             self.placeholders.renew_leaves()
+            snapshot.disturb()
             run = PairRun(
                 request,
                 self.layout,
@@ -186,9 +191,7 @@ class _Pairing:
             pattern: self._capture_backward(recorded, reference, pool, graphs)
             for pattern, reference in rehearsal.references.items()
         }
-        outputs = Outputs(backend, captured.made, {})
-        if not outputs.uniform:
-            raise stop("results of different dtypes share memory")
+        outputs = outputs_of(backend, eager, captured, {})
         verification = Verification(
             request,
             self.layout,
@@ -249,6 +252,7 @@ class _Pairing:
             externals=snapshot.externals,
             written=(),
             changed=snapshot.changed,
+            growth=self.versions.growth(()),
             effectful=snapshot.writes or draws_random,
             gradients=GradientPlan(leaves=(), present=(), read=(), written=(), made=(), dropped=()),
             verified=verified,
@@ -262,7 +266,6 @@ class _Pairing:
                 [tensor.untyped_storage() for tensor in snapshot.externals.values()],
             ),
             pair=pair,
-            announced=snapshot.announced(eager.call),
         )
 
     def _capture_backward(

@@ -10,7 +10,9 @@ import torch
 
 from ...model import Refused
 from ..guards import GuardSet
+from ..looks import kinship
 from ..recipe import ArgumentView, Outside
+from ..strided import strided
 from ..structure import Layout
 from .stop import Stop
 
@@ -54,7 +56,7 @@ def classifier(
         if id(tensor) in direct:
             return direct[id(tensor)]
         if guards.owns(tensor):
-            return Outside(tensor, itself=True)
+            return Outside(tensor)
         storage = tensor.untyped_storage()._cdata
         index = shared.get(storage)
         if index is not None:
@@ -62,9 +64,12 @@ def classifier(
             if base.dtype != tensor.dtype:
                 raise Stop(Refused(code="GR405", why="a result reinterprets an argument's dtype"))
             delta = int(tensor.storage_offset()) - int(base.storage_offset())
-            return ArgumentView(index, tuple(tensor.shape), tensor.stride(), delta)
+            return ArgumentView(index, tuple(tensor.shape), tensor.stride(), delta, kinship(tensor, base))
         if storage in guards.sources:
-            return Outside(tensor, itself=False)
+            outside = guards.sources[storage][1]
+            if outside.dtype != tensor.dtype:
+                raise Stop(Refused(code="GR405", why="a result reinterprets the dtype of a tensor from outside"))
+            return Outside(outside, strided(tensor), kinship(tensor, outside))
         if storage not in born:
             raise Stop(Refused(code="GR405", why="it returns a tensor that it did not make and Grape cannot find"))
         if tensor.requires_grad or type(tensor) is not torch.Tensor:

@@ -9,10 +9,12 @@ from typing import Any
 
 from ...model import Refused, Trace
 from ...tracing import RecordedCall, Tracer
+from ..attention import Attention
 from ..backends.protocol import Backend
 from ..compression import ExecutableStore
 from ..entry import Entry
 from ..guards import GuardSet
+from ..looks import Look
 from ..shape import Found
 from ..slots import SlotStore
 from ..structure import Layout
@@ -48,6 +50,8 @@ class Request:
     """What was seen of the gradients of its results, where a pair of graphs may serve it."""
     paused: Callable[[], AbstractContextManager[None]] = nullcontext
     """Within it nothing becomes a region."""
+    attention: Attention = field(default_factory=Attention)
+    """Where the time of the comparison is booked."""
     next: Sequence[Entry]
     """The graphs that are likely to read what this one returns."""
     alike: Sequence[Entry] = ()
@@ -77,6 +81,8 @@ class EagerRun:
     call: RecordedCall
     after: Layout
     """Of (result, args, kwargs)."""
+    looks: Sequence[Look]
+    """What the leaves of `after` were like when the call was over."""
     random_before: Any
     random_after: Any
     most_iterations: int

@@ -43,6 +43,7 @@ class Snapshot:
         """What the eager call left there."""
         self._before: list[torch.Tensor] = []
         self._replaced: Mapping[int, torch.Tensor] = {}
+        self._disturbed = False
 
     def find_externals(self, call: RecordedCall) -> None:
         """Name every storage that the trace reads from outside. Raises `Stop` where one cannot be found."""
@@ -84,14 +85,6 @@ class Snapshot:
         """The tensors from outside that the call writes."""
         return [self.externals[number] for number in self._written & set(self.externals)]
 
-    def announced(self, call: RecordedCall) -> list[torch.Tensor]:
-        """Those of `changed` that an operator is declared to write: autograd is told of no others."""
-        numbers: set[int] = set()
-        for op, function in zip(call.trace.ops, call.functions, strict=True):
-            if function._schema.is_mutable:
-                numbers.update(op.written)
-        return [self.externals[number] for number in self._written & set(self.externals) & numbers]
-
     def keep(self, call: RecordedCall, placeholders: Placeholders, replaced: Mapping[int, torch.Tensor]) -> None:
         """Where the replay will write into the person's own memory, keep what the eager call left there.
 
@@ -108,17 +101,24 @@ class Snapshot:
             self._before.append(self._bound[index])
         self.after = [tensor.clone() for tensor in self.in_place]
 
+    def disturb(self) -> None:
+        """The code is about to run again: what lies on the host is written by a capture, too."""
+        self._disturbed = True
+
     def rewind(self) -> None:
         """Set the person's memory to what the call found."""
+        self.disturb()
         for tensor, before in zip(self.in_place, self._before, strict=True):
             tensor.copy_(before.view(tensor.dtype))
         for cdata, tensor in self._replaced.items():
             whole(tensor).copy_(self._contents[cdata])
 
     def settle(self) -> None:
-        """Set it to what the eager call left."""
-        for tensor, after in zip(self.in_place, self.after, strict=True):
-            tensor.copy_(after)
+        """Set it to what the eager call left, if anything of Grape's ran since."""
+        if self._disturbed:
+            for tensor, after in zip(self.in_place, self.after, strict=True):
+                tensor.copy_(after)
+            self._disturbed = False
 
 
 def _typed(tensor: torch.Tensor) -> torch.Tensor:

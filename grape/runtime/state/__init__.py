@@ -2,15 +2,18 @@
 
 from .containers import Contents
 from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
-from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, hooks_of, is_node_hooked, new_hooks
+from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of, is_node_hooked, new_hooks
+from .kept import KeptState
 from .walk import ABSENT, Reach, TooLarge
 
 __all__ = [
     "ABSENT",
     "HOOKS",
     "HOOKS_OF_ALL_MODULES",
+    "HOOKS_OF_ALL_OPTIMIZERS",
     "LEAVES",
     "Contents",
+    "KeptState",
     "Reach",
     "TooLarge",
     "attribute_names",

@@ -28,12 +28,11 @@ HOOKS = frozenset(
     }
 )
 """The attributes in which a module keeps its hooks."""
-HOOKS_OF_ALL_MODULES: tuple[dict[int, Any], ...] = (
-    _modules._global_forward_hooks,
-    _modules._global_forward_pre_hooks,
-    _modules._global_forward_hooks_always_called,
-    _modules._global_forward_hooks_with_kwargs,
+HOOKS_OF_ALL_MODULES: tuple[dict[int, Any], ...] = tuple(
+    hooks for name, hooks in vars(_modules).items() if name.startswith("_global_") and isinstance(hooks, dict)
 )
+"""Of calls, backwards and registrations, whatever this version of torch has. While there is one, nothing is replayed:
+hooks run around each module, and a replay runs none."""
 HOOKS_OF_ALL_OPTIMIZERS: tuple[dict[Any, Any], ...] = (
     _optimizer._global_optimizer_pre_hooks,
     _optimizer._global_optimizer_post_hooks,

@@ -36,7 +36,7 @@ from .contents import (
     read,
     slots_of,
 )
-from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
+from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from .operators import OPERATORS, python_of
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, names_in, reads_any_name
 
@@ -102,7 +102,6 @@ class Reach:
         self._global_names: dict[int, list[tuple[int, str]]] = {}
         self._roots = roots
         self._pending: list[tuple[Any, str]] = [(one, "") for one in reversed(roots)]
-        self._pending += [(hooks, "hooks of all modules") for hooks in HOOKS_OF_ALL_MODULES if hooks]
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
             self._dict(hooks, "hooks of all optimizers")
         while self._pending:

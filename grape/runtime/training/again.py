@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ...quiet import without_warnings
 from ..backends.protocol import Backend
 from ..environment import environment, foreign_modes
 from ..structure import Layout, flatten, rebuild
+from ..versions import set_versions, versions_of
 from .observed import differentiable
 from .recorded import Recorded
 from .stand_ins import StandIns
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..guards import GuardSet
     from .pair import Pair, PairedCall
 
-__all__ = ["Again", "versions_of"]
+__all__ = ["Again"]
 
 
 class Again:
@@ -81,6 +81,7 @@ class Again:
             raise _refusal("what the forward read was changed since")
         given = [_given(leaf, create_graph=create_graph) for leaf in leaves]
         random, buffers = self._backend.rng_state(), [tensor.clone() for tensor in self._changed]
+        counted = versions_of(self._changed)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             stand_ins = StandIns(self._guards, connected=create_graph)
@@ -95,9 +96,10 @@ class Again:
                     result = self._function(*args, **kwargs)
             finally:
                 self._backend.set_rng_state(random)
-                with torch.no_grad(), _unsafe_preserve_version_counter(self._changed):
+                with torch.no_grad():
                     for tensor, before in zip(self._changed, buffers, strict=True):
                         tensor.copy_(before)
+                set_versions(self._changed, counted)
             results = flatten((result, args, kwargs), "result").leaves
             outputs = [results[i] for i in differentiable(results, given)]
             made = [pair.made[i] for i in pair.differentiable]
@@ -121,11 +123,6 @@ class Again:
             row = found.get(name, [])
             parts.append(row[number] if number < len(row) else None)
         return parts
-
-
-def versions_of(tensors: Sequence[torch.Tensor]) -> Sequence[int]:
-    """How often each was written in place; inference tensors do not count that."""
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _given(leaf: torch.Tensor, *, create_graph: bool) -> torch.Tensor:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ..versions import set_versions, versions_of
+
 __all__ = ["is_consumed", "seal", "seal_all", "sealable"]
 
 
@@ -109,8 +111,10 @@ def seal(tensor: torch.Tensor, name: str | None = None) -> None:
             return
         name = name or type(tensor.grad_fn).__name__
         tensor.detach_()
+    counted = versions_of([tensor])
     with torch.enable_grad():
         _named(name or "").apply(tensor, _freed())
+    set_versions([tensor], counted)
 
 
 def sealable(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

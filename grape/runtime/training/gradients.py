@@ -16,6 +16,7 @@ import torch
 
 from ...model import Refused
 from ..backends.protocol import Backend
+from ..versions import set_versions, versions_of
 from .homes import SUPPORTED, Home, alone, home_of, overlaps, vacant_home
 
 __all__ = ["GradientCapture", "GradientPlan"]
@@ -29,14 +30,15 @@ class GradientPlan:
     """What replays of one graph do with gradients.
 
     `leaves` are all leaf tensors that the region reaches, `present` whether each had a gradient. Gradients that are
-    `read`, some of them `written`, lie at home; those that are `made` are put there; `dropped` ones become None.
+    `read`, some of them `written`, lie at home; those that are `made` are put there; `dropped` ones become None. With
+    those that are written goes how far their version counters move, with those that are made where they stand.
     """
 
     leaves: Sequence[torch.Tensor]
     present: tuple[bool, ...]
     read: Sequence[tuple[torch.Tensor, Home]]
-    written: Sequence[Home]
-    made: Sequence[tuple[torch.Tensor, Home]]
+    written: Sequence[tuple[Home, int]]
+    made: Sequence[tuple[torch.Tensor, Home, int]]
     dropped: Sequence[torch.Tensor]
 
     @property
@@ -66,7 +68,7 @@ class GradientPlan:
         for leaf, home in self.read:
             if not _at_home(leaf, home) and (not alone(_of(leaf)) or home.occupied(by_its_leaf=False)):
                 return True
-        return any(home.occupied(by_its_leaf=leaf.grad is home.tensor) for leaf, home in self.made)
+        return any(home.occupied(by_its_leaf=leaf.grad is home.tensor) for leaf, home, _ in self.made)
 
     def bring_home(self, backend: Backend) -> None:
         """Copy the gradients that a replay reads to where it reads them, in one launch."""
@@ -80,13 +82,18 @@ class GradientPlan:
         """Set every `.grad` to what the call would have left there. The replay is enqueued."""
         for leaf in self.dropped:
             leaf.grad = None
-        for leaf, home in self.made:
+        written = [home.tensor for home, _ in self.written]
+        if written:
+            now = zip(versions_of(written), self.written, strict=True)
+            set_versions(written, [before + by for before, (_, by) in now])
+        made: list[torch.Tensor] = []
+        for leaf, home, _ in self.made:
             tensor = home.renew()
             if leaf.grad is not tensor:
                 leaf.grad = tensor
-        changed = [home.tensor for home in (*self.written, *(home for _, home in self.made))]
-        if changed:
-            torch.autograd.graph.increment_version(changed)
+            made.append(tensor)
+        if made:  # nobody knows the tensor that it was before
+            set_versions(made, [version for _, _, version in self.made])
 
 
 def _of(leaf: torch.Tensor) -> torch.Tensor:
@@ -111,6 +118,8 @@ class GradientCapture:
         self._before: list[torch.Tensor | None] = [*map(_gradient, self._leaves)]
         self.present = tuple(gradient is not None for gradient in self._before)
         """Of each leaf, whether it had a gradient before the call."""
+        self._versions_before = _versions(self._before)
+        self._versions_after: list[int] = []
         self._homes: dict[int, Home] = {}
         self._after: list[torch.Tensor | None] = []
         self._kinds: list[After] = []
@@ -149,6 +158,7 @@ class GradientCapture:
     def note(self) -> None:
         """The eager run is over."""
         self._after = [*map(_gradient, self._leaves)]
+        self._versions_after = _versions(self._after)
         for before, after in zip(self._before, self._after, strict=True):
             self._kinds.append("none" if after is None else "same" if after is before else "new")
 
@@ -269,12 +279,14 @@ class GradientCapture:
 
     def plan(self) -> GradientPlan:
         kinds = list(enumerate(self._kinds))
+        before, after = self._versions_before, self._versions_after
+        same = [i for i in sorted(self._written) if self._kinds[i] == "same"]
         return GradientPlan(
             leaves=tuple(self._leaves),
             present=self.present,
             read=[(self._leaves[i], self._homes[i]) for i in sorted(self.read)],
-            written=[self._homes[i] for i in sorted(self._written)],
-            made=[(self._leaves[i], self._homes[i]) for i, kind in kinds if kind == "new"],
+            written=[(self._homes[i], after[i] - before[i]) for i in same],
+            made=[(self._leaves[i], self._homes[i], after[i]) for i, kind in kinds if kind == "new"],
             dropped=[self._leaves[i] for i, kind in kinds if kind == "none" and self.present[i]],
         )
 
@@ -283,7 +295,18 @@ class GradientCapture:
         self._before = self._after = self._left = self._entered = []
         self._made = {}
 
+    def restore_versions(self) -> None:
+        """Set the counters of all gradients as the eager run left them."""
+        pairs = zip(self._after, self._versions_after, strict=True)
+        found = [(gradient, version) for gradient, version in pairs if gradient is not None]
+        set_versions([gradient for gradient, _ in found], [version for _, version in found])
+
     @property
     def homes(self) -> Collection[int]:
         """The identities of the storages of all homes. Nobody but they may hold them, or they seem occupied."""
         return {home.cdata for home in self._homes.values()}
+
+
+def _versions(gradients: Sequence[torch.Tensor | None]) -> list[int]:
+    """0 where there is no gradient."""
+    return [0 if gradient is None else versions_of([gradient])[0] for gradient in gradients]

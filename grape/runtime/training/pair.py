@@ -17,7 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..backends.protocol import Backend, Graph, Pool
 from ..placeholders import Placeholders, distinct
-from .again import Again, versions_of
+from ..versions import set_versions, versions_of
+from .again import Again
 from .observed import Backwards, Pattern, pattern_of
 from .pair_function import function_named
 
@@ -224,7 +225,9 @@ class Pair:
             None if one is None else torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
             for one in narrow
         ]
-        self.backend.copy([one for one in copies if one is not None], [one for one in narrow if one is not None])
+        made = [one for one in copies if one is not None]
+        self.backend.copy(made, [one for one in narrow if one is not None])
+        set_versions(made, [0] * len(made))
         return [
             None if copy is None or part is None else copy if copy.shape == part.shape else _expanded(copy, part)
             for copy, part in zip(copies, parts, strict=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.modules import module as _modules
 
 from ..entry import BLOCKED, MISMATCH, Entry
 from .foreseen import will_differentiate_again
@@ -18,10 +17,7 @@ __all__ = ["PairEntry"]
 
 @dataclass(slots=True, kw_only=True)
 class PairEntry(Entry):
-    """`announced` are the tensors from outside that eager is seen to write; batch norms write statistics unseen."""
-
     pair: Pair
-    announced: Sequence[torch.Tensor]
     state: Any = None
 
     @property
@@ -55,16 +51,13 @@ class PairEntry(Entry):
             return BLOCKED
         if self.pair.fits and will_differentiate_again():
             self.pair.foresee_another()
-        if not self.pair.fits or _modules._global_backward_hooks or _modules._global_backward_pre_hooks:
+        if not self.pair.fits:
             return MISMATCH
         self.state = self.backend.rng_state() if self.pair.draws else None
         try:
             return Entry.serve(self, leaves, containers, astray)
         finally:
             self.state = None
-
-    def changed_now(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return list(self.announced)
 
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
         made = self.pair.attach(leaves, self.outputs.hand_out(), self.state)

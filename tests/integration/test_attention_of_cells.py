@@ -1,0 +1,205 @@
+"""How much a cell is looked at: at first, when it runs again, and where nothing can be gained."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+import grape
+from grape.magics import load, unload
+from grape.runtime.intercept import SHORT_LIVED
+from grape.sessions import engine
+
+SETUP = """
+import torch
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+    def forward(self, x):
+        return torch.tanh(self.b(torch.relu(self.a(x))))
+net, x = Net().eval(), torch.randn(2, 8)
+def step(x):
+    return net(x) * 0.5 + x
+def says(x):
+    y = x * 2 + x.abs()
+    print("said")
+    return y - y.mean()
+"""
+SERVED = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n        y = step(y)\n"
+REFUSED = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n        y = says(y)\n"
+
+
+class Notebook:
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self.run(SETUP)
+
+    def run(self, source: str) -> dict[str, Any]:
+        """The cell's part of the report."""
+        with capture_output():
+            result = self._shell.run_cell(source, store_history=True)
+        result.raise_error()
+        report = grape.last
+        return report.to_dict() if report is not None else {}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._shell.user_ns[name]
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> Iterator[Notebook]:
+    monkeypatch.setitem(__import__("sys").modules, "__main__", types.ModuleType("__main__"))
+    config = Config()
+    config.HistoryManager.hist_file = ":memory:"
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(config=config)
+    load(shell)
+    yield Notebook(shell)
+    unload(shell)
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def on_a_cpu(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    """Without the variable that has the reference serve."""
+    monkeypatch.setattr(engine().situation, "serves", False)
+    return notebook
+
+
+def plain() -> bool:
+    """Whether nothing of the person's or of torch's is replaced."""
+    return torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl and not engine().interceptor.stands
+
+
+def test_on_a_cpu_a_graph_is_checked_and_serves_nobody(on_a_cpu: Notebook) -> None:
+    report = on_a_cpu.run(SERVED)
+    checked = [region for region in report["regions"] if region["verified"] == "identical"]
+    assert [region["outcome"] for region in checked] == ["observed"]
+    assert all(region["replays"] == 0 for region in report["regions"])
+    assert engine().applied_count == 0
+    assert plain()
+
+
+def test_on_a_cpu_the_second_run_is_the_plain_cell(on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = on_a_cpu.run(SERVED)
+    code = on_a_cpu["step"].__code__
+    monkeypatch.setattr(engine().interceptor, "install", _never)
+    monkeypatch.setattr(engine().hoister, "compile", _never)
+    again = on_a_cpu.run(SERVED)
+    assert on_a_cpu["step"].__code__ is code
+    assert [region["name"] for region in again["regions"]] == [region["name"] for region in first["regions"]]
+    assert again["cell"]["notes"] == [
+        "looked at in run 1; since then it runs as written, for nothing in it could be served; "
+        "%grape reset has it looked at again"
+    ]
+    assert sum(again["cell"]["own_ms"][one] for one in ("record", "capture", "verify")) == 0
+
+
+def test_a_cell_whose_code_changed_is_looked_at_again(on_a_cpu: Notebook) -> None:
+    on_a_cpu.run(SERVED)
+    on_a_cpu.run("def step(x):\n    return net(x) * 0.25 + x\n")
+    report = on_a_cpu.run(SERVED)
+    assert report["cell"]["notes"] == []
+    assert [region["verified"] for region in report["regions"]] == ["identical"]
+
+
+def test_reset_has_it_looked_at_again(on_a_cpu: Notebook) -> None:
+    on_a_cpu.run(SERVED)
+    engine().reset()
+    assert on_a_cpu.run(SERVED)["cell"]["notes"] == []
+
+
+def test_a_cell_that_raised_is_looked_at_again(on_a_cpu: Notebook) -> None:
+    on_a_cpu.run("%%grape\nfail = False\n" + SERVED.partition("\n")[2])
+    broken = "%%grape\nfor _ in range(40):\n    y = step(x)\nif stop:\n    raise ValueError(1)\n"
+    on_a_cpu.run("stop = True")
+    with pytest.raises(ValueError, match="1"):
+        on_a_cpu.run(broken)
+    on_a_cpu.run("stop = False")
+    assert on_a_cpu.run(broken)["cell"]["notes"] == []
+
+
+def test_findings_of_a_cell_that_is_left_alone_name_this_cell(on_a_cpu: Notebook) -> None:
+    on_a_cpu.run(REFUSED)
+    cell = "%%grape\nwith torch.no_grad():\n    for _ in range(30):\n        y = net(x)\n        z = y.sum().item()\n"
+    first, again = on_a_cpu.run(cell), on_a_cpu.run(cell)
+    files = [{finding["file"] for finding in report["findings"]} for report in (first, again)]
+    assert files[0] and files[0] == {first["cell"]["file"]}
+    assert files[1] == {again["cell"]["file"]} != files[0]
+
+
+def test_where_everything_is_refused_the_next_run_is_plain(notebook: Notebook) -> None:
+    report = notebook.run(REFUSED)
+    assert {(region["outcome"], region["reason"]) for region in report["regions"]} == {("refused", "GR404")}
+    assert plain()
+    again = notebook.run(REFUSED)
+    assert again["cell"]["notes"][0].startswith("looked at in run 1; since then it runs as written")
+    assert plain()
+
+
+def test_what_replays_goes_on_from_the_first_iteration_and_is_looked_at_no_more(notebook: Notebook) -> None:
+    for _ in range(2):
+        notebook.run(SERVED)
+    for _ in range(3):
+        report = notebook.run(SERVED)
+        assert [(region["calls"], region["replays"]) for region in report["regions"]] == [(40, 40)]
+        assert sum(report["cell"]["own_ms"][one] for one in ("record", "capture", "verify")) == 0
+
+
+def test_a_loop_of_the_cell_replays_from_its_first_iteration(notebook: Notebook) -> None:
+    cell = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n        y = net(y) * 0.5 + y\n"
+    for _ in range(2):
+        notebook.run(cell)
+    report = notebook.run(cell)
+    assert [(region["calls"], region["replays"]) for region in report["regions"]] == [(40, 40)]
+
+
+def test_a_model_that_was_made_anew_is_looked_at_again(notebook: Notebook) -> None:
+    for _ in range(3):
+        notebook.run(SERVED)
+    notebook.run("net = Net().eval()")
+    assert sum(region["replays"] for region in notebook.run(SERVED)["regions"]) > 0
+
+
+def test_who_takes_more_than_the_allowance_looks_no_further(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 0.0)
+    monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 1e-6)
+    report = notebook.run(SERVED)
+    assert all(region["calls"] < 10 for region in report["regions"])
+    assert plain()
+
+
+def test_half_a_trace_says_nothing_about_a_region(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 0.0)
+    monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
+    monkeypatch.setattr("grape.runtime.observer.FEWEST", 2)
+    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    report = notebook.run(SERVED)
+    assert {region["outcome"] for region in report["regions"]} <= {"observed"}
+    assert plain()
+
+
+def test_modules_that_are_made_anew_in_each_call_are_let_be(notebook: Notebook) -> None:
+    cell = "%%grape\nfor _ in range(60):\n    y = Net()(x)\n"
+    notebook.run(cell)
+    regions = engine().interceptor.regions
+    assert len([region for region in regions if region.root_is_module]) <= SHORT_LIVED + 2
+
+
+def _never(*_: object, **__: object) -> None:
+    raise AssertionError("a cell that is left alone is left alone")
+
+
+def _unbounded(self: Any, region: Any, args: Any, kwargs: Any) -> Any:
+    return self._enter(region, args, kwargs)

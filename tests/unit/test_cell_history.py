@@ -1,0 +1,85 @@
+"""When a cell is the same cell as before, and what is remembered of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from grape.model import CellEvidence
+from grape.sessions.history import MOST_CELLS, History, Past, key_of
+
+FUNCTIONS = "def inner(x):\n    return x * SCALE\ndef step(x):\n    return inner(x) + 1\ndef other(x):\n    return x\n"
+
+
+def namespace(source: str = FUNCTIONS, **names: Any) -> dict[str, Any]:
+    space: dict[str, Any] = {"__name__": "__main__", "SCALE": True, **names}
+    exec(compile(source, "<ipython-input-1-0>", "exec"), space)
+    return space
+
+
+def same(source: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
+    first, second = key_of(source, one), key_of(source, other)
+    assert first is not None and second is not None
+    return first == second
+
+
+def test_the_same_source_over_the_same_code_is_the_same_cell() -> None:
+    assert same("y = step(x)", namespace(), namespace())
+
+
+@pytest.mark.parametrize(
+    ("changed", "equal"),
+    [
+        (FUNCTIONS.replace("+ 1", "+ 2"), False),
+        (FUNCTIONS.replace("* SCALE", "/ SCALE"), False),  # reached through another function
+        (FUNCTIONS.replace("    return x\n", "    return x + 9\n"), True),  # nothing in the cell leads there
+    ],
+)
+def test_code_counts_where_the_cell_leads_to_it(changed: str, equal: bool) -> None:
+    assert same("y = step(x)", namespace(), namespace(changed)) is equal
+
+
+def test_methods_of_a_class_count_where_an_object_of_it_is_used() -> None:
+    written = "class Net:\n    def forward(self):\n        return {}\nnet = Net()\n"
+    assert not same("net.forward()", namespace(written.format(1)), namespace(written.format(2)))
+
+
+def test_flags_count_and_numbers_do_not() -> None:
+    assert not same("step(x)", namespace(SCALE=True), namespace(SCALE=False))
+    assert same("step(x)", namespace(SCALE=1), namespace(SCALE=2))
+
+
+def test_what_the_cell_binds_itself_does_not_count() -> None:
+    source = "total = 0\nfor i in range(3):\n    total += step(i)\n"
+    assert same(source, namespace(), namespace(total=3.5, i=2))
+
+
+def test_parameters_that_train_or_moved_make_another_cell() -> None:
+    one, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).requires_grad_(False)
+    assert not same("net(x)", namespace(net=one), namespace(net=other))
+    assert same("net(x)", namespace(net=one), namespace(net=torch.nn.Linear(2, 2).eval()))
+
+
+def test_magics_are_no_obstacle_and_a_percent_sign_is_no_magic() -> None:
+    assert key_of("%matplotlib inline\n!ls\ny = step(x)", namespace()) is not None
+    space = namespace()
+    source = "print('%d'\n      % step(x))"
+    assert not same(source, space, namespace(FUNCTIONS.replace("+ 1", "+ 2")))
+    assert key_of("def broken(:", space) is None
+
+
+def test_only_the_last_cells_are_kept() -> None:
+    history = History()
+    past = Past(
+        runs=1,
+        settled=True,
+        served=False,
+        evidence=CellEvidence(file="In[1]", source="", device="CPU", backend="tape", wall_ms=1.0),
+        findings=(),
+    )
+    keys = [(f"cell {number}", frozenset[Any]()) for number in range(MOST_CELLS + 3)]
+    for key in keys:
+        history.remember(key, past)
+    assert [history.of(key) for key in keys[:4]] == [None, None, None, past]
