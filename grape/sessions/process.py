@@ -46,6 +46,7 @@ class Engine:
         )
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
+        self.interceptor.on_withdrawal = self.hoister.withdraw
         self.session: Session | None = None
         # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
         self.situation.serves = backend.kind == "cuda" or os.environ.get(REFERENCE) == "1"
@@ -133,8 +134,9 @@ class Engine:
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
         """Make candidates of the functions in `namespace`, and of the bodies of their loops."""
-        self.hoister.adopt(namespace)
-        self.interceptor.adopt(namespace)
+        if not self.interceptor.withdrawn:
+            self.hoister.adopt(namespace)
+            self.interceptor.adopt(namespace)
 
     def plan(self, source: str, namespace: Mapping[str, Any]) -> tuple[Mode, CellKey | None]:
         """How much attention a cell gets that begins now, and under which key its history is kept."""

@@ -11,20 +11,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from ..model import OpRecord, Position
+from .busy import grape_works, unwatched
 from .constructs import construct_of
 from .groups import process_group
 from .operators import issue
-from .positions import PositionFinder
+from .positions import PositionFinder, is_grape_code
 from .recorder import LIMIT, RecordedCall, Recorder
 from .unseen import UnseenMode
 from .unwatched import Unwatched
+from .warned import warnings_of_the_caller
 
 __all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
 
@@ -44,6 +52,7 @@ _ESCAPES = frozenset(
     }
 )
 """What takes a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace shows."""
+_ESCAPES_OF_PYTHON = {f.__code__: f.__name__ for f in _ESCAPES if isinstance(f, FunctionType)}
 ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
 SPARSE = "a tensor without a storage"
@@ -63,13 +72,26 @@ class EscapeWatch(UnseenMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func in _ESCAPES:
+            self._note(func.__name__ if func.__name__ != "__get__" else func.__self__.__name__)
+        try:
+            with warnings_of_the_caller():
+                return func(*args, **(kwargs or {}))
+        except BaseException as error:
+            error.__traceback__ = _below_dispatch(error.__traceback__)
+            raise
+
+    def passed_by(self, code: CodeType) -> None:
+        name = _ESCAPES_OF_PYTHON.get(code)
+        if name is not None:
+            self._note(name)
+
+    def _note(self, name: str) -> None:
         recorder = self._tracer.recorder
-        if recorder is not None and func in _ESCAPES:
+        if recorder is not None:
             user, inner = self._tracer.positions.find(1)
             frame = user or inner
-            name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
             recorder.escapes.append((name, self._tracer.positions.at(frame) if frame else None))
-        return func(*args, **(kwargs or {}))
 
 
 class Tracer(TorchDispatchMode):
@@ -104,6 +126,13 @@ class Tracer(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         """The compiler does its work as if the tracer were not there; what it compiled is seen when it runs."""
         return True
+
+    @property
+    def is_called(self) -> bool:
+        """Whether an operator is on its way to this mode just now, in code of torch's: then it is not on the stack."""
+        if not self.on_stack or _get_current_dispatch_mode() is self:
+            return False
+        return all(mode is not self for mode in _get_current_dispatch_mode_stack())
 
     def enter(self) -> None:
         """Join the mode stack, muted."""
@@ -161,7 +190,7 @@ class Tracer(TorchDispatchMode):
                 self.mute()
 
         frame.f_trace = at_line
-        sys.settrace(lambda *event: None)
+        sys.settrace(unwatched)
 
     def listen(self, recorder: Recorder) -> None:
         """Record into `recorder` from now on. The tracer is on the stack."""
@@ -189,7 +218,7 @@ class Tracer(TorchDispatchMode):
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
             return issue(func, args, kwargs or {})
         try:
-            with torch._C.DisableTorchFunction():
+            with grape_works(), torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
         except BaseException as error:
             error.__traceback__ = _below_dispatch(error.__traceback__)
@@ -203,7 +232,8 @@ class Tracer(TorchDispatchMode):
             except NotImplementedError:
                 before = None
         start = time.perf_counter_ns()
-        result = issue(func, args, kwargs)
+        with warnings_of_the_caller():
+            result = issue(func, args, kwargs)
         elapsed = time.perf_counter_ns() - start
         with Unwatched():
             self._note(recorder, before, func, args, kwargs, result, elapsed)
@@ -244,7 +274,9 @@ class Tracer(TorchDispatchMode):
 
 def _below_dispatch(entry: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames that a plain call of an operator does not have: the tracer's, and torch's one."""
-    while entry is not None and entry.tb_frame.f_code.co_filename.endswith((__file__, "torch/_ops.py")):
+    while entry is not None and (
+        is_grape_code(file := entry.tb_frame.f_code.co_filename) or file.endswith("torch/_ops.py")
+    ):
         entry = entry.tb_next
     return entry
 
