@@ -19,11 +19,12 @@ _ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATO
 def compiles(namespace: Mapping[str, Any]) -> bool:
     """True where a function, a method or a module in `namespace` goes through `torch.compile`."""
     for value in list(namespace.values()):
-        members = list(vars(value).values()) if isinstance(value, type) and value.__module__ == "__main__" else [value]
-        for member in members:
-            if isinstance(member, types.FunctionType) and "_torchdynamo_orig_callable" in member.__dict__:
+        is_class = issubclass(type(value), type) and value.__module__ == "__main__"
+        for member in list(vars(value).values()) if is_class else [value]:
+            kind = type(member)  # `isinstance` may ask the person's own `__class__`
+            if kind is types.FunctionType and "_torchdynamo_orig_callable" in member.__dict__:
                 return True
-            if isinstance(member, torch.nn.Module) and is_compiled(member):
+            if issubclass(kind, torch.nn.Module) and is_compiled(member):
                 return True
     return False
 
@@ -43,10 +44,10 @@ def last_line(code: types.CodeType) -> int:
 def candidates(namespace: Mapping[str, Any]) -> Iterator[types.FunctionType]:
     """The functions in `namespace` that the person wrote, and methods of their classes."""
     for value in list(namespace.values()):
-        if isinstance(value, types.FunctionType):
+        if type(value) is types.FunctionType:
             if _is_candidate(value):
                 yield value
-        elif isinstance(value, type) and value.__module__ == "__main__":
+        elif issubclass(type(value), type) and value.__module__ == "__main__":
             for name, member in list(vars(value).items()):
                 hidden = name.startswith("__") and name != "__call__"
                 forward = name in ("forward", "__call__") and issubclass(value, torch.nn.Module)

@@ -90,6 +90,9 @@ class EffectWatch:
         for owner in _STATES:
             self._replace(owner, "get_rng_state", self._keeping(owner.get_rng_state))
             self._replace(owner, "set_rng_state", self._noting_changes(owner.set_rng_state, owner.get_rng_state))
+        shown = getattr(warnings, "_showwarnmsg", None)
+        if shown is not None and any(action == "always" for action, *_ in warnings.filters):
+            self._replace(warnings, "_showwarnmsg", self._noting("warn", shown))  # at each call anew
         for name in ("stdout", "stderr"):
             self._replace(sys, name, _Stream(getattr(sys, name), self._note))
         self.calls.start()

@@ -20,6 +20,7 @@ from .predication.arms import Arms
 from .prologue import Prologue
 from .recipe import Recipe
 from .slots import Slot
+from .strided import alignment
 from .training import GradientPlan
 from .versions import Growth, set_versions
 
@@ -197,6 +198,8 @@ class Entry:
                 self.blocker = slot
                 return BLOCKED
         for index in astray:
+            if alignment(leaves[index]) != placeholders.alignments[index]:
+                return MISMATCH
             if placeholders.slots[index].occupied:
                 self.blocker = placeholders.slots[index]
                 return BLOCKED

@@ -7,12 +7,20 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.backends import mha as _mha
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from .state.hooks import HOOKS_OF_ALL_MODULES
 
-__all__ = ["environment", "foreign_function_mode", "foreign_modes", "is_transformed", "quick_modes"]
+__all__ = [
+    "environment",
+    "foreign_function_mode",
+    "foreign_modes",
+    "is_batched",
+    "is_transformed",
+    "quick_modes",
+]
 
 _SETTINGS = tuple(
     getattr(torch._C, name)
@@ -29,10 +37,45 @@ _SETTINGS = tuple(
         "_get_flash_sdp_enabled",
         "_get_mem_efficient_sdp_enabled",
         "_get_math_sdp_enabled",
+        "_get_math_sdp_allow_fp16_bf16_reduction",
+        "_get_overrideable_sdp_enabled",
+        "_get_blas_preferred_backend",
+        "_get_linalg_preferred_backend",
+        "_get_sm_carveout_experimental",
+        "_get_fa3_sdp_enabled",
+        "_get_cudnn_depthwise_kernel",
+        "_cuda_get_cudnn_benchmark_limit",
     )
     if hasattr(torch._C, name)
 )
 """What chooses kernels on CUDA."""
+_sdp_order: Callable[[], Any] = getattr(torch._C, "_get_sdp_priority_order", tuple)
+_SETTINGS_OF_HOST = tuple(
+    getattr(torch._C, name)
+    for name in (
+        "_get_mkldnn_enabled",
+        "_get_mkldnn_deterministic",
+        "_get_onednn_allow_tf32",
+        "_get_nnpack_enabled",
+        "_get_cpu_allow_fp16_reduced_precision_reduction",
+        "_get_qengine",
+        "get_num_threads",
+    )
+    if hasattr(torch._C, name)
+)
+"""What chooses kernels, and how they share their work, on the CPU."""
+_COMMON = tuple(
+    getattr(torch._C, name)
+    for name in (
+        "_get_deterministic_algorithms",
+        "_get_deterministic_algorithms_warn_only",
+        "_get_deterministic_fill_uninitialized_memory",
+    )
+    if hasattr(torch._C, name)
+)
+_disabled_hooks: Callable[[], Any] = getattr(
+    torch._C._autograd, "_saved_tensors_hooks_get_disabled_error_message", lambda: None
+)
 _matmul_precision: Callable[[], Any] = getattr(torch._C, "_get_float32_matmul_precision", lambda: None)
 _fp32_precision: Callable[[str, str], Any] = getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
 """The setting that replaces `allow_tf32` and the one above, by backend and operator."""
@@ -40,8 +83,9 @@ _saved_tensor_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tenso
 
 
 def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
-    """Grad and inference mode, autocast with its dtype, default dtype, determinism, precision, stream; what watches
-    autograd (search for anomalies, hooks on saved tensors) or modules (hooks on all of them).
+    """Grad and inference mode, autocast with its dtype, default dtype, determinism, precision, stream, whatever else
+    chooses kernels; what watches autograd (search for anomalies, hooks on saved tensors) or modules (hooks on
+    all of them).
 
     `own_modes` of the dispatch modes on the stack are Grape's.
     """
@@ -49,7 +93,9 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
     common = (
         *quick_modes(device),
         torch.get_default_dtype(),
-        torch._C._get_deterministic_algorithms(),
+        *[read() for read in _COMMON],
+        _disabled_hooks(),
+        _mha._is_fastpath_enabled,
         _setting(_matmul_precision),
         *[_fp32_precision("mkldnn" if kind == "cpu" else kind, name) for name in ("matmul", "conv", "rnn")],
         torch._C._len_torch_dispatch_stack() - own_modes,
@@ -59,10 +105,11 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
         torch._C._len_torch_function_stack() and (torch._C._len_torch_function_stack(), torch.get_default_device()),
     )
     if kind != "cuda":
-        return common
+        return *common, *[read() for read in _SETTINGS_OF_HOST]
     return (
         *common,
         *_settings(),
+        tuple(_sdp_order()),
         torch._C._cuda_getCurrentRawStream(device.index or 0),
     )
 
@@ -83,12 +130,14 @@ def _setting(read: Callable[[], Any]) -> Any:
 
 
 def quick_modes(device: torch.device) -> tuple[Any, ...]:
-    """The first three of `environment`: those that a program changes often."""
+    """The beginning of `environment`: the modes that a program changes often."""
     kind = device.type
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
+        torch.is_autocast_enabled(kind),
+        torch.get_autocast_dtype(kind),  # also where it is off: the code may turn it on
+        torch.is_autocast_cache_enabled(),
     )
 
 
@@ -121,3 +170,7 @@ def is_transformed() -> bool:
         or torch.compiler.is_compiling()
         or forward_ad._current_level >= 0
     )
+
+
+is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
+"""Whether a tensor stands for many: `torch.autograd.grad(..., is_grads_batched=True)` goes through a backward once."""

@@ -6,8 +6,10 @@ storage without a source cannot be guarded, and the region is refused.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Collection, Sequence
@@ -17,12 +19,14 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..tracing import is_own_code
 from .state import (
     ABSENT,
     HOOKS,
     LEAVES,
     Contents,
     KeptState,
+    Namespaces,
     Reach,
     TooLarge,
     attribute_names,
@@ -154,9 +158,11 @@ class GuardSet:
     def kept(self) -> KeptState:
         """All that can be put back if it is changed from now on."""
         dicts = [*self._dicts, *self.attributes]
-        return KeptState(dicts, self._lists, self._items, self._attributes, self._tensors)
+        items = [item for item in self._items if not _is_librarys(item[0])]
+        return KeptState(dicts, self._lists, items, self._attributes, self._tensors)
 
     def _snapshot(self) -> None:
+        self._namespaces = Namespaces(self._items, ABSENT)
         self._containers.remember()
         self._places = self._locate()
         self._compiled = compiled_check(self._tensors)
@@ -184,13 +190,17 @@ class GuardSet:
         return (
             (self._root is None or type(self._root()) is self._root_class)
             and self._containers.same()
-            and all(names.get(name, ABSENT) is value for names, name, value in self._items)
+            and self._namespaces.same()
             and all(read(owner, name, ABSENT) is value for owner, name, value in self._attributes)
             and all(written_code(function) is code for function, code in self._codes)
             and all(state() == then for state, then in self._states)
             and [*map(type, self._objects)] == self._classes
             and (self._in_place(in_memory) or self._locate() == self._places)
         )
+
+    def begin_run(self) -> None:
+        """Look at the modules' dicts of hooks themselves once: another cell may have put one there by hand."""
+        self._handles = -1
 
     def in_memory(self) -> bool:
         """Whether every tensor lies where it did: what a graph reads must exist before it is launched."""
@@ -297,6 +307,12 @@ class GuardSet:
         if self._locate() != self._places:
             return "the memory of a parameter, buffer or other tensor that the region reads"
         return None
+
+
+def _is_librarys(names: Any) -> bool:
+    """Whether a namespace is that of a library, which may set itself up when it is first called."""
+    file = names.get("__file__")
+    return names is sys.modules or names is vars(builtins) or (isinstance(file, str) and not is_own_code(file))
 
 
 _dtype = attrgetter("dtype")

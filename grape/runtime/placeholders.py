@@ -13,7 +13,7 @@ import torch
 
 from .sharing import shared
 from .slots import Slot, SlotStore
-from .strided import Strided, over, strided
+from .strided import Strided, alignment, over, strided, unit_of
 
 __all__ = ["Placeholders", "distinct", "extent", "whole"]
 
@@ -64,7 +64,8 @@ class Placeholders:
                     place = self.copied
                     base, end = _span([leaves[i] for i in members])
                     whole_of_it = (base, end) == (0, first.untyped_storage().nbytes())
-                    where = (landing or {}).get(paths[members[0]]) if whole_of_it else None
+                    base -= _lead(first, base)
+                    where = (landing or {}).get(paths[members[0]]) if whole_of_it and base == 0 else None
                     slot = self._landing(store, owner, where, end)
                     slot = slot or store.vacant((owner, "in", paths[members[0]]), end - base)
                     flats[key] = slot.storage(end - base), base
@@ -75,7 +76,7 @@ class Placeholders:
             key = leaf.untyped_storage()._cdata
             if key in flats:
                 storage, base = flats[key]
-                offset = int(leaf.storage_offset()) - base // leaf.itemsize
+                offset = (int(leaf.storage_offset()) * leaf.itemsize - base) // leaf.itemsize
                 tensor = torch.empty(0, dtype=leaf.dtype, device=device)
                 tensor.set_(storage, offset, leaf.shape, leaf.stride())
             elif leaf.device.type == device.type:
@@ -95,6 +96,7 @@ class Placeholders:
         self._stretches: dict[int, torch.Tensor | None] = {}
         self._settled: Sequence[torch.Tensor | Strided] = ()
         self.addresses = [tensor.data_ptr() for tensor in self.tensors]
+        self.alignments = [alignment(tensor) for tensor in self.tensors]
 
     def settle(self, others: Sequence[Placeholders]) -> None:
         """The capture is over. What equals that of `others` is kept once; none of the lists changes any more."""
@@ -105,7 +107,8 @@ class Placeholders:
         ]
         self.tensors = []
         self.let_go()
-        for name in ("inference", "bound", "forwarded", "copied", "host", "slots", "in_place", "movable", "addresses"):
+        names = ("inference", "bound", "forwarded", "copied", "host", "slots", "in_place", "movable", "addresses")
+        for name in (*names, "alignments"):
             setattr(self, name, shared(getattr(self, name), [getattr(other, name) for other in others]))
 
     def tensor(self, index: int) -> torch.Tensor:
@@ -171,6 +174,11 @@ def _span(members: Sequence[torch.Tensor]) -> tuple[int, int]:
     if len({member.dtype for member in members}) > 1:
         base -= base % 16  # each must start at a multiple of its own element size
     return base, max(base, *((int(m.storage_offset()) + extent(m)) * m.itemsize for m in members))
+
+
+def _lead(member: torch.Tensor, base: int) -> int:
+    """Bytes between an aligned address and the first that is read. They are kept, for addresses choose kernels."""
+    return int(member.untyped_storage().data_ptr() + base) % unit_of(member.device)
 
 
 def distinct(tensor: torch.Tensor) -> torch.Tensor:

@@ -173,6 +173,7 @@ class Region:
         self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
         for entry in self.entries:
             entry.ledger = self.ledger
+            entry.guards.begin_run()
         for shape in self.shapes.values():
             shape.after = CallTimes()  # of this cell; eager times of earlier ones go on counting
             shape.tally = Tally()
@@ -254,7 +255,7 @@ class Region:
         # The other modes are compared while the device already works; see `Entry.serve`.
         modes = quick_modes(self.situation.backend.device)
         for shape in (last.successor, last):
-            if shape is None or shape.probe is None or not shape.entries or shape.modes[:3] != modes:
+            if shape is None or shape.probe is None or not shape.entries or shape.modes[: len(modes)] != modes:
                 continue
             try:
                 found = shape.probe.check(root)

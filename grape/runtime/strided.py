@@ -1,4 +1,4 @@
-"""Tensors over memory at fixed addresses, described so that they can be made again."""
+"""Tensors over memory at fixed addresses, described so that they can be made again; how addresses are aligned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Strided", "over", "strided"]
+__all__ = ["Strided", "alignment", "over", "strided", "unit_of"]
 
 Strided = tuple[torch.dtype, Sequence[int], Sequence[int], int, int]
 """dtype, shape, stride and offset of a tensor, and the bytes of its storage."""
@@ -23,3 +23,23 @@ def over(storage: Any, how: Strided, device: torch.device) -> torch.Tensor:
     dtype, shape, stride, offset, _ = how
     made: torch.Tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, shape, stride)
     return made
+
+
+_UNIT = {"cuda": 256, "cpu": 64}
+"""So many bytes an allocation is a multiple of at least, and no kernel asks for more: cuBLASLt's heuristics look that
+far, vectorized loops as far as 32 bytes."""
+
+
+def unit_of(device: torch.device) -> int:
+    """In bytes."""
+    return _UNIT.get(device.type, 1)
+
+
+def alignment(tensor: torch.Tensor) -> int:
+    """What of a tensor's address chooses kernels: where in 32 bytes it lies, else the largest power of two in it.
+
+    Vectorized kernels peel off what comes before 16 or 32 bytes, and sum in another order then. A single element is
+    read alone, wherever it lies.
+    """
+    rest = tensor.data_ptr() % _UNIT.get(tensor.device.type, 1) if tensor.numel() > 1 else 0
+    return rest % 32 or rest & -rest

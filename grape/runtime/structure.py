@@ -17,6 +17,10 @@ from typing import Any
 
 import torch
 
+from .environment import is_batched
+from .state import attributes_of, is_own_class, is_own_module, is_plain, known_instances, why_odd
+from .strided import alignment
+
 __all__ = [
     "Layout",
     "Node",
@@ -54,13 +58,6 @@ _STATELESS = (
 )
 _MAX_NODES = 20_000
 _BUILTIN = (list, tuple, dict, collections.OrderedDict, torch.Size)
-
-
-class _Plain:
-    """A class without anything of its own."""
-
-
-_PLAIN_SIZE = _Plain.__basicsize__
 
 
 class Unsupported(Exception):
@@ -112,7 +109,7 @@ class Layout:
 
 
 def leaf_meta(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a graph depends on of one tensor, but for its address and contents."""
+    """What a graph depends on of one tensor, but for its contents and where it lies."""
     has_gradient = tensor.is_leaf and tensor.grad is not None  # torch warns who asks another
     kind = (tensor.dtype, tensor.device, tensor.requires_grad, has_gradient, type(tensor))
     return (tensor.shape, tensor.stride(), *kind)
@@ -127,12 +124,13 @@ class _Flattener:
         self.storages: dict[int, tuple[int, int]] = {}
 
     def visit(self, value: Any, path: str) -> Any:
-        if isinstance(value, torch.Tensor):
+        kind = type(value)  # never `isinstance`, which may ask the person's own `__class__`
+        if issubclass(kind, torch.Tensor):
             return self.tensor(value, path)
-        if isinstance(value, _PLAIN) and type(value) in _PLAIN:
+        if kind in _PLAIN:
             self.key.append((type(value), repr(value) if isinstance(value, (float, complex)) else value))
             return Static(value)
-        if type(value) is frozenset:  # a set could be changed, by the region or between calls: it is refused
+        if kind is frozenset:  # a set could be changed, by the region or between calls: it is refused
             if not all(type(item) in (type(None), bool, int, str, bytes) for item in value):
                 raise Unsupported(path, value)
             self.key.append((frozenset, frozenset(typed(value))))
@@ -141,8 +139,8 @@ class _Flattener:
         if number is not None:
             self.key.append(("again", number))
             return Again(number)
-        if isinstance(value, _STATELESS):
-            if _has_owner(value):
+        if issubclass(kind, _STATELESS):
+            if _has_owner(value) or (issubclass(kind, types.ModuleType) and is_own_module(value)):
                 raise Unsupported(path, value)
             self.key.append(_identity(value))
             return Static(value)
@@ -155,14 +153,16 @@ class _Flattener:
             return known
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             raise Unsupported(path, tensor)
-        if tensor.is_conj() or tensor.is_neg():
+        if tensor.is_conj() or tensor.is_neg() or is_batched(tensor):
             raise Unsupported(path, tensor)
         number = self.tensors[id(tensor)] = len(self.layout.leaves)
         self.layout.leaves.append(tensor)
         self.layout.paths.append(path)
         storage = tensor.untyped_storage()._cdata
         first, offset = self.storages.setdefault(storage, (number, int(tensor.storage_offset())))
-        self.key += (leaf_meta(tensor), first, int(tensor.storage_offset()) - offset)
+        if tensor.data_ptr() % tensor.itemsize:
+            raise Unsupported(path, tensor, f"{path} lies at an address that no allocation has")
+        self.key += (leaf_meta(tensor), alignment(tensor), first, int(tensor.storage_offset()) - offset)
         if tensor.__dict__:  # what the code may read there is in no key: such a call is never captured
             self.key.append(tuple(tensor.__dict__))
         return number
@@ -170,8 +170,9 @@ class _Flattener:
     def container(self, value: Any, path: str) -> Any:
         cls = type(value)
         number = self.seen[id(value)] = len(self.layout.containers)
-        if number > _MAX_NODES:
-            raise Unsupported(path, value)
+        odd = why_odd(cls)
+        if number > _MAX_NODES or odd is not None:
+            raise Unsupported(path, value, odd and f"{path} is a {cls.__name__}, {odd}")
         self.layout.containers.append(value)
         if isinstance(value, tuple):
             if cls is not tuple and not _is_known_tuple(cls):
@@ -196,11 +197,14 @@ class _Flattener:
             self.key.append((cls, value.__func__))
             owner = self.visit(value.__self__, f"{path}.__self__")
             return Node(number, "method", cls, (value.__func__,), (owner,))
-        if not hasattr(value, "__dict__") or hasattr(cls, "__next__") or _has_slots(cls) or _has_hidden_state(cls):
+        attributes = attributes_of(value)
+        if attributes is None or _has_slots(cls) or not (is_plain(cls) or issubclass(cls, types.SimpleNamespace)):
             raise Unsupported(path, value)
-        names = tuple(vars(value))
+        if hasattr(cls, "__next__") or not (is_own_class(cls) or known_instances(cls)):
+            raise Unsupported(path, value)
+        names = tuple(attributes)
         self.key.append((cls, names))
-        children = tuple([self.visit(item, f"{path}.{name}") for name, item in vars(value).items()])
+        children = tuple([self.visit(item, f"{path}.{name}") for name, item in attributes.items()])
         return Node(number, "object", cls, names, children)
 
     def attributes(self, value: Any, path: str) -> Node | None:
@@ -218,11 +222,6 @@ class _Flattener:
 
 def _has_slots(cls: type) -> bool:
     return any(getattr(base, "__slots__", ()) for base in cls.__mro__ if base is not object)
-
-
-def _has_hidden_state(cls: type) -> bool:
-    """True for classes that keep state in C, beside or instead of their `__dict__` (a subclass of deque)."""
-    return cls.__basicsize__ != _PLAIN_SIZE and not issubclass(cls, types.SimpleNamespace)
 
 
 def _has_owner(value: Any) -> bool:
@@ -345,7 +344,7 @@ def stateful(layout: Layout) -> tuple[Any, ...]:
     while pending:
         node = pending.pop()
         if isinstance(node, Static):
-            if isinstance(node.value, (torch.nn.Module, torch.optim.Optimizer, types.FunctionType, type)):
+            if isinstance(node.value, (torch.nn.Module, torch.optim.Optimizer, types.FunctionType, type, enum.Enum)):
                 found.append(node.value)
         elif isinstance(node, Node):
             pending.extend(node.children)

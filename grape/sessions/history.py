@@ -114,8 +114,8 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
     from ..tracing import is_own_code
 
     members = [value]
-    if not isinstance(value, types.FunctionType):
-        cls = value if isinstance(value, type) else type(value)
+    if type(value) is not types.FunctionType:  # `isinstance` may ask the person's own `__class__`
+        cls = value if issubclass(type(value), type) else type(value)
         members = [member for base in cls.__mro__ for member in list(vars(base).values())]
     for member in members:
         function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
@@ -136,7 +136,7 @@ def _fact(value: Any) -> Any:
     import torch
 
     kind = type(value)
-    if isinstance(value, torch.nn.Module):
+    if issubclass(kind, torch.nn.Module):
         own = list(vars(value).get("_parameters", {}).values())
         settings = tuple([(one.requires_grad, one.device.type) for one in own if one is not None])
         return kind.__qualname__, settings

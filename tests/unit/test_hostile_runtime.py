@@ -242,10 +242,16 @@ HIDDEN: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
 def test_a_number_kept_where_python_has_no_attributes(name: str) -> None:
     function, change = HIDDEN[name]
     change(1.0)
-    driver = Driver(function)
-    change(3.0)
-    driver.go_on()
+    served = GraphedFunction(function, backend=TapeBackend(poison=True), tolerance=0.0)
+    x, w = torch.ones(3, 4), torch.ones(4, 4)
+    with torch.no_grad(), eager_to_graph():
+        for call in range(12):
+            change(1.0 + call // 6)
+            assert torch.equal(served(x, w), function(x, w))
     change(1.0)
+    evidence = served.evidence()
+    assert evidence is not None and evidence.refused is not None
+    assert "whose state nobody can compare" in evidence.refused.why
 
 
 def test_an_iterator_that_gives_equal_numbers_is_moved_on_by_every_call() -> None:

@@ -1,10 +1,14 @@
 """State that a callable can read besides its arguments: found by a walk, and compared by `guards.GuardSet`."""
 
+from .classes import attributes_of, is_plain, why_odd
 from .containers import Contents
 from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of, is_node_hooked, new_hooks
 from .kept import KeptState
-from .walk import ABSENT, Reach, TooLarge
+from .libraries import known_instances
+from .namespaces import Item, Namespaces
+from .own_code import is_own_class, is_own_module
+from .walk import ABSENT, Opaque, Reach, TooLarge
 
 __all__ = [
     "ABSENT",
@@ -13,14 +17,23 @@ __all__ = [
     "HOOKS_OF_ALL_OPTIMIZERS",
     "LEAVES",
     "Contents",
+    "Item",
     "KeptState",
+    "Namespaces",
+    "Opaque",
     "Reach",
     "TooLarge",
     "attribute_names",
+    "attributes_of",
     "hooks_of",
     "is_defined_again",
     "is_equal",
     "is_node_hooked",
+    "is_own_class",
+    "is_own_module",
+    "is_plain",
+    "known_instances",
     "new_hooks",
     "read",
+    "why_odd",
 ]

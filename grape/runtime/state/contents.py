@@ -1,13 +1,10 @@
-"""What is compared of values that no identity tells apart: contents of sets and arrays, bytes, attributes."""
+"""What is compared of values that no identity tells apart: contents of sets and arrays, attributes."""
 
 from __future__ import annotations
 
-import array
 import collections
-import contextvars
-import ctypes
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -17,47 +14,20 @@ from ..trampoline import written_code
 
 __all__ = [
     "CONTAINERS",
-    "CONTENTS",
     "LEAVES",
-    "VIEWS",
     "attribute_names",
-    "bytes_of",
-    "contents_of_mapping",
+    "contents_of_array",
     "contents_of_set",
-    "contents_of_variable",
     "emptiness",
     "getter",
-    "has_position",
     "is_defined_again",
     "is_equal",
     "read",
-    "slots_of",
 ]
 
-CONTENTS: dict[type, Callable[[Any], Any]] = {
-    collections.deque: tuple,
-    bytearray: bytes,
-    array.array: bytes,
-}
-"""Containers that are neither lists nor dicts, and what their contents are."""
-_example: dict[str, int] = {}
-VIEWS = (type(_example.keys()), type(_example.values()), type(_example.items()))
-"""Of dicts, which they read through `mapping`; those of ordered ones are their subclasses."""
 CONTAINERS = frozenset({dict, list, set, collections.defaultdict, collections.OrderedDict, collections.deque})
 LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, types.ModuleType)
 """Values without state: what they are, they stay."""
-
-
-def has_position(cls: type) -> bool:
-    """True for iterators, which a call moves on, and pointers, behind which anything may lie."""
-    pointer = issubclass(cls, ctypes._Pointer) or cls in (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p)
-    return pointer or (hasattr(cls, "__next__") and (not cls.__dictoffset__ or cls.__module__ == "itertools"))
-
-
-def contents_of_variable(variable: contextvars.ContextVar[Any]) -> Any:
-    """The value of a context variable; of an object, which one it is."""
-    value = variable.get(None)
-    return (type(value), repr(value)) if isinstance(value, LEAVES) else (type(value), id(value))
 
 
 def read(owner: Any, name: str, absent: Any) -> Any:
@@ -68,34 +38,20 @@ def read(owner: Any, name: str, absent: Any) -> Any:
         return absent
 
 
-def slots_of(cls: type) -> tuple[str, ...]:
-    """The names of the slots that a class itself declares, as `getattr` takes them."""
-    slots = vars(cls).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    mangled = [f"_{cls.__name__.lstrip('_')}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
-    return tuple(name for name in mangled if name not in ("__dict__", "__weakref__"))
-
-
-def bytes_of(value: Any) -> bytes:
-    """A copy of the bytes that `value` gives access to."""
-    with memoryview(value) as view:
-        return view.tobytes()
-
-
-def contents_of_mapping(mapping: Mapping[Any, Any]) -> Any:
-    """Keys and values in order; of objects, which ones they are."""
-    return [tuple([(type(v), repr(v) if isinstance(v, LEAVES) else id(v)) for v in item]) for item in mapping.items()]
-
-
 def emptiness(attributes: dict[str, Any], name: str) -> Any:
     """What is to be known of a container: its type, and that it is empty, or else which one it is."""
     item = attributes.get(name)
     return (type(item), getattr(item, "default_factory", None), None if not item else id(item))
 
 
-def contents_of_set(value: Any) -> frozenset[Any]:
-    """The items with their types: 1 is not True."""
-    return frozenset([(type(item), item) for item in value])
+def contents_of_set(value: Any) -> list[Any]:
+    """The items in their order, with their types: 1 is not True, 0.0 is not -0.0."""
+    return [(type(item), repr(item) if isinstance(item, (float, complex)) else item) for item in value]
+
+
+def contents_of_array(value: Any) -> Any:
+    """What an array of NumPy's holds, and how it lies there."""
+    return value.dtype.str, value.shape, value.strides, value.tobytes()
 
 
 def attribute_names(function: types.FunctionType) -> list[str]:

@@ -53,7 +53,8 @@ class KeptState:
                 dict.update(one, held)
         for items, then in self._lists:
             if len(items) != len(then) or any(a is not b for a, b in zip(items, then, strict=True)):
-                items[:] = then
+                items.clear()  # a deque has no slices
+                items.extend(then)
         for names, name, value in self._items:
             if isinstance(names, dict) and names.get(name, _ABSENT) is not value:  # that of a class is none
                 _put(names, name, value)

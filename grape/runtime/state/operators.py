@@ -2,35 +2,78 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
-from torch._ops import OperatorBase, OpOverloadPacket
+import torch
+from torch._ops import OperatorBase, OpOverload, OpOverloadPacket
+
+from ...tracing import is_own_code
 
 try:
-    from torch._library.custom_ops import OPDEFS
+    from torch._library.custom_ops import OPDEFS, CustomOpDef
+
+    DEFINITION: type = CustomOpDef
 except ImportError:  # a version that keeps them elsewhere
-    OPDEFS = WeakValueDictionary()
+    OPDEFS, DEFINITION = WeakValueDictionary(), OperatorBase
 
-__all__ = ["OPERATORS", "is_custom", "python_of"]
+__all__ = ["OPERATORS", "has_hidden_kernel", "is_hidden", "python_of"]
 
-OPERATORS = (OperatorBase, OpOverloadPacket)
+_KERNEL = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
+_OF_SHAPES = "Meta"
+_OF_OTHERS = "CompositeImplicitAutograd"
+_ANONYMOUS = torch.library.__file__
+"""`torch.library.impl` with the name of an operator makes the library itself."""
+_TORCH = frozenset({"aten", "prim", "prims", "quantized"})
+
+OPERATORS = (OperatorBase, OpOverloadPacket, DEFINITION)
 
 
-def is_custom(name: str) -> bool:
-    """Whether the operator with this qualified name was made by `torch.library.custom_op`."""
-    return name in OPDEFS
+def is_hidden(operator: Any) -> bool:
+    """Whether one of `OPERATORS` is made of others by a person's Python: traces show those, and not this one."""
+    name = getattr(operator, "_qualified_op_name", None) if isinstance(operator, OpOverloadPacket) else None
+    if isinstance(operator, OpOverload):
+        name = operator.name()
+    namespace, _, rest = str(name or "").partition("::")
+    return bool(rest) and namespace not in _TORCH and has_hidden_kernel(namespace, rest, _OF_OTHERS)
+
+
+def has_hidden_kernel(namespace: str, name: str, kind: str = "") -> bool:
+    """Whether a person's Python is among an operator's kernels (of this kind), and torch tells no more than its file.
+
+    The name is the one that traces give.
+    """
+    packet, _, overload = name.partition(".")
+    if f"{namespace}::{packet}" in OPDEFS:  # made by `torch.library.custom_op`
+        return False
+    full = f"{namespace}::{packet}" if overload in ("", "default") else f"{namespace}::{name}"
+    try:
+        kernels = _KERNEL.findall(torch._C._dispatch_dump(full))
+    except (AttributeError, RuntimeError):
+        return False
+    wanted = [file for key, file in kernels if key != _OF_SHAPES and kind in ("", key)]
+    return any(map(_is_own_python, wanted))
+
+
+def _is_own_python(file: str) -> bool:
+    return file == _ANONYMOUS or (file.endswith((".py", ">")) and is_own_code(file))
 
 
 def python_of(operator: Any) -> list[Any]:
     """What a person wrote of one of `OPERATORS` in Python, and the overloads of a packet. What torch notes at it when
     it is first called is nobody's state."""
+    if DEFINITION is not OperatorBase and isinstance(operator, DEFINITION):
+        return _written(operator)
     if not isinstance(operator, OperatorBase):
         return [part for part in vars(operator).values() if isinstance(part, OperatorBase)]
     kernels: list[Mapping[Any, Any]] = [getattr(operator, name, {}) for name in ("py_kernels", "python_key_table")]
     parts = [kernel for table in kernels for kernel in table.values()]
     defined = OPDEFS.get(operator.name())
-    if defined is not None:
-        parts += [*filter(callable, vars(defined).values()), *getattr(defined, "_backend_fns", {}).values()]
-    return parts
+    return parts if defined is None else parts + _written(defined)
+
+
+def _written(definition: Any) -> list[Any]:
+    kernels = getattr(definition, "_backend_fns", {})
+    return [*filter(callable, vars(definition).values()), kernels, *kernels.values()]

@@ -1,15 +1,17 @@
-"""Which code, modules and classes are the person's own, and what such code mentions by name."""
+"""Which code, modules and classes are the person's own, and what code mentions by name."""
 
 from __future__ import annotations
 
 import dis
 import sys
 import types
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ...tracing import is_own_code
 
-__all__ = ["ANY_NAME", "is_followed", "is_own_class", "is_own_module", "names_in", "reads_any_name"]
+__all__ = ["ANY_NAME", "Mentioned", "is_followed", "is_own_class", "is_own_module", "mentioned_in", "reads_any_name"]
 
 _GLOBAL_INSTRUCTIONS = frozenset(
     {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
@@ -26,8 +28,8 @@ def is_own_module(module: types.ModuleType | None) -> bool:
     """True for the notebook and for modules that the person wrote."""
     if module is None:
         return False
-    file = getattr(module, "__file__", None)
-    return module.__name__ == "__main__" or (isinstance(file, str) and is_own_code(file))
+    name, file = vars(module).get("__name__"), vars(module).get("__file__")
+    return name == "__main__" or (isinstance(file, str) and is_own_code(file))
 
 
 def is_own_class(cls: type) -> bool:
@@ -61,20 +63,66 @@ def reads_any_name(code: types.CodeType, namespace: dict[str, Any]) -> str | Non
     return next((found for one in nested if (found := reads_any_name(one, namespace)) is not None), None)
 
 
-_mentioned: dict[int, tuple[types.CodeType, frozenset[str], frozenset[str]]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mentioned:
+    """The names in a code object, nested code included.
+
+    `every` are global names, attributes and imports; `words` are those and the strings that could be names, as in
+    ``getattr(config, "scale")``; `attributes` are those of `every` that are not only global names.
+    """
+
+    globals: frozenset[str]
+    imports: frozenset[str]
+    attributes: frozenset[str]
+    every: frozenset[str]
+    words: frozenset[str]
 
 
-def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The globals that a code object mentions, and all names in it, attributes included; nested code too."""
+_mentioned: dict[int, tuple[types.CodeType, Mentioned]] = {}
+
+
+def mentioned_in(code: types.CodeType) -> Mentioned:
     known = _mentioned.get(id(code))
     if known is None:
-        instructions = dis.get_instructions(code)
-        names = {i.argval for i in instructions if i.opname in _GLOBAL_INSTRUCTIONS}
-        every = set(code.co_names)
-        for constant in code.co_consts:
-            if isinstance(constant, types.CodeType):
-                inner = names_in(constant)
-                names |= inner[0]
-                every |= inner[1]
-        known = _mentioned[id(code)] = (code, frozenset(names), frozenset(every))
-    return known[1:]
+        known = _mentioned[id(code)] = (code, _read(code))
+    return known[1]
+
+
+def _read(code: types.CodeType) -> Mentioned:
+    global_names: set[str] = set()
+    imports: set[str] = set()
+    attributes: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        name = instruction.argval
+        if not isinstance(name, str):
+            continue
+        if instruction.opname in _GLOBAL_INSTRUCTIONS:
+            global_names.add(name)
+        elif instruction.opname == "IMPORT_NAME":
+            imports.add(name)
+        elif name in code.co_names:
+            attributes.add(name)
+    words = set(_strings(code.co_consts))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = mentioned_in(constant)
+            global_names |= inner.globals
+            imports |= inner.imports
+            attributes |= inner.attributes
+            words |= inner.words
+    every = global_names | attributes | imports
+    return Mentioned(
+        globals=frozenset(global_names),
+        imports=frozenset(imports),
+        attributes=frozenset(attributes),
+        every=frozenset(every),
+        words=frozenset(words | every),
+    )
+
+
+def _strings(constants: Any) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str):
+            yield from constant.replace(".", " ").split() if len(constant) < 200 else ()
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _strings(constant)

@@ -1,82 +1,65 @@
-"""Finds everything that a callable can read, and by which names.
+"""Finds everything that a callable can read, and by which names; refuses what nobody can compare.
 
 The walk starts at the callable and follows everything its own code can name: closures, globals that the code mentions
 (also names that it only sets, and names that are not defined yet), `self`, modules with all their attributes, and other
-functions and classes of the person. Library functions are not followed; what they read from a module or an object that
-was reached is.
+functions and classes of the person. It knows the kinds of objects below, and their contents; everything else (files,
+locks, generators, proxies, other objects in C) is `Opaque`, unless it is held by an attribute that the code never
+mentions. Of libraries' functions only names are followed: which functions they call, and which plain settings they
+read. Nothing on the way runs code of the person's.
 """
 
 from __future__ import annotations
 
 import collections
-import contextvars
+import enum
 import functools
-import os
+import operator
+import re
+import sys
 import types
-import weakref
-from collections.abc import Callable
+import typing
 from typing import Any
 
 import torch
 
-from ..trampoline import written_code
+from .classes import attributes_of, is_plain, is_watched, slots_of
 from .contents import (
     CONTAINERS,
-    CONTENTS,
     LEAVES,
-    VIEWS,
-    attribute_names,
-    bytes_of,
-    contents_of_mapping,
+    contents_of_array,
     contents_of_set,
-    contents_of_variable,
     emptiness,
     getter,
-    has_position,
     read,
-    slots_of,
 )
 from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
-from .operators import OPERATORS, python_of
-from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, names_in, reads_any_name
+from .libraries import BUILTINS, READS_ALL, is_pure, known_instances
+from .names import ABSENT, CALLABLES, METHOD, PLAIN, Names, Opaque, TooLarge
+from .namespaces import TENSOR
+from .operators import OPERATORS, is_hidden, python_of
+from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module
 
-__all__ = ["ABSENT", "Reach", "TooLarge"]
+__all__ = ["ABSENT", "Opaque", "Reach", "TooLarge"]
 
-ABSENT = object()
-"""Stands for the value of a name that is not defined, or of an attribute that is not set."""
 _UNREAD = frozenset(vars(torch.nn.Module())) - {"training", "_parameters", "_buffers", "_modules"}
 """Bookkeeping of every module: hooks (guarded by the number of the next handle) and notes for `state_dict`."""
-_CLASS_NOTES = frozenset(
-    [
-        "__dict__",
-        "__weakref__",
-        "__doc__",
-        "__module__",
-        "__annotations__",
-        "__abstractmethods__",
-        "_abc_impl",
-        "__parameters__",
-        "__orig_bases__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__annotations_cache__",
-        "__slotnames__",
-    ]
-)
-_CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
-_SIMPLE = frozenset(LEAVES)
+_OF_MODULES = frozenset({"training", "_parameters", "_buffers", "_modules", *HOOKS})
+_FIELD = type(vars(collections.namedtuple("_Named", "one"))["one"])
+_SIMPLE = frozenset(
+    {
+        *(*LEAVES, range, type(Ellipsis), type(NotImplemented), torch.layout, torch.memory_format, torch.Generator),
+        *(torch.finfo, torch.iinfo, torch.Size, types.CodeType, re.Pattern, _FIELD),
+        *(types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType),
+        *(types.MemberDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType),
+    }
+) - {types.ModuleType}
+"""Types of values that hold nothing that could change. (What a generator draws, the trace shows.)"""
+_WRAPPERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _LIMIT = 60_000
+_ITEMS = 400_000
 
 
-class TooLarge(Exception):
-    """The callable reaches more state than can be guarded at a bounded cost. `where` names what it was reached by."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(f"{where} holds more state than can be guarded")
-        self.where = where
-
-
-class Reach:
+class Reach(Names):
     """What `roots` can read. Each list holds what is to be compared later, with what it was when it was found.
 
     `sources` maps a storage's identity to the name and the tensor that it was found through. `tensors` go with `names`,
@@ -85,34 +68,60 @@ class Reach:
     """
 
     def __init__(self, roots: tuple[Any, ...]) -> None:
+        super().__init__(roots)
         self.sources: dict[int, tuple[str, torch.Tensor]] = {}
         self.dicts: list[dict[Any, Any]] = []
-        self.lists: list[list[Any]] = []
+        self.lists: list[Any] = []
         self.modules: list[tuple[dict[str, Any], Any]] = []
         self.places_of: dict[int, str] = {}
-        self.items: list[tuple[dict[str, Any], str, Any]] = []
-        self.attributes: list[tuple[Any, str, Any]] = []
-        self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
-        self.states: list[tuple[Callable[[], Any], Any]] = []
         self.objects: list[Any] = []
         self.tensors: list[torch.Tensor] = []
         self.names: list[str] = []
         self.seen: dict[int, Any] = {}
         self.met: collections.Counter[int] = collections.Counter()
-        self._global_names: dict[int, list[tuple[int, str]]] = {}
-        self._roots = roots
-        self._pending: list[tuple[Any, str]] = [(one, "") for one in reversed(roots)]
+        self._pending += [(one, "") for one in reversed(roots)]
+        self._watch(TENSOR.number)
+        self._pending += [(one, "torch.Tensor") for one in TENSOR.functions() if is_followed(one.__code__)]
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
             self._dict(hooks, "hooks of all optimizers")
+        self._walk()
+        if "__name__" in self._mentioned:
+            named: list[Any] = [*(function for function, _ in self.codes), *self._known_classes]
+            self.attributes += [(one, "__name__", one.__name__) for one in named]
+        self._roots = ()  # what was found may be let go of; see `GuardSet`
+
+    def _walk(self) -> None:
+        self._drain()
+        while self._postponed:
+            all_names = bool(self._mentioned & READS_ALL)
+            read = [one for one in self._postponed if all_names or self._mentioned & one[2]]
+            if not read:
+                break
+            self._postponed = [one for one in self._postponed if not (all_names or self._mentioned & one[2])]
+            self._pending += [(value, where) for value, where, _ in read]
+            self._drain()
+        rest, self._postponed = self._postponed, []
+        for value, where, names in rest:  # what nobody mentions is guarded as far as that can be done
+            if METHOD in names:
+                continue  # what nobody calls reads nothing
+            self._pending = [(value, where)]
+            try:
+                self._drain()
+            except TooLarge:
+                self._pending.clear()
+            if self._postponed:
+                rest += self._postponed
+                self._postponed = []
+
+    def _drain(self) -> None:
         while self._pending:
             value, where = self._pending.pop()
             try:
                 self._visit(value, where)
             except TooLarge:
                 raise
-            except Exception as error:  # the person's own `__len__`; a nested tensor, which has no size
+            except Exception as error:  # a nested tensor has no size
                 raise TooLarge(where or "the code") from error
-        self._roots = ()  # what was found may be let go of; see `GuardSet`
 
     def replaceable(self) -> set[int]:
         """Identities of functions that nothing but one global name leads to: another object there is found nowhere else
@@ -123,19 +132,21 @@ class Reach:
 
     def _meet(self, key: Any) -> None:
         """A key of a dict: functions may be what it is, or is made of."""
-        for value in key if isinstance(key, tuple) else (key,):
-            if isinstance(value, types.FunctionType):
+        for value in key if type(key) is tuple else (key,):
+            if type(value) is types.FunctionType:
                 self.met[id(value)] += 1
+            elif type(value) not in _SIMPLE and not isinstance(type(value), enum.EnumMeta):
+                self._pending.append((value, "a key"))
 
     def _visit(self, value: Any, where: str) -> None:
         kind = type(value)
-        if kind in _SIMPLE:
+        if kind in _SIMPLE or value is typing.Any:
             return
         if kind is types.FunctionType:
             self.met[id(value)] += 1
-        if id(value) in self.seen or isinstance(value, LEAVES):
+        if id(value) in self.seen:
             return
-        if len(self.seen) > _LIMIT:
+        if len(self.seen) > _LIMIT or len(self.items) > _ITEMS:
             raise TooLarge(where)
         self.seen[id(value)] = value
         # What there is most of first: to ask whether something is a tensor runs Python code of torch's.
@@ -143,58 +154,103 @@ class Reach:
             self._function(value, where)
         elif kind is dict:
             self._dict(value, where)
-        elif isinstance(value, torch.Tensor):
+        elif issubclass(kind, torch.Tensor):
             self._tensor(value, where)
-        elif isinstance(value, types.MethodType):
-            self._pending += [(value.__self__, where), (value.__func__, where)]
-        elif isinstance(value, type):
-            self._class(value, where)
-        elif isinstance(value, dict):
-            self._dict(value, where)
-        elif isinstance(value, (list, tuple)):
+        elif kind in (list, tuple, collections.deque):
             self._sequence(value, where)
-        elif isinstance(value, (set, frozenset)):
+        elif kind in (set, frozenset):
             self._watch(functools.partial(contents_of_set, value))
             self._pending += [(item, where) for item in value]
-        elif type(value) in CONTENTS:
-            self._watch(functools.partial(CONTENTS[type(value)], value))
-            if isinstance(value, collections.deque):
-                self._pending += [(item, where) for item in value]
-        elif type(value).__module__ == "numpy":
-            if isinstance(getattr(value, "nbytes", None), int) and value.nbytes > 1 << 16:
-                raise TooLarge(where)
-            if hasattr(value, "tobytes"):
-                self._watch(value.tobytes)
-        elif isinstance(value, property):
-            self._pending += [(value.fget, where), (value.fset, where)]
-        elif isinstance(value, (staticmethod, classmethod)):
-            self._pending.append((value.__func__, where))
-        elif isinstance(value, functools.partial):
-            self._pending += [(value.func, where), (value.args, where), (value.keywords, where)]
-        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):  # `table.get`
-            self._pending.append((value.__self__, where))
-        elif isinstance(value, VIEWS):
-            self._pending.append((value.mapping, where))
-        elif isinstance(value, types.MappingProxyType):
-            self._mapping(value, where)
-        elif isinstance(value, weakref.ref):
-            self._pending.append((value(), where))
-        elif isinstance(value, contextvars.ContextVar):
-            self._watch(functools.partial(contents_of_variable, value))
-            self._pending.append((value.get(None), where))
-        elif isinstance(value, OPERATORS):
-            self._pending += [(part, where) for part in python_of(value)]
-        elif isinstance(value, torch.jit.ScriptModule) or has_position(type(value)):
-            raise TooLarge(where or type(value).__name__)
-        elif isinstance(value, torch.nn.Module):
+        elif issubclass(kind, type):
+            self._class(value, where, by_name=True)
+        elif issubclass(kind, types.ModuleType):
+            if is_own_module(value):
+                raise Opaque(where, "holds an imported module, whose names nobody compares")
+        elif issubclass(kind, torch.nn.Module):
             self._module(value, where)
-        else:
-            self._object(value, where)
+        elif not self._wrapper(value, where):
+            self._other(value, kind, where)
 
-    def _watch(self, state: Callable[[], Any]) -> None:
-        self.states.append((state, state()))
+    def _wrapper(self, value: Any, where: str) -> bool:
+        """What leads to functions and objects, and holds nothing else."""
+        kind = type(value)
+        if kind is types.MethodType:
+            self._pending += [(value.__self__, where), (value.__func__, where)]
+        elif kind is property:
+            self._pending += [(value.fget, where), (value.fset, where), (value.fdel, where)]
+        elif kind in (staticmethod, classmethod):
+            self._pending.append((value.__func__, where))
+        elif kind is functools.cached_property:
+            self._pending.append((value.func, where))
+        elif kind is functools.partial:
+            self._pending += [(value.func, where), (value.args, where), (value.keywords, where)]
+        elif kind in (types.BuiltinFunctionType, types.MethodWrapperType):  # `table.get` is one, too
+            self._builtin(value, where)
+        elif kind is slice:
+            self._pending += [(part, where) for part in (value.start, value.stop, value.step)]
+        elif issubclass(kind, OPERATORS):
+            if is_hidden(value):
+                raise Opaque(
+                    where, "is an operator, and torch does not tell what its Python is; `torch.library.custom_op` does"
+                )
+            self._pending += [(part, where) for part in python_of(value)]
+        elif isinstance(kind, enum.EnumMeta):
+            if is_own_class(kind):
+                self._attributes_of(attributes_of(value) or {}, where, kind)
+                self._class(kind, where, by_name=False)
+        else:
+            return kind in _WRAPPERS
+        return True
+
+    def _other(self, value: Any, kind: type, where: str) -> None:
+        """An object of a kind that has no rule of its own."""
+        top = kind.__module__.partition(".")[0]
+        if top == "grape" or (top == "typing" and is_plain(kind)):
+            return
+        if top == "numpy":
+            self._numpy(value, kind, where)
+        elif issubclass(kind, (dict, list, tuple)):
+            self._kind(value, where)
+            if issubclass(kind, dict):
+                self._dict(value, where)
+            else:
+                self._sequence(value, where)
+        elif issubclass(kind, PLAIN):
+            if is_own_class(kind):
+                raise Opaque(where or "the code", f"is a {kind.__name__}, which is more than its value")
+        elif top == "torch" and kind.__module__ == "torch._ops":
+            return
+        elif issubclass(kind, types.SimpleNamespace):
+            self._kind(value, where)
+        elif is_plain(kind) and (is_own_class(kind) or known_instances(kind)):
+            self._object(value, where)
+        else:
+            raise Opaque(where or "the code", f"is a {kind.__name__}, whose state nobody can compare")
+
+    def _numpy(self, value: Any, kind: type, where: str) -> None:
+        if kind.__module__.startswith("numpy.random"):
+            raise Opaque(where, f"is a {kind.__name__}, which every call changes")
+        if hasattr(kind, "tobytes") and hasattr(kind, "strides"):
+            if value.dtype.hasobject or value.nbytes > 1 << 16:
+                raise TooLarge(where)
+            if not issubclass(kind, sys.modules["numpy"].generic):
+                self._watch(functools.partial(contents_of_array, value))
+
+    def _builtin(self, value: Any, where: str) -> None:
+        """A function in C, or a method in C of some object."""
+        owner = value.__self__
+        if owner is not None and not issubclass(type(owner), (type, types.ModuleType)):
+            self._pending.append((owner, where))
+            return
+        module = getattr(value, "__module__", None)
+        if module == "builtins" and value.__name__ in BUILTINS - ANY_NAME:
+            raise Opaque(f"{value.__name__}()", "reads or changes more than its arguments")
+        if not is_pure(module):
+            raise Opaque(f"{module}.{value.__name__}()", "reads or changes more than its arguments")
 
     def _tensor(self, tensor: torch.Tensor, where: str) -> None:
+        if is_own_class(type(tensor)):
+            raise Opaque(where, f"is a {type(tensor).__name__}, a tensor of a class of its own")
         if tensor.layout is torch.strided:
             self.tensors.append(tensor)
             self.names.append(where)
@@ -203,157 +259,82 @@ class Reach:
                 self._pending.append((hooks, f"{where} hooks"))
             self.sources.setdefault(tensor.untyped_storage()._cdata, (where, tensor))
 
-    def _function(self, function: types.FunctionType, where: str) -> None:
-        if not is_followed(function.__code__) and not any(function is root for root in self._roots):
-            self._wrapped(function, where)
-            return
-        self.codes.append((function, written_code(function)))
-        for name in ("__defaults__", "__kwdefaults__"):
-            self.attributes.append((function, name, getattr(function, name)))
-        self._pending.append((function.__defaults__, where))
-        self._pending.append((function.__kwdefaults__, where))
-        for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=False):
-            try:
-                contents = cell.cell_contents
-            except ValueError:  # not bound yet
-                continue
-            self.attributes.append((cell, "cell_contents", contents))
-            self._pending.append((contents, name))
-        self._watch(functools.partial(attribute_names, function))
-        for name in attribute_names(function):
-            self.items.append((function.__dict__, name, function.__dict__[name]))
-            self._pending.append((function.__dict__[name], name))
-        code = written_code(function)
-        names, every = names_in(code)
-        reads = reads_any_name(code, function.__globals__) if names & ANY_NAME else None
-        if reads is not None:
-            raise TooLarge(f"{reads}()")
-        for name in names:
-            value = function.__globals__.get(name, ABSENT)
-            self.items.append((function.__globals__, name, value))
-            if isinstance(value, types.ModuleType):
-                self._library(value, every, {id(value)})
-            elif value is not ABSENT:
-                if isinstance(value, types.FunctionType):
-                    self._global_names.setdefault(id(value), []).append((id(function.__globals__), name))
-                self._pending.append((value, name))
-
-    def _wrapped(self, function: types.FunctionType, where: str) -> None:
-        """What a library's function was made around: with `@torch.no_grad()` that is the person's own code."""
-        for cell in function.__closure__ or ():
-            contents = read(cell, "cell_contents", None)
-            if isinstance(contents, _CALLABLES):
-                self.attributes.append((cell, "cell_contents", contents))
-                self._pending.append((contents, where))
-        for item in function.__dict__.values():
-            if isinstance(item, types.MappingProxyType):  # what was registered with `singledispatch`
-                self._pending.append((item, where))
-
-    def _library(self, module: types.ModuleType, names: frozenset[str], above: set[int]) -> None:
-        """What code that mentions these names can read from an imported module (``config.SCALE``)."""
-        own = is_own_module(module) or module is os
-        for name in [name for name in names if name in vars(module)]:  # a library may have thousands
-            value = vars(module)[name]
-            self.items.append((vars(module), name, value))
-            if isinstance(value, types.ModuleType):
-                if id(value) not in above:
-                    above.add(id(value))
-                    self._library(value, names, above)
-            elif own:
-                self._pending.append((value, f"{module.__name__}.{name}"))
-
-    def _class(self, cls: type, where: str) -> None:
-        """Methods and class attributes of the person's own classes; of library modules only which `forward` runs."""
-        if is_own_class(type(cls)):
-            self._pending.append((type(cls), where))
-        own = [base for base in cls.__mro__ if is_own_class(base)]
-        names = {name for base in own for name in vars(base)} - _CLASS_NOTES
-        if issubclass(cls, torch.nn.Module):
-            names.add("forward")
-            own = [base for base in cls.__mro__ if base is not object]
-        for base in own:
-            for name in names:
-                value: Any = vars(base).get(name, ABSENT)
-                self.items.append((vars(base), name, value))  # type: ignore[arg-type]
-                if value is not ABSENT:
-                    self._pending.append((value, f"{cls.__name__}.{name}"))
+    # -- containers and objects --------------------------------------------------------------------------------------
 
     def _dict(self, value: dict[Any, Any], where: str) -> None:
         self.dicts.append(value)
         self.places_of[id(value)] = where
-        if type(value) is not dict and isinstance(getattr(value, "__dict__", None), dict):
-            self._object(value, where)
-        for number, (name, item) in enumerate(value.items()):
+        for number, (name, item) in enumerate(dict.items(value)):
             if name in HOOKS and not item:
                 self.seen.setdefault(id(item), item)
                 continue
             if type(name) is not str:
                 self._meet(name)
-            if isinstance(name, torch.Tensor):  # an optimizer keeps its state by parameter
+            if issubclass(type(name), torch.Tensor):  # an optimizer keeps its state by parameter
                 name = number
             self._pending.append((item, f"{where}.{name}" if where else str(name)))
-
-    def _mapping(self, value: types.MappingProxyType[Any, Any], where: str) -> None:
-        self._watch(functools.partial(contents_of_mapping, value))
-        for name, item in value.items():
-            if type(name) is not str:
-                self._meet(name)
-            self._pending.append((item, f"{where}.{name}"))
+        factory = getattr(value, "default_factory", None) if isinstance(value, collections.defaultdict) else None
+        if factory is not None:
+            self._pending.append((factory, where))
 
     def _sequence(self, value: Any, where: str) -> None:
-        if isinstance(value, list):
+        if not isinstance(value, tuple):
             self.lists.append(value)
             self.places_of[id(value)] = where
         self._pending += [(item, f"{where}[{i}]") for i, item in enumerate(value)]
 
     def _module(self, module: torch.nn.Module, where: str) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise Opaque(where or type(module).__name__, "is a script, which Python cannot look into")
         attributes = module.__dict__
         # A module that was unpickled or built by hand may lack some of the usual names.
         read = [name for name in attributes if name not in _UNREAD or (name in HOOKS and attributes[name])]
         self.objects.append(module)
         self.modules.append((attributes, getter(read)))
         self.places_of[id(attributes)] = where
-        self._pending.append((type(module), where))
+        self._class(type(module), where, by_name=False)
         for name in read:
-            self._pending.append((attributes[name], f"{where}.{name}" if where else name))
+            place = f"{where}.{name}" if where else name
+            called = type(attributes[name]) in CALLABLES and not is_own_class(type(module))
+            if name in _OF_MODULES or called:
+                self._pending.append((attributes[name], place))
+            else:
+                self._postponed.append((attributes[name], place, frozenset({name})))
+
+    def _kind(self, value: Any, where: str) -> None:
+        """The class of an object, and that it is the object's still."""
+        self.objects.append(value)
+        self._class(type(value), where, by_name=False)
+        if is_watched(value):
+            raise Opaque(where, "has a weak reference, which tells when it is gone")
+        attributes = attributes_of(value)
+        if attributes is not None:
+            self._attributes_of(attributes, where, type(value))
 
     def _object(self, value: Any, where: str) -> None:
-        attributes = getattr(value, "__dict__", None)
-        slots = [name for base in type(value).__mro__ for name in slots_of(base)]
-        self._memory(value, where)
-        if not isinstance(attributes, dict) and not slots:
-            return
-        self.objects.append(value)
-        self._pending.append((type(value), where))
-        for name in slots:
-            item = read(value, name, ABSENT)
-            self.attributes.append((value, name, item))
-            if item is not ABSENT:
-                self._pending.append((item, f"{where}.{name}"))
-        if isinstance(attributes, dict):
-            self._attributes_of(attributes, where)
+        self._kind(value, where)
+        for base in type(value).__mro__:
+            for name in slots_of(base):
+                item = read(value, name, ABSENT)
+                self.attributes.append((value, name, item))
+                if item is not ABSENT:
+                    self._pending.append((item, f"{where}.{name}"))
 
-    def _attributes_of(self, attributes: dict[str, Any], where: str) -> None:
+    def _attributes_of(self, attributes: dict[str, Any], where: str, cls: type) -> None:
         """Attributes of an object. One that is an empty container may become another one (`self.pending = []`)."""
         empty = [name for name, item in attributes.items() if type(item) in CONTAINERS and not item]
-        if not empty:
-            self._dict(attributes, where)
-            return
         read = [name for name in attributes if name not in empty]
-        self.modules.append((attributes, getter(read)))
+        if empty:
+            self.modules.append((attributes, getter(read)))
+            for name in empty:
+                self._watch(functools.partial(emptiness, attributes, name))
+        else:
+            self.dicts.append(attributes)
         self.places_of[id(attributes)] = where
-        for name in empty:
-            self._watch(functools.partial(emptiness, attributes, name))
+        named = is_own_class(cls)  # a library's code may read what nobody mentions
         for name in read:
-            self._pending.append((attributes[name], f"{where}.{name}" if where else name))
-
-    def _memory(self, value: Any, where: str) -> None:
-        """What gives other code access to bytes (`ctypes.c_float`, a memoryview, a file mapped into memory)."""
-        try:
-            with memoryview(value) as view:
-                nbytes = view.nbytes
-        except TypeError:
-            return
-        if nbytes > 1 << 16:
-            raise TooLarge(where)
-        self._watch(functools.partial(bytes_of, value))
+            place = f"{where}.{name}" if where else str(name)
+            if named:
+                self._postponed.append((attributes[name], place, frozenset({name})))
+            else:
+                self._pending.append((attributes[name], place))

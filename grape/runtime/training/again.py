@@ -15,7 +15,7 @@ import torch
 
 from ...quiet import without_warnings
 from ..backends.protocol import Backend
-from ..environment import environment, foreign_modes
+from ..environment import environment, foreign_modes, quick_modes
 from ..structure import Layout, flatten, rebuild
 from ..versions import set_versions, versions_of
 from .observed import differentiable
@@ -64,7 +64,8 @@ class Again:
         return self._modes_now() != self._modes or foreign_modes(int(self._tracer.on_stack)) is not None
 
     def _modes_now(self) -> tuple[Any, ...]:
-        return environment(self._backend.device, int(self._tracer.on_stack))[3:]
+        device = self._backend.device
+        return environment(device, int(self._tracer.on_stack))[len(quick_modes(device)) :]
 
     def __call__(
         self,

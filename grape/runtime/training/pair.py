@@ -16,6 +16,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..backends.protocol import Backend, Graph, Pool
+from ..environment import is_batched
 from ..placeholders import Placeholders, distinct
 from ..versions import set_versions, versions_of
 from .again import Again
@@ -262,6 +263,7 @@ def _plain(gradient: torch.Tensor | None) -> bool:
         type(gradient) is torch.Tensor
         and gradient.layout is torch.strided
         and not (gradient.is_conj() or gradient.is_neg())
+        and not is_batched(gradient)
     )
 
 

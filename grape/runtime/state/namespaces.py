@@ -1,0 +1,118 @@
+"""Whether names of modules and classes still mean what they meant.
+
+There are many such names, and nearly all stand in namespaces that nobody ever writes. CPython, or torch's watcher in
+later versions, numbers each write of a dict (`dict_version`): while the numbers of all namespaces stand still, no name
+is looked up. After a write each name is; those of a namespace that is written again and again (a notebook's) always.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import types
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["TENSOR", "Item", "Namespaces"]
+
+_version: Callable[[Any], int] | None = getattr(
+    getattr(getattr(torch._C, "_dynamo", None), "guards", None), "dict_version", None
+)
+PATIENCE = 4
+"""So many times a namespace may be found written, with every name as it was, before its names are looked up always."""
+Item = tuple[Mapping[str, Any], str, Any]
+"""A namespace, a name, and what it meant."""
+
+
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+def _dict_of(namespace: Mapping[str, Any]) -> Any:
+    """The dict itself; a class gives away a proxy of its own only."""
+    if type(namespace) is not types.MappingProxyType:
+        return namespace
+    return next((one for one in gc.get_referents(namespace) if type(one) is dict), namespace)
+
+
+class Namespaces:
+    """`items`, of which `absent` stands for a name that is not there. `same` never changes what is remembered."""
+
+    def __init__(self, items: Sequence[Item], absent: object) -> None:
+        self._items, self._absent = items, absent
+        self._written: Counter[int] = Counter()
+        self._divide()
+
+    def _divide(self) -> None:
+        groups: dict[int, Any] = {}
+        for namespace, _, _ in self._items:
+            if id(namespace) not in groups:
+                groups[id(namespace)] = _dict_of(namespace)
+        steady = {
+            key: one
+            for key, one in groups.items()
+            if _version is not None and type(one) is dict and self._written[id(one)] < PATIENCE
+        }
+        self._steady = list({id(one): one for one in steady.values()}.values())
+        self._versions = self._numbers()
+        self._total = sum(self._versions)
+        self._restless = [item for item in self._items if id(item[0]) not in steady]
+
+    def _numbers(self) -> list[int]:
+        return [*map(_version, self._steady)] if _version is not None else []
+
+    def same(self) -> bool:
+        """Whether every name means the very object that it meant."""
+        absent = self._absent
+        if _version is None or sum(map(_version, self._steady)) == self._total:
+            return all(names.get(name, absent) is value for names, name, value in self._restless)
+        numbers = self._numbers()
+        if not all(names.get(name, absent) is value for names, name, value in self._items):
+            return False
+        written = [one for one, now, then in zip(self._steady, numbers, self._versions, strict=True) if now != then]
+        self._versions, self._total = numbers, sum(numbers)
+        self._written.update(map(id, written))
+        if any(self._written[id(one)] >= PATIENCE for one in written):
+            self._divide()
+        return True
+
+
+def _is_grapes(value: Any) -> bool:
+    return type(value) is types.FunctionType and value.__code__.co_filename.startswith(_HERE)
+
+
+class Variants:
+    """Which of the variants of a class that were met is there now: every region depends on `torch.Tensor`.
+
+    What Grape itself puts there for a while stands for what it stands in for.
+    """
+
+    def __init__(self, cls: type) -> None:
+        self._dict = _dict_of(vars(cls))
+        self._known: list[dict[str, Any]] = []
+        self._version: int | None = None
+        self._number = 0
+
+    def number(self) -> int:
+        """Equal for equal contents."""
+        version = _version(self._dict) if _version is not None else None
+        if version is None or version != self._version:
+            self._version, now = version, dict(self._dict)
+            self._number = next((n for n, then in enumerate(self._known) if _alike(now, then)), len(self._known))
+            if self._number == len(self._known):
+                self._known.append(now)
+        return self._number
+
+    def functions(self) -> list[types.FunctionType]:
+        """Those that stand in the class now."""
+        return [value for value in self._known[self.number()].values() if type(value) is types.FunctionType]
+
+
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    values = [(one.get(name), other.get(name)) for name in {**one, **other}]
+    return all(a is b or _is_grapes(a) or _is_grapes(b) for a, b in values)
+
+
+TENSOR = Variants(torch.Tensor)
