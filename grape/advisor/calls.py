@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -40,18 +39,18 @@ def call_sites(source: CellSource, name: str) -> tuple[CallSite, ...]:
             carried=_carried(call, loop),
             starred=any(isinstance(arg, ast.Starred) for arg in call.args),
         )
-        for call, function, loop in _calls(parsed.tree, name, "<module>", None)
+        for call, function, loop in parsed.calls
+        if last_name(call.func) == name
     )
 
 
 def parameters(source: CellSource, at: Position, name: str) -> tuple[str, ...]:
     """The positional parameters of the function `name` that is defined there; empty where its source is not known."""
     parsed = source.parsed(at.file)
-    for node in ast.walk(parsed.tree) if parsed is not None and parsed.tree is not None else ():
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first <= at.line <= node.body[0].lineno:
-                return tuple(arg.arg for arg in (*node.args.posonlyargs, *node.args.args))
+    for node in parsed.functions.get(name, ()) if parsed is not None else ():
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        if node.name == name and first <= at.line <= node.body[0].lineno:
+            return tuple(arg.arg for arg in (*node.args.posonlyargs, *node.args.args))
     return ()
 
 
@@ -66,17 +65,3 @@ def _carried(call: ast.Call, loop: ast.AST | None) -> frozenset[str]:
 
 def _binds(node: ast.AST) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
-def _calls(
-    node: ast.AST, name: str, function: str, loop: ast.AST | None
-) -> Iterator[tuple[ast.Call, str, ast.AST | None]]:
-    """Calls to `name` below `node`, with the function and the innermost loop statement around each."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Call) and last_name(child.func) == name:
-            yield child, function, loop
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield from _calls(child, name, child.name, None)
-        else:
-            around = child if isinstance(child, (ast.For, ast.AsyncFor, ast.While)) else loop
-            yield from _calls(child, name, function, around)

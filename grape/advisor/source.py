@@ -6,69 +6,19 @@ Expressions are shown as the person wrote them, or normalised where they span se
 from __future__ import annotations
 
 import ast
-import contextlib
-import re
 from collections.abc import Collection, Iterable, Iterator
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from ..model import CellEvidence, Position
+from .parsed import Function, Parsed, last_name
 
 __all__ = ["CellSource", "Parsed", "cell_source", "has_remainder", "last_name"]
 
-_LONGEST = 48
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef)
 _TESTS = {"if": ast.If, "while": ast.While, "assert": ast.Assert, "ternary": ast.IfExp}
 _TESTED = (ast.If, ast.While, ast.Assert, ast.IfExp)
-_SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert)
-_NOT_PYTHON = re.compile(r"^(\s*)[%!?].*$", re.MULTILINE)
-
-
-class Parsed:
-    """One source with its syntax tree, which is None where the source is no Python."""
-
-    def __init__(self, source: str) -> None:
-        self._source = _NOT_PYTHON.sub(r"\1pass", source)
-        self.tree: ast.Module | None = None
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            self.tree = ast.parse(self._source)
-
-    @cached_property
-    def functions(self) -> dict[str, list[_Function]]:
-        """The functions and methods of each name; of a class, what calling its instance runs."""
-        found: dict[str, list[_Function]] = {}
-        for node in ast.walk(self.tree) if self.tree is not None else ():
-            if isinstance(node, _FUNCTIONS):
-                found.setdefault(node.name, []).append(node)
-            elif isinstance(node, ast.ClassDef):
-                members = (member for member in node.body if isinstance(member, _FUNCTIONS))
-                found.setdefault(node.name, []).extend(m for m in members if m.name in ("forward", "__call__"))
-        return found
-
-    def text(self, node: ast.AST, shorter: str | None = None) -> str | None:
-        """The node as written; normalised where it spans lines; `shorter` where it is long."""
-        text = ast.get_source_segment(self._source, node)
-        if text is None or "\n" in text or not _is_text_of(text, node):
-            text = ast.unparse(node)
-        return text if len(text) <= _LONGEST else shorter
-
-    def on_line(self, line: int) -> Iterator[ast.expr | ast.stmt]:
-        """Nodes whose own first line, or for statements whose test, covers the line; outermost first."""
-        for node, first, last in self._spans:
-            if first <= line <= last:
-                yield node
-
-    @cached_property
-    def _spans(self) -> list[tuple[ast.expr | ast.stmt, int, int]]:
-        found: list[tuple[ast.expr | ast.stmt, int, int]] = []
-        for node in ast.walk(self.tree) if self.tree is not None else ():
-            if isinstance(node, (ast.If, ast.While)):
-                found.append((node, node.lineno, node.test.end_lineno or node.lineno))
-            elif isinstance(node, (ast.expr, *_SIMPLE)):
-                found.append((node, node.lineno, node.end_lineno or node.lineno))
-        return found
 
 
 @lru_cache(maxsize=64)
@@ -97,7 +47,7 @@ class CellSource:
         source = self._sources.get(file)
         return _parsed(source) if source is not None else None
 
-    def functions(self, name: str) -> Iterator[tuple[str, _Function]]:
+    def functions(self, name: str) -> Iterator[tuple[str, Function]]:
         """(file, definition) of the functions and methods of that name; of a class, what calling its instance runs."""
         for file in self.files:
             parsed = self.parsed(file)
@@ -224,13 +174,6 @@ def cell_source(evidence: CellEvidence) -> CellSource:
     return _looked_up(evidence.file, evidence.source, evidence.sources)
 
 
-def last_name(func: ast.expr) -> str:
-    """What is called: a plain name, or the last part of an attribute; empty for anything else."""
-    if isinstance(func, ast.Attribute):
-        return func.attr
-    return func.id if isinstance(func, ast.Name) else ""
-
-
 def has_remainder(node: ast.AST) -> bool:
     """True where something is taken modulo a number, as what happens every n-th time is."""
     return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node))
@@ -286,15 +229,6 @@ def _only_reads(loop: ast.AST) -> bool:
     else:
         subject = read.args[0] if last_name(read.func) in ("float", "int") and len(read.args) == 1 else None
     return isinstance(subject, ast.Name) and subject.id in names
-
-
-def _is_text_of(text: str, node: ast.AST) -> bool:
-    """Python 3.11 misplaces what stands inside an f-string: then `text` is something else."""
-    try:
-        parsed = ast.parse(f"({text})", mode="eval").body
-    except (SyntaxError, ValueError):
-        return False
-    return ast.unparse(parsed) == ast.unparse(node)
 
 
 def _ends_loop(node: ast.stmt) -> bool:

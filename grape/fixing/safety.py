@@ -20,7 +20,9 @@ from typing import Any
 import torch
 
 from ..rewrite import names_in_functions
+from ..runtime.environment import foreign_modes
 from ..runtime.state import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
+from ..tracing import is_profiled, is_watched
 
 __all__ = ["Unsafe", "check_source", "names_bound", "names_used"]
 
@@ -58,6 +60,8 @@ def check_source(source: str, namespace: Mapping[str, Any]) -> ast.Module:
     """The tree of code that may run on copies of `namespace`. Raises `Unsafe`."""
     if any(HOOKS_OF_ALL_MODULES) or any(HOOKS_OF_ALL_OPTIMIZERS):
         raise Unsafe("hooks of all modules or optimizers would see it run again")
+    if is_watched() or is_profiled() or foreign_modes() is not None:
+        raise Unsafe("a mode, a debugger or a profiler would see it")
     tree = ast.parse(source)
     _Checker(namespace).check(tree)
     return tree

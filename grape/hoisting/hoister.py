@@ -81,6 +81,15 @@ class Hoister:
             if not any(loop.replays for loop in loops_in(hoisted)):
                 self._give_back(function, code, hoisted)
 
+    def withdraw(self) -> None:
+        """The rest of the cell runs as written: no loop goes through Grape, no function has other code."""
+        for function, held in list(self._functions.items()):
+            self._give_back(function, *held)
+        for loop in self._loops.values():
+            loop.live = False
+            for run in loop.runs:
+                run.live = False
+
     def forget(self) -> None:
         """Give every function its own code back and forget every loop."""
         for function, held in list(self._functions.items()):
@@ -174,7 +183,9 @@ class Hoister:
         return self.interceptor.serves
 
     def _may_start(self, loop: Loop) -> bool:
-        return self.interceptor.serves and (self.situation.observing or loop.replays)
+        if self.interceptor.withdrawn or not self.interceptor.serves:
+            return False
+        return self.situation.observing or loop.replays
 
     def replays(self, callables: Sequence[Any]) -> bool:
         """Whether one of these modules or functions is a region that replays graphs."""

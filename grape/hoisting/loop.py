@@ -8,6 +8,8 @@ from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..runtime.trampoline import prune_traceback
 from .trial import Trial
 
@@ -84,7 +86,8 @@ class Loop:
             self._iterations += 1
             if self._iterations >= OBSERVED:
                 try:
-                    self._show(sys._getframe(2))
+                    with torch._C.DisableTorchFunction():  # no mode of the person's sees what is looked at
+                        self._show(sys._getframe(2))
                 except Exception:  # a fault of Grape's: the loop goes on without it
                     for run in self.runs:
                         run.forget()

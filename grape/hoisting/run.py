@@ -15,6 +15,7 @@ import torch
 from ..model import Refused
 from ..rewrite.hoisting import RunSource, names_of
 from ..runtime import held
+from ..runtime.frames import looks_at_frames, mentioned_in
 from .parts import Part, RegionPart
 from .survey import Surveyed, divide
 from .tracebacks import frame_of_run, mend_traceback
@@ -124,6 +125,9 @@ class Run:
         now = self._numbers(values)
         changing = {name for name in self.source.changing if name in now and now[name] != self._plain.get(name)}
         self._plain = {}
+        if any(looks_at_frames(mentioned_in(statement), values) for statement in self.source.statements):
+            self.forget()  # what is called here would see who calls it
+            return
         surveyed = Surveyed(values)
         for statement in self.source.statements:
             names = names_of([statement])
@@ -193,7 +197,8 @@ class Run:
             self.live = True
         if here:
             try:
-                self._learn(values)
+                with torch._C.DisableTorchFunction():
+                    self._learn(values)
             except Exception:  # a fault of Grape's: the loop goes on without it
                 self.forget()
         return tuple([values[name] for name in local.outputs]) if local is not None else ()

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
@@ -64,11 +65,14 @@ def end_interrupt() -> None:
 
 
 def release_abandoned(shell: Any) -> None:
-    """A cell without Grape has ended: graphs of a model that it made anew, say, are released. Raises nothing."""
+    """A cell without Grape has ended: graphs of a model that it made anew, say, are released, and those that made it
+    slower, with a line for each region. Raises nothing.
+    """
     sessions = sys.modules.get("grape.sessions")
     if sessions is not None:
         with contextlib.suppress(Exception):  # the next cell that ends tries again
-            sessions.release_abandoned(shell.user_ns)
+            for line in sessions.release_abandoned(shell.user_ns):
+                say(f"Grape: {line}")
 
 
 class GrapeCell:
@@ -116,13 +120,13 @@ class GrapeCell:
             self._replacement = Replacement(self._shell, self._source, rewritten, at_once.left)
             self._unwatch = watch_tree(self._shell, self._replacement)
 
-    def before_statement(self, filename: str) -> None:
-        """Called before each top-level statement; `filename` is the code filename of the cell."""
+    def before_statement(self, filename: str, code: CodeType | None = None) -> None:
+        """Called before each top-level statement, `code`; `filename` is the code filename of the cell."""
         if not self._started:
             self._started = True
-            self._guard("could not start", self._open, filename)
+            self._guard("could not start", self._open, filename, code)
         elif self._session is not None:
-            self._guard("stopped", self._session.statement_boundary)
+            self._guard("stopped", self._session.statement_boundary, code)
 
     def finish(self, error: BaseException | None) -> None:
         """Close the session, bind and write what was asked for, show the report. Idempotent; raises nothing."""
@@ -142,7 +146,7 @@ class GrapeCell:
         finally:
             self._display.close()
 
-    def _open(self, filename: str) -> None:
+    def _open(self, filename: str, code: CodeType | None) -> None:
         from ..sessions import Cell, Session
 
         def shown(file: str) -> str:
@@ -170,7 +174,7 @@ class GrapeCell:
             file_names=shown,
         )
         try:
-            session.open()
+            session.open(code)
         except BaseException:
             _abandon(session)
             raise
@@ -210,7 +214,7 @@ class GrapeCell:
 
 @contextmanager
 def _same_random_stream() -> Iterator[None]:
-    """Python's own generator is the person's: libraries draw from it where nobody expects it (rich, on import)."""
+    """Python's own generator is the person's: libraries draw from it where nobody expects it (some do on import)."""
     state = random.getstate()
     try:
         yield

@@ -121,17 +121,23 @@ class CellHooks:
     def _watch_statements(self, cell: GrapeCell) -> Callable[..., Any]:
         original = self._shell.run_code
 
-        async def run_code(code_obj: Any, result: Any = None, *, async_: bool = False) -> Any:
+        def run_code(code_obj: Any, result: Any = None, *, async_: bool = False) -> Any:
+            """Gives what is to be awaited, and is no frame below the statement while that runs."""
             mine = self._cell is cell and result is not None and result.info is cell.info
             if mine:
                 try:
-                    cell.before_statement(code_obj.co_filename)
+                    cell.before_statement(code_obj.co_filename, code_obj)
                     let_interrupt_come()
                 except BaseException as interrupt:
                     # Ctrl-C reached Grape instead of the statement: it ends the cell as it would have in there.
                     result.error_in_exec = interrupt
                     self._shell.showtraceback((type(interrupt), interrupt, None))
-                    return True
-            return await original(code_obj, result, async_=async_)
+                    return _ended()
+            return original(code_obj, result, async_=async_)
 
         return run_code
+
+
+async def _ended() -> bool:
+    """What `run_code` gives where a statement failed."""
+    return True

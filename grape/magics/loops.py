@@ -45,9 +45,9 @@ def _hoisted(shell: Any, tree: ast.Module | ast.Interactive, filename: str, symb
         return None
     try:
         from ..sessions import engine
-        from ..tracing import is_own_code
+        from ..tracing import is_own_code, is_watched
 
-        if not is_own_code(filename):
+        if not is_own_code(filename) or is_watched() or engine().interceptor.withdrawn:
             return None
         return engine().hoister.compile(tree, filename, symbol, flags, shell.user_ns)
     except Exception:  # the cell runs as written

@@ -1,6 +1,6 @@
 """Frozen data that crosses layers. Nothing here imports torch or IPython."""
 
-from .cell_time import SIGNIFICANT, CallsAccount, CellTime, OwnTime, Served
+from .cell_time import LEAST_MS, SIGNIFICANT, CallsAccount, CellTime, OwnTime, Served
 from .codes import CODES, Outcome, Severity
 from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, ShapeCount
 from .finding import Finding, Fix
@@ -19,6 +19,7 @@ __all__ = [
     "DEVICE_WORK",
     "FEWEST_SAMPLES",
     "HOST_RANDOM",
+    "LEAST_MS",
     "SIGNIFICANT",
     "CallsAccount",
     "Category",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SIGNIFICANT", "CallsAccount", "CellTime", "OwnTime", "Served"]
+__all__ = ["LEAST_MS", "SIGNIFICANT", "CallsAccount", "CellTime", "OwnTime", "Served"]
 
 SIGNIFICANT = 0.03
 """A change of a cell's time by less than this share of it is none (DESIGN section 1)."""
-LEAST_MS = 2.0
-"""Nor is one of so few milliseconds: a cell that is over at once takes another time at each run."""
+LEAST_MS = 5.0
+"""Nor is it slower for so few milliseconds: a cell that is over at once takes another time at each run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class CellTime:
             return None
         change = self.wall_ms - self.plain_ms
         change = max(0.0, change - self.cold_ms) if change > 0 else change
-        if abs(change) <= max(SIGNIFICANT * self.plain_ms, LEAST_MS):
+        if abs(change) <= SIGNIFICANT * self.plain_ms or 0 < change <= LEAST_MS:
             return None
         return self.plain_ms / (self.plain_ms + change)
 

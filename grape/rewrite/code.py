@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import libcst as cst
@@ -42,11 +43,7 @@ class Code:
         Raises `libcst.ParserSyntaxError` where `text` is no Python that LibCST reads.
         """
         self._elsewhere = frozenset(elsewhere)
-        wrapper = MetadataWrapper(cst.parse_module(text))
-        self.module = wrapper.module
-        self._positions = wrapper.resolve(PositionProvider)
-        self._parents = wrapper.resolve(ParentNodeProvider)
-        self._contexts = wrapper.resolve(ExpressionContextProvider)
+        self.module, self._positions, self._parents, self._contexts, self._nodes = _parsed(text)
 
     def lines(self, node: cst.CSTNode) -> tuple[int, int]:
         """First and last line."""
@@ -72,7 +69,7 @@ class Code:
     def on_line(self, line: int, kind: type[_Node]) -> list[_Node]:
         """Nodes of `kind` that cover `line`, outermost first; compound statements by their first line only."""
         found = []
-        for node in descendants(self.module):
+        for node in self._nodes:
             if isinstance(node, kind):
                 first, last = self.lines(node)
                 if first == line or (first <= line <= last and not isinstance(node, cst.BaseCompoundStatement)):
@@ -113,7 +110,7 @@ class Code:
 
     def uses(self, name: str, within: cst.CSTNode | None = None) -> list[cst.Name]:
         """Where the variable `name` stands, in the order of the source; not as an attribute or a keyword."""
-        nodes = descendants(within if within is not None else self.module)
+        nodes = descendants(within) if within is not None else self._nodes
         return [node for node in nodes if isinstance(node, cst.Name) and node.value == name and self._is_variable(node)]
 
     def stored(self, within: cst.CSTNode) -> set[str]:
@@ -132,11 +129,11 @@ class Code:
         """True where a function declares `name`, a variable of `home`, global or nonlocal, or one elsewhere uses it."""
         if home is None and name in self._elsewhere:
             return True
-        declared = (node for node in descendants(self.module) if isinstance(node, (cst.Global, cst.Nonlocal)))
+        declared = (node for node in self._nodes if isinstance(node, (cst.Global, cst.Nonlocal)))
         return any(item.name.value == name for node in declared for item in node.names)
 
     def all_names(self) -> set[str]:
-        return {node.value for node in descendants(self.module) if isinstance(node, cst.Name)}
+        return {node.value for node in self._nodes if isinstance(node, cst.Name)}
 
     def fresh(self, wanted: str) -> str:
         """`wanted`, or `wanted` with a number where the source has that name."""
@@ -160,6 +157,17 @@ class Code:
         if isinstance(parent, cst.Arg):
             return parent.keyword is not node
         return not isinstance(parent, (cst.ImportAlias, cst.AsName)) or self.is_stored(node)
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> tuple[cst.Module, Mapping[Any, Any], Mapping[Any, Any], Mapping[Any, Any], Sequence[Any]]:
+    """The tree of a source, positions, parents and contexts of its nodes, and all of these in order. Nothing of it is
+    changed, so that the fixes of one source share it.
+    """
+    wrapper = MetadataWrapper(cst.parse_module(text))
+    providers = (PositionProvider, ParentNodeProvider, ExpressionContextProvider)
+    positions, parents, contexts = (wrapper.resolve(provider) for provider in providers)
+    return wrapper.module, positions, parents, contexts, tuple(descendants(wrapper.module))
 
 
 class _Replace(cst.CSTTransformer):

@@ -15,6 +15,7 @@ import re
 import symtable
 import tokenize
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..quiet import without_warnings
 from .hoisting import names_of
@@ -61,6 +62,7 @@ class Masked:
         return "\n".join(restored) if seen == list(range(len(self.lines))) else None
 
 
+@lru_cache(maxsize=128)
 def mask(source: str) -> Masked | Refused:
     """`source` as Python. Refused for cells of other languages and for what is no Python even so."""
     if _ANY.search(source):
@@ -150,6 +152,7 @@ def is_python(text: str) -> Refused | None:
     return None
 
 
+@lru_cache(maxsize=128)
 def names_in_functions(source: str) -> frozenset[str]:
     """The global names that functions in `source` use; empty where it is no Python."""
     masked = mask(source)

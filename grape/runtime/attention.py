@@ -40,8 +40,8 @@ class Attention:
         self._clock = clock
         self._spans: list[tuple[Purpose | None, int]] = []
         self._spent_ns: dict[Purpose | None, int] = {}
-        self.handed_back = 0
-        """How often `hand_back` found a span."""
+        self.handed_back_ns = 0
+        """How long the spans were that `hand_back` ended."""
         self.begin_run(Allowance())
 
     def begin_run(self, allowance: Allowance) -> None:
@@ -78,7 +78,7 @@ class Attention:
                 if index:
                     self._spent_ns[self._spans[index - 1][0]] -= until - since
                 self._spans[index] = (None, until)
-                self.handed_back += 1
+                self.handed_back_ns += until - since
 
     @contextmanager
     def spend(self, purpose: Purpose | None) -> Iterator[None]:

@@ -7,6 +7,7 @@ takes its instructions back when code is entered next).
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -97,7 +98,7 @@ class CallWatch:
             if here == _GRAPE:
                 _pure_codes.add(code)
             return
-        if code.co_qualname in _PASSED or code.co_name == "__del__":
+        if code.co_qualname in _PASSED or code.co_name == "__del__" or _is_of_collector(code):
             self._passed = frame
             return
         place = _place(caller.f_code) if caller is not None else _GRAPE
@@ -110,6 +111,11 @@ class CallWatch:
             _pure_codes.add(code)
         else:
             self._tell(name, place == _OWN)
+
+
+def _is_of_collector(code: CodeType) -> bool:
+    """Whether the garbage collector calls it when it comes, as it may in any call."""
+    return any(getattr(callback, "__code__", None) is code for callback in gc.callbacks)
 
 
 def _place(code: CodeType) -> int:

@@ -62,21 +62,18 @@ class EagerCalls:
     ) -> Any:
         """Run one call eagerly, in the way that tells most."""
         region = self._region
-        watched, attention = shape.tally.watched, region.situation.attention
-        spend, handed_back = attention.spend, attention.handed_back
+        tally, attention = shape.tally, region.situation.attention
+        spend = attention.spend
         if region.observer.trace_now(shape, may_capture):
-            watched["record"] += 1
             region.situation.progress(f"observing {region.name}")
-            with spend("record"):
+            with spend("record"), tally.tracing(attention, region.situation.tracer, region.observer):
                 result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
-            if attention.handed_back != handed_back:  # the most of the call was booked as the person's
-                watched["record"] -= 1
         elif region.observer.profile_now(shape, may_capture):
-            watched["record"] += 1
+            tally.watched["record"] += 1
             with spend("record"):
                 result = self._or_give_way(lambda: region.observer.profile(shape, args, kwargs))
         elif may_capture and self._may_capture(shape) and region.captures.pays(shape):
-            watched["capture"] += 1
+            tally.watched["capture"] += 1
             with spend("capture"):
                 result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
         else:

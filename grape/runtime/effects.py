@@ -12,6 +12,7 @@ import logging
 import random
 import sys
 import time
+import types
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,11 +22,12 @@ from typing import Any, ClassVar
 import torch
 
 from ..model import Position, Refused
-from ..tracing import PositionFinder
+from ..tracing import PositionFinder, is_between
 from .backends.protocol import CaptureFailed
 from .calls import CallWatch
+from .trampoline import is_trampoline
 
-__all__ = ["EffectBan", "EffectWatch", "effect_of"]
+__all__ = ["SHOWN", "EffectBan", "EffectWatch", "effect_of"]
 
 _WATCHED: tuple[tuple[Any, str], ...] = (
     (builtins, "print"),
@@ -41,6 +43,10 @@ would tell that a replay does not set it."""
 _STATES: tuple[Any, ...] = (torch.cuda, torch.cuda.random)
 """Where `get_rng_state` and `set_rng_state` of a device's generator are looked up: `fork_rng`, checkpointing. A capture
 may set the state, and its replay would not."""
+
+
+SHOWN = "a warning"
+"""Stands among the effects for a warning of torch's that was shown. One that comes once is no effect of later calls."""
 
 
 class _Stream:
@@ -78,6 +84,8 @@ class EffectWatch:
         self._random = _random_states()
         for owner, name in _WATCHED:
             self._replace(owner, name, self._noting(name, getattr(owner, name)))
+        self._replace(warnings, "warn", self._noting_warnings(warnings.warn))
+        self._replace(warnings, "_showwarnmsg", self._noting_shown(warnings._showwarnmsg))  # type: ignore[attr-defined]
         self._states: list[torch.Tensor] = []
         for owner in _STATES:
             self._replace(owner, "get_rng_state", self._keeping(owner.get_rng_state))
@@ -121,6 +129,25 @@ class EffectWatch:
             return function(*args, **kwargs)
 
         return noted
+
+    def _noting_warnings(self, function: Callable[..., None]) -> Callable[..., None]:
+        """`warnings.warn`, which counts the frames above it: it is told how many there are."""
+
+        def warn(message: Any, category: Any = None, stacklevel: int = 1, *more: Any, **named: Any) -> None:
+            self._note("warn")
+            function(message, category, _level(stacklevel, sys._getframe(1)), *more, **named)
+
+        return warn
+
+    def _noting_shown(self, function: Callable[..., None]) -> Callable[..., None]:
+        """What shows a warning that is not to be ignored and was not shown yet. torch's own come nowhere else by."""
+
+        def show(message: Any) -> None:
+            if not self.found:
+                self._note(SHOWN)
+            function(message)
+
+        return show
 
     def _keeping(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def kept(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -183,6 +210,19 @@ class EffectBan(EffectWatch):
         return CaptureFailed("GR404", f"a branch that was not taken calls {name}(), which a replay would not repeat")
 
 
+def _level(level: int, caller: types.FrameType | None) -> int:
+    """The `stacklevel` with which `warnings.warn`, called by a function of Grape's, names the frame that it would name
+    with `level`, called by `caller`, if Grape did not stand between.
+    """
+    found = 1
+    while caller is not None and level > 0:
+        if not caller.f_code.co_filename.startswith("<frozen importlib._bootstrap"):  # Python does not count them
+            found += 1
+            level -= not (is_between(caller) or is_trampoline(caller.f_code))
+        caller = caller.f_back
+    return found + level
+
+
 def _bytes(state: torch.Tensor) -> bytes:
     """Without an operator, which the trace would show."""
     return bytes(state.untyped_storage())
@@ -205,4 +245,5 @@ def effect_of(watch: EffectWatch) -> Refused | None:
     if not watch.found:
         return None
     name, at = watch.found[0]
-    return Refused(code="GR404", why=f"it calls {name}(), which a replay would not repeat", at=at)
+    does = "shows a warning at each call" if name == SHOWN else f"calls {name}()"
+    return Refused(code="GR404", why=f"it {does}, which a replay would not repeat", at=at)

@@ -13,7 +13,14 @@ from torch.utils._device import DeviceContext
 
 from .state.hooks import HOOKS_OF_ALL_MODULES
 
-__all__ = ["environment", "foreign_modes", "is_batched", "is_transformed", "quick_modes"]
+__all__ = [
+    "environment",
+    "foreign_function_mode",
+    "foreign_modes",
+    "is_batched",
+    "is_transformed",
+    "quick_modes",
+]
 
 _SETTINGS = tuple(
     getattr(torch._C, name)
@@ -147,10 +154,13 @@ def foreign_modes(own_modes: int = 0) -> str | None:
         return "search for anomalies"
     if any(HOOKS_OF_ALL_MODULES):
         return "hook on all modules"
+    return "TorchFunctionMode" if foreign_function_mode() else None
+
+
+def foreign_function_mode() -> bool:
+    """Whether a function mode of the person's is there, which would see what Grape reads of tensors."""
     modes = (type(mode) for mode in _get_current_function_mode_stack())
-    if any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes):
-        return "TorchFunctionMode"
-    return None
+    return any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes)
 
 
 def is_transformed() -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..tracing import Recorder
+from ..tracing import Recorder, busy
 from .effects import EffectWatch
 from .environment import is_transformed
 from .predication import in_loop
@@ -87,16 +87,19 @@ class Floor:
     def enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Give the region the floor, and call it."""
         situation = self._situation
-        if not situation.observing:
-            return self._enter(region, args, kwargs)
         attention = situation.attention
-        if attention.overdrawn:
-            situation.stand_aside()
-        attention.begin("observe")
+        observing = situation.observing
+        busy.now = True  # until the person's code goes on, and while that is not called
         try:
+            if observing:
+                if attention.overdrawn:
+                    situation.stand_aside()
+                attention.begin("observe")
             return self._enter(region, args, kwargs)
         finally:
-            attention.end()
+            busy.now = False
+            if observing:
+                attention.end()
 
     def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = self._situation.tracer

@@ -19,10 +19,12 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..model import Position
-from ..tracing import process_group
+from ..tracing import busy, grape_works, is_profiled, is_watched, process_group
 from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
+from .environment import foreign_function_mode
 from .floor import Floor, inside_module
+from .frames import brings_watchers, mentioned_in, modules_look_at_frames, stays_as_written
 from .handed_out import watch_results
 from .interrupts import held, hold_off, let_through
 from .loop_steps import LoopSteps
@@ -93,6 +95,9 @@ class Interceptor:
         self._bystanders: _OfModules[bool] = _OfModules()
         self._died: Counter[tuple[str, Position]] = Counter()
         self._late: list[Region] = []
+        self.withdrawn = False
+        """Whether the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
+        self.on_withdrawal: Callable[[], None] = lambda: None
         self.hoisted: list[Region] = []
         """Statements of loops of a cell; who makes these regions calls them through `enter`."""
         _all.add(self)
@@ -123,12 +128,14 @@ class Interceptor:
     @property
     def codes(self) -> frozenset[types.CodeType]:
         """The code of the functions that are candidates now."""
-        return frozenset(trampoline.original.__code__ for trampoline in self._trampolines.values())
+        return frozenset(trampoline.code for trampoline in self._trampolines.values())
 
     def install(self) -> None:
         """Stand between from now on, in the calling thread."""
         self._thread = get_ident()
         self.floor.free = True
+        busy.now = self.withdrawn = False
+        busy.thread = self._thread
         self._late.clear()
         self.hoisted = [region for region in self.hoisted if region.refused is None or region.starved_at is not None]
         hold_off(self)
@@ -139,15 +146,20 @@ class Interceptor:
         situation, bystanders = self.situation, self._bystanders
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or get_ident() != self._thread:
+            if torch.compiler.is_compiling() or busy.now or get_ident() != self._thread:
                 return original(module, *args, **kwargs)
-            if not floor.free and (floor.counts is None or not floor.repeats(module, __call__.__code__)):
+            if not floor.free and floor.counts is None:
                 return original(module, *args, **kwargs)
-            if not self.serves:
-                return original(module, *args, **kwargs)
-            if bystanders.get(module) and not situation.observing:
-                return original(module, *args, **kwargs)
-            if inside_module(__call__.__code__):
+            busy.now = True  # to look at frames is an audit event, to ask for an identity is one
+            passes = (
+                not self.serves
+                or (not floor.free and not floor.repeats(module, code))
+                or (not situation.observing and bystanders.get(module))
+                or self._stands_aside()
+                or inside_module(code)
+            )
+            busy.now = False
+            if passes:
                 return original(module, *args, **kwargs)
             try:
                 result = self._module(module, args, kwargs)
@@ -158,6 +170,7 @@ class Interceptor:
                 prune_traceback(error)
                 raise
 
+        code = __call__.__code__  # not asked for at each call: that is an audit event
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
         set_stepper(self._steps)
         self._unwatch = watch_results(self.situation.store)
@@ -179,10 +192,38 @@ class Interceptor:
             if function not in self._trampolines:
                 self._take_over(function)
 
+    def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, Any]) -> None:
+        """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
+        `code`, the statement that comes now, may bring somebody in.
+        """
+        if self.withdrawn:
+            return
+        brings = code is not None and brings_watchers(mentioned_in(code), namespace)
+        if brings or is_watched() or modules_look_at_frames(namespace):
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        with grape_works():
+            self.withdrawn = True
+            if self.situation.observing:
+                self.situation.stand_aside()
+            self.remove()
+            self.on_withdrawal()
+
+    def _stands_aside(self) -> bool:
+        """Whether the call that comes now runs as written, because somebody would see Grape at work on it."""
+        if is_watched():
+            if self.situation.observing and not self.withdrawn:
+                self._withdraw()
+            return True
+        if self.situation.tracer.is_called or is_profiled():
+            return True
+        return torch._C._len_torch_function_stack() > 0 and foreign_function_mode()
+
     def settle(self) -> None:
         """The cell is over: keep only what replays graphs, give everything else back."""
         for trampoline in list(self._trampolines.values()):
-            region = self._functions[trampoline.original.__code__][0]
+            region = self._functions[trampoline.code][0]
             if not region.entries:
                 self._give_back(trampoline)
         if not any(region.entries for region in self.regions):
@@ -217,7 +258,7 @@ class Interceptor:
         for code, (region, trampoline) in list(self._functions.items()):
             if trampoline.target() is not None:
                 continue
-            for other in [other for other in self._trampolines.values() if other.original.__code__ == code]:
+            for other in [other for other in self._trampolines.values() if other.code == code]:
                 self._give_back(other)  # a twin that lives on, to be found again where it has a name
             if region.is_idle and code not in defined:
                 region.release()
@@ -259,14 +300,18 @@ class Interceptor:
 
     def _take_over(self, function: types.FunctionType) -> None:
         known = self._functions.get(function.__code__)
-        if known is not None and known[0].refused is not None and known[0].refused.why == NO_WORK:
+        if known is not None and _has_own_code(known[0]):
             return
         if not self.situation.observing and (known is None or not known[0].entries):
+            return
+        if stays_as_written(function):
             return
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             trampoline.follow()
-            if not self.serves or (not self.floor.free and not self.floor.repeats(trampoline, None)):
+            if busy.now or not self.serves:
+                return trampoline.original(*args, **kwargs)
+            if (not self.floor.free and not self.floor.repeats(trampoline, None)) or self._stands_aside():
                 return trampoline.original(*args, **kwargs)
             result = self._function(trampoline, args, kwargs)
             if held.since is not None:
@@ -275,7 +320,7 @@ class Interceptor:
 
         trampoline = Trampoline(function, receive)
         self._trampolines[function] = trampoline
-        code = trampoline.original.__code__
+        code = trampoline.code
         if known is not None and _same_binding(known[1], trampoline):
             known[0].function = trampoline.original
             self._functions[code] = (known[0], trampoline)
@@ -290,24 +335,27 @@ class Interceptor:
 
     def enter(self, region: Region, arguments: dict[str, Any]) -> Any:
         """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
-        if not self.serves or (not self.floor.free and not self.floor.repeats(region, None)):
+        if busy.now or not self.serves or (not self.floor.free and not self.floor.repeats(region, None)):
+            return region.function(**arguments)
+        if self._stands_aside():
             return region.function(**arguments)
         return self.floor.enter(region, (), arguments)
 
     def _give_back(self, trampoline: Trampoline) -> None:
-        trampoline.undo()
-        function = trampoline.target()
-        if function is not None:
-            self._trampolines.pop(function, None)
+        with grape_works():
+            trampoline.undo()
+            function = trampoline.target()
+            if function is not None:
+                self._trampolines.pop(function, None)
 
     def _function(self, trampoline: Trampoline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        region, current = self._functions[trampoline.original.__code__]
+        region, current = self._functions[trampoline.code]
         if current is not trampoline:
             return trampoline.original(*args, **kwargs)
         try:
             return self.floor.enter(region, args, kwargs)
         finally:
-            if region.refused is not None and region.refused.why == NO_WORK:
+            if _has_own_code(region):
                 self._give_back(trampoline)
 
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -341,7 +389,7 @@ class Interceptor:
 
     def _may_step(self) -> bool:
         """Whether the iteration of a loop that runs now may become a region: no callable around it has the floor."""
-        return self.floor.free and self.serves
+        return self.floor.free and not busy.now and self.serves and not self._stands_aside()
 
     def _caller(self, otherwise: Position) -> Position:
         """The line that calls the module."""
@@ -403,6 +451,12 @@ def _parts(module: torch.nn.Module) -> list[torch.nn.Module]:
                 found[id(part)] = part
                 left.append(part)
     return list(found.values())
+
+
+def _has_own_code(region: Region) -> bool:
+    """Whether a refused function is left alone at once: one that does no work, or that warns, maybe of its caller."""
+    refused = region.refused
+    return refused is not None and (refused.why == NO_WORK or region.observer.warns)
 
 
 def _same_binding(one: Trampoline, other: Trampoline) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model import GraphMemory, Refused
+from ..tracing import person_runs
 
 if TYPE_CHECKING:
     from .region import Region, Situation
@@ -188,11 +189,13 @@ def run_eagerly(
     attention = region.situation.attention
     attention.begin(None)
     try:
-        return region.function(*args, **kwargs)
+        with person_runs():
+            return region.function(*args, **kwargs)
     except torch.OutOfMemoryError:
         again = repeatable()
         if not give_way(region.situation) or not again:
             raise
     finally:
         attention.end()
-    return region.function(*args, **kwargs)
+    with person_runs():
+        return region.function(*args, **kwargs)

@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_leaves
 
 from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trace
 from ..profiling import TimelineRecorder, place_nodes
-from ..tracing import LIMIT, Recorder, record
+from ..tracing import LIMIT, Recorder, person_runs, record
 from . import policy
 from .attention import TRACED_OPERATOR_MS
 from .capture import is_left_to_device, judge
-from .effects import EffectWatch, effect_of
+from .effects import SHOWN, EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
 from .mentions import blamed
 from .parallel import refuse_parallel
@@ -65,9 +65,13 @@ class Observer:
         self.new_tensors: tuple[str, ...] = ()
         """Where the region was refused for that alone: by which names its code reaches objects that hold other tensors
         after a call (``cache.layers[0]``)."""
+        self.warns = False
+        """Whether it warned in a traced call."""
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
+        self.body_ns = (0, 0)
+        """When the person's code began and ended in the last traced call."""
         self._unsteady = 0
         self._formed_anew = False
         self._again = False
@@ -121,8 +125,13 @@ class Observer:
         watch = EffectWatch(self._region.situation.tracer.positions)
 
         def body() -> Any:
-            with watch:
-                return self._region.function(*args, **kwargs)
+            with watch, person_runs():
+                began = time.perf_counter_ns()
+                self.body_ns = began, began
+                try:
+                    return self._region.function(*args, **kwargs)
+                finally:
+                    self.body_ns = began, time.perf_counter_ns()
 
         guards: GuardSet | None = None
         try:
@@ -145,8 +154,10 @@ class Observer:
             self.traced.pop()
         self._keep(shape, call.trace)
         training = call.trace.needs_grad or any(found.graded)
+        self.warns |= any(name in ("warn", SHOWN) for name, _ in watch.found)
         settling = training and not (guards is None or guards.holds())
         settling |= bool(watch.found) and not watch.direct  # a library that looks at the machine, and remembers it
+        settling |= {name for name, _ in watch.found} == {SHOWN}  # most are shown once
         self._again = self._unsteady < UNSTEADY and settling
         if self._again:
             self._unsteady += 1
@@ -283,7 +294,8 @@ class Observer:
         self._profiled_in = shape, self._region.situation.cell
         self._before.start()
         try:
-            return self._region.function(*args, **kwargs)
+            with person_runs():
+                return self._region.function(*args, **kwargs)
         finally:
             self._before.stop()
 

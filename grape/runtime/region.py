@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..model import Position, Refused, RegionEvidence
+from ..tracing import person_runs
 from .backends.protocol import CallTimer
 from .captures import Captures
 from .eager import EagerCalls
@@ -276,7 +277,8 @@ class Region:
             return self.eager.passed(args, kwargs)
         modes = self.modes()
         if not self.on_its_stream():
-            return self.function(*args, **kwargs)
+            with person_runs():
+                return self.function(*args, **kwargs)
         shape = self.shapes.get((layout.key, modes))
         if shape is None:
             shape = self.shapes.note(layout, modes, self.calls - 1)

@@ -8,8 +8,10 @@ shape that were neither watched nor the first of their shape.
 from __future__ import annotations
 
 import statistics
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,11 +20,17 @@ from .attention import Attention, Purpose
 from .samples import CallTimes
 
 if TYPE_CHECKING:
+    from ..tracing import Tracer
+    from .observer import Observer
     from .region import Region
     from .shape import Shape
 
-__all__ = ["Replayed", "Tally", "settle_calls"]
+__all__ = ["Replayed", "Tally", "host_times", "settle_calls"]
 
+_TRACING = 3.0
+_AROUND_MS = 10.0
+"""In a traced call the person's code takes so often what the tracer's own clock says, and so much beside it. What it
+takes beyond that and beyond a plain call, it did itself: it loaded libraries, say, or made plans."""
 _NEIGHBOURS = 3
 """Where a shape has no plain call of its own (a growing cache comes once with each length), those that came next to it
 count: so many."""
@@ -32,7 +40,8 @@ count: so many."""
 class Tally:
     """Of one shape in the cell that runs. `watched` counts calls by what they were watched for. `replay_ns` is what
     replays took the host, `ahead_ns` what it took until they began: in a cell that is observed that is Grape's own.
-    `profiled_ns` are replays under the profiler, which `replays` does not count.
+    `profiled_ns` are replays under the profiler, which `replays` does not count; `traced_ns` are, of each traced call,
+    what it took and what of it the tracer did.
     """
 
     watched: Counter[Purpose] = field(default_factory=Counter)
@@ -40,6 +49,21 @@ class Tally:
     replay_ns: int = 0
     ahead_ns: int = 0
     profiled_ns: list[int] = field(default_factory=list)
+    traced_ns: list[tuple[int, int]] = field(default_factory=list)
+
+    @contextmanager
+    def tracing(self, attention: Attention, tracer: Tracer, observer: Observer) -> Iterator[None]:
+        """Inside, a call is traced. Where the rest of it is left to itself, that is the person's, and so is what the
+        first part took beyond what tracing explains.
+        """
+        handed_back, own_ns, began = attention.handed_back_ns, tracer.own_ns, time.perf_counter_ns()
+        yield
+        tracer_ns, first_part = tracer.own_ns - own_ns, attention.handed_back_ns - handed_back
+        body_began, body_ended = observer.body_ns
+        if first_part:
+            attention.book("record", -max(0.0, first_part - (body_began - began) - _explained_ns(tracer_ns)))
+        else:
+            self.traced_ns.append((body_ended - body_began, tracer_ns))
 
     def replayed(self, ns: int, ahead_ns: int, *, profiled: bool = False) -> None:
         """One more replay."""
@@ -82,7 +106,7 @@ def settle_calls(regions: Iterable[Region], attention: Attention) -> tuple[Calls
                 continue
             times = plain.of(shape)
             warm = statistics.median(times) if times else None
-            _take_back(shape, warm, region, attention)
+            cold_ms += _take_back(shape, warm, attention)
             cold = shape.before.cold_ms if shape.runs == 1 and observed else None
             if cold is not None and warm is not None:
                 cold_ms += max(0.0, cold - warm)
@@ -105,15 +129,24 @@ def settle_calls(regions: Iterable[Region], attention: Attention) -> tuple[Calls
     return account, tuple(found)
 
 
-def _take_back(shape: Shape, warm_ms: float | None, region: Region, attention: Attention) -> None:
-    for purpose, calls in shape.tally.watched.items():
-        plain_ms = warm_ms if warm_ms is not None else _traced_ms(region)
-        attention.book(purpose, -calls * plain_ms * 1e6)
+def _take_back(shape: Shape, warm_ms: float | None, attention: Attention) -> float:
+    """Book back what plain calls would have taken of those that were watched; what first calls took beyond that and
+    beyond what tracing explains, in milliseconds.
+    """
+    tally, cold_ns = shape.tally, 0.0
+    for took_ns, tracer_ns in tally.traced_ns:
+        plain_ns = warm_ms * 1e6 if warm_ms is not None else took_ns - tracer_ns
+        unexplained = took_ns - plain_ns - _explained_ns(tracer_ns)
+        if warm_ms is not None and unexplained > 0:
+            cold_ns += unexplained
+        attention.book("record", -plain_ns - max(0.0, unexplained))
+    for purpose, calls in tally.watched.items():
+        attention.book(purpose, -calls * (warm_ms or 0.0) * 1e6)
+    return cold_ns / 1e6
 
 
-def _traced_ms(region: Region) -> float:
-    """What a call took whose every operator was traced, without the tracing: the time of its operators."""
-    return sum(op.host_ns for op in region.observer.traces[-1].ops) / 1e6 if region.observer.traces else 0.0
+def _explained_ns(tracer_ns: int) -> float:
+    return _TRACING * tracer_ns + _AROUND_MS * 1e6
 
 
 def _replays(shape: Shape, attention: Attention, *, on_device: bool, observed: bool) -> tuple[int, float]:
@@ -137,6 +170,26 @@ def _replays(shape: Shape, attention: Attention, *, on_device: bool, observed: b
         attention.book("record", max(0.0, ns - each_ms * 1e6))
     count = tally.replays + len(tally.profiled_ns)
     return count, count * each_ms
+
+
+def host_times(regions: Iterable[Region]) -> Iterator[Replayed]:
+    """The replays of a cell that nobody observed, as the host's clock saw them: where that alone is longer than calls
+    as written, whatever the device did, the replays were slower. Regions without a timed call as written are left out.
+    """
+    for region in regions:
+        replayed = [shape for shape in region.shapes.values() if shape.tally.replays]
+        plain = _PlainTimes(region)
+        times = [plain.of(shape) for shape in replayed]
+        if not replayed or not all(times):
+            continue
+        yield Replayed(
+            region=region,
+            replays=sum(shape.tally.replays for shape in replayed),
+            took_ms=sum(shape.tally.replay_ns + shape.tally.ahead_ns for shape in replayed) / 1e6,
+            eager_ms=sum(
+                shape.tally.replays * statistics.median(one) for shape, one in zip(replayed, times, strict=True)
+            ),
+        )
 
 
 class _PlainTimes:

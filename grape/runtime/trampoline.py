@@ -13,9 +13,12 @@ import os
 import types
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
-__all__ = ["Trampoline", "prune_traceback", "written_code"]
+from ..tracing import grape_works
+
+__all__ = ["Trampoline", "is_trampoline", "prune_traceback", "written_code"]
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -23,13 +26,16 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 class Trampoline:
     """One function taken over. `original` runs the person's code; `receive(args, kwargs)` is called instead of it."""
 
-    __slots__ = ("_code", "_function", "_had_signature", "original", "receive")
+    __slots__ = ("_code", "_follower", "_function", "_had_signature", "code", "original", "receive")
 
     def __init__(self, function: types.FunctionType, receive: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
         self._function: weakref.ref[types.FunctionType] = weakref.ref(function)
         self.receive = receive
+        self.code = function.__code__
+        """The person's. To read it of a function is an audit event."""
+        self._follower = 0
         self.original = types.FunctionType(
-            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+            self.code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         functools.update_wrapper(self.original, function, updated=())
         del self.original.__dict__["__wrapped__"]
@@ -37,7 +43,7 @@ class Trampoline:
         self._had_signature = "__signature__" in function.__dict__
         if not self._had_signature:
             function.__dict__["__signature__"] = inspect.signature(function)
-        self._code = _code_for(function.__code__, self)
+        self._code = _code_for(self.code, self)
         function.__code__ = self._code
 
     def target(self) -> types.FunctionType | None:
@@ -51,10 +57,17 @@ class Trampoline:
         return function is not None and function.__code__ is self._code
 
     def follow(self) -> None:
-        """Take over defaults that were assigned to the function since."""
-        function, original = self.target(), self.original
-        if function is None:
+        """Take over defaults that were assigned to the function since. An audit hook hears of it, and may come here."""
+        function, original, here = self.target(), self.original, get_ident()
+        if function is None or self._follower == here:
             return
+        self._follower = here
+        try:
+            self._take_defaults(function, original)
+        finally:
+            self._follower = 0
+
+    def _take_defaults(self, function: types.FunctionType, original: types.FunctionType) -> None:
         if function.__defaults__ is not original.__defaults__ or function.__kwdefaults__ is not original.__kwdefaults__:
             original.__defaults__, original.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
 
@@ -64,7 +77,7 @@ class Trampoline:
         if function is None:
             return
         if self.in_place:
-            function.__code__ = self.original.__code__
+            function.__code__ = self.code
         if not self._had_signature:
             function.__dict__.pop("__signature__", None)
 
@@ -83,6 +96,11 @@ def prune_traceback(error: BaseException) -> None:
 
     A bare ``raise`` afterwards does not add the current frame again (CPython 3.11-3.13).
     """
+    with grape_works():  # to read a frame's code is an audit event
+        _prune(error)
+
+
+def _prune(error: BaseException) -> None:
     kept: list[types.TracebackType] = []
     entry = error.__traceback__
     ours = False
@@ -90,7 +108,7 @@ def prune_traceback(error: BaseException) -> None:
         code = entry.tb_frame.f_code
         # A traced operator is called on by Grape, through the one frame of torch's that a plain call does not have.
         ours = code.co_filename.startswith(_HERE) or (ours and code.co_filename.endswith("torch/_ops.py"))
-        if not ours and not _is_trampoline(code):
+        if not ours and not is_trampoline(code):
             kept.append(entry)
         entry = entry.tb_next
     for before, after in zip(kept, [*kept[1:], None], strict=False):
@@ -98,7 +116,8 @@ def prune_traceback(error: BaseException) -> None:
     error.__traceback__ = kept[0] if kept else None
 
 
-def _is_trampoline(code: types.CodeType) -> bool:
+def is_trampoline(code: types.CodeType) -> bool:
+    """Whether `code` stands in the place of a function's own."""
     return any(type(constant) is _Receiver for constant in code.co_consts)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..advisor import advise, predict
@@ -85,8 +86,8 @@ class Session:
         self._wall_ms = 0.0
         self._calls = CallsAccount()
 
-    def open(self) -> None:
-        """Install everything. Raises `UsageError` where a session is already open."""
+    def open(self, code: CodeType | None = None) -> None:
+        """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
         owner = engine()
         self._past: Past | None = None
         if owner.session is not None:
@@ -98,13 +99,13 @@ class Session:
         self._clock = CellClock(owner.situation.attention)
         owner.session = self
         try:
-            self._install(owner)
+            self._install(owner, code)
         except BaseException:
             self._leave()
             raise
-        self._clock.start(accounted=self.cell.mode != "leave")
+        self._clock.start()
 
-    def _install(self, owner: Engine) -> None:
+    def _install(self, owner: Engine, code: CodeType | None) -> None:
         from ..profiling import MemorySampler
         from ..runtime import CellName, enforce_budget
         from ..tracing import Recorder, process_group
@@ -126,6 +127,7 @@ class Session:
             self._start = time.perf_counter()
             return
         watched = cell.mode == "watch"
+        situation.tracer.own_ns = situation.tracer.recorded_ns = 0
         situation.observing, situation.comparing = watched, False
         situation.apply = not self.options.profile
         situation.tolerance = self.options.tolerance
@@ -139,6 +141,7 @@ class Session:
         owner.interceptor.undisturbed(lambda: enforce_budget(situation))
         if not situation.beside_group:
             owner.interceptor.install()
+            owner.interceptor.withdraw_before(code, self.namespace)
             owner.adopt(self.namespace)
         self._memory = self._outside = None
         self._captures = situation.captures
@@ -148,7 +151,7 @@ class Session:
         self._outside = Recorder(situation.backend.device, limit=OUTSIDE_LIMIT)
         owner.interceptor.floor.outside = self._outside
         self._traced_as = (cell.rewritten or cell).source, owner.interceptor.codes
-        if situation.beside_group:
+        if situation.beside_group or owner.interceptor.withdrawn:
             owner.interceptor.floor.outside = None
         elif owner.traced.get(self._traced_as) is None:
             situation.tracer.enter()
@@ -163,19 +166,23 @@ class Session:
         """What may be spent on looking at this run."""
         from ..runtime import Allowance
 
+        situation = self._engine.situation if self._engine is not None else None
+        if situation is not None and situation.serves and situation.backend.kind != "cuda":
+            return Allowance()  # the reference shows what graphs do, however long it takes
         runs = self._past.runs if self._past is not None else 0
         if runs == 0:
             return Allowance(share=FIRST_SHARE, beside_ms=FIRST_MS)
         return Allowance() if runs == 1 else Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
 
-    def statement_boundary(self) -> None:
-        """A top-level statement ended: functions that it defined become candidates."""
+    def statement_boundary(self, code: CodeType | None = None) -> None:
+        """A top-level statement ended: functions that it defined become candidates. `code` is the next one."""
         owner = self._engine
         if owner is None or self.cell.mode == "leave":
             return
         situation = owner.situation
         if situation.observing and situation.attention.overdrawn:
             owner.stand_aside()
+        owner.interceptor.withdraw_before(code, self.namespace)
         if situation.beside_group or (self.cell.mode == "watch" and not situation.observing):
             situation.tracer.leave()
             return
@@ -190,6 +197,9 @@ class Session:
             return None
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()  # the cell is over when its work is
+        if self.cell.mode == "watch":
+            tracer = owner.situation.tracer
+            owner.situation.attention.book("record", tracer.own_ns - tracer.recorded_ns)
         self._wall_ms = self._clock.end()
         owner.situation.beside_group |= _process_group()
         if self.cell.mode == "leave":
@@ -262,7 +272,8 @@ class Session:
     ) -> None:
         """What the next run of the same cell begins with. A run that was cut short tells too little."""
         key, situation = self.cell.key, owner.situation
-        if key is None or error is not None or self.options.profile or situation.beside_group:
+        left_alone = situation.beside_group or owner.interceptor.withdrawn
+        if key is None or error is not None or self.options.profile or left_alone:
             return
         runs = (self._past.runs if self._past is not None else 0) + 1
         served = any(region.entries for region in owner.interceptor.regions if region.calls_in_run)

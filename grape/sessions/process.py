@@ -10,7 +10,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..model import SIGNIFICANT, CallsAccount, Trace
+from ..model import LEAST_MS, SIGNIFICANT, CallsAccount, Trace
 from ..render import Report
 from .history import CellKey, History, Mode, key_of
 from .timing import CellRuns
@@ -46,6 +46,7 @@ class Engine:
         )
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
+        self.interceptor.on_withdrawal = self.hoister.withdraw
         self.session: Session | None = None
         # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
         self.situation.serves = backend.kind == "cuda" or os.environ.get(REFERENCE) == "1"
@@ -133,8 +134,9 @@ class Engine:
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
         """Make candidates of the functions in `namespace`, and of the bodies of their loops."""
-        self.hoister.adopt(namespace)
-        self.interceptor.adopt(namespace)
+        if not self.interceptor.withdrawn:
+            self.hoister.adopt(namespace)
+            self.interceptor.adopt(namespace)
 
     def plan(self, source: str, namespace: Mapping[str, Any]) -> tuple[Mode, CellKey | None]:
         """How much attention a cell gets that begins now, and under which key its history is kept."""
@@ -174,6 +176,24 @@ class Engine:
         for one in replayed if self.situation.backend.kind == "cuda" else ():
             if one.eager_ms and not one.region.paired and one.lost_ms > SIGNIFICANT * cell_ms:
                 one.region.serving.lost(one)
+
+    def undo_slower(self) -> list[str]:
+        """A cell without Grape has ended: graphs that made it slower go. A sentence for each region."""
+        from ..render.units import duration
+        from ..runtime.replays import FEWEST
+        from ..runtime.tally import host_times
+
+        told = []
+        for one in host_times(self._applied()) if self.situation.backend.kind == "cuda" else ():
+            slower = one.lost_ms > max(SIGNIFICANT * one.eager_ms, LEAST_MS)
+            if slower and one.replays >= FEWEST and not one.region.paired:
+                one.region.serving.lost(one)
+                now, then = duration(one.took_ms / one.replays), duration(one.eager_ms / one.replays)
+                name = f"{one.region.name} at {one.region.at}"
+                told.append(
+                    f"{name} was slower with its graphs ({now} a call, {then} as written): it runs as written again"
+                )
+        return told
 
     def settle(self) -> None:
         """No cell runs: give everything back that replays nothing."""
@@ -243,21 +263,23 @@ def close_engine() -> None:
         _engine.close()
 
 
-def release_abandoned(namespace: Mapping[str, Any]) -> None:
-    """A cell without Grape has ended in `namespace`; see `Engine.release_abandoned`."""
+def release_abandoned(namespace: Mapping[str, Any]) -> list[str]:
+    """A cell without Grape has ended in `namespace`: see `Engine.release_abandoned` and `Engine.undo_slower`, whose
+    sentences this gives.
+    """
     if _engine is None or _engine.session is not None or not _engine.interceptor.is_here:
-        return
+        return []
+    told = []
     if _engine.applied_count:
+        told = _engine.interceptor.undisturbed(_engine.undo_slower)
         _engine.release_abandoned(namespace)
     else:
         _engine.situation.store.sweep()
+    return told
 
 
 def preload() -> None:
     """Import what the first session needs, so that the first cell does not wait for it."""
-    import rich.console
-    import rich.table  # noqa: F401
-
     if "ipykernel" in sys.modules:
         with contextlib.suppress(ImportError):
             from ..widgets import report  # noqa: F401

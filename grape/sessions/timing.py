@@ -50,21 +50,18 @@ class CellClock:
     _opened: float = 0.0
     _ended: float = 0.0
     _own_ms: dict[Purpose, float] = field(default_factory=lambda: dict.fromkeys(_DURING, 0.0))
-    _accounted: bool = False
 
     def __post_init__(self) -> None:
         self._opened = self._ended = self.clock()
 
-    def start(self, *, accounted: bool) -> None:
-        """Everything is installed, the cell begins. `accounted`: the account was opened for this run."""
-        self._accounted = accounted
-        opening_ms = (self.clock() - self._opened) * 1e3
-        self._own_ms["observe"] = opening_ms - (self.attention.spent_ms() if accounted else 0.0)
+    def start(self) -> None:
+        """Everything is installed, the account was opened, the cell begins."""
+        self._own_ms["observe"] = (self.clock() - self._opened) * 1e3 - self.attention.spent_ms()
 
     def end(self) -> float:
         """The cell's own work is done; what comes now is the report. The milliseconds until here."""
         self._ended = self.clock()
-        for name in _DURING if self._accounted else ():
+        for name in _DURING:
             self._own_ms[name] += self.attention.spent_ms(name)
         return (self._ended - self._opened) * 1e3
 

@@ -1,11 +1,13 @@
 """Operator traces with code positions."""
 
+from .busy import busy, grape_works, is_profiled, is_watched, person_runs
 from .groups import BESIDE_GROUP, COLLECTIVES, process_group
 from .operators import HOST_READS, tensors_in
-from .positions import PositionFinder, is_grape_code, is_own_code
+from .positions import PositionFinder, is_between, is_grape_code, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
 from .tracer import ANNOTATIONS, SPARSE, EscapeWatch, Tracer, record, without_outer_casts
 from .unseen import UnseenMode
+from .warned import warnings_of_the_caller
 
 __all__ = [
     "ANNOTATIONS",
@@ -20,11 +22,18 @@ __all__ = [
     "Recorder",
     "Tracer",
     "UnseenMode",
+    "busy",
     "contents_of",
+    "grape_works",
+    "is_between",
     "is_grape_code",
     "is_own_code",
+    "is_profiled",
+    "is_watched",
+    "person_runs",
     "process_group",
     "record",
     "tensors_in",
+    "warnings_of_the_caller",
     "without_outer_casts",
 ]

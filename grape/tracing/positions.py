@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 
 from ..model import Position
 
-__all__ = ["PositionFinder", "is_grape_code", "is_own_code"]
+__all__ = ["PositionFinder", "is_between", "is_grape_code", "is_own_code"]
 
 _PLUMBING = ("_dynamo/eval_frame.py", "torch/_compile.py", "torch/_ops.py", "torch/utils/_python_dispatch.py")
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -63,6 +63,15 @@ def _is_own(filename: str) -> bool:
         return filename.startswith(("<ipython-input", "<timed exec>"))
     path = os.path.abspath(filename)
     return not path.startswith(_HERE) and not path.startswith(_ROOTS)
+
+
+def is_between(frame: FrameType) -> bool:
+    """Whether a plain call would not have this frame: it is Grape's, or torch's one by which Grape calls operators."""
+    filename = frame.f_code.co_filename
+    if filename.startswith(_HERE):
+        return True
+    caller = frame.f_back
+    return caller is not None and filename.endswith("torch/_ops.py") and caller.f_code.co_filename.startswith(_HERE)
 
 
 class PositionFinder:

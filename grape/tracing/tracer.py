@@ -11,20 +11,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from ..model import OpRecord, Position
+from .busy import grape_works, unwatched
 from .constructs import construct_of
 from .groups import process_group
 from .operators import issue
-from .positions import PositionFinder
+from .positions import PositionFinder, is_grape_code
 from .recorder import LIMIT, RecordedCall, Recorder
 from .unseen import UnseenMode
 from .unwatched import Unwatched
+from .warned import warnings_of_the_caller
 
 __all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
 
@@ -44,10 +52,13 @@ _ESCAPES = frozenset(
     }
 )
 """What takes a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace shows."""
+_ESCAPES_OF_PYTHON = {f.__code__: f.__name__ for f in _ESCAPES if isinstance(f, FunctionType)}
 ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
 SPARSE = "a tensor without a storage"
 """Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
+_PASSED_NS = 4_000
+"""What it takes an operator to come by here, through Python, before and after the tracer's own clock runs."""
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
@@ -61,13 +72,26 @@ class EscapeWatch(UnseenMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func in _ESCAPES:
+            self._note(func.__name__ if func.__name__ != "__get__" else func.__self__.__name__)
+        try:
+            with warnings_of_the_caller():
+                return func(*args, **(kwargs or {}))
+        except BaseException as error:
+            error.__traceback__ = _below_dispatch(error.__traceback__)
+            raise
+
+    def passed_by(self, code: CodeType) -> None:
+        name = _ESCAPES_OF_PYTHON.get(code)
+        if name is not None:
+            self._note(name)
+
+    def _note(self, name: str) -> None:
         recorder = self._tracer.recorder
-        if recorder is not None and func in _ESCAPES:
+        if recorder is not None:
             user, inner = self._tracer.positions.find(1)
             frame = user or inner
-            name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
             recorder.escapes.append((name, self._tracer.positions.at(frame) if frame else None))
-        return func(*args, **(kwargs or {}))
 
 
 class Tracer(TorchDispatchMode):
@@ -86,6 +110,10 @@ class Tracer(TorchDispatchMode):
         self.recorder: Recorder | None = None
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
         self.on_stack = False
+        self.own_ns = 0
+        """What the tracer took so far beside the operators."""
+        self.recorded_ns = 0
+        """What of it was in calls that `record` traced."""
         self._thread = get_ident()
         self._watch: EscapeWatch | None = None
 
@@ -98,6 +126,13 @@ class Tracer(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         """The compiler does its work as if the tracer were not there; what it compiled is seen when it runs."""
         return True
+
+    @property
+    def is_called(self) -> bool:
+        """Whether an operator is on its way to this mode just now, in code of torch's: then it is not on the stack."""
+        if not self.on_stack or _get_current_dispatch_mode() is self:
+            return False
+        return all(mode is not self for mode in _get_current_dispatch_mode_stack())
 
     def enter(self) -> None:
         """Join the mode stack, muted."""
@@ -155,7 +190,7 @@ class Tracer(TorchDispatchMode):
                 self.mute()
 
         frame.f_trace = at_line
-        sys.settrace(lambda *event: None)
+        sys.settrace(unwatched)
 
     def listen(self, recorder: Recorder) -> None:
         """Record into `recorder` from now on. The tracer is on the stack."""
@@ -179,50 +214,69 @@ class Tracer(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         recorder = self.recorder
+        self.own_ns += _PASSED_NS
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
             return issue(func, args, kwargs or {})
         try:
-            with torch._C.DisableTorchFunction():
+            with grape_works(), torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
         except BaseException as error:
             error.__traceback__ = _below_dispatch(error.__traceback__)
             raise
 
     def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began = time.perf_counter_ns()
         with Unwatched():
             try:
                 before = recorder.before(func, args, kwargs)
             except NotImplementedError:
                 before = None
         start = time.perf_counter_ns()
-        result = issue(func, args, kwargs)
+        with warnings_of_the_caller():
+            result = issue(func, args, kwargs)
         elapsed = time.perf_counter_ns() - start
         with Unwatched():
-            user, inner = self.positions.find(2)
-            if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it
-                waiting = sys._current_frames().get(self._thread)
-                user = self.positions.first_own(waiting)
-                inner = inner or user
-            at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
-            try:
-                record = recorder.after(before, func, args, kwargs, result, at, elapsed) if before is not None else None
-            except NotImplementedError:
-                record = None
-            if record is None:
-                recorder.escapes.append((SPARSE, at[0] or at[1]))
-                return result
-            if recorder.overflowed and user is not None and user is inner:
-                self._mute_at_next_line(user)
-            if record.kind in _WAITS:
-                recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
-            if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
-                self.on_wait(recorder, record)
-            return result
+            self._note(recorder, before, func, args, kwargs, result, elapsed)
+        self.own_ns += time.perf_counter_ns() - began - elapsed
+        return result
+
+    def _note(
+        self,
+        recorder: Recorder,
+        before: Any,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        elapsed: int,
+    ) -> None:
+        """Hand an operator that has run to the recorder. `before` is None where it cannot be named."""
+        user, inner = self.positions.find(3)
+        if user is None and get_ident() != self._thread:  # autograd's own thread, while the person's waits for it
+            waiting = sys._current_frames().get(self._thread)
+            user = self.positions.first_own(waiting)
+            inner = inner or user
+        at = (self.positions.at(user) if user else None, self.positions.at(inner) if inner else None)
+        try:
+            record = recorder.after(before, func, args, kwargs, result, at, elapsed) if before is not None else None
+        except NotImplementedError:
+            record = None
+        if record is None:
+            recorder.escapes.append((SPARSE, at[0] or at[1]))
+            return
+        if recorder.overflowed and user is not None and user is inner:
+            self._mute_at_next_line(user)
+        if record.kind in _WAITS:
+            recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
+        if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
+            self.on_wait(recorder, record)
 
 
 def _below_dispatch(entry: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames that a plain call of an operator does not have: the tracer's, and torch's one."""
-    while entry is not None and entry.tb_frame.f_code.co_filename.endswith((__file__, "torch/_ops.py")):
+    while entry is not None and (
+        is_grape_code(file := entry.tb_frame.f_code.co_filename) or file.endswith("torch/_ops.py")
+    ):
         entry = entry.tb_next
     return entry
 
@@ -265,7 +319,7 @@ def record(
     `keep`, `limit` and `on_wait` are those of `Recorder` and `Tracer`.
     """
     recorder = Recorder(device, leaves, limit, keep)
-    stays = tracer.on_stack
+    stays, own_ns = tracer.on_stack, tracer.own_ns
     start = time.perf_counter_ns()
     try:  # from here on an interrupt may come
         tracer.enter()
@@ -276,6 +330,7 @@ def record(
             result = body()
     finally:
         tracer.unwatch()
+        tracer.recorded_ns += tracer.own_ns - own_ns
         if stays:
             tracer.mute()
         else:

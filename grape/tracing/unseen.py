@@ -1,12 +1,15 @@
 """Function modes of Grape's that code cannot tell from none.
 
-Some code of torch asks whether a call would be overridden, and takes a slower way then, with other bits
-(`nn.MultiheadAttention`, `nn.TransformerEncoderLayer`). A mode that only watches must not change the answer.
+Some code of torch asks whether a call would be overridden, and takes another way then: with other bits
+(`nn.MultiheadAttention`, `nn.TransformerEncoderLayer`), or the same way once more (`torch.nn.functional`), with frames
+that tracebacks show and `stacklevel` counts. A mode that only watches must not change the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -14,16 +17,17 @@ from torch import overrides
 
 __all__ = ["UnseenMode"]
 
-_real = overrides.has_torch_function
 _DISABLED = torch._C._disabled_torch_function_impl
+_ASKED = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_real: dict[str, Callable[..., bool]] = {name: getattr(overrides, name) for name in _ASKED}
 
 
 class UnseenMode(overrides.TorchFunctionMode):
-    """A function mode that `torch.overrides.has_torch_function` does not see while it is on the stack."""
+    """A function mode that `torch.overrides.has_torch_function` and its like do not see while it is on the stack."""
 
     def join(self) -> None:
         overrides._push_mode(self)
-        overrides.has_torch_function = _is_overridden
+        _replace(_real, _blind)
 
     def leave(self) -> bool:
         """False where another mode lies on top."""
@@ -31,8 +35,11 @@ class UnseenMode(overrides.TorchFunctionMode):
             return False
         overrides._pop_mode()
         if not any(isinstance(mode, UnseenMode) for mode in overrides._get_current_function_mode_stack()):
-            overrides.has_torch_function = _real
+            _replace(_blind, _real)
         return True
+
+    def passed_by(self, code: CodeType) -> None:
+        """Code of torch asked, and goes on as if there were no mode: it is not handed to this one."""
 
     def __enter__(self) -> UnseenMode:
         self.join()
@@ -42,11 +49,50 @@ class UnseenMode(overrides.TorchFunctionMode):
         self.leave()
 
 
+def _replace(those: dict[str, Callable[..., bool]], these: dict[str, Callable[..., bool]]) -> None:
+    """Wherever torch has imported them to, also while a mode was there."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch"):  # `torchvision` asks as well
+            names = getattr(module, "__dict__", {})
+            for asked in _ASKED:
+                if names.get(asked) is those[asked]:
+                    names[asked] = these[asked]
+
+
 def _is_overridden(args: Iterable[Any]) -> bool:
-    """What `has_torch_function` says without the unseen modes."""
-    if any(not isinstance(mode, UnseenMode) for mode in overrides._get_current_function_mode_stack()):
-        return bool(_real(args))
-    return torch._C._is_torch_function_enabled() and any(map(_overrides, args))
+    return _answer("has_torch_function", args, among=args)
+
+
+def _is_overridden_by_one(value: Any) -> bool:
+    return _answer("has_torch_function_unary", value, among=(value,))
+
+
+def _is_overridden_by_any(*values: Any) -> bool:
+    return _answer("has_torch_function_variadic", *values, among=values)
+
+
+def _answer(name: str, *given: Any, among: Iterable[Any]) -> bool:
+    """What `name` says of what it was `given`, without the unseen modes."""
+    if torch.compiler.is_compiling():  # the compiler knows what that is, and would look into this
+        return bool(_real[name](*given))
+    unseen: list[UnseenMode] = []
+    for mode in overrides._get_current_function_mode_stack():
+        if not isinstance(mode, UnseenMode):
+            return bool(_real[name](*given))
+        unseen.append(mode)
+    if not torch._C._is_torch_function_enabled():
+        return False
+    if any(map(_overrides, among)):
+        return True
+    code = sys._getframe(2).f_code
+    for mode in unseen:
+        mode.passed_by(code)
+    return False
+
+
+_blind: dict[str, Callable[..., bool]] = dict(
+    zip(_ASKED, (_is_overridden, _is_overridden_by_one, _is_overridden_by_any), strict=True)
+)
 
 
 def _overrides(value: Any) -> bool:

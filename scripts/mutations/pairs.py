@@ -50,7 +50,7 @@ ROWS = (
         ),
         (
             "pairs: two gradients in one memory",
-            "self.backend.copy([one for one in copies if one is not None], [one for one in narrow if one is not None])",
+            "self.backend.copy(made, [one for one in narrow if one is not None])",
             "copies = narrow",
         ),
     ),
@@ -83,13 +83,17 @@ ROWS = (
         ),
     ),
     *rows_of(
-        f"{TRAINING}.pair_entry",
+        "grape.runtime.region",
         TESTS,
         (
-            "pairs: statistics of a batch norm announced as written",
-            "return list(self.announced)",
-            "return list(self.changed)",
+            "pairs: cells get some",
+            "return situation.pairs and self.root_is_module",
+            "return self.root_is_module",
         ),
+    ),
+    *rows_of(
+        f"{TRAINING}.pair_entry",
+        TESTS,
         (
             "pairs: code that differentiates again is served",
             "        if self.pair.fits and will_differentiate_again():\n",

@@ -15,6 +15,40 @@ TESTS = (
 
 ROWS = (
     *rows_of(
+        "grape.runtime.capture.attempt",
+        ("tests/unit/test_failed_captures.py",),
+        (
+            "failed captures: memory",
+            "            self.snapshot.settle()\n        self.backend",
+            "            pass\n        self.backend",
+        ),
+        ("failed captures: objects", "            self.kept.put_back()\n", "            pass\n"),
+        ("failed captures: version counters", "        self.versions.restore()\n", ""),
+    ),
+    *rows_of(
+        "grape.runtime.entry",
+        ("tests/unit/test_version_counters.py",),
+        (
+            "versions: those of what a replay writes",
+            "            set_versions(counted, versions)\n",
+            "            pass\n",
+        ),
+    ),
+    *rows_of(
+        "grape.runtime.environment",
+        ("tests/unit/test_global_hooks.py",),
+        ("hooks of all modules not seen by a replay", "        any(HOOKS_OF_ALL_MODULES),\n", ""),
+    ),
+    *rows_of(
+        "grape.runtime.capture.judging",
+        ("tests/unit/test_judging.py",),
+        (
+            "a tensor of the CPU that is written",
+            "    return _writes_on_the_host(trace) or prologue\n",
+            "    return prologue\n",
+        ),
+    ),
+    *rows_of(
         f"{TRAINING}.gradients",
         TESTS,
         (
@@ -34,7 +68,7 @@ ROWS = (
         ),
         (
             "gradients: a made one overwrites one that is held",
-            "return any(home.occupied(by_its_leaf=leaf.grad is home.tensor) for leaf, home in self.made)",
+            "return any(home.occupied(by_its_leaf=leaf.grad is home.tensor) for leaf, home, _ in self.made)",
             "return False",
         ),
         (
@@ -49,7 +83,7 @@ ROWS = (
             "            if leaf.grad is not tensor:\n",
             "            if False:\n",
         ),
-        ("gradients: versions not moved", "        if changed:\n", "        if False:\n"),
+        ("gradients: versions not moved", "        if written:\n", "        if False:\n"),
         ("gradients: adopted though in use elsewhere", " or not alone(gradient):", ":"),
         ("gradients: adopted though elements overlap", "overlaps(gradient) or ", ""),
         ("gradients: one with a graph is made", "            if gradient.requires_grad:\n", "            if False:\n"),

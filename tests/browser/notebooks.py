@@ -48,6 +48,12 @@ widget = ReportWidget(view.data, view.blob, actions)
 widget
 """
 
+EARLY = """\
+early = build_view(report, limit=0)
+widget = ReportWidget(early.data, early.blob, actions)
+widget
+"""
+
 FIXABLE = """\
 %%grape
 with torch.no_grad():

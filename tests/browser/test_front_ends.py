@@ -13,6 +13,7 @@ import pytest
 
 from tests.browser.conftest import is_ours
 from tests.browser.notebooks import (
+    EARLY,
     FIXABLE,
     LOOP,
     MODEL,
@@ -298,6 +299,22 @@ def test_a_fix_is_handed_over_and_taken_back(jupyter: Any, open_page: Opener) ->
     view.get_by_text("undone: source of In[2]: fix 1; run this in the place of In[2]").wait_for()
     assert taken.inner_text().rstrip() == FIXABLE.rstrip() and apply.is_enabled()
     assert "source of In[2]" not in run_code(page, "%grape status")
+
+
+def test_the_timelines_may_come_later(jupyter: Any, open_page: Opener) -> None:
+    name = write(jupyter.folder, "early.ipynb", "import torch", SAMPLE.replace("\nwidget\n", "\n"), EARLY)
+    page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")
+    wait_for_notebook(page)
+    run_all(page)
+    view = page.locator(".grape-report")
+    view.get_by_text("The timelines come in a moment.").wait_for()
+    assert view.locator("canvas[data-timeline]").count() == 0
+    assert "GR101" in view.locator(".grape-findings").inner_text()
+    run_code(page, "widget.show(view.data, view.blob)")
+    view.locator("canvas[data-timeline=before]").wait_for()
+    assert view.get_by_text("The timelines come in a moment.").count() == 0
+    view.get_by_role("button", name="Apply GR101").click()
+    view.get_by_text("applied 2", exact=True).wait_for()
 
 
 def test_notebook_7(jupyter: Any, open_page: Opener) -> None:

@@ -171,21 +171,21 @@ def test_a_model_that_was_made_anew_is_looked_at_again(notebook: Notebook) -> No
 
 
 def test_who_takes_more_than_the_allowance_looks_no_further(
-    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+    on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 0.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 1e-6)
-    report = notebook.run(SERVED)
+    report = on_a_cpu.run(SERVED)
     assert all(region["calls"] < 10 for region in report["regions"])
     assert plain()
 
 
-def test_half_a_trace_says_nothing_about_a_region(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_trace_says_nothing_about_a_region(on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 0.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
     monkeypatch.setattr("grape.runtime.observer.FEWEST", 2)
     monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
-    report = notebook.run(SERVED)
+    report = on_a_cpu.run(SERVED)
     assert {region["outcome"] for region in report["regions"]} <= {"observed"}
     assert plain()
 

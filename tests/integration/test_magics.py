@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import IPython
@@ -92,10 +93,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
             self.on_progress, self.file_names = on_progress, file_names
             record.sessions.append(self)
 
-        def open(self) -> None:
+        def open(self, code: CodeType | None = None) -> None:
             record.record(self, "open")
 
-        def statement_boundary(self) -> None:
+        def statement_boundary(self, code: CodeType | None = None) -> None:
             record.record(self, "boundary")
 
         def abandon(self) -> None:

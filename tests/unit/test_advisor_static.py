@@ -184,3 +184,22 @@ def test_the_syntax_alone_tells_what_reads_there_cannot_be() -> None:
     assert {"print", "tolist", "cpu"} <= set(kinds)
     assert not reads_by_syntax(HEAD)
     assert not reads_by_syntax("not python !")
+
+
+def test_reads_are_looked_for_once_in_the_same_cells_and_not_in_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    from grape.advisor.static import sources
+
+    looked: list[tuple[str, ...]] = []
+    found = sources._found
+    monkeypatch.setattr(sources, "_found", lambda texts, **how: looked.append(texts) or found(texts, **how))
+    monkeypatch.setattr(sources, "_READS", {})
+    made = ("In[1]", "import torch\nxs = [torch.ones(3) for _ in range(4)]\n")
+    loop = "for x in xs:\n    print(x)\n"
+    first = sources.reads_in_sources([made, ("In[2]", f"%%grape\n{loop}")], most_lines=10)
+    assert [(one.file, one.finding.line, one.finding.code) for one in first] == [("In[2]", 3, "GR101")]
+    again = [made, ("In[2]", f"# %%grape\n{loop}"), ("In[3]", f"%%grape --json r.json\n{loop}")]
+    second = sources.reads_in_sources(again, most_lines=0)
+    assert [(one.file, one.finding.line) for one in second] == [("In[3]", 3)]
+    assert len(looked) == 1
+    assert sources.reads_in_sources([("In[1]", made[1] + loop)], most_lines=3) == ()
+    assert len(looked) == 1

@@ -121,10 +121,10 @@ CANDIDATES = {
         LOOP,
         {"make.<locals>.step"},
     ),
-    "a recursive function": (
+    "a recursive function is none": (  # each call through Grape is some frames nearer to the limit
         "def step(x, n=2):\n    return step(net(x) * 0.5 + x, n - 1) if n else x\n",
         LOOP,
-        {"step"},
+        {"Net (net)"},
     ),
     "a module": ("", "for _ in range(20):\n    x = net(x)\n", {"Net (net)"}),
     "a generator function is none": (

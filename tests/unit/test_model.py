@@ -486,7 +486,8 @@ def test_a_report_without_regions_has_no_main_region() -> None:
         (300.0, 420.0, 60.0, 300 / 360),
         (None, 420.0, 0.0, None),
         (0.0, 1.0, 0.0, None),
-        (3.0, 4.9, 0.0, None),
+        (3.0, 7.9, 0.0, None),
+        (6.0, 2.0, 0.0, 3.0),
     ],
 )
 def test_what_is_said_of_a_cells_time(
@@ -532,7 +533,7 @@ def test_positions_read_as_people_say_them() -> None:
 def test_values_that_cross_layers_are_frozen(name: str) -> None:
     kind = getattr(grape.model, name)
     if not dataclasses.is_dataclass(kind):
-        constants = {"CODES", "DECISION", "DEVICE_WORK", "FEWEST_SAMPLES", "HOST_RANDOM", "SIGNIFICANT"}
+        constants = {"CODES", "DECISION", "DEVICE_WORK", "FEWEST_SAMPLES", "HOST_RANDOM", "LEAST_MS", "SIGNIFICANT"}
         assert name in constants | {"Category", "Lane", "Outcome", "Severity", "quartiles"}
         return
     assert kind.__dataclass_params__.frozen

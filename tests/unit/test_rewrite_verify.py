@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
 
 from grape.fixing import verify
 from tests.unit.rewrite_cases import outcome
@@ -217,3 +218,33 @@ def test_a_function_of_another_cell_is_replaced(namespace: dict[str, Any]) -> No
 def test_functions_of_the_notebook_write_copies_only(namespace: dict[str, Any]) -> None:
     assert str(verify("z = scaled(xs[0])\nn = len(seen)", "z = scaled(xs[0])\nn = 1", namespace)) == "identical"
     assert namespace["seen"] == []
+
+
+def test_nothing_runs_again_that_hooks_of_the_person_or_a_mode_would_see(namespace: dict[str, Any]) -> None:
+    seen: list[int] = []
+
+    def hook(*_: Any) -> None:
+        seen.append(1)
+
+    hooks = (
+        (torch.nn.modules.module.register_module_forward_hook, "hooks of all"),
+        (torch.nn.modules.module.register_module_full_backward_hook, "hooks of all"),
+        (register_optimizer_step_post_hook, "hooks of all"),
+        (namespace["net"].register_forward_hook, "`net` has hooks"),
+        (namespace["net"].inner.register_full_backward_pre_hook, "`net` has hooks"),
+    )
+    source = "y = net(x)\ny.sum().backward()\noptimizer.step()"
+    for register, why in hooks:
+        handle = register(hook)
+        try:
+            found = verify(source, source, namespace)
+        finally:
+            handle.remove()
+        assert (found.result, seen) == ("not verified", []) and why in found.why
+    with Mode():
+        assert verify(source, source, namespace).why == "a mode, a debugger or a profiler would see it"
+    assert not seen and verify(source, source, namespace).result == "identical"
+
+
+class Mode(TorchFunctionMode):
+    """Of the person's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -83,6 +84,33 @@ def test_what_others_override_is_seen_and_nothing_stays() -> None:
             assert not overrides.has_torch_function((marked,))
         assert overrides.has_torch_function((marked,))
     assert overrides.has_torch_function is ask
+
+
+class Counting(UnseenMode):
+    """Notes what is handed to it, and what asked and went on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handed: list[str] = []
+        self.passed: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.handed.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+    def passed_by(self, code: CodeType) -> None:
+        self.passed.append(code.co_name)
+
+
+def test_functions_of_torch_run_once_beside_an_unseen_mode() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    mode = Counting()
+    before = torch.nn.functional.has_torch_function_unary
+    with mode:
+        torch.nn.functional.softmax(x, dim=1).sum().backward()
+    assert "softmax" in mode.passed and "backward" in mode.passed and "backward" not in mode.handed
+    assert mode.handed.count("softmax") == 1  # the method that the function calls
+    assert torch.nn.functional.has_torch_function_unary is before
 
 
 def test_a_mode_of_the_person_that_lies_on_top_is_not_popped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,3 +130,37 @@ def test_buttons_of_a_shown_view(displayed: list[Any]) -> None:
     assert actions.page().startswith("<!doctype html>")
     with pytest.raises(UsageError, match="no region elsewhere in this report"):
         actions.undo_region("elsewhere")
+
+
+def test_rewrites_are_made_at_a_click(monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence, findings = sample()
+    unread = tuple(replace(finding, fix=None) for finding in findings)
+    asked: list[int] = []
+    made = build_report(evidence, unread, lambda: asked.append(1) or findings)
+    view = build_view(made)
+    assert [one["offered"] for one in view.data["findings"]] == [finding.fixable for finding in findings]
+    widget = ReportWidget(view.data, view.blob, magics_view._actions(made))
+    said: list[Any] = []
+    monkeypatch.setattr(widget, "send", said.append)
+    assert asked == [] and "fixes" in widget.actions
+    widget._handle_custom_msg({"request": "a-1", "action": "fixes", "target": None}, [])
+    shown = widget.view["findings"]
+    assert [one["fix"] for one in shown] == [one["fix"] for one in build_view(report()).data["findings"]]
+    assert asked == [1] and said == [{"request": "a-1", "message": ""}]
+    assert not any(one["offered"] for one in shown)
+    widget.close()
+
+
+def test_a_view_without_its_timelines_says_that_they_come() -> None:
+    whole, early = build_view(report()), build_view(report(), limit=0)
+    assert (whole.data["coming"], early.data["coming"]) == (False, True)
+    assert early.data["timelines"] == [] and len(early.blob) < len(whole.blob)
+    assert early.data["findings"] == whole.data["findings"]
+    nothing = build_report(cell(region(before=None, after=None)), [])
+    assert not build_view(nothing, limit=0).data["coming"]
+    widget = ReportWidget(early.data, early.blob)
+    widget.show(whole.data, whole.blob)
+    assert widget.view == whole.data and widget.columns == whole.blob
+    widget.close()
+    widget.show(early.data, early.blob)
+    assert widget.view == whole.data, "its output is gone"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...model import Refused
+from ...quiet import without_warnings
 from ...tracing import Recorder
 from ..backends.protocol import CaptureFailed, Graph
 from ..effects import EffectBan
@@ -130,6 +131,7 @@ class InStep:
                 if lowering is not None:
                     stack.enter_context(EffectBan(request.tracer.positions))
                     stack.enter_context(lowering.active())
+                stack.enter_context(without_warnings())  # the eager run has shown them
                 result = request.function(*args, **kwargs)
             self._finish_gradients()
             return result

@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...model import DECISION, Refused, Trace
+from ...quiet import without_warnings
 from ..effects import EffectBan
 from ..guards import GuardSet
 from ..placeholders import Placeholders
@@ -40,7 +41,8 @@ def survey_call(
 
     def call() -> None:
         args, kwargs = rebuild(layout.root, placeholders.tensors)
-        request.function(*args, **kwargs)
+        with without_warnings():
+            request.function(*args, **kwargs)
 
     positions = request.tracer.positions
     with EffectBan(positions):

@@ -32,8 +32,12 @@ class KeptState:
         attributes: Iterable[tuple[Any, str, Any]],
         tensors: Sequence[torch.Tensor],
     ) -> None:
-        self._dicts = [(one, dict(one)) for one in dicts]
-        self._lists = [(one, list(one)) for one in lists]
+        known = {id(one): one for one in (*dicts, *lists)}
+        for one in list(known.values()):  # also those that the call made, and left in the place of others
+            held = one.values() if isinstance(one, dict) else one
+            known.update((id(value), value) for value in held if isinstance(value, (dict, list)))
+        self._dicts = [(one, dict(one)) for one in known.values() if isinstance(one, dict)]
+        self._lists = [(one, list(one)) for one in known.values() if isinstance(one, list)]
         self._items = [(names, name, names.get(name, _ABSENT)) for names, name, _ in items]
         self._attributes = [(owner, name, read(owner, name, _ABSENT)) for owner, name, _ in attributes]
         self._tensors = [(one, one.detach(), one.requires_grad) for one in tensors]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...quiet import without_warnings
 from ..backends.protocol import Backend
 from ..environment import environment, foreign_modes, quick_modes
 from ..structure import Layout, flatten, rebuild
@@ -91,7 +92,7 @@ class Again:
             enabled, dtype = self._autocast
             autocast = torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
             try:
-                with stand_ins.in_place(), self._paused(), autocast:
+                with stand_ins.in_place(), self._paused(), autocast, without_warnings():
                     args, kwargs = rebuild(self._root, given)
                     result = self._function(*args, **kwargs)
             finally:

@@ -1,0 +1,82 @@
+"""Whether Grape works just now, or the person's code.
+
+Audit hooks, finalizers, callbacks of the garbage collector and of weak references, signal handlers and the person's
+own `__eq__` or `__repr__` run in the middle of anything, Grape's work included. What they call then runs as written: to
+look on there would raise the next event, without end, or change the modes of an operator that is being dispatched.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+
+__all__ = ["busy", "grape_works", "is_profiled", "is_watched", "person_runs", "unwatched"]
+
+
+class _Busy:
+    """`now`: on `thread`, which meets Grape. Who sets it puts it back however the work ends."""
+
+    __slots__ = ("now", "thread")
+
+    def __init__(self) -> None:
+        self.now = False
+        self.thread = get_ident()
+
+
+busy = _Busy()
+
+
+class grape_works:
+    """Grape works in the block, whose calls of the person's code are nobody's: they run as written."""
+
+    __slots__ = ("_was",)
+
+    def __enter__(self) -> None:
+        self._was = busy.now
+        if busy.thread == get_ident():
+            busy.now = True
+
+    def __exit__(self, *error: object) -> None:
+        if busy.thread == get_ident():
+            busy.now = self._was
+
+
+class person_runs:
+    """The person's code runs in the block, also where Grape calls it: what that calls may become a region."""
+
+    __slots__ = ("_was",)
+
+    def __enter__(self) -> None:
+        self._was, busy.now = busy.now, False
+
+    def __exit__(self, *error: object) -> None:
+        busy.now = self._was
+
+
+_monitoring = getattr(sys, "monitoring", None)
+_TOOLS = range(6)
+
+
+def unwatched(*event: Any) -> None:
+    """A trace function of Grape's, which is nobody's debugger."""
+
+
+def is_watched() -> bool:
+    """Whether somebody follows the code from call to call: a debugger, a profiler, a tool that measures coverage.
+
+    He sees frames of Grape's, and does not see what is left out.
+    """
+    trace, profile = sys.gettrace(), sys.getprofile()
+    if trace is not None and trace is not unwatched:
+        return True
+    if profile is not None and not type(profile).__module__.startswith("grape."):  # what Grape watches a call with
+        return True
+    return _monitoring is not None and any(_monitoring.get_tool(tool) is not None for tool in _TOOLS)
+
+
+is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
+"""Whether torch's profiler is on, which sees operators and the ranges that code marks (`record_function`)."""
