@@ -214,7 +214,7 @@ class GrapeCell:
 
 @contextmanager
 def _same_random_stream() -> Iterator[None]:
-    """Python's own generator is the person's: libraries draw from it where nobody expects it (some do on import)."""
+    """Python's own generator is the person's: libraries draw from it where nobody expects it (rich, on import)."""
     state = random.getstate()
     try:
         yield

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+from typing import TYPE_CHECKING
+
 from ..model import Finding, ReportData
-from .layout import Cell, Lines, Span
 from .summary import (
     SHOWN_FINDINGS,
     Bar,
@@ -25,6 +27,10 @@ from .summary import (
 )
 from .units import clean, one_line
 
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
 __all__ = ["render_text"]
 
 _STYLES = {"replayed": "green", "observed": "cyan", "refused": "yellow"}
@@ -41,13 +47,28 @@ def render_text(report: ReportData, width: int | None = None, color: bool = Fals
     `width` is in columns, 80 where it is None and at least 40. The verdict is the first line and is never wrapped.
     With `color`, ANSI styles are used; without, there is no escape sequence in the text.
     """
-    lines = Lines(max(40, 80 if width is None else width), color=color)
-    _print(lines, report)
-    return lines.text()
+    from rich.console import Console
+
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=max(40, 80 if width is None else width),
+        force_terminal=color,
+        force_jupyter=False,
+        force_interactive=False,
+        color_system="standard" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    _print(console, report)
+    return "\n".join(line.rstrip() for line in stream.getvalue().split("\n")).rstrip("\n") + "\n"
 
 
-def _print(console: Lines, report: ReportData) -> None:
-    console.print(clean(report.verdict), style="bold", wrap=False)
+def _print(console: Console, report: ReportData) -> None:
+    console.print(clean(report.verdict), style="bold", soft_wrap=True)
     console.print(headline(report), style="dim")
     if report.evidence.error:
         console.print(f"the cell raised {one_line(report.evidence.error, 200)}", style="red")
@@ -55,7 +76,7 @@ def _print(console: Lines, report: ReportData) -> None:
         console.print(f"note: {one_line(note, 200)}", style="dim")
     if report.regions:
         console.print()
-        _regions(console, rows(report))
+        console.print(_regions(rows(report), console.width))
     _bars(console, cell_title(report), cell_bars(report))
     _bars(console, time_title(report), time_bars(report))
     _strips(console, strips(report))
@@ -67,39 +88,43 @@ def _print(console: Lines, report: ReportData) -> None:
         console.print(f"next: {step}", style="bold")
 
 
-def _regions(console: Lines, shown: tuple[Row, ...]) -> None:
+def _regions(shown: tuple[Row, ...], width: int) -> RenderableType:
     """A table; where there is no room for one, a line or two per region."""
-    if console.width < _TABLE_WIDTH:
-        for row in shown:
-            console.print(*_region_line(row))
-        return
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    if width < _TABLE_WIDTH:
+        return Text("\n").join(map(_region_line, shown))
     values = [(row.calls, row.replays, row.before, row.after, row.speedup, row.verified) for row in shown]
     headers = ("calls", "replays", "before", "after", "speedup", "outputs")
     columns = list(zip(*values, strict=True))
     widths = [max(len(header), *map(len, column)) for header, column in zip(headers, columns, strict=True)]
     widths[-1] = min(widths[-1], 14)
     outcome = max(len(word) for word in _STYLES)
-    room = max(12, console.width - outcome - sum(widths) - len(widths) - 1)
-    first = min(room, max(len(text) for row in shown for text in (row.name, row.where)) + 2)
-    header = [Cell(lines=(name,), style="bold", right=name in headers[:-1]) for name in ("region", "outcome", *headers)]
-    body = [
-        [
-            Cell(lines=(_tail(row.name, room), f"  {_tail(row.where, room - 2)}")),
-            Cell(lines=(row.outcome, *([row.reason] if row.reason else [])), style=_STYLES[row.outcome]),
-            *(Cell(lines=(text,), right=name != "outputs") for name, text in zip(headers, cells, strict=True)),
-        ]
-        for row, cells in zip(shown, values, strict=True)
-    ]
-    console.table(header, body, [first, outcome, *widths])
+    room = max(12, width - outcome - sum(widths) - len(widths) - 1)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    table.add_column("region", width=min(room, max(len(text) for row in shown for text in (row.name, row.where)) + 2))
+    table.add_column("outcome", width=outcome)
+    for header, wide in zip(headers, widths, strict=True):
+        table.add_column(header, justify="left" if header == "outputs" else "right", width=wide, overflow="fold")
+    for row, cells in zip(shown, values, strict=True):
+        table.add_row(
+            Text(f"{_tail(row.name, room)}\n  {_tail(row.where, room - 2)}"),
+            Text(f"{row.outcome}\n{row.reason}".rstrip(), style=_STYLES[row.outcome]),
+            *map(Text, cells),
+        )
+    return table
 
 
-def _region_line(row: Row) -> tuple[Span, ...]:
-    return (
-        (f"{row.name} ({row.where}): ", ""),
-        (f"{row.outcome} {row.reason}".rstrip(), _STYLES[row.outcome]),
-        (f", {row.replays} of {row.calls} calls replayed, before {row.before}, after {row.after}", ""),
-        (f", speedup {row.speedup}, outputs {row.verified}", ""),
-    )
+def _region_line(row: Row) -> Text:
+    from rich.text import Text
+
+    line = Text(f"{row.name} ({row.where}): ")
+    line.append(f"{row.outcome} {row.reason}".rstrip(), style=_STYLES[row.outcome])
+    line.append(f", {row.replays} of {row.calls} calls replayed, before {row.before}, after {row.after}")
+    line.append(f", speedup {row.speedup}, outputs {row.verified}")
+    return line
 
 
 def _tail(text: str, room: int) -> str:
@@ -108,7 +133,9 @@ def _tail(text: str, room: int) -> str:
     return text if len(text) <= room else "\N{HORIZONTAL ELLIPSIS}" + text[1 - room :]
 
 
-def _bars(console: Lines, title: str, bars: tuple[Bar, ...]) -> None:
+def _bars(console: Console, title: str, bars: tuple[Bar, ...]) -> None:
+    from rich.text import Text
+
     if not bars:
         return
     console.print()
@@ -117,34 +144,44 @@ def _bars(console: Lines, title: str, bars: tuple[Bar, ...]) -> None:
     width = min(_BAR_WIDTH, console.width // 3)
     for bar in bars:
         filled = max(1, round(bar.share * width)) if bar.share > 0 else 0
-        rest = " " * (width - filled) + f"  {bar.value}"
-        console.print(f"  {bar.label:<{label}}  ", ("█" * filled, _TONE[bar.tone]), rest)
+        line = Text(f"  {bar.label:<{label}}  ")
+        line.append("█" * filled, style=_TONE[bar.tone])
+        line.append(" " * (width - filled) + f"  {bar.value}")
+        console.print(line)
 
 
-def _strips(console: Lines, shown: tuple[Strip, ...]) -> None:
+def _strips(console: Console, shown: tuple[Strip, ...]) -> None:
+    from rich.text import Text
+
     if not shown or console.width < _TABLE_WIDTH:
         return
     console.print()
     console.print(f"GPU over time ({_LEVELS[0]} idle, {_LEVELS[-1]} busy)")
     for strip in shown:
-        buckets = "".join(_LEVELS[level(share)] for share in strip.buckets)
-        console.print(f"  {strip.label:<6}  ", (buckets, _TONE[strip.tone]))
+        line = Text(f"  {strip.label:<6}  ")
+        line.append("".join(_LEVELS[level(share)] for share in strip.buckets), style=_TONE[strip.tone])
+        console.print(line)
         console.print(f"          {strip.value}", style="dim")
 
 
-def _findings(console: Lines, findings: tuple[Finding, ...]) -> None:
+def _findings(console: Console, findings: tuple[Finding, ...]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
     for finding in findings[:SHOWN_FINDINGS]:
         console.print()
+        head = Text()
+        head.append(f"{finding.code} {finding.name}", style=_SEVERITY[finding.severity])
         where = place(finding.at.file, finding.at.line) if finding.at else finding.region and clean(finding.region)
-        rest = ", ".join(["", *(part for part in (where, cost(finding), finding.severity) if part)])
-        console.print((f"{finding.code} {finding.name}", _SEVERITY[finding.severity]), rest)
-        console.print(clean(finding.message), indent=2)
+        head.append(", ".join(["", *(part for part in (where, cost(finding), finding.severity) if part)]))
+        console.print(head)
+        console.print(Padding(Text(clean(finding.message)), (0, 0, 0, 2)))
         if finding.advice:
-            console.print(f"fix: {clean(finding.advice)}", style="green", indent=2)
+            console.print(Padding(Text(f"fix: {clean(finding.advice)}", style="green"), (0, 0, 0, 2)))
         if finding.fix:
             for line in clean(finding.fix.diff).rstrip("\n").split("\n"):
                 style = {"+": "green", "-": "red"}.get(line[:1], "")
-                console.print(f"    {line}", style=style, wrap=False)
+                console.print(Text(f"    {line}", style=style), soft_wrap=True)
     more = len(findings) - SHOWN_FINDINGS
     if more > 0:
         console.print()

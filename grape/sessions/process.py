@@ -280,6 +280,9 @@ def release_abandoned(namespace: Mapping[str, Any]) -> list[str]:
 
 def preload() -> None:
     """Import what the first session needs, so that the first cell does not wait for it."""
+    import rich.console
+    import rich.table  # noqa: F401
+
     if "ipykernel" in sys.modules:
         with contextlib.suppress(ImportError):
             from ..widgets import report  # noqa: F401
