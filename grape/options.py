@@ -13,7 +13,11 @@ from typing import Any
 
 from .errors import UsageError
 
-__all__ = ["OPTIONS", "Option", "Options", "budget_bytes", "parse_bytes", "parse_options"]
+__all__ = ["OPTIONS", "REFERENCE", "Option", "Options", "budget_bytes", "parse_bytes", "parse_options"]
+
+REFERENCE = "GRAPE_REFERENCE"
+"""Set to 1, this variable of the environment has the reference backend of the CPU serve calls: slower, to see what
+graphs do, and for the tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

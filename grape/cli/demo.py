@@ -10,6 +10,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError
+from ..options import REFERENCE
 
 if TYPE_CHECKING:
     from ..render import Report
@@ -92,6 +93,7 @@ def demo(_: argparse.Namespace) -> int:
     Raises a `GrapeError` where a cell raised, there was no report, or the tokens differ.
     """
     folder = tempfile.mkdtemp(prefix="grape-demo-")
+    os.environ.setdefault(REFERENCE, "1")  # without a GPU: how graphs behave, not how fast they are
     try:
         return _demo(_shell(folder))
     finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..model import LEAST_MS, SIGNIFICANT, CallsAccount, Trace
+from ..options import REFERENCE
 from ..render import Report
 from .history import CellKey, History, Mode, key_of
 from .timing import CellRuns
@@ -18,10 +19,6 @@ from .timing import CellRuns
 if TYPE_CHECKING:
     from ..runtime.tally import Replayed
     from .cell import Session
-
-REFERENCE = "GRAPE_REFERENCE"
-"""Set to 1, this variable of the environment has the CPU's reference backend serve calls: slower, to see what graphs
-do, and for the tests."""
 
 __all__ = ["Engine", "close_engine", "engine", "last_report", "preload", "release_abandoned"]
 
