@@ -31,6 +31,8 @@ FIRST_SHARE, FIRST_MS = 0.15, 100.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
 LATER_SHARE, LATER_MS = 0.02, 5.0
 """The same from the third run on. What the second captures is bounded by what it is expected to save."""
+MOST_WATCHED = 4
+"""Runs of a cell in which a capture that did not pay yet is waited for."""
 
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
 """The end of a note that speaks to somebody in the notebook."""
@@ -279,7 +281,9 @@ class Session:
         served = any(region.entries for region in owner.interceptor.regions if region.calls_in_run)
         captured = situation.captures != self._captures
         hopeless = not served and all(region.refused is not None for region in evidence.regions)
-        settled = not situation.serves or hopeless or (runs >= 2 and not (captured and situation.serves))
+        waits = any(one.action == "wait" for region in evidence.regions for one in region.decisions[-1:])
+        known = runs >= 2 and not captured and not (waits and runs < MOST_WATCHED)
+        settled = not situation.serves or hopeless or known
         past = Past(runs=runs, settled=settled, served=served, evidence=evidence, findings=findings)
         owner.history.remember(key, past)
 
