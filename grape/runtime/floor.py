@@ -111,7 +111,7 @@ class Floor:
             self._situation.attention.hand_back("record")
         if self.outside is not None and self.outside.overflowed:
             self.outside = None
-            tracer.retire()
+        stepped_off = tracer.retire()
         if self._running and region.parent is None and self._running[-1] is not region:
             region.parent = self._running[-1].name
         self._running.append(region)
@@ -129,6 +129,8 @@ class Floor:
             self.counts = counts
             situation = self._situation
             if self.outside is not None and situation.observing and not situation.comparing and tracer.recorder is None:
+                if stepped_off:
+                    tracer.enter()
                 self._resume()
 
     def hush(self, quiet: bool) -> None:
@@ -155,8 +157,9 @@ class Floor:
         )
 
     def _resume(self) -> None:
-        if self.outside is not None and not self.outside.overflowed:
-            self._situation.tracer.listen(self.outside)
+        tracer = self._situation.tracer
+        if self.outside is not None and not self.outside.overflowed and tracer.on_stack:
+            tracer.listen(self.outside)
 
     def release_later(self, region: Region) -> None:
         """Its module was deleted. A capture may run just now, which no graph may be released in."""

@@ -155,15 +155,20 @@ class Tracer(TorchDispatchMode):
         if self.on_stack and _get_current_dispatch_mode() is self:
             _include(False)
 
-    def retire(self) -> None:
-        """Leave the mode stack before the statement ends, where nothing on the way out would bring the tracer back.
+    def retire(self) -> bool:
+        """Leave the mode stack before the statement ends, where nothing on the way out would bring the tracer back;
+        else be muted. True where it left, and may `enter` again from the same frame.
 
-        A backward pass sets the dispatch keys by what lies on the stack, muted or not: each operator after the first
-        one would come here again, for nothing.
+        A backward pass sets the dispatch keys by what lies on the stack, muted or not: from then on each operator would
+        come here, for nothing, and be timed as the person's.
         """
+        if not self.on_stack:
+            return False
         self.mute()
-        if not torch.is_inference_mode_enabled() and torch._C._current_graph_task_id() == -1:
-            self.leave()
+        if torch.is_inference_mode_enabled() or torch._C._current_graph_task_id() != -1:
+            return False
+        self.leave()
+        return not self.on_stack
 
     def watch(self) -> None:
         """Also see what reads tensors behind the dispatcher's back, until `mute`."""
@@ -174,11 +179,11 @@ class Tracer(TorchDispatchMode):
         if self._watch is not None and self._watch.leave():
             self._watch = None
 
-    def _mute_at_next_line(self, frame: FrameType) -> None:
-        """Mute once the person's frame goes on: not possible now, from within an operator.
+    def _retire_at_next_line(self, frame: FrameType) -> None:
+        """Retire once the person's frame goes on: not possible now, from within an operator.
 
-        One line event does it, and costs nothing after that. Only for the frame that called the operator: until a
-        frame further out goes on, tracing would slow down everything below it. A debugger at work is left alone.
+        One line event does it, and costs nothing after that; until then each function that is entered costs a call. A
+        debugger at work is left alone.
         """
         if sys.gettrace() is not None:
             return
@@ -187,7 +192,7 @@ class Tracer(TorchDispatchMode):
             sys.settrace(None)
             frame.f_trace = None
             if self.recorder is None or self.recorder.overflowed:
-                self.mute()
+                self.retire()
 
         frame.f_trace = at_line
         sys.settrace(unwatched)
@@ -264,8 +269,8 @@ class Tracer(TorchDispatchMode):
         if record is None:
             recorder.escapes.append((SPARSE, at[0] or at[1]))
             return
-        if recorder.overflowed and user is not None and user is inner:
-            self._mute_at_next_line(user)
+        if recorder.overflowed and user is not None and get_ident() == self._thread:
+            self._retire_at_next_line(user)
         if record.kind in _WAITS:
             recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
         if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
