@@ -7,6 +7,7 @@ calls and compares results, arguments, state, random state and aliasing after ea
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -558,7 +559,7 @@ class Program:
             seed=0,
             pinned=None,
         )
-        program = self
+        program = copy.deepcopy(self)  # hypothesis watches its own with weak references; people do not
 
         def function(x: Values, y: Values, box: Any, mask: Values, rows: Values, *, scalar: Any) -> Any:
             return program(unit, x, y, box, mask, rows, scalar=scalar)

@@ -37,7 +37,7 @@ BUILTINS = frozenset(
 INTROSPECTION = frozenset(
     {
         *("__annotations__", "__bases__", "__builtins__", "__closure__", "__code__", "__defaults__", "__doc__"),
-        *("__globals__", "__kwdefaults__", "__mro__", "__qualname__", "__signature__", "__subclasses__"),
+        *("__globals__", "__kwdefaults__", "__mro__", "__signature__", "__subclasses__"),
         *("__weakref__", "__wrapped__", "cr_frame", "f_back", "f_globals", "f_locals", "gi_frame", "tb_frame"),
     }
 )

@@ -17,7 +17,7 @@ from .contents import attribute_names, read
 from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, mentioned_in, reads_any_name
 
-__all__ = ["ABSENT", "CALLABLES", "METHOD", "PLAIN", "Names", "Opaque", "TooLarge"]
+__all__ = ["ABSENT", "BY_SYNTAX", "CALLABLES", "METHOD", "PLAIN", "Names", "Opaque", "TooLarge"]
 
 ABSENT = object()
 """Stands for the value of a name that is not defined, or of an attribute that is not set."""
@@ -44,9 +44,9 @@ _CLASS_NOTES = frozenset(
     ]
 )
 _WHEN_MADE = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__"})
-_SELDOM_CALLED = frozenset(
-    {"__hash__", "__repr__", "__str__", "__format__", "__reduce__", "__getstate__", "__setstate__"}
-)
+BY_SYNTAX = frozenset({"__hash__", "__repr__", "__str__", "__format__"})
+"""Methods that nobody gets by a name that is put together, as ``getattr(self, name)`` gets others."""
+_SELDOM_CALLED = BY_SYNTAX | {"__reduce__", "__getstate__", "__setstate__"}
 _CALLED_BY_TORCH = frozenset({"forward", "backward", "setup_context", "jvp", "vmap"})
 METHOD = ("a method",)
 """Among the names of a method: it is not looked into where none of them is mentioned."""

@@ -34,7 +34,7 @@ from .contents import (
 )
 from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from .libraries import BUILTINS, READS_ALL, is_pure, known_instances
-from .names import ABSENT, CALLABLES, METHOD, PLAIN, Names, Opaque, TooLarge
+from .names import ABSENT, BY_SYNTAX, CALLABLES, METHOD, PLAIN, Names, Opaque, TooLarge
 from .namespaces import TENSOR
 from .operators import OPERATORS, is_hidden, python_of
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module
@@ -85,19 +85,22 @@ class Reach(Names):
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
             self._dict(hooks, "hooks of all optimizers")
         self._walk()
-        if "__name__" in self._mentioned:
-            named: list[Any] = [*(function for function, _ in self.codes), *self._known_classes]
-            self.attributes += [(one, "__name__", one.__name__) for one in named]
+        named: list[Any] = [*(function for function, _ in self.codes), *self._known_classes]
+        for name in sorted(self._mentioned & {"__name__", "__qualname__"}):  # as `repr` of a dataclass does
+            self.attributes += [(one, name, getattr(one, name)) for one in named]
         self._roots = ()  # what was found may be let go of; see `GuardSet`
 
     def _walk(self) -> None:
         self._drain()
         while self._postponed:
             all_names = bool(self._mentioned & READS_ALL)
-            read = [one for one in self._postponed if all_names or self._mentioned & one[2]]
+            read, rest = [], []
+            for one in self._postponed:
+                named = self._mentioned & one[2] or (all_names and not one[2] & BY_SYNTAX)
+                (read if named else rest).append(one)
             if not read:
                 break
-            self._postponed = [one for one in self._postponed if not (all_names or self._mentioned & one[2])]
+            self._postponed = rest
             self._pending += [(value, where) for value, where, _ in read]
             self._drain()
         rest, self._postponed = self._postponed, []
