@@ -491,6 +491,30 @@ EVENTS: dict[str, Callable[[World], Any]] = {
 }
 
 
+@dataclasses.dataclass
+class Body:
+    """What a program computes. It leads to nothing of what makes programs, as a person's function would not."""
+
+    steps: tuple[Step, ...]
+    result: str
+
+    def __call__(self, unit: Unit, x: Values, y: Values, box: Any, mask: Values, rows: Values, *, scalar: Any) -> Any:
+        context = Context(unit, scalar, mask, box, rows)
+        values = [x, y]
+        for step in self.steps:
+            a, b = values[-1 - step.left % len(values)], values[-1 - step.right % len(values)]
+            if step.table == "unary":
+                values.append(UNARY[step.name](context, a))
+            elif step.table == "binary":
+                values.append(BINARY[step.name](context, a, b))
+            elif step.table == "in place":
+                IN_PLACE[step.name](context, a, b)
+            else:
+                EFFECTS[step.name](context, a)
+        values.append((values[-1] * 1.5 + 1).sigmoid())  # enough work for a graph
+        return RESULTS[self.result](values, context)
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A function, the way it is called, and what happens between the calls."""
@@ -526,22 +550,6 @@ class Program:
             in_place=st.booleans(),
         )
 
-    def __call__(self, unit: Unit, x: Values, y: Values, box: Any, mask: Values, rows: Values, *, scalar: Any) -> Any:
-        context = Context(unit, scalar, mask, box, rows)
-        values = [x, y]
-        for step in self.steps:
-            a, b = values[-1 - step.left % len(values)], values[-1 - step.right % len(values)]
-            if step.table == "unary":
-                values.append(UNARY[step.name](context, a))
-            elif step.table == "binary":
-                values.append(BINARY[step.name](context, a, b))
-            elif step.table == "in place":
-                IN_PLACE[step.name](context, a, b)
-            else:
-                EFFECTS[step.name](context, a)
-        values.append((values[-1] * 1.5 + 1).sigmoid())  # enough work for a graph
-        return RESULTS[self.result](values, context)
-
     def build(self, device: torch.device) -> World:
         unit = Unit(device)
         world = World(
@@ -559,10 +567,11 @@ class Program:
             seed=0,
             pinned=None,
         )
-        program = copy.deepcopy(self)  # hypothesis watches its own with weak references; people do not
+        # Hypothesis watches its own objects with weak references; people do not.
+        body = Body(copy.deepcopy(self.steps), self.result)
 
         def function(x: Values, y: Values, box: Any, mask: Values, rows: Values, *, scalar: Any) -> Any:
-            return program(unit, x, y, box, mask, rows, scalar=scalar)
+            return body(unit, x, y, box, mask, rows, scalar=scalar)
 
         world.function = function
         return world

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -313,9 +313,7 @@ _needed = 0
 _worlds: list[Graphed] = []
 
 
-@ctypes.CFUNCTYPE(ctypes.c_bool)
 def _full() -> bool:
-    """Whether the device is; no guard can read that, as on a real one."""
     held = 0
     if _worlds and _worlds[-1].graphed._region is not None:
         world = _worlds[-1]
@@ -323,9 +321,15 @@ def _full() -> bool:
     return bool(_needed) and _needed + held > 1000
 
 
+_library: dict[str, Any] = {"__name__": "torch.cuda.full", "device": SimpleNamespace(full=_full)}
+exec(compile("def is_full():\n    return device.full()\n", torch.cuda.__file__, "exec"), _library)
+is_full: Callable[[], bool] = _library["is_full"]
+"""Whether the device is: a function of a library, and what it asks no guard can read, as on a real one."""
+
+
 def hungry(x: torch.Tensor) -> torch.Tensor:
     """Needs `_needed` bytes of a device of 1,000, which the graphs of the last world share."""
-    if _full():
+    if is_full():
         raise torch.OutOfMemoryError("CUDA out of memory")
     return work(x)
 

@@ -125,7 +125,7 @@ class Names:
             module = sys.modules.get(name, ABSENT)
             self._item(sys.modules, name, module)
             if isinstance(module, types.ModuleType):
-                self._imported(module, mentioned.words, {id(module)})
+                self._imported(module, mentioned.words, mentioned.of(name), {id(module)})
         builtins: Any = vars(sys.modules["builtins"])
         for name in filter(str.isidentifier, mentioned.globals):  # others were put there by a tool that instruments
             value = namespace.get(name, ABSENT)
@@ -134,7 +134,7 @@ class Names:
                 value = builtins.get(name, ABSENT)
                 self._item(builtins, name, value)
             if isinstance(value, types.ModuleType):
-                self._imported(value, mentioned.words, {id(value)})
+                self._imported(value, mentioned.words, mentioned.of(name), {id(value)})
             elif value is not ABSENT:
                 if type(value) is types.FunctionType:
                     self._global_names.setdefault(id(value), []).append((id(namespace), name))
@@ -143,11 +143,17 @@ class Names:
     def _item(self, namespace: Any, name: str, value: Any) -> None:
         self.items.append((namespace, name, value))
 
-    def _imported(self, module: types.ModuleType, names: frozenset[str], above: set[int]) -> None:
-        """What code that mentions these names can read from an imported module (``config.SCALE``)."""
+    def _imported(
+        self, module: types.ModuleType, names: frozenset[str], used: frozenset[str] | None, above: set[int]
+    ) -> None:
+        """What code that mentions these names can read from an imported module (``config.SCALE``); of which `used` are
+        those that it can read of the module, and not only of something else (``self.load`` is no ``torch.load``);
+        None where it reads nothing of this module.
+        """
         space = vars(module)
         own = is_own_module(module)
-        denied = None if own or str(space.get("__name__")).startswith("grape.") else why_not(module, names)
+        checked = not own and not str(space.get("__name__")).startswith("grape.")
+        denied = why_not(module, used) if checked and used is not None else None
         if denied is not None:
             raise Opaque(f"`{denied}`", "reads or changes more than its arguments")
         wanted = names if not own or not names & READS_ALL else names | space.keys()
@@ -157,7 +163,7 @@ class Names:
             if issubclass(type(value), types.ModuleType):
                 if id(value) not in above:
                     above.add(id(value))
-                    self._imported(value, names, above)
+                    self._imported(value, names, used if used and name in used else None, above)
             else:
                 self._pending.append((value, f"{space.get('__name__')}.{name}"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,8 @@ class Mentioned:
     """The names in a code object, nested code included.
 
     `every` are global names, attributes and imports; `words` are those and the strings that could be names, as in
-    ``getattr(config, "scale")``; `attributes` are those of `every` that are not only global names.
+    ``getattr(config, "scale")``; `attributes` are those of `every` that are not only global names. `chains` says of
+    each global name what is read of it (``torch.cuda.amp``), None where it also goes elsewhere as a whole.
     """
 
     globals: frozenset[str]
@@ -76,6 +77,12 @@ class Mentioned:
     attributes: frozenset[str]
     every: frozenset[str]
     words: frozenset[str]
+    chains: Mapping[str, frozenset[str] | None]
+
+    def of(self, name: str) -> frozenset[str]:
+        """Which names may be read of what a global name, or an import, stands for."""
+        chain = None if name in self.imports else self.chains.get(name)
+        return self.words if chain is None else chain
 
 
 _mentioned: dict[int, tuple[types.CodeType, Mentioned]] = {}
@@ -103,9 +110,13 @@ def _read(code: types.CodeType) -> Mentioned:
         elif name in code.co_names:
             attributes.add(name)
     words = set(_strings(code.co_consts))
+    chains = _chains(code)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner = mentioned_in(constant)
+            for name, chain in inner.chains.items():
+                known = chains.get(name, frozenset())
+                chains[name] = None if known is None or chain is None else known | chain
             global_names |= inner.globals
             imports |= inner.imports
             attributes |= inner.attributes
@@ -117,7 +128,23 @@ def _read(code: types.CodeType) -> Mentioned:
         attributes=frozenset(attributes),
         every=frozenset(every),
         words=frozenset(words | every),
+        chains=chains,
     )
+
+
+def _chains(code: types.CodeType) -> dict[str, frozenset[str] | None]:
+    found: dict[str, frozenset[str] | None] = {}
+    name, chain = "", []
+    for instruction in (*dis.get_instructions(code), None):
+        if instruction is not None and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and name:
+            chain.append(instruction.argval)
+            continue
+        if name:
+            known = found.get(name, frozenset())
+            found[name] = None if known is None or not chain else known.union(chain)
+        is_global = instruction is not None and instruction.opname in _GLOBAL_INSTRUCTIONS
+        name, chain = (instruction.argval, []) if instruction is not None and is_global else ("", [])
+    return found
 
 
 def _strings(constants: Any) -> Iterator[str]:
