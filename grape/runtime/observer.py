@@ -134,10 +134,11 @@ class Observer:
                     self.body_ns = began, time.perf_counter_ns()
 
         guards: GuardSet | None = None
+        unguarded: Refused | None = None
         try:
             guards = GuardSet(self._region.root, stateful(layout))
         except TooLarge as error:
-            self._region.refuse(Refused(code="GR405", why=str(error), at=self._region.at))
+            unguarded = Refused(code="GR405", why=str(error), at=self._region.at)
         found = Found()
         if guards is not None:
             found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
@@ -165,6 +166,8 @@ class Observer:
         parallel = refuse_parallel(guards, self._region.at) if guards is not None else None
         if parallel is not None and self._region.refused is None:
             self._region.refuse(parallel)
+        if unguarded is not None and self._region.refused is None:
+            self._region.refuse(effect_of(watch) or unguarded)  # what the call did, and where, says more
         # A loop that is left to the device is recorded once in a graph, however long the eager call was.
         if len(call.trace.ops) >= LIMIT and not is_left_to_device(call.trace):
             why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"
