@@ -50,12 +50,14 @@ LOOP = "with torch.no_grad():\n    x = torch.randn(2, 8)\n    for i in range(20)
 
 @dataclass(frozen=True)
 class Scenario:
-    """`replayed` are the names of the regions that replay in the first run, `codes` the findings' codes, each run."""
+    """`replayed` are the names of the regions that replay in the first run, `codes` the findings' codes, each run; `may`
+    are those that a run may have besides."""
 
     setup: str
     cell: str
     replayed: set[str] = field(default_factory=set)
     codes: set[str] = field(default_factory=set)
+    may: set[str] = field(default_factory=set)
 
 
 F, NET, BODY = {"f"}, {"Net (net)"}, {"loop at line 4"}
@@ -84,6 +86,7 @@ SCENARIOS = {
         "    return loss.detach()\n",
         "net.train()\nfor i in range(15):\n    loss = step(torch.randn(4, 8))\nnet.eval()\nloss.item()",
         {"loop at line 3"},
+        may={"GR405"},  # of the model alone, which the first run meets before the loop's body
     ),
     "train and eval in turn": Scenario(
         "", LOOP.replace("x = f(x)", "net.train(i % 3 == 0); x = net(x)").replace("20", "40"), NET
@@ -275,7 +278,7 @@ def test_same_results_with_and_without(shell: InteractiveShell, name: str) -> No
     for report in reports[:2]:
         codes = {finding["code"] for finding in report["findings"] if finding["severity"] != "info"}
         assert scenario.codes <= codes
-        assert codes & {"GR402", "GR404", "GR405", "GR406"} <= scenario.codes
+        assert codes & {"GR402", "GR404", "GR405", "GR406"} <= scenario.codes | scenario.may
 
 
 def test_a_refusal_of_an_earlier_cell_is_not_told_of_where_the_loop_replays(shell: InteractiveShell) -> None:

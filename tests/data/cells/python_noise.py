@@ -5,8 +5,8 @@ import torch
 
 weights = torch.randn(16, 16) / 4
 
-def perturb(x):  # GR404
-    scale = random.uniform(0.9, 1.1)
+def perturb(x):
+    scale = random.uniform(0.9, 1.1)  # GR404
     h = torch.tanh(x @ weights)
     return h * scale
 # %% cell
