@@ -50,8 +50,8 @@ LOOP = "with torch.no_grad():\n    x = torch.randn(2, 8)\n    for i in range(20)
 
 @dataclass(frozen=True)
 class Scenario:
-    """`replayed` are the names of the regions that replay in the first run, `codes` the findings' codes, each run; `may`
-    are those that a run may have besides."""
+    """`replayed` are the names of the regions that replay in the first run, `codes` the findings' codes, each run;
+    `may` are those that a run may have besides."""
 
     setup: str
     cell: str
@@ -117,8 +117,8 @@ SCENARIOS = {
         "n = 0\ndef f(x):\n    global n\n    n += 1\n    return net(x) * 0.5 + x\n", LOOP + "n", NET, {"GR404"}
     ),
     "an attribute of the function": Scenario(
-        "def f(x):\n    f.n = getattr(f, 'n', 0) + 1\n    return net(x) * 0.5 + x\n", LOOP + "f.n", NET, {"GR404"}
-    ),
+        "def f(x):\n    f.n = getattr(f, 'n', 0) + 1\n    return net(x) * 0.5 + x\n", LOOP + "f.n", NET
+    ),  # what mentions itself may call itself, and is never taken over
     "result is None": Scenario(
         "total = torch.zeros(2, 8)\ndef f(x):\n    total.add_(net(x) * 0.5 + x)\n",
         LOOP.replace("x = f(x)", "r = f(x)"),

@@ -306,6 +306,8 @@ def run_training(program: TrainingProgram, backend: Backend, calls: int = 20) ->
     ]
     batches = [(x.to(device), y.to(device)) for x, y in batches]
     twins = Twins(lambda: program.build(device), backend, in_place=program.in_place)
+    # A cell is used three times: autograd adds up the parts of its gradients in place, but not where a mode watches.
+    twins.versions = program.model != "recurrent"
     events = dict(program.events)
     try:
         for index in range(calls):
