@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import grape
-from grape.runtime.guards import GuardSet
+from grape.runtime.guards import GuardSet, TooLarge
 from grape.runtime.state import is_defined_again
 from tests.property.programs import Twins, World
 
@@ -846,3 +846,29 @@ def calls_operator(x: torch.Tensor) -> Any:
 
 def looks_operator_up(x: torch.Tensor) -> Any:
     return torch.ops.grape_guards.reads_looked_up(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    load: float = 2.0
+    seed: int = 3
+
+
+def test_names_of_libraries_are_told_from_the_persons_own() -> None:
+    """`settings.load` is no `torch.load`; and nobody asks for the hash or the representation of the settings."""
+    settings = _Settings()
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * settings.load) + getattr(settings, "seed", 0)
+
+    def seeds(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x) * torch.seed() * settings.load
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x) * getattr(torch, "seed")()  # noqa: B009
+
+    guards = GuardSet(plain)
+    assert guards.holds()
+    for function in (seeds, whole):
+        with pytest.raises(TooLarge, match=r"torch\.seed"):
+            GuardSet(function)
