@@ -94,14 +94,16 @@ class Reach(Names):
         self._drain()
         while self._postponed:
             all_names = bool(self._mentioned & READS_ALL)
-            read, rest = [], []
-            for one in self._postponed:
+            postponed, self._postponed, read = self._postponed, [], False
+            for one in postponed:
                 named = self._mentioned & one[2] or (all_names and not one[2] & BY_SYNTAX)
-                (read if named else rest).append(one)
+                if named:
+                    self._pending.append(one[:2])
+                    read = True
+                else:
+                    self._postponed.append(one)
             if not read:
                 break
-            self._postponed = rest
-            self._pending += [(value, where) for value, where, _ in read]
             self._drain()
         rest, self._postponed = self._postponed, []
         for value, where, names in rest:  # what nobody mentions is guarded as far as that can be done
