@@ -113,7 +113,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 def _codes(value: Any) -> Iterator[types.CodeType]:
     """The code of a function, or of the methods of a class, that the person wrote; of an object, of its class."""
-    from ..runtime import written_code
+    from ..runtime import typed_code
     from ..tracing import is_own_code
 
     members = [value]
@@ -123,7 +123,7 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
     for member in members:
         function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
         if isinstance(function, types.FunctionType) and is_own_code(function.__code__.co_filename):
-            yield written_code(function)
+            yield typed_code(function)
 
 
 @functools.lru_cache(maxsize=4096)
