@@ -11,6 +11,7 @@ import re
 import statistics
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,45 @@ def predicted_table() -> str:
     return f"{markdown(rows)}\n\n{where(found['machine'])}; median absolute error {median:.0%}."
 
 
+def programs_table(device: str) -> str:
+    """Markdown: whole programs that others wrote, with their reports, and how the estimate of the plain time does."""
+    found = json.loads((RESULTS / f"programs_{device}.json").read_text())
+    rows = [
+        (
+            "program",
+            "first pass, plain",
+            "under Grape",
+            "last pass, plain",
+            "under Grape",
+            "ratio",
+            "estimate",
+            "results",
+        ),
+        ("---",) * 8,
+    ]
+    ratios, errors = [], []
+    for row in found["programs"]:
+        if not row["plain_s"] or not row["grape_s"]:
+            rows.append((row["name"], *["-"] * 6, "; ".join(row["failed"].values()) or "-"))
+            continue
+        plain = statistics.median([row["plain_s"][-1], row["again_s"][-1]])
+        ratio, estimate = row["grape_s"][-1] / plain, row["estimate_s"][-1]
+        ratios.append(ratio)
+        known = estimate is not None and estimate == estimate
+        if known:
+            errors.append(abs(estimate / plain - 1))
+        times = (f"{one:.2f} s" for one in (row["plain_s"][0], row["grape_s"][0], plain, row["grape_s"][-1]))
+        said = "; ".join([*row["differences"], *row["failed"].values()]) or "identical"
+        rows.append((row["name"], *times, f"{ratio:.2f}", f"{estimate / plain - 1:+.0%}" if known else "-", said))
+    machine = found["machine"]
+    measured_on = where(machine) if machine["gpu"] else f"CPU, {machine['cpus']} cores, torch {machine['torch']}"
+    error = f"{statistics.median(errors):.0%}, at most {max(errors):.0%}" if errors else "not known"
+    return (
+        f"{markdown(rows)}\n\n{measured_on}; passes with their reports. Grape over plain in the last pass: median "
+        f"{statistics.median(ratios):.2f}, at most {max(ratios):.2f}; error of the estimate: median {error}."
+    )
+
+
 def markdown(rows: list[tuple[str, ...]]) -> str:
     """The lines of a table; the second row is the one of dashes."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -308,6 +348,8 @@ MADE = (
     ("shapes", shapes_table),
     ("updates", updates_table),
     ("predicted", predicted_table),
+    ("programs_cuda", partial(programs_table, "cuda")),
+    ("programs_cpu", partial(programs_table, "cpu")),
 )
 TABLES = (
     *(table, models_table, control_flow_table, training_table, host_table),
@@ -317,7 +359,7 @@ TABLES = (
 
 def renew(page: str, tables: Sequence[str]) -> str:
     """`page` with these tables instead of its own, in order; a table goes on to the line that names the machine."""
-    pattern = re.compile(r"^\|[^\n]*\n(?:\|[^\n]*\n?)+(?:\nNVIDIA [^\n]*(?:\n|\Z))?", re.MULTILINE)
+    pattern = re.compile(r"^\|[^\n]*\n(?:\|[^\n]*\n?)+(?:\n(?:NVIDIA|CPU)[^\n]*(?:\n|\Z))?", re.MULTILINE)
     found = list(pattern.finditer(page))
     if len(found) != len(tables):
         raise SystemExit(f"the page has {len(found)} tables, there are {len(tables)}: add a heading and a row of it")

@@ -32,6 +32,11 @@ class Options:
     output: str | None = None
     json: str | None = None
 
+    @property
+    def applied(self) -> tuple[float, int | None]:
+        """Those that decide which graphs serve a cell."""
+        return self.tolerance, self.memory_budget
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.trampoline import written_code
+from ..runtime.trampoline import typed_code
 from .safety import Unsafe, names_bound, names_used
 
 __all__ = ["copied"]
@@ -36,7 +36,7 @@ def copied(trees: list[Any], namespace: Mapping[str, Any], most_bytes: int) -> d
         value = namespace[name]
         if isinstance(value, types.FunctionType) and value.__globals__ is namespace:
             fresh[name] = _function(value, fresh, memo)
-            wanted |= set(written_code(value).co_names)
+            wanted |= set(typed_code(value).co_names)
             continue
         if isinstance(value, (types.ModuleType, type)):
             fresh[name] = value
@@ -55,7 +55,7 @@ def copied(trees: list[Any], namespace: Mapping[str, Any], most_bytes: int) -> d
 
 
 def _function(function: types.FunctionType, fresh: dict[str, Any], memo: dict[int, Any]) -> types.FunctionType:
-    code = written_code(function)
+    code = typed_code(function)
     made = types.FunctionType(code, fresh, function.__name__, copy.deepcopy(function.__defaults__, memo))
     made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
     if inspect.iscoroutinefunction(function):

@@ -13,7 +13,7 @@ from ..model import Position
 from ..rewrite.hoisting import LOOP, Hoisted, hoist_loops
 from ..runtime import Interceptor, Region, Situation
 from ..runtime.candidates import candidates, compiles, last_line
-from ..runtime.trampoline import written_code
+from ..runtime.trampoline import note_rewritten, written_code
 from .code import compile_quietly, with_objects
 from .functions import hoisted_function, loops_in
 from .loop import OBSERVED, Loop
@@ -149,6 +149,7 @@ class Hoister:
             if made is not None:
                 hoisted, new, flags, cell = made
                 new = with_objects(new, self._objects(hoisted, function.__globals__, code.co_filename, flags, cell))
+                note_rewritten(new, code)
                 self._codes[key] = new
             else:
                 self._codes[key] = None

@@ -104,7 +104,8 @@ class GrapeCell:
         lines = self._source.splitlines(keepends=True)
         magic = find_magic(lines)
         try:
-            return engine().plan("".join(lines[magic.index + 1 :] if magic else lines), self._shell.user_ns)
+            source = "".join(lines[magic.index + 1 :] if magic else lines)
+            return engine().plan(source, self._shell.user_ns, self.options)
         except Exception:  # whatever stands in the namespace
             return "watch", None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
@@ -83,31 +84,38 @@ class MemorySampler:
         self._most = max(2, most)
         self._samples = _Samples()
         self._done = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ended: threading.Event | None = None
 
     def start(self) -> None:
         """Begin a curve; times count from here. Does nothing where one is being sampled."""
-        if self._thread is not None:
+        if self._ended is not None:
             return
         self._samples = _Samples()
         self._done = threading.Event()
         reader = _CudaReader(device_index(self._device)) if self._device.type == "cuda" else _read_resident
+        self._ended = threading.Event()
         arguments = (reader, self._samples, self._done, self._interval_s, self._most, time.perf_counter_ns())
-        self._thread = threading.Thread(target=_sample, args=arguments, name="grape-memory", daemon=True)
-        self._thread.start()
+        # None of `threading`'s, whose threads the person may count; it ends with the process, as a daemon does.
+        _thread.start_new_thread(_sample_until_done, (self._ended, *arguments))
 
     def stop(self) -> MemoryCurve:
         """End the curve with a last sample and return it; empty where `start` was not called."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
             self._done.set()
-            thread.join(_JOIN_S)
-            if thread.is_alive():  # it hangs in a driver call; what it still appends must not tear the curve
+            if not ended.wait(_JOIN_S):  # it hangs in a driver call; what it still appends must not tear the curve
                 return MemoryCurve()
         return self._samples.curve()
 
 
 _Reading = tuple[int, int, int | None]
+
+
+def _sample_until_done(ended: threading.Event, *arguments: Any) -> None:
+    try:
+        _sample(*arguments)
+    finally:
+        ended.set()
 
 
 def _sample(

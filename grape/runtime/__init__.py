@@ -9,7 +9,7 @@ from .memory import account, enforce_budget
 from .region import Region, Situation
 from .slots import SlotStore
 from .traced_calls import CellName
-from .trampoline import written_code
+from .trampoline import typed_code
 
 __all__ = [
     "Allowance",
@@ -27,5 +27,5 @@ __all__ = [
     "held",
     "hold_off_again",
     "make_backend",
-    "written_code",
+    "typed_code",
 ]

@@ -69,7 +69,7 @@ def modules_look_at_frames(namespace: Mapping[str, Any]) -> bool:
     own = {
         value.__name__: value
         for value in list(namespace.values())
-        if isinstance(value, type) and value.__module__ == "__main__" and issubclass(value, Module)
+        if issubclass(type(value), type) and value.__module__ == "__main__" and issubclass(value, Module)
     }
     return looks_at_frames(frozenset(own), own)
 
@@ -140,12 +140,13 @@ def _globals_of(function: types.FunctionType, names: frozenset[str]) -> dict[str
 
 def _functions_of(value: Any, names: frozenset[str]) -> list[types.FunctionType]:
     """The functions that code may call which has `value` and mentions `names`."""
-    if isinstance(value, types.FunctionType):
+    kind = type(value)  # `isinstance` may ask the person's own `__class__`
+    if kind is types.FunctionType:
         inner = value.__dict__.get("__wrapped__")
         return [value, inner] if isinstance(inner, types.FunctionType) else [value]
-    if isinstance(value, types.MethodType):
+    if kind is types.MethodType:
         return _functions_of(value.__func__, names)
-    cls = value if isinstance(value, type) else type(value)
+    cls = value if issubclass(kind, type) else kind
     if getattr(cls, "__module__", None) != "__main__":
         return []
     members = [vars(base) for base in cls.__mro__ if base.__module__ == "__main__"]

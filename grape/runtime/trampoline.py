@@ -18,7 +18,10 @@ from typing import Any
 
 from ..tracing import grape_works
 
-__all__ = ["Trampoline", "is_trampoline", "prune_traceback", "written_code"]
+__all__ = ["Trampoline", "is_trampoline", "note_rewritten", "prune_traceback", "typed_code", "written_code"]
+
+_TYPED: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
+"""What code was made from that holds objects of Grape's."""
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -158,3 +161,16 @@ def written_code(function: types.FunctionType) -> types.CodeType:
     """The code that the person wrote for `function`, also while it is taken over."""
     trampoline = _trampoline_of(function)
     return trampoline.original.__code__ if trampoline else function.__code__
+
+
+def note_rewritten(new: types.CodeType, code: types.CodeType) -> None:
+    """`new` was made from `code`, which the person wrote, and does the same with objects of Grape's."""
+    _TYPED[new] = code
+
+
+def typed_code(function: types.FunctionType) -> types.CodeType:
+    """As `written_code`, but also where the loops of the function go through Grape: code for other names than its own
+    must not hold what is bound to these.
+    """
+    code = written_code(function)
+    return _TYPED.get(code, code)

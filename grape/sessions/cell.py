@@ -122,7 +122,7 @@ class Session:
         owner.names = name_of
         situation = owner.situation
         situation.beside_group = process_group()
-        self._past = owner.history.of(cell.key) if cell.key is not None else None
+        self._past = owner.history.of(cell.key, self.options.applied)
         situation.attention.begin_run(self._allowance())
         if cell.mode == "leave" and self._past is not None:
             self._memory = self._outside = None
@@ -284,7 +284,14 @@ class Session:
         waits = any(one.action == "wait" for region in evidence.regions for one in region.decisions[-1:])
         known = runs >= 2 and not captured and not (waits and runs < MOST_WATCHED)
         settled = not situation.serves or hopeless or known
-        past = Past(runs=runs, settled=settled, served=served, evidence=evidence, findings=findings)
+        past = Past(
+            runs=runs,
+            settled=settled,
+            served=served,
+            evidence=evidence,
+            findings=findings,
+            applied=self.options.applied,
+        )
         owner.history.remember(key, past)
 
     def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:

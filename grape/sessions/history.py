@@ -32,7 +32,7 @@ _FLAGS = (bool, str, bytes, type(None))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """The last watched run of a cell, the `runs`-th. `settled`: there is nothing more to learn; `served`: graphs
-    replayed in it. `evidence` holds no traces.
+    replayed in it; `applied`: the options that decide it. `evidence` holds no traces.
     """
 
     runs: int
@@ -40,6 +40,7 @@ class Past:
     served: bool
     evidence: CellEvidence
     findings: tuple[Finding, ...]
+    applied: tuple[float, int | None]
 
 
 class History:
@@ -51,8 +52,10 @@ class History:
     def clear(self) -> None:
         self._past.clear()
 
-    def of(self, key: CellKey) -> Past | None:
-        return self._past.get(key)
+    def of(self, key: CellKey | None, applied: tuple[float, int | None]) -> Past | None:
+        """None where it last ran with other options: what served it then, and what was found, may not hold."""
+        past = self._past.get(key) if key is not None else None
+        return past if past is not None and past.applied == applied else None
 
     def remember(self, key: CellKey, past: Past) -> None:
         self._past.pop(key, None)
@@ -110,7 +113,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 def _codes(value: Any) -> Iterator[types.CodeType]:
     """The code of a function, or of the methods of a class, that the person wrote; of an object, of its class."""
-    from ..runtime import written_code
+    from ..runtime import typed_code
     from ..tracing import is_own_code
 
     members = [value]
@@ -120,7 +123,7 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
     for member in members:
         function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
         if isinstance(function, types.FunctionType) and is_own_code(function.__code__.co_filename):
-            yield written_code(function)
+            yield typed_code(function)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ from .history import CellKey, History, Mode, key_of
 from .timing import CellRuns
 
 if TYPE_CHECKING:
+    from ..options import Options
     from ..runtime.tally import Replayed
     from .cell import Session
 
@@ -135,10 +136,10 @@ class Engine:
             self.hoister.adopt(namespace)
             self.interceptor.adopt(namespace)
 
-    def plan(self, source: str, namespace: Mapping[str, Any]) -> tuple[Mode, CellKey | None]:
+    def plan(self, source: str, namespace: Mapping[str, Any], options: Options) -> tuple[Mode, CellKey | None]:
         """How much attention a cell gets that begins now, and under which key its history is kept."""
         key = key_of(source, namespace)
-        past = self.history.of(key) if key is not None else None
+        past = self.history.of(key, options.applied)
         if past is None or not past.settled:
             return "watch", key
         if not past.served:

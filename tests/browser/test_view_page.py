@@ -39,7 +39,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
         text=True,
         check=True,
     )
-    assert done.stdout == "decode.html\n"
+    assert done.stdout == "wrote decode.html\n"
     return (folder / "decode.html").as_uri()
 
 

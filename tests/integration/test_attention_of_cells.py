@@ -112,6 +112,19 @@ def test_a_cell_whose_code_changed_is_looked_at_again(on_a_cpu: Notebook) -> Non
     assert [region["verified"] for region in report["regions"]] == ["identical"]
 
 
+def test_options_that_decide_what_is_applied_have_it_looked_at_again(notebook: Notebook) -> None:
+    for _ in range(4):
+        served = notebook.run(SERVED)
+    assert "its graphs serve it" in served["cell"]["notes"][0]
+    starved = notebook.run(SERVED.replace("%%grape", "%%grape --memory-budget 1"))
+    assert starved["cell"]["notes"] == []
+    assert "GR405" in [finding["code"] for finding in starved["findings"]]
+    again = notebook.run(SERVED)
+    assert again["cell"]["notes"] == [] and "GR405" not in [finding["code"] for finding in again["findings"]]
+    told = notebook.run(SERVED.replace("%%grape", "%%grape --no-widget -o kept"))
+    assert [region["outcome"] for region in told["regions"]] == ["replayed"]
+
+
 def test_reset_has_it_looked_at_again(on_a_cpu: Notebook) -> None:
     on_a_cpu.run(SERVED)
     engine().reset()

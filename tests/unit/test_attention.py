@@ -71,7 +71,7 @@ def test_what_is_handed_back_is_the_persons_from_where_a_span_inside_began(clock
             clock.pass_ms(500)
         clock.pass_ms(3)
     assert (attention.spent_ms("record"), attention.spent_ms("observe")) == (7, 5)
-    assert attention.handed_back == 1
+    assert attention.handed_back_ns == 7e6
 
 
 def test_a_new_cell_begins_with_nothing_even_inside_a_span(clock: Clock, attention: Attention) -> None:

@@ -17,4 +17,4 @@ def test_the_page_of_measurements_holds_the_tables_of_the_results() -> None:
     made = runpy.run_path(str(ROOT / "benchmarks" / "table.py"))
     page = (ROOT / "docs" / "measurements.md").read_text()
     for table in made["TABLES"][1:]:
-        assert table() in page, table.__name__
+        assert table() in page, table

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from grape.model import CellEvidence
+from grape.options import Options
 from grape.sessions.history import MOST_CELLS, History, Past, key_of
 
 FUNCTIONS = "def inner(x):\n    return x * SCALE\ndef step(x):\n    return inner(x) + 1\ndef other(x):\n    return x\n"
@@ -78,8 +79,13 @@ def test_only_the_last_cells_are_kept() -> None:
         served=False,
         evidence=CellEvidence(file="In[1]", source="", device="CPU", backend="tape", wall_ms=1.0),
         findings=(),
+        applied=Options().applied,
     )
     keys = [(f"cell {number}", frozenset[Any]()) for number in range(MOST_CELLS + 3)]
     for key in keys:
         history.remember(key, past)
-    assert [history.of(key) for key in keys[:4]] == [None, None, None, past]
+    assert [history.of(key, past.applied) for key in keys[:4]] == [None, None, None, past]
+    for other in (Options(memory_budget=0), Options(tolerance=1e-6)):
+        assert history.of(keys[-1], other.applied) is None
+    assert history.of(keys[-1], Options(no_widget=True, output="report").applied) is past
+    assert history.of(None, past.applied) is None

@@ -46,10 +46,20 @@ def test_the_resident_memory_of_a_process_that_grows() -> None:
 def test_a_short_cell_has_a_first_and_a_last_sample() -> None:
     sampler = MemorySampler(CPU, interval_s=60)
     sampler.start()
-    assert [t.daemon for t in threading.enumerate() if t.name == "grape-memory"] == [True]
     curve = sampler.stop()
     assert len(curve.at_ns) == 2
-    assert "grape-memory" not in {t.name for t in threading.enumerate()}
+
+
+def test_the_person_counts_no_thread_of_the_sampler() -> None:
+    before = threading.enumerate()
+    sampler = MemorySampler(CPU, interval_s=0.001)
+    sampler.start()
+    wait_for(lambda: len(sampler._samples.at_ns) > 2)
+    assert threading.enumerate() == before
+    sampler.stop()
+    taken = len(sampler._samples.at_ns)
+    time.sleep(0.02)
+    assert len(sampler._samples.at_ns) == taken
 
 
 def test_stop_without_start_and_twice() -> None:
@@ -103,9 +113,9 @@ def test_a_failing_reader_ends_the_curve_and_not_the_cell(monkeypatch: pytest.Mo
     monkeypatch.setattr(memory, "_read_resident", lambda last: next(readings))
     sampler = MemorySampler(CPU, interval_s=0.001)
     sampler.start()
-    thread = sampler._thread
-    assert thread is not None
-    wait_for(lambda: not thread.is_alive())
+    ended = sampler._ended
+    assert ended is not None
+    wait_for(ended.is_set)
     assert sampler.stop().allocated_bytes == (1, 3)
 
 

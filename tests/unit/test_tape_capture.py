@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
@@ -42,6 +43,8 @@ HOST_READS: dict[str, Callable[[torch.Tensor], Any]] = {
     "numpy": lambda x: x.numpy(),
     "array": lambda x: x.__array__(),
     "dlpack": lambda x: x.__dlpack__(),
+    "from_dlpack": lambda x: torch.from_dlpack(x),
+    "from_dlpack of numpy": lambda x: np.from_dlpack(x * 2),
     "repr": lambda x: repr(x),
     "format": lambda x: f"{x.sum():.3f}",
     "equal": lambda x: torch.equal(x, x),

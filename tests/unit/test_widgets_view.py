@@ -126,11 +126,13 @@ def test_the_script_and_style_fetch_nothing() -> None:
     assert "http://" not in text and "https://" not in text and "import " not in text.replace("important", "")
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = tmp_path / "decode.json"
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    source = tmp_path / "elsewhere" / "decode.json"
+    monkeypatch.chdir(tmp_path)
     source.write_text(view_json(build_view(report())))
     assert main(["view", str(source)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'decode.html'}\n"
+    assert capsys.readouterr().out == "wrote decode.html\n"
     assert "cell 2.9x faster" in (tmp_path / "decode.html").read_text()
     assert main(["view", str(source), "--out", str(tmp_path / "other.html")]) == 0
     assert (tmp_path / "other.html").read_text() == (tmp_path / "decode.html").read_text()

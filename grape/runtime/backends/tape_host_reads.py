@@ -6,7 +6,8 @@ On a GPU `.tolist()` or `.numpy()` is a copy that waits; on the CPU it is a look
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import CodeType
+from typing import Any, NoReturn
 
 import torch
 
@@ -26,6 +27,9 @@ _READS = frozenset(
     }
 )
 
+_CODE = {read.__code__: read for read in _READS if hasattr(read, "__code__")}
+"""Of those in Python: they ask whether they are overridden before they read."""
+
 
 class HostReads(UnseenMode):
     """While it is active in this thread, reading a tensor's values raises `CaptureFailed` GR101 and tells `refused`."""
@@ -38,7 +42,15 @@ class HostReads(UnseenMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _READS:
-            failure = CaptureFailed("GR101", f"Tensor.{func.__name__} reads a tensor's value on the host")
-            self._refused(failure)
-            raise failure
+            self._refuse(func)
         return func(*args, **(kwargs or {}))
+
+    def passed_by(self, code: CodeType) -> None:
+        read = _CODE.get(code)
+        if read is not None:
+            self._refuse(read)
+
+    def _refuse(self, read: Any) -> NoReturn:
+        failure = CaptureFailed("GR101", f"Tensor.{read.__name__} reads a tensor's value on the host")
+        self._refused(failure)
+        raise failure

@@ -133,7 +133,7 @@ class Names:
             if value is ABSENT:
                 value = builtins.get(name, ABSENT)
                 self._item(builtins, name, value)
-            if isinstance(value, types.ModuleType):
+            if issubclass(type(value), types.ModuleType):
                 self._imported(value, mentioned.words, mentioned.of(name), {id(value)})
             elif value is not ABSENT:
                 if type(value) is types.FunctionType:
