@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from grape.runtime.capture.lockstep import Diverged
-from grape.tracing import Recorder
+from grape.tracing import PositionFinder, Recorder, Tracer
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 AT = (None, None)
@@ -105,3 +105,18 @@ def test_a_negative_zero_is_another_value() -> None:
         )
     assert traced[0].signature() != traced[1].signature() == traced[2].signature()
     assert traced[0].scalars() == ("float", 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_what_cannot_be_named_runs_as_written(without_gradients: None) -> None:
+    ragged = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)])
+    tracer, recorder = Tracer(PositionFinder()), Recorder(CPU)
+    tracer.enter()
+    try:
+        tracer.listen(recorder)
+        padded = ragged.to_padded_tensor(0.0)
+    finally:
+        tracer.mute()
+        tracer.leave()
+    assert padded.shape == (2, 3, 8)
+    assert [name for name, _ in recorder.escapes] == ["a tensor without a storage"]
