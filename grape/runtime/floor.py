@@ -139,7 +139,8 @@ class Floor:
         if quiet and tracer.recorder is not None and tracer.recorder is self.outside:
             tracer.mute()
             EffectWatch.stop()
-        elif not quiet and self._situation.observing and tracer.recorder is None:
+        elif not quiet and self._situation.observing and tracer.recorder is None and self.outside is not None:
+            tracer.rejoin()
             self._resume()
 
     def _lost(self, region: Region) -> bool:

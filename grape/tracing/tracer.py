@@ -170,6 +170,12 @@ class Tracer(TorchDispatchMode):
         self.leave()
         return not self.on_stack
 
+    def rejoin(self) -> None:
+        """Join the mode stack between two statements, where no block of the person's would leave it wrong."""
+        inside = torch.is_inference_mode_enabled() or torch._C._current_graph_task_id() != -1
+        if not self.on_stack and not inside and not torch._C._len_torch_dispatch_stack():
+            self.enter()
+
     def watch(self) -> None:
         """Also see what reads tensors behind the dispatcher's back, until `mute`."""
         self._watch = EscapeWatch(self)
