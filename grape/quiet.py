@@ -1,4 +1,4 @@
-"""Work of Grape's without warnings, in the middle of somebody's cell.
+"""Work of Grape's without warnings and collections, in the middle of somebody's cell.
 
 `warnings.catch_warnings` is not for that: entering and leaving it makes Python forget which warnings it has shown, and
 those that are shown once would come again.
@@ -17,7 +17,8 @@ __all__ = ["without_collections", "without_warnings"]
 @contextmanager
 def without_collections() -> Iterator[None]:
     """No garbage is collected inside. Syntax trees and traces are many objects: made all at once they would have Python
-    look through everything that torch has loaded, for a tenth of a second and more.
+    look through everything that torch has loaded, for a tenth of a second and more. In a capture a collection could
+    free CUDA objects, which a capture forbids.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -16,9 +16,8 @@ import torch
 from torch.cuda._utils import _get_device_index
 
 from ...profiling import CudaCallTimer, spare_children
-from ...quiet import without_warnings
+from ...quiet import without_collections, without_warnings
 from .autocast_cache import autocast_cache_off
-from .collection import no_collection
 from .cuda_conditional import Bodies
 from .cuda_driver import load
 from .cuda_executable import Executables
@@ -148,7 +147,7 @@ class CudaBackend:
         self._stream.wait_stream(current)
         with (
             torch.cuda.stream(self._stream),
-            no_collection(),
+            without_collections(),
             _not_capturing(),
             self._watching() as watch,
         ):
@@ -237,7 +236,7 @@ class CudaBackend:
         anchor = torch.cuda.CUDAGraph(keep_graph=True)
         cell = torch.zeros(1, device=self.device)
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream), no_collection():
+        with torch.cuda.stream(self._stream), without_collections():
             anchor.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             cell.add_(1)
             anchor.capture_end()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .collection import no_collection
+from ...quiet import without_collections
 from .cuda_driver import Driver
 
 __all__ = ["Drawn", "RandomPrologue", "advance"]
@@ -89,7 +89,7 @@ class RandomPrologue:
             graph.register_generator_state(generator)
         memory = torch.empty(_ROWS + _MOST // _ROWS, dtype=torch.float32, device=self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream), no_collection():
+        with torch.cuda.stream(stream), without_collections():
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 while left:
