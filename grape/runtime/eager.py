@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .captures import MAX_ENTRIES
+from .interrupts import handlers_held
 from .memory import give_way, run_eagerly
 from .shape import Shape
 from .structure import Layout, Unsupported, flatten
@@ -74,7 +75,7 @@ class EagerCalls:
                 result = self._or_give_way(lambda: region.observer.profile(shape, args, kwargs))
         elif may_capture and self._may_capture(shape) and region.captures.pays(shape):
             tally.watched["capture"] += 1
-            with spend("capture"):
+            with handlers_held(), spend("capture"):
                 result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
         else:
             timer = region.situation.backend.timer()  # what observation costs is not the person's time

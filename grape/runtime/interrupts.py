@@ -17,7 +17,8 @@ import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 
 from .trampoline import prune_traceback
 
-__all__ = ["PATIENCE_S", "at_work", "held", "hold_off", "hold_off_again", "let_through"]
+__all__ = ["PATIENCE_S", "at_work", "handlers_held", "held", "hold_off", "hold_off_again", "let_through"]
 
 PATIENCE_S = 2.0
 """Seconds; a Grape that hangs can still be interrupted."""
@@ -177,6 +178,40 @@ def let_through(owner: object) -> None:
     if finalizer is not None:
         finalizer.detach()
     _end_without_owners()
+
+
+@contextmanager
+def handlers_held() -> Iterator[None]:
+    """The person's handlers of signals run behind the block: one that calls torch in the middle of a capture would be
+    captured, and one that raises would leave its modes behind. SIGINT has its own way, above.
+    """
+    waiting: list[int] = []
+
+    def later(number: int, _: FrameType | None) -> None:
+        if number not in waiting:
+            waiting.append(number)
+
+    handlers = _persons_handlers() if threading.current_thread() is threading.main_thread() else {}
+    for number in handlers:
+        signal.signal(number, later)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is later:
+                signal.signal(number, handler)
+        for number in waiting:
+            signal.raise_signal(number)
+
+
+def _persons_handlers() -> dict[int, _Handler]:
+    """Those in Python, but for asyncio's, which counts each signal."""
+    found = {number: signal.getsignal(number) for number in signal.valid_signals() if number != signal.SIGINT}
+    return {
+        number: handler
+        for number, handler in found.items()
+        if callable(handler) and getattr(handler, "__module__", None) != "asyncio.unix_events"
+    }
 
 
 def _end_without_owners() -> None:

@@ -266,6 +266,9 @@ def test_a_function_mode_sees_what_it_sees_plainly(shell: InteractiveShell, body
     [
         "def called(phase, info):\n    if phase == 'stop' and len(seen) < 4: seen.append(f(torch.ones(2, 8)).sum())\n"
         "begin, end = (lambda: gc.callbacks.append(called)), (lambda: gc.callbacks.remove(called))\n",
+        "import signal\ndef called(*event):\n    f(torch.ones(2, 8))\n"
+        "def begin():\n    signal.signal(signal.SIGALRM, called); signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\n"
+        "def end():\n    signal.setitimer(signal.ITIMER_REAL, 0); signal.signal(signal.SIGALRM, signal.SIG_DFL)\n",
         "def begin():\n    sys.setprofile(called)\ndef end():\n    sys.setprofile(None)\ndef called(*event): pass\n",
     ],
 )
