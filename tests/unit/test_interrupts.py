@@ -22,7 +22,7 @@ import torch
 
 import grape
 from grape.runtime import interrupts
-from grape.runtime.interrupts import at_work, held, hold_off, hold_off_again, let_through
+from grape.runtime.interrupts import at_work, handlers_held, held, hold_off, hold_off_again, let_through
 from grape.runtime.region import Region
 
 GRAPE = os.path.dirname(os.path.abspath(grape.__file__))
@@ -430,3 +430,40 @@ def test_a_session_and_a_graphed_function_hold_interrupts_off() -> None:
     assert handler() is not before
     step.release()
     assert handler() is before
+
+
+@pytest.fixture
+def alarm() -> Iterator[list[int]]:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: seen.append(number))
+    yield seen
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_handler_runs_once_behind_what_must_not_be_disturbed(alarm: list[int]) -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    with handlers_held():
+        for _ in range(3):
+            signal.raise_signal(signal.SIGALRM)
+        assert alarm == []
+    assert alarm == [signal.SIGALRM]
+    assert signal.getsignal(signal.SIGALRM) is handler
+
+
+def test_what_a_held_handler_raises_is_the_persons(alarm: list[int]) -> None:
+    def ends(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("too late")
+
+    signal.signal(signal.SIGALRM, ends)
+    done = []
+    with pytest.raises(TimeoutError, match="too late"), handlers_held():
+        signal.raise_signal(signal.SIGALRM)
+        done.append("the block")
+    assert done == ["the block"]
+    assert signal.getsignal(signal.SIGALRM) is ends
+
+
+def test_a_handler_that_the_block_sets_stays(alarm: list[int]) -> None:
+    with handlers_held():
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
