@@ -16,8 +16,8 @@ from .errors import UsageError
 __all__ = ["OPTIONS", "REFERENCE", "Option", "Options", "budget_bytes", "parse_bytes", "parse_options"]
 
 REFERENCE = "GRAPE_REFERENCE"
-"""Set to 1, this variable of the environment has the reference backend of the CPU serve calls: slower, to see what
-graphs do, and for the tests."""
+"""Set to 1, this variable of the environment has graphs serve whatever they can: on a CPU by the reference backend, and
+everywhere however long it takes to look at a call. Slower; it shows what graphs do, and the tests run with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,9 +168,8 @@ class Session:
         """What may be spent on looking at this run."""
         from ..runtime import Allowance
 
-        situation = self._engine.situation if self._engine is not None else None
-        if situation is not None and situation.serves and situation.backend.kind != "cuda":
-            return Allowance()  # the reference shows what graphs do, however long it takes
+        if self._engine is not None and self._engine.unhurried:
+            return Allowance()
         runs = self._past.runs if self._past is not None else 0
         if runs == 0:
             return Allowance(share=FIRST_SHARE, beside_ms=FIRST_MS)

@@ -47,7 +47,9 @@ class Engine:
         self.interceptor.on_withdrawal = self.hoister.withdraw
         self.session: Session | None = None
         # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
-        self.situation.serves = backend.kind == "cuda" or os.environ.get(REFERENCE) == "1"
+        self.unhurried = os.environ.get(REFERENCE) == "1"
+        """Whether looking on may take as long as it takes: for tests, and to see how graphs behave."""
+        self.situation.serves = backend.kind == "cuda" or self.unhurried
         self.situation.stand_aside = self.stand_aside
         self.history = History()
         self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
