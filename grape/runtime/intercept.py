@@ -32,6 +32,7 @@ from .observer import NO_WORK
 from .predication.early_stop import set_stepper
 from .region import Region
 from .situation import Situation
+from .state import MODULE
 from .trampoline import Trampoline, prune_traceback, written_code
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class Interceptor:
         self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
         self._trampolines: weakref.WeakKeyDictionary[types.FunctionType, Trampoline] = weakref.WeakKeyDictionary()
         self._original: Any = None
+        self._patch: Any = None
         self._unwatch: Callable[[], None] = lambda: None
         self._namespace: Mapping[str, Any] = {}
         self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
@@ -146,7 +148,12 @@ class Interceptor:
         situation, bystanders = self.situation, self._bystanders
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or busy.now or get_ident() != self._thread:
+            if (
+                torch.compiler.is_compiling()
+                or busy.now
+                or get_ident() != self._thread
+                or self._original is not original
+            ):
                 return original(module, *args, **kwargs)
             if not floor.free and floor.counts is None:
                 return original(module, *args, **kwargs)
@@ -170,7 +177,8 @@ class Interceptor:
                 prune_traceback(error)
                 raise
 
-        code = __call__.__code__  # not asked for at each call: that is an audit event
+        __call__.__wrapped__ = original  # type: ignore[attr-defined]
+        self._patch, code = __call__, __call__.__code__  # not asked for at each call: that is an audit event
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
         set_stepper(self._steps)
         self._unwatch = watch_results(self.situation.store)
@@ -194,12 +202,13 @@ class Interceptor:
 
     def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, Any]) -> None:
         """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
-        `code`, the statement that comes now, may bring somebody in.
+        `code`, the statement that comes now, may bring somebody in, or where `nn.Module` does not do what torch's does.
         """
         if self.withdrawn:
             return
         brings = code is not None and brings_watchers(mentioned_in(code), namespace)
-        if brings or is_watched() or modules_look_at_frames(namespace):
+        replaced = MODULE.own_functions()  # Grape calls modules, and looks at their attributes, itself
+        if brings or replaced or is_watched() or modules_look_at_frames(namespace):
             self._withdraw()
 
     def _withdraw(self) -> None:
@@ -290,7 +299,9 @@ class Interceptor:
 
     def _unpatch(self) -> None:
         if self._original is not None:
-            torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
+            if torch.nn.Module.__call__ is self._patch:
+                torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
+            self._patch = None  # under a function of the person's it stays, and passes calls on
             set_stepper(None)
             self._original = None
             self._unwatch()

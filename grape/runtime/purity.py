@@ -65,6 +65,8 @@ def pure_builtin(function: Any) -> str | None:
     full = f"{module}.{name}"
     if module == "builtins":
         return name if name in _BUILTINS_WITH_EFFECTS else None
+    if full == "pybind11_builtins.__new__":  # the object of a class that torch has in C++, before it is initialized
+        return None
     if package in _PURE:
         qualified = f"{module}.{function.__qualname__}"
         acts = _is_excepted(qualified) or not _FILES.isdisjoint(function.__qualname__.split("."))

@@ -22,8 +22,10 @@ from .timing import CellClock, CellRuns
 from .told import distinct, evidence_as, findings_as, renamed, sources, told
 
 if TYPE_CHECKING:
+    from ..profiling import MemorySampler
     from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
+    from ..tracing import Recorder
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
 
@@ -87,6 +89,8 @@ class Session:
         self._engine: Engine | None = None
         self._wall_ms = 0.0
         self._calls = CallsAccount()
+        self._memory: MemorySampler | None = None
+        self._outside: Recorder | None = None
 
     def open(self, code: CodeType | None = None) -> None:
         """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
@@ -125,7 +129,6 @@ class Session:
         self._past = owner.history.of(cell.key, self.options.applied)
         situation.attention.begin_run(self._allowance())
         if cell.mode == "leave" and self._past is not None:
-            self._memory = self._outside = None
             self._start = time.perf_counter()
             return
         watched = cell.mode == "watch"
@@ -145,7 +148,6 @@ class Session:
             owner.interceptor.install()
             owner.interceptor.withdraw_before(code, self.namespace)
             owner.adopt(self.namespace)
-        self._memory = self._outside = None
         self._captures = situation.captures
         if not watched:
             self._start = time.perf_counter()
@@ -161,7 +163,8 @@ class Session:
         else:
             owner.interceptor.floor.outside = None  # this very cell has been traced before
         self._memory = MemorySampler(situation.backend.device)
-        self._memory.start()
+        if not owner.interceptor.withdrawn:
+            self._memory.start()
         self._start = time.perf_counter()
 
     def _allowance(self) -> Allowance:
@@ -221,12 +224,16 @@ class Session:
             owner.session = None
         return owner
 
+    def stop_sampling(self) -> None:
+        """No thread of Grape's runs on: from Python 3.12 on a profiler of the person's would count what it does."""
+        if self._memory is not None:
+            self._memory.stop()
+
     def abandon(self) -> None:
         """Leave without a report."""
         owner = self._leave()
         if owner is not None:
-            if self._memory is not None:
-                self._memory.stop()
+            self.stop_sampling()
             self._let_go(owner, finished=False)
 
     def close(self, error: BaseException | None) -> Report:

@@ -44,7 +44,7 @@ class Engine:
         )
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
-        self.interceptor.on_withdrawal = self.hoister.withdraw
+        self.interceptor.on_withdrawal = self._withdraw
         self.session: Session | None = None
         # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
         self.unhurried = os.environ.get(REFERENCE) == "1"
@@ -147,6 +147,11 @@ class Engine:
         if not past.served:
             return "leave", key
         return ("serve" if self.applied_count else "watch"), key
+
+    def _withdraw(self) -> None:
+        self.hoister.withdraw()
+        if self.session is not None:
+            self.session.stop_sampling()
 
     def stand_aside(self) -> None:
         """The cell that runs is observed no longer. Its modes stay on their stacks, muted, until it ends."""

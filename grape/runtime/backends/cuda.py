@@ -212,7 +212,8 @@ class CudaBackend:
         if lost_body and self._bodies is not None:
             self._bodies.end_unseen(self._stream)
         try:
-            graph.capture_end()
+            with without_warnings():  # nothing may have been recorded yet
+                graph.capture_end()
         except RuntimeError:
             self._recover(handle)
 

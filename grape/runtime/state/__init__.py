@@ -6,7 +6,7 @@ from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of, is_node_hooked, new_hooks
 from .kept import KeptState
 from .libraries import known_instances
-from .namespaces import Item, Namespaces
+from .namespaces import MODULE, Item, Namespaces
 from .own_code import is_own_class, is_own_module
 from .walk import ABSENT, Opaque, Reach, TooLarge
 
@@ -16,6 +16,7 @@ __all__ = [
     "HOOKS_OF_ALL_MODULES",
     "HOOKS_OF_ALL_OPTIMIZERS",
     "LEAVES",
+    "MODULE",
     "Contents",
     "Item",
     "KeptState",

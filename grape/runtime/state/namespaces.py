@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["TENSOR", "Item", "Namespaces"]
+from .own_code import is_followed
+
+__all__ = ["MODULE", "TENSOR", "Item", "Namespaces"]
 
 _version: Callable[[Any], int] | None = getattr(
     getattr(getattr(torch._C, "_dynamo", None), "guards", None), "dict_version", None
@@ -84,7 +86,8 @@ def _is_grapes(value: Any) -> bool:
 
 
 class Variants:
-    """Which of the variants of a class that were met is there now: every region depends on `torch.Tensor`.
+    """Which of the variants of a class that were met is there now: every region depends on `torch.Tensor`, and on what
+    `torch.nn.Module` does at each call and at each look at an attribute.
 
     What Grape itself puts there for a while stands for what it stands in for.
     """
@@ -94,6 +97,7 @@ class Variants:
         self._known: list[dict[str, Any]] = []
         self._version: int | None = None
         self._number = 0
+        self._own: dict[int, list[types.FunctionType]] = {}
 
     def number(self) -> int:
         """Equal for equal contents."""
@@ -105,14 +109,25 @@ class Variants:
                 self._known.append(now)
         return self._number
 
-    def functions(self) -> list[types.FunctionType]:
-        """Those that stand in the class now."""
-        return [value for value in self._known[self.number()].values() if type(value) is types.FunctionType]
+    def own_functions(self) -> list[types.FunctionType]:
+        """The person's that stand in the class now."""
+        number = self.number()
+        if number not in self._own:
+            values = map(_stands_for, self._known[number].values())
+            self._own[number] = [one for one in values if type(one) is types.FunctionType and is_followed(one.__code__)]
+        return self._own[number]
 
 
 def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
     values = [(one.get(name), other.get(name)) for name in {**one, **other}]
-    return all(a is b or _is_grapes(a) or _is_grapes(b) for a, b in values)
+    resolved = ((_stands_for(a), _stands_for(b)) for a, b in values)
+    return all(a is b or _is_grapes(a) or _is_grapes(b) for a, b in resolved)
 
 
-TENSOR = Variants(torch.Tensor)
+def _stands_for(value: Any) -> Any:
+    while _is_grapes(value) and hasattr(value, "__wrapped__"):
+        value = value.__wrapped__
+    return value
+
+
+TENSOR, MODULE = Variants(torch.Tensor), Variants(torch.nn.Module)

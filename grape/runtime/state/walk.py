@@ -35,9 +35,9 @@ from .contents import (
 from .hooks import HOOKS, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from .libraries import BUILTINS, READS_ALL, is_pure, known_instances
 from .names import ABSENT, BY_SYNTAX, CALLABLES, METHOD, PLAIN, Names, Opaque, TooLarge
-from .namespaces import TENSOR
+from .namespaces import MODULE, TENSOR
 from .operators import OPERATORS, is_hidden, python_of
-from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module
+from .own_code import ANY_NAME, is_own_class, is_own_module
 
 __all__ = ["ABSENT", "Opaque", "Reach", "TooLarge"]
 
@@ -80,8 +80,9 @@ class Reach(Names):
         self.seen: dict[int, Any] = {}
         self.met: collections.Counter[int] = collections.Counter()
         self._pending += [(one, "") for one in reversed(roots)]
-        self._watch(TENSOR.number)
-        self._pending += [(one, "torch.Tensor") for one in TENSOR.functions() if is_followed(one.__code__)]
+        for base, where in ((TENSOR, "torch.Tensor"), (MODULE, "torch.nn.Module")):
+            self._watch(base.number)
+            self._pending += [(one, where) for one in base.own_functions()]
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
             self._dict(hooks, "hooks of all optimizers")
         self._walk()
