@@ -137,6 +137,8 @@ class _Checker:
         of_module = bool(path) and isinstance(self._namespace.get(path[0]), types.ModuleType)
         if any(keyword.arg == "num_workers" for keyword in node.keywords):
             raise Unsafe("it starts worker processes")
+        if any(keyword.arg == "create_graph" for keyword in node.keywords):
+            raise Unsafe("it differentiates gradients, and autograd would number the nodes of later ones otherwise")
         if len(path) == 2 and (path[0] in self._support or (path == ["grape", "prefetch"] and self._prefetches)):
             return
         if len(path) == 2 and path[0] == "self" and path[1] in self._parts:
@@ -277,6 +279,8 @@ def _is_of_torch(value: Any, shown: str) -> bool:
         return False
     home = getattr(value, "__module__", None) or type(value).__module__ or ""
     last = shown.rpartition(".")[2]
+    if home.startswith(("torch._functorch", "torch.autograd.functional")):  # they differentiate gradients, too
+        return False
     if any(f".{word}" in f".{shown}" or last.startswith(word) for word in _NOT_OF_TORCH):
         return False
     of_torch = home.partition(".")[0] == "torch" or getattr(torch, last, None) is value

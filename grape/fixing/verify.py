@@ -15,6 +15,7 @@ import torch
 
 from ..rewrite import Refused
 from ..rewrite.source import mask
+from ..runtime.node_numbers import unnumbered
 from .copies import copied
 from .safety import Unsafe, check_source
 
@@ -64,7 +65,7 @@ def verify(
         return Verification(result="not verified", why=str(unsafe))
     except torch.OutOfMemoryError:
         return Verification(result="not verified", why="there is no memory for copies")
-    with _left_as_it_was():
+    with _left_as_it_was(), unnumbered():
         before, after = (_run(code, space) for code, space in zip(codes, spaces, strict=True))
     return _compared(before, after)
 

@@ -153,7 +153,8 @@ class HostRead:
 class Trace:
     """All operators of one call, in order. `external` are storages that were read but neither passed in nor made.
 
-    `cut`: there were more operators, past the limit of what is recorded.
+    `cut`: there were more operators, past the limit of what is recorded. `second_order`: a backward pass recorded
+    gradients (`create_graph=True`).
     """
 
     ops: tuple[OpRecord, ...]
@@ -161,6 +162,7 @@ class Trace:
     argument_storages: tuple[int, ...] = ()
     external_storages: tuple[int, ...] = ()
     needs_grad: bool = False
+    second_order: bool = False
     wall_ns: int = 0
     cut: bool = False
 

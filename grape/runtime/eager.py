@@ -12,6 +12,7 @@ import torch
 from .captures import MAX_ENTRIES
 from .interrupts import handlers_held
 from .memory import give_way, run_eagerly
+from .node_numbers import unnumbered
 from .shape import Shape
 from .structure import Layout, Unsupported, flatten
 from .training import seal_all
@@ -90,7 +91,8 @@ class EagerCalls:
             with contextlib.suppress(Unsupported):
                 shape.backwards.watch(flatten((result, args, kwargs), "result").leaves, layout.leaves)
         elif region.refused is None and region.observer.trains:
-            seal_all(result)
+            with unnumbered():
+                seal_all(result)
         return result
 
     def _may_capture(self, shape: Shape) -> bool:

@@ -92,6 +92,8 @@ class Entry:
     """Which branches a replay took, where the device decides; one that was not compared yet is not used."""
     checked: bool = False
     """Whether the region asserts something about tensors: after each replay the host reads whether that held."""
+    nodes: int = 0
+    """Of autograd, that an eager call makes; see `node_numbers`."""
     acted: bool = False
     """Whether the last attempt to serve a call has changed anything but this graph's own memory."""
     missing: NoExecutable | None = None

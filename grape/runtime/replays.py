@@ -13,6 +13,7 @@ from ..model import Decision, Measured, Refused
 from .alias import MIN_BYTES, ROUNDS
 from .captures import MAX_ENTRIES
 from .entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry
+from .node_numbers import advance, numbered
 from .shape import Shape
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Replays:
         attention = situation.attention
         if situation.observing:
             attention.begin(None)  # a replay is no more Grape's own time than the call is that it stands for
+        before = numbered() if entry.nodes else 0
         began = time.perf_counter_ns()
         try:
             with region.observer.replayed() if profile else contextlib.nullcontext():
@@ -142,6 +144,8 @@ class Replays:
         if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES or outcome is NO_EXECUTABLE:
             attention.book("observe", took)
             return outcome
+        if entry.nodes:
+            advance(entry.nodes - (numbered() - before))
         region.replays += 1
         self.was_eager = False
         shape.tally.replayed(took, began - region.call_began_ns, profiled=profile)

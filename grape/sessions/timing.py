@@ -85,8 +85,9 @@ def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns
     """What the plain cell takes, from this run or from an earlier one of the same cell, which `runs` remembers."""
     runs.count += 1
     work_ms = max(0.0, wall_ms - own.total_ms)
-    served = Served(regions=min(1.0, account.replayed_ms / work_ms) if work_ms else 0.0)
-    plain_ms: float | None = max(0.0, work_ms - account.replayed_ms + account.eager_ms - account.cold_ms)
+    replayed_ms = min(account.replayed_ms, work_ms)  # on a GPU that is shared, events tell of others' work as well
+    served = Served(regions=replayed_ms / work_ms if work_ms else 0.0)
+    plain_ms: float | None = max(0.0, work_ms - replayed_ms + account.eager_ms - account.cold_ms)
     samples: int | None = None
     if not account.replays:
         basis = "this run, without what Grape took of it"

@@ -77,7 +77,7 @@ class Recorder:
         self._ops: list[OpRecord] = []
         self._functions: list[Any] = []
         self._reads: list[HostRead] = []
-        self._needs_grad = False
+        self._needs_grad = self._second_order = False
         self.escapes: list[tuple[str, Position | None]] = []
         for leaf in leaves:
             number = self._number(leaf)
@@ -196,6 +196,8 @@ class Recorder:
             born = tuple(sorted({view.storage for view in outputs if view.storage >= known}))
             self._born.update(born)
         written = self._written(facts, args, kwargs) if facts.writes or facts.statistics else ()
+        if torch.is_grad_enabled() and not self._second_order:
+            self._second_order = torch._C._current_graph_task_id() != -1
         if not self._needs_grad and torch.is_grad_enabled():
             # Seen from below autograd, results carry no mark yet; what they are computed from does.
             given = (*tensors_in(args), *tensors_in(tuple(kwargs.values())))
@@ -274,6 +276,7 @@ class Recorder:
                 argument_storages=self._arguments,
                 external_storages=external,
                 needs_grad=self._needs_grad,
+                second_order=self._second_order,
                 wall_ns=wall_ns,
                 cut=self.overflowed,
             ),

@@ -25,6 +25,7 @@ from ..environment import foreign_modes
 from ..guards import GuardSet, TooLarge
 from ..host_draws import host_draws
 from ..looks import look_of
+from ..node_numbers import numbered, unnumbered
 from ..outputs import Outputs
 from ..placeholders import Placeholders, distinct
 from ..predication import Surveyed, iterations
@@ -61,6 +62,13 @@ class _Attempt:
         self.kept: KeptState | None = None
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+        with unnumbered() as self.numbers:
+            captured = self.serve(args, kwargs)
+        if isinstance(captured.outcome, Entry):
+            captured.outcome.nodes = self.numbers.persons
+        return captured
+
+    def serve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         request, backend = self.request, self.backend
         backend.prepare()
         started = time.perf_counter()
@@ -73,8 +81,11 @@ class _Attempt:
             with self.watch:
                 return request.function(*args, **kwargs)
 
-        iterations_before = iterations()
-        result, call, escapes = record(request.tracer, backend.device, self.layout.leaves, body, keep=True)
+        iterations_before, numbered_before = iterations(), numbered()
+        try:
+            result, call, escapes = record(request.tracer, backend.device, self.layout.leaves, body, keep=True)
+        finally:
+            self.numbers.persons = numbered() - numbered_before
         random_after = backend.rng_state()
         # An eager run may take some more iterations where its kernels do not repeat themselves.
         most_iterations = 2 * (iterations() - iterations_before) + 16

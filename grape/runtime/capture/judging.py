@@ -41,6 +41,9 @@ def judge(
     `pairs`: its results may carry an autograd graph, for a pair of graphs can serve it.
     """
     trace = call.trace
+    if trace.second_order and backend.kind == "cuda":
+        why = "it differentiates gradients (`create_graph=True`); skipped, sums of later ones would have another order"
+        return Refused(code="GR405", why=why)
     if trace.needs_grad:
         if not backend.autograd:
             return need_gradients()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ..node_numbers import unnumbered
 from ..versions import set_versions, versions_of
 
 __all__ = ["is_consumed", "seal", "seal_all", "sealable"]
@@ -73,7 +74,7 @@ def _refusal() -> str:
 @functools.cache
 def _freed() -> torch.Tensor:
     """A tensor whose graph was consumed: a node of torch's own refuses, in its words and without a frame of Python."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with unnumbered(), torch.inference_mode(False), torch.enable_grad():
         one = torch.ones((), device="cpu", requires_grad=True)
         twice = one * one
     twice.backward()

@@ -1,0 +1,84 @@
+"""On a GPU autograd numbers the nodes of backward passes in a thread of its own: their sums keep their order."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+import grape
+from grape.magics import load, unload
+from grape.runtime.node_numbers import advance, in_backward, is_supported, numbered
+from grape.sessions import close_engine
+
+DEVICE = torch.device("cuda")
+SETUP = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh(),
+                          torch.nn.Linear(64, 4)).cuda()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+data = torch.randn(64, 4, device="cuda")
+"""
+FIRST_ORDER = """
+for _ in range(400):
+    optimizer.zero_grad()
+    loss = (net(data) - data).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+SECOND_ORDER = """
+for step in range(120):
+    optimizer.zero_grad()
+    points = data.clone().requires_grad_()
+    out = net(points)
+    slope = torch.autograd.grad(out, points, torch.ones_like(out), create_graph=True)[0]
+    bend = torch.autograd.grad(slope, points, torch.ones_like(slope), create_graph=True)[0]
+    loss = (bend + 3 * slope + 50 * out).square().mean() + (net(data) - data).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_numbers_of_the_thread_of_backward_passes() -> None:
+    assert is_supported()
+    assert in_backward(DEVICE, threading.get_ident) not in (None, threading.get_ident())
+    before, mine = in_backward(DEVICE, numbered), numbered()
+    in_backward(DEVICE, lambda: advance(17))
+    assert in_backward(DEVICE, numbered) == (before or 0) + 17
+    assert numbered() == mine + 2
+
+
+def lead() -> int:
+    """How far this thread's numbers are ahead of the ones of backward passes."""
+    theirs = in_backward(DEVICE, numbered)
+    assert theirs is not None
+    return numbered() - theirs
+
+
+@pytest.mark.parametrize("cells", [(FIRST_ORDER,), (SECOND_ORDER,), (FIRST_ORDER, SECOND_ORDER) * 2])
+def test_threads_are_as_far_apart_as_after_plain_cells(cells: tuple[str, ...]) -> None:
+    def states(head: str) -> tuple[int, Any]:
+        shell.run_cell(SETUP).raise_error()
+        before = lead()
+        for cell in cells:
+            shell.run_cell(head + cell).raise_error()
+        return lead() - before, {name: one.clone() for name, one in shell.user_ns["net"].state_dict().items()}
+
+    shell = InteractiveShell.instance()
+    load(shell)
+    try:
+        apart, expected = states("")
+        for _ in range(3):
+            found, weights = states("%%grape --no-widget\n")
+            assert found == apart
+            if cells == (FIRST_ORDER,):
+                assert all(weights[name].equal(expected[name]) for name in expected)
+        if cells == (FIRST_ORDER,):
+            assert grape.last is not None and sum(one["replays"] for one in grape.last.to_dict()["regions"]) > 100
+    finally:
+        unload(shell)
+        close_engine()
