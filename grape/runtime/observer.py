@@ -203,8 +203,9 @@ class Observer:
 
     def _limit(self) -> int:
         """So many operators of one call may be traced."""
-        left_ms = self._region.situation.attention.left_ms
-        return int(min(LIMIT, max(FEWEST, left_ms / TRACED_OPERATOR_MS)))
+        attention = self._region.situation.attention
+        fewest = FEWEST if attention.allowance.beside_ms >= FEWEST * TRACED_OPERATOR_MS else 1
+        return int(min(LIMIT, max(fewest, attention.left_ms / TRACED_OPERATOR_MS)))
 
     def _no_work(self, trace: Trace) -> Refused:
         if (
