@@ -20,6 +20,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..tracing import is_own_code
+from .node_numbers import unnumbered
 from .state import (
     ABSENT,
     HOOKS,
@@ -116,7 +117,8 @@ class GuardSet:
 
     def has_hooked_nodes(self) -> bool:
         """Whether somebody holds the node of a gradient and has a hook on it, which ends with the node, unguarded."""
-        return any(map(is_node_hooked, self._tensors))
+        with unnumbered():  # to ask for the node of a gradient takes a number in some versions of torch
+            return any(map(is_node_hooked, self._tensors))
 
     @property
     def tensors(self) -> Sequence[torch.Tensor]:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["advance", "in_backward", "is_supported", "numbered", "unnumbered"]
+__all__ = ["advance", "in_backward", "instead_of", "is_supported", "numbered", "unnumbered"]
 
 T = TypeVar("T")
 _ONE_MORE = "_ZN2at15sequence_number17get_and_incrementEv"
@@ -105,6 +105,27 @@ def unnumbered() -> Iterator[Unnumbered]:
     finally:
         _inside.now = False
         _catch_up(numbered() - before - booked.persons)
+
+
+class instead_of:
+    """What is served in the block stands for a call of the person's that makes `nodes` nodes; none where it fails."""
+
+    __slots__ = ("_before", "_was", "nodes")
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+
+    def __enter__(self) -> instead_of:
+        self._before, self._was = numbered(), getattr(_inside, "now", False)
+        _inside.now = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _inside.now = self._was
+        missing = self.nodes - (numbered() - self._before)
+        if missing < 0 and not self._was:
+            _catch_up(-missing)
+        advance(missing)
 
 
 def in_backward(device: torch.device, function: Callable[[], T]) -> T | None:

@@ -13,7 +13,7 @@ from ..model import Decision, Measured, Refused
 from .alias import MIN_BYTES, ROUNDS
 from .captures import MAX_ENTRIES
 from .entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry
-from .node_numbers import advance, numbered
+from .node_numbers import instead_of
 from .shape import Shape
 
 if TYPE_CHECKING:
@@ -128,11 +128,16 @@ class Replays:
         attention = situation.attention
         if situation.observing:
             attention.begin(None)  # a replay is no more Grape's own time than the call is that it stands for
-        before = numbered() if entry.nodes else 0
         began = time.perf_counter_ns()
         try:
             with region.observer.replayed() if profile else contextlib.nullcontext():
-                outcome = entry.serve(leaves, containers, astray)
+                if entry.nodes:
+                    with instead_of(entry.nodes) as numbers:
+                        outcome = entry.serve(leaves, containers, astray)
+                        if _is_no_result(outcome):
+                            numbers.nodes = 0
+                else:
+                    outcome = entry.serve(leaves, containers, astray)
         except torch.OutOfMemoryError:
             if entry.acted:  # what the replay changed, an eager call would change once more
                 raise
@@ -141,11 +146,9 @@ class Replays:
             took = time.perf_counter_ns() - began
             if situation.observing:
                 attention.end()
-        if outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES or outcome is NO_EXECUTABLE:
+        if _is_no_result(outcome):
             attention.book("observe", took)
             return outcome
-        if entry.nodes:
-            advance(entry.nodes - (numbered() - before))
         region.replays += 1
         self.was_eager = False
         shape.tally.replayed(took, began - region.call_began_ns, profiled=profile)
@@ -189,3 +192,7 @@ class Replays:
             )
         )
         region.refuse(Refused(code="GR406", why=why, at=region.at))
+
+
+def _is_no_result(outcome: Any) -> bool:
+    return outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES or outcome is NO_EXECUTABLE

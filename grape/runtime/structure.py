@@ -155,6 +155,8 @@ class _Flattener:
             raise Unsupported(path, tensor)
         if tensor.is_conj() or tensor.is_neg() or is_batched(tensor):
             raise Unsupported(path, tensor)
+        if tensor.is_quantized:  # its scale is in no key
+            raise Unsupported(path, tensor, f"{path} is quantized")
         number = self.tensors[id(tensor)] = len(self.layout.leaves)
         self.layout.leaves.append(tensor)
         self.layout.paths.append(path)

@@ -46,6 +46,8 @@ def nondeterministic_in(trace: Trace) -> tuple[str, ...]:
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
+    if tensor.is_quantized:  # torch crashes where it views or compares such a tensor itself
+        tensor = tensor.int_repr()
     return tensor.contiguous().view(_INTEGER[tensor.element_size()])
 
 

@@ -15,6 +15,8 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from ..node_numbers import unnumbered
+
 __all__ = ["Recorded", "Unfit"]
 
 
@@ -34,9 +36,9 @@ class Recorded:
         self.saved: set[int] = set()
         self.objects: dict[int, torch.Tensor] = {}
         self._edges: dict[tuple[Any, int], Hashable] = {}
-        for name, leaf in leaves.items():
-            edge = get_gradient_edge(leaf)
-            self._edges[edge.node, edge.output_nr] = name
+        with unnumbered():
+            edges = {name: get_gradient_edge(leaf) for name, leaf in leaves.items()}
+        self._edges.update({(edge.node, edge.output_nr): name for name, edge in edges.items()})
         self._feeding: dict[Hashable, list[tuple[Any, int]]] = {}
         self._walk()
         self.used = {name: leaf for name, leaf in leaves.items() if name in self._feeding}
