@@ -131,6 +131,8 @@ class CellEvidence:
     """Why all of the cell, or the rest of it, ran as written; None where nothing stood in the way."""
     time: CellTime | None = None
     """What the person waited, and what the plain cell takes; set when the report is made."""
+    given_up: str | None = None
+    """Why the next runs of the cell run as written although graphs were captured; None where they do not."""
     torch_ran: bool = False
     """Whether an operator of torch was seen anywhere in the cell."""
     captured_at_ms: tuple[float, ...] = ()

@@ -197,7 +197,8 @@ def _replayed(
         parts = change or [f"{_replays(main)}; {_not_claimed(evidence, main)}"]
     parts += [f"{plural(others, 'more region')} replayed"] if others and not change else []
     parts += [f"{_name(costlier)} stays eager"] if costlier else []
-    return ", ".join([*parts, *_outputs(regions)])
+    said = ", ".join([*parts, *_outputs(regions)])
+    return f"{said}; {evidence.given_up}: it runs as written from now on" if evidence.given_up else said
 
 
 def _replays(region: RegionReport) -> str:
@@ -302,6 +303,8 @@ def _captured(evidence: CellEvidence, region: RegionReport) -> str:
 
 def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
     seen = f"observed {_calls(main)}"
+    if evidence.given_up:
+        return f"{seen}; {evidence.given_up}: it runs as written from now on"
     last = last_decision(evidence, main)
     if evidence.profile_only:
         return f"{seen}; nothing applied (--profile)"

@@ -18,6 +18,7 @@ from ..render import Report, build_report
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past
 from .process import Engine, engine
+from .prospect import Gain, Prospect, prospect
 from .timing import CellClock, CellRuns
 from .told import distinct, evidence_as, findings_as, renamed, sources, told
 
@@ -33,8 +34,6 @@ FIRST_SHARE, FIRST_MS = 0.15, 100.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
 LATER_SHARE, LATER_MS = 0.02, 5.0
 """The same from the third run on. What the second captures is bounded by what it is expected to save."""
-MOST_WATCHED = 4
-"""Runs of a cell in which a capture that did not pay yet is waited for."""
 
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
 """The end of a note that speaks to somebody in the notebook."""
@@ -62,10 +61,8 @@ class Cell:
     """Under which its history is kept; None where it has none."""
 
 
-_STANCE = {
-    "leave": "it runs as written, for nothing in it could be served; %grape reset has it looked at again",
-    "serve": "its graphs serve it and nothing is observed; %grape reset has it looked at again",
-}
+_NOTHING = "nothing in it could be served"
+_LOOKED_AT = "looked at in run {runs}; since then {stance}; %grape reset has it looked at again"
 
 
 class Session:
@@ -91,6 +88,8 @@ class Session:
         self._calls = CallsAccount()
         self._memory: MemorySampler | None = None
         self._outside: Recorder | None = None
+        self._gain: Gain | None = None
+        self._prospect: Prospect | None = None
 
     def open(self, code: CodeType | None = None) -> None:
         """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
@@ -218,6 +217,7 @@ class Session:
             owner.interceptor.undisturbed(owner.weigh)
             self._calls, replayed = self._clock.book(lambda: owner.interceptor.undisturbed(owner.settle_calls))
             owner.interceptor.undisturbed(lambda: owner.release_losses(replayed, self._wall_ms))
+            self._gain = owner.gain_of(replayed)
         try:
             owner.settle()
         finally:
@@ -271,7 +271,11 @@ class Session:
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
         findings = advise(evidence, costs)
         fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
-        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings, fixes)
+        timed = self._timed(owner, evidence, error)
+        self._prospect = self._expect(owner, timed)
+        if self._prospect is not None and self._prospect.why is not None:
+            timed = replace(timed, given_up=self._prospect.why)
+        self.report = owner.report = build_report(timed, findings, fixes)
         self._remember(owner, evidence, findings, error)
         return self.report
 
@@ -279,26 +283,38 @@ class Session:
         self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...], error: BaseException | None
     ) -> None:
         """What the next run of the same cell begins with. A run that was cut short tells too little."""
-        key, situation = self.cell.key, owner.situation
-        left_alone = situation.beside_group or owner.interceptor.withdrawn
-        if key is None or error is not None or self.options.profile or left_alone:
+        runs, found = self._runs_so_far(), self._prospect
+        if self.cell.key is None or found is None or error is not None:
             return
-        runs = (self._past.runs if self._past is not None else 0) + 1
-        served = any(region.entries for region in owner.interceptor.regions if region.calls_in_run)
-        captured = situation.captures != self._captures
-        hopeless = not served and all(region.refused is not None for region in evidence.regions)
-        waits = any(one.action == "wait" for region in evidence.regions for one in region.decisions[-1:])
-        known = runs >= 2 and not captured and not (waits and runs < MOST_WATCHED)
-        settled = not situation.serves or hopeless or known
         past = Past(
             runs=runs,
-            settled=settled,
-            served=served,
+            settled=found.settled,
+            served=found.served,
+            why=found.why,
             evidence=evidence,
             findings=findings,
             applied=self.options.applied,
         )
-        owner.history.remember(key, past)
+        owner.history.remember(self.cell.key, past)
+        owner.keep_graphs(self.cell.key, worth=found.served)
+
+    def _runs_so_far(self) -> int:
+        return (self._past.runs if self._past is not None else 0) + 1
+
+    def _expect(self, owner: Engine, evidence: CellEvidence) -> Prospect | None:
+        """What the next run may expect; None where this one, of which Grape saw only a part, does not tell."""
+        if self.options.profile or owner.situation.beside_group or owner.interceptor.withdrawn:
+            return None
+        time = evidence.time
+        return prospect(
+            runs=self._runs_so_far(),
+            regions=evidence.regions,
+            gain=self._gain,
+            plain_ms=(time.plain_ms or 0.0) if time is not None else 0.0,
+            has_graphs=any(region.entries for region in owner.interceptor.regions if region.calls_in_run),
+            captured=owner.situation.captures != self._captures,
+            serves=owner.situation.serves,
+        )
 
     def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
         """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
@@ -309,11 +325,14 @@ class Session:
         if self.cell.mode == "serve":
             here = [region for region in owner.interceptor.regions if region.calls_in_run]
             known = replace(known, regions=distinct([region.evidence() for region in told(here)]))
+        stance = "its graphs serve it and nothing is observed"
+        if self.cell.mode == "leave":
+            stance = f"it runs as written, for {past.why or _NOTHING}"
         evidence = replace(
             known,
             wall_ms=self._wall_ms,
             error=f"{type(error).__name__}: {error}" if error is not None else None,
-            notes=(f"looked at in run {past.runs}; since then {_STANCE[self.cell.mode]}",),
+            notes=(_LOOKED_AT.format(runs=past.runs, stance=stance),),
             captured_at_ms=(),
             memory=MemoryCurve(),
             as_written=_beside_group() if owner.situation.beside_group else None,

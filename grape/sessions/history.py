@@ -41,6 +41,8 @@ class Past:
     evidence: CellEvidence
     findings: tuple[Finding, ...]
     applied: tuple[float, int | None]
+    why: str | None = None
+    """What speaks against graphs that were captured; None where they serve, or where there were none."""
 
 
 class History:

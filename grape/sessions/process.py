@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,10 @@ from .timing import CellRuns
 
 if TYPE_CHECKING:
     from ..options import Options
+    from ..runtime.region import Region
     from ..runtime.tally import Replayed
     from .cell import Session
+    from .prospect import Gain
 
 __all__ = ["Engine", "close_engine", "engine", "last_report", "preload", "release_abandoned"]
 
@@ -52,6 +55,8 @@ class Engine:
         self.situation.serves = backend.kind == "cuda" or self.unhurried
         self.situation.stand_aside = self.stand_aside
         self.history = History()
+        self._kept_for: weakref.WeakKeyDictionary[Region, set[CellKey]] = weakref.WeakKeyDictionary()
+        """The cells in which a region's graphs are worth their keep."""
         self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
         """What ran outside of regions, under which cell's name, by its source and the code that it could call."""
         self.runs: dict[CellKey | str, CellRuns] = {}
@@ -174,6 +179,28 @@ class Engine:
 
         return settle_calls(self.interceptor.regions, self.situation.attention)
 
+    def gain_of(self, replayed: Iterable[Replayed]) -> Gain | None:
+        """What graphs save in a run of the cell that was observed; None where they stay whatever they save."""
+        from .prospect import gain_of
+
+        if self.unhurried or self.situation.backend.kind != "cuda":
+            return None
+        return gain_of(replayed, [region for region in self.interceptor.regions if region.calls_in_run])
+
+    def keep_graphs(self, key: CellKey, *, worth: bool) -> None:
+        """The cell keeps the graphs of the regions that it called, or has no use for them: then those go that no other
+        cell keeps.
+        """
+        for region in self.interceptor.regions:
+            if not region.calls_in_run:
+                continue
+            kept = self._kept_for.setdefault(region, set())
+            kept.discard(key)
+            if worth:
+                kept.add(key)
+            elif not kept and region.entries and not region.paired:
+                region.release()
+
     def release_losses(self, replayed: Iterable[Replayed], cell_ms: float) -> None:
         """Graphs go whose replays cost more than the calls as written, by more than a change of the cell that counts.
         The tape's are never faster.
@@ -233,6 +260,7 @@ class Engine:
         self.traced.clear()
         self.runs.clear()
         self.history.clear()
+        self._kept_for.clear()
         self.report = None
         what = "1 region and released its graphs" if count == 1 else f"{count} regions and released their graphs"
         return f"forgot {what}"

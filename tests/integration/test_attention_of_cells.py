@@ -16,6 +16,7 @@ import grape
 from grape.magics import load, unload
 from grape.runtime.intercept import SHORT_LIVED
 from grape.sessions import engine
+from grape.sessions.prospect import Gain
 
 SETUP = """
 import torch
@@ -217,3 +218,27 @@ def _never(*_: object, **__: object) -> None:
 
 def _unbounded(self: Any, region: Any, args: Any, kwargs: Any) -> Any:
     return self._enter(region, args, kwargs)
+
+
+def test_graphs_that_save_too_little_of_the_cell_go(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine(), "gain_of", lambda replayed: Gain(made_ms=0.0))
+    notebook.run(SERVED)
+    assert engine().applied_count == 1  # a first run tells too little
+    notebook.run(SERVED)
+    assert engine().applied_count == 0 and plain()
+    third = notebook.run(SERVED)
+    assert "graphs would save 0% of the cell" in third["cell"]["notes"][0]
+    assert sum(third["cell"]["own_ms"][one] for one in ("observe", "record", "capture", "verify")) < 5.0
+    assert plain()
+
+
+def test_graphs_that_are_worth_it_in_another_cell_stay(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = SERVED.replace("range(40)", "range(50)")
+    for _ in range(3):
+        notebook.run(other)
+    monkeypatch.setattr(engine(), "gain_of", lambda replayed: Gain(made_ms=0.0))
+    for _ in range(2):
+        notebook.run(SERVED)
+    assert engine().applied_count == 1
+    report = notebook.run(other)
+    assert [(region["calls"], region["replays"]) for region in report["regions"]] == [(50, 50)]

@@ -57,6 +57,7 @@ def growing(*calls: int, captured: int = 0, earlier: int = 0) -> dict[str, Any]:
 OWN = "; Grape itself took 0.02 s"
 FASTER = "cell 2.9x faster (0.86 -> 0.30 s)"
 SAME = "no significant change (0.86 -> 0.86 s)"
+TOO_LITTLE = "graphs would save 1% of the cell, too little to stand between"
 
 CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
     ("design's line", cell(region()), (launch_bound(),), f"{FASTER}, outputs identical{OWN}"),
@@ -116,6 +117,19 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         cell(region(), time=took(305.0, 300.0)),
         (),
         f"no significant change (0.30 -> 0.30 s), outputs identical{OWN}",
+    ),
+    (
+        "graphs that save too little",
+        cell(region(), time=took(305.0, 300.0), given_up=TOO_LITTLE),
+        (),
+        f"no significant change (0.30 -> 0.30 s), outputs identical; {TOO_LITTLE}: it runs as written from now on{OWN}",
+    ),
+    (
+        "graphs that save too little, and replayed nothing yet",
+        cell(observed(), time=took(305.0, 300.0), given_up=TOO_LITTLE),
+        (),
+        f"no significant change (0.30 -> 0.30 s); observed 64 calls of {FORWARD}; {TOO_LITTLE}: it runs as written "
+        f"from now on{OWN}",
     ),
     (
         "GPU-bound",

@@ -1,0 +1,85 @@
+"""What the next run of a cell may expect of Grape, as its last watched run told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..model import SIGNIFICANT, RegionEvidence
+
+if TYPE_CHECKING:
+    from ..runtime.region import Region
+    from ..runtime.tally import Replayed
+
+__all__ = ["Gain", "Prospect", "gain_of", "prospect"]
+
+MOST_WATCHED = 4
+"""Runs of a cell in which a capture that did not pay yet is waited for."""
+SHORT_MS = 1000.0
+"""A shorter cell is watched twice at most: to look on costs some milliseconds however little there is to see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """Milliseconds that graphs save in each run of a cell: those that are there, and those that were waited for."""
+
+    made_ms: float = 0.0
+    foreseen_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """`settled`: there is nothing more to learn. `served`: graphs serve the next run. `why` says what speaks against
+    them; None where nothing was captured.
+    """
+
+    settled: bool
+    served: bool
+    why: str | None = None
+
+
+def gain_of(replayed: Iterable[Replayed], regions: Iterable[Region]) -> Gain:
+    """What replays saved, for all calls that their regions had, and what the capture policy expects of the others."""
+    measured = {id(one.region): one for one in replayed if one.replays and one.eager_ms}
+    made = foreseen = 0.0
+    for region in regions:
+        one, decisions = measured.get(id(region)), region.captures.decisions
+        if region.refused is not None:
+            continue
+        if one is not None:
+            made -= one.lost_ms / one.replays * region.calls_in_run
+        elif region.entries and decisions:
+            made += decisions[-1].saving_ms * region.calls_in_run
+        else:
+            waiting = [one.decision for one in region.shapes.values() if one.decision is not None]
+            foreseen += (
+                max((one.saving_ms for one in waiting if one.action == "wait"), default=0.0) * region.calls_in_run
+            )
+    return Gain(made_ms=made, foreseen_ms=foreseen)
+
+
+def prospect(
+    *,
+    runs: int,
+    regions: Sequence[RegionEvidence],
+    gain: Gain | None,
+    plain_ms: float,
+    has_graphs: bool,
+    captured: bool,
+    serves: bool,
+) -> Prospect:
+    """After the `runs`-th run, in which something was `captured` or not. `gain`: None where graphs stay whatever they
+    save.
+    """
+    hopeless = not has_graphs and all(region.refused is not None for region in regions)
+    waits = any(one.action == "wait" for region in regions for one in region.decisions[-1:])
+    most = MOST_WATCHED if plain_ms >= SHORT_MS else 2
+    known = runs >= 2 and (runs >= most or not (captured or waits))
+    if gain is not None and runs >= 2 and plain_ms:
+        expected = gain.made_ms + (0.0 if known else gain.foreseen_ms)
+        if expected < SIGNIFICANT * plain_ms:
+            share = max(0.0, gain.made_ms) / plain_ms
+            why = f"graphs would save {share:.0%} of the cell, too little to stand between" if has_graphs else None
+            return Prospect(settled=True, served=False, why=why)
+    return Prospect(settled=not serves or hopeless or known, served=has_graphs)

@@ -1,0 +1,100 @@
+"""Whether a cell goes on being looked at, is served by its graphs, or runs as written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from grape.model import Decision, Position, Refused, RegionEvidence
+from grape.runtime.tally import Replayed
+from grape.sessions.prospect import Gain, gain_of, prospect
+
+HERE = Position(file="In[1]", line=1, function="f")
+WAITS = Decision(action="wait", shapes="", seen=1, expected_calls=1.0, saving_ms=2.0, capture_ms=90.0, why="")
+REFUSED = Refused(code="GR404", why="")
+OBSERVED = RegionEvidence(name="f", at=HERE, end_line=2, outcome="observed", refused=None, calls=9, replays=0)
+KNOWN: dict[str, Any] = {
+    "runs": 2,
+    "regions": (OBSERVED,),
+    "gain": Gain(made_ms=400.0),
+    "plain_ms": 2000.0,
+    "has_graphs": True,
+    "captured": False,
+    "serves": True,
+}
+CASES: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
+    "graphs that pay serve": ({}, (True, True)),
+    "what was captured just now may lead to more": ({"captured": True}, (False, True)),
+    "but not for ever": ({"captured": True, "runs": 4}, (True, True)),
+    "nor in a short cell": ({"captured": True, "plain_ms": 200.0}, (True, True)),
+    "graphs that save 1% do not serve": ({"gain": Gain(made_ms=20.0)}, (True, False)),
+    "nor do graphs that lose": ({"gain": Gain(made_ms=-20.0)}, (True, False)),
+    "what is waited for may pay": (
+        {"gain": Gain(foreseen_ms=400.0), "regions": (replace(OBSERVED, decisions=(WAITS,)),), "has_graphs": False},
+        (False, False),
+    ),
+    "but is not waited for in a short cell": (
+        {
+            "gain": Gain(foreseen_ms=400.0),
+            "regions": (replace(OBSERVED, decisions=(WAITS,)),),
+            "has_graphs": False,
+            "plain_ms": 200.0,
+        },
+        (True, False),
+    ),
+    "a first run tells little": ({"runs": 1, "gain": Gain(), "has_graphs": False}, (False, False)),
+    "but that all is refused": (
+        {"runs": 1, "has_graphs": False, "regions": (replace(OBSERVED, refused=REFUSED),)},
+        (True, False),
+    ),
+    "a backend that serves nobody": ({"runs": 1, "serves": False, "gain": None}, (True, True)),
+    "graphs whose gain does not matter": ({"gain": None}, (True, True)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_comes_next(name: str) -> None:
+    changes, (settled, served) = CASES[name]
+    found = prospect(**KNOWN | changes)
+    assert (found.settled, found.served) == (settled, served)
+
+
+def test_the_reason_names_the_share() -> None:
+    found = prospect(**KNOWN | {"gain": Gain(made_ms=20.0)})
+    assert found.why == "graphs would save 1% of the cell, too little to stand between"
+    assert prospect(**KNOWN | {"gain": Gain(), "has_graphs": False}).why is None
+
+
+@dataclass
+class _Shape:
+    decision: Decision | None = None
+
+
+@dataclass
+class _Captures:
+    decisions: list[Decision] = field(default_factory=list)
+
+
+@dataclass
+class _Region:
+    calls_in_run: int
+    refused: Refused | None = None
+    entries: tuple[int, ...] = ()
+    shapes: dict[int, _Shape] = field(default_factory=dict)
+    captures: _Captures = field(default_factory=_Captures)
+
+
+def test_gains_are_those_of_all_calls_of_a_run() -> None:
+    measured: Any = _Region(100, entries=(1,))
+    slower: Any = _Region(10, entries=(1,))
+    fresh: Any = _Region(50, entries=(1,), captures=_Captures([replace(WAITS, action="capture")]))
+    waiting: Any = _Region(20, shapes={1: _Shape(WAITS), 2: _Shape()})
+    refused: Any = _Region(1000, refused=REFUSED, shapes={1: _Shape(WAITS)})
+    replayed = [
+        Replayed(region=measured, replays=10, took_ms=10.0, eager_ms=40.0),
+        Replayed(region=slower, replays=10, took_ms=20.0, eager_ms=10.0),
+    ]
+    found = gain_of(replayed, [measured, slower, fresh, waiting, refused])
+    assert found == Gain(made_ms=300.0 - 10.0 + 100.0, foreseen_ms=40.0)
