@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["TRACED_OPERATOR_MS", "Allowance", "Attention", "Purpose"]
+__all__ = ["TRACED_OPERATOR_MS", "TRACING", "Allowance", "Attention", "Purpose"]
 
 TRACED_OPERATOR_MS = 0.03
-"""What it takes to record one operator, about."""
+"""What it takes to record one operator, at least."""
+TRACING = 3.0
+"""Recording takes so often what the tracer's own clock says."""
+_FEW = 20
 
 Purpose = Literal["observe", "record", "capture", "verify", "report"]
 """Looking on (hooks, modes, timers); tracing and profiling calls; capturing; comparing; what happens after the cell."""
@@ -42,6 +45,8 @@ class Attention:
         self._spent_ns: dict[Purpose | None, int] = {}
         self.handed_back_ns = 0
         """How long the spans were that `hand_back` ended."""
+        self.operator_ms = TRACED_OPERATOR_MS
+        """What it took to record one operator, on this machine."""
         self.begin_run(Allowance())
 
     def begin_run(self, allowance: Allowance) -> None:
@@ -50,6 +55,11 @@ class Attention:
         self._spent_ns = dict.fromkeys((None, *get_args(Purpose)), 0)
         self._began = self._clock()
         self.allowance = allowance
+
+    def recorded(self, own_ns: int, operators: int) -> None:
+        """So many operators were recorded, which the tracer says took so long."""
+        if operators >= _FEW:
+            self.operator_ms = max(TRACED_OPERATOR_MS, TRACING * own_ns / operators / 1e6)
 
     def book(self, purpose: Purpose, ns: float) -> None:
         """Add time that was measured elsewhere; a negative amount takes back what was booked too much."""

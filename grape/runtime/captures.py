@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import Decision, Refused, ScalarChange, Trace
 from . import policy
-from .attention import TRACED_OPERATOR_MS
 from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry, identities
@@ -117,7 +116,8 @@ class Captures:
         if self.durations_ms:
             return statistics.median(self.durations_ms)
         traces = self._region.observer.traces
-        return RUNS_OF_A_CAPTURE * eager_ms + 2 * TRACED_OPERATOR_MS * (len(traces[-1].ops) if traces else 0)
+        operator_ms = self._region.situation.attention.operator_ms
+        return RUNS_OF_A_CAPTURE * eager_ms + 2 * operator_ms * (len(traces[-1].ops) if traces else 0)
 
     def _is_part_of_a_starved(self) -> bool:
         """Whether a region around this one tells of the want of memory already."""

@@ -14,7 +14,6 @@ from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trac
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, person_runs, record
 from . import policy
-from .attention import TRACED_OPERATOR_MS
 from .capture import is_left_to_device, judge
 from .effects import SHOWN, EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
@@ -142,10 +141,12 @@ class Observer:
         found = Found()
         if guards is not None:
             found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
-        limit = self._limit()
+        limit, attention, tracer = self._limit(), self._region.situation.attention, self._region.situation.tracer
+        own_ns = tracer.recorded_ns
         result, call, escapes = record(
             self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait, limit=limit
         )
+        attention.recorded(tracer.recorded_ns - own_ns, len(call.trace.ops))
         if len(call.trace.ops) >= limit < LIMIT:  # half a call tells nothing, and a whole one would take too long
             self._region.situation.stand_aside()
             return result
@@ -204,8 +205,8 @@ class Observer:
     def _limit(self) -> int:
         """So many operators of one call may be traced."""
         attention = self._region.situation.attention
-        fewest = FEWEST if attention.allowance.beside_ms >= FEWEST * TRACED_OPERATOR_MS else 1
-        return int(min(LIMIT, max(fewest, attention.left_ms / TRACED_OPERATOR_MS)))
+        fewest = FEWEST if attention.allowance.beside_ms >= FEWEST * attention.operator_ms else 1
+        return int(min(LIMIT, max(fewest, attention.left_ms / attention.operator_ms)))
 
     def _no_work(self, trace: Trace) -> Refused:
         if (

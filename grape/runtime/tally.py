@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..model import CallsAccount
-from .attention import Attention, Purpose
+from .attention import TRACING, Attention, Purpose
 from .samples import CallTimes
 
 if TYPE_CHECKING:
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Replayed", "Tally", "host_times", "settle_calls"]
 
-_TRACING = 3.0
 _AROUND_MS = 10.0
-"""In a traced call the person's code takes so often what the tracer's own clock says, and so much beside it. What it
-takes beyond that and beyond a plain call, it did itself: it loaded libraries, say, or made plans."""
+"""In a traced call the person's code takes so much beside `TRACING`. What it takes beyond that and beyond a plain call,
+it did itself: it loaded libraries, say, or made plans."""
 _NEIGHBOURS = 3
 """Where a shape has no plain call of its own (a growing cache comes once with each length), those that came next to it
 count: so many."""
@@ -146,7 +145,7 @@ def _take_back(shape: Shape, warm_ms: float | None, attention: Attention) -> flo
 
 
 def _explained_ns(tracer_ns: int) -> float:
-    return _TRACING * tracer_ns + _AROUND_MS * 1e6
+    return TRACING * tracer_ns + _AROUND_MS * 1e6
 
 
 def _replays(shape: Shape, attention: Attention, *, on_device: bool, observed: bool) -> tuple[int, float]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
 
-FIRST_SHARE, FIRST_MS = 0.15, 100.0
+FIRST_SHARE, FIRST_MS = 0.15, 60.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
 LATER_SHARE, LATER_MS = 0.02, 5.0
 """The same from the third run on. What the second captures is bounded by what it is expected to save."""
