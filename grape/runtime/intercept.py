@@ -322,6 +322,7 @@ class Interceptor:
             trampoline.follow()
             if busy.now or not self.serves:
                 return trampoline.original(*args, **kwargs)
+            args, kwargs = trampoline.given(args, kwargs)
             if (not self.floor.free and not self.floor.repeats(trampoline, None)) or self._stands_aside():
                 return trampoline.original(*args, **kwargs)
             result = self._function(trampoline, args, kwargs)

@@ -1,8 +1,8 @@
 """Takes over a Python function in place, by its code object.
 
 Every reference to the function, wherever it is kept, calls the new code; nothing is added to any namespace; `undo`
-puts the person's code object back. The new code accepts any arguments and hands them to a receiver that travels in its
-constants.
+puts the person's code object back. The new code has the parameters of the old one and hands their values to a receiver
+that travels in its constants.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 class Trampoline:
     """One function taken over. `original` runs the person's code; `receive(args, kwargs)` is called instead of it."""
 
-    __slots__ = ("_code", "_follower", "_function", "_had_signature", "code", "original", "receive")
+    __slots__ = ("_code", "_defaults", "_follower", "_function", "_kwdefaults", "code", "original", "receive")
 
     def __init__(self, function: types.FunctionType, receive: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
         self._function: weakref.ref[types.FunctionType] = weakref.ref(function)
@@ -43,9 +43,7 @@ class Trampoline:
         functools.update_wrapper(self.original, function, updated=())
         del self.original.__dict__["__wrapped__"]
         self.original.__kwdefaults__ = function.__kwdefaults__
-        self._had_signature = "__signature__" in function.__dict__
-        if not self._had_signature:
-            function.__dict__["__signature__"] = inspect.signature(function)
+        self._defaults, self._kwdefaults = function.__defaults__ or (), function.__kwdefaults__ or {}
         self._code = _code_for(self.code, self)
         function.__code__ = self._code
 
@@ -73,6 +71,19 @@ class Trampoline:
     def _take_defaults(self, function: types.FunctionType, original: types.FunctionType) -> None:
         if function.__defaults__ is not original.__defaults__ or function.__kwdefaults__ is not original.__kwdefaults__:
             original.__defaults__, original.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+            self._defaults, self._kwdefaults = function.__defaults__ or (), function.__kwdefaults__ or {}
+
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments without those that are defaults: the new code has filled these in."""
+        defaults, known = self._defaults, self._kwdefaults
+        if defaults and len(args) == self.code.co_argcount:
+            left, default = len(args), len(defaults)
+            while default and args[left - 1] is defaults[default - 1]:
+                left, default = left - 1, default - 1
+            args = args[:left]
+        if known:
+            kwargs = {name: value for name, value in kwargs.items() if name not in known or known[name] is not value}
+        return args, kwargs
 
     def undo(self) -> None:
         """Give the function its own code back, unless it was given other code meanwhile."""
@@ -81,17 +92,54 @@ class Trampoline:
             return
         if self.in_place:
             function.__code__ = self.code
-        if not self._had_signature:
-            function.__dict__.pop("__signature__", None)
 
 
-def _pattern(*args: Any, **kwargs: Any) -> Any:
-    receiver: Any = "receiver"  # the constant is replaced by a `_Receiver`
+_RECEIVER = "<receiver>"
+"""A constant of `_pattern`, which a `_Receiver` replaces."""
+_PATTERN = """
+def pattern({parameters}):
+    {receiver} = {constant!r}
     try:
-        return receiver(args, kwargs)
-    except BaseException as error:
-        receiver.prune(error)
+        return {receiver}(({args}), {{{kwargs}}})
+    except BaseException as {error}:
+        {receiver}.prune({error})
         raise
+"""
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern(names: tuple[str, ...], positional_only: int, positional: int, flags: int) -> types.CodeType:
+    """Code with these parameters; `names` ends with those of ``*args`` and ``**kwargs``, where `flags` has them."""
+    rest, keywords = bool(flags & inspect.CO_VARARGS), bool(flags & inspect.CO_VARKEYWORDS)
+    named = names[: len(names) - rest - keywords]
+    args, kwargs = list(named[:positional]), [f"{name!r}: {name}" for name in named[positional:]]
+    parameters = [*args[:positional_only], *["/"][: positional_only > 0], *args[positional_only:]]
+    if rest:
+        parameters.append(star := f"*{names[len(named)]}")
+        args.append(star)
+    elif kwargs:
+        parameters.append("*")
+    parameters += named[positional:]
+    if keywords:
+        parameters.append(stars := f"**{names[-1]}")
+        kwargs.append(stars)
+    receiver, error = "receiver", "error"
+    while receiver in names:
+        receiver += "_"
+    while error in names:
+        error += "_"
+    source = _PATTERN.format(
+        parameters=", ".join(parameters),
+        receiver=receiver,
+        error=error,
+        constant=_RECEIVER,
+        args="".join(f"{one}, " for one in args),
+        kwargs=", ".join(kwargs),
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(source, __file__, "exec", dont_inherit=True), namespace)
+    made: types.CodeType = namespace["pattern"].__code__
+    return made
 
 
 def prune_traceback(error: BaseException) -> None:
@@ -125,8 +173,12 @@ def is_trampoline(code: types.CodeType) -> bool:
 
 
 def _code_for(code: types.CodeType, trampoline: Trampoline) -> types.CodeType:
-    constants = tuple(_Receiver(trampoline) if c == "receiver" else c for c in _pattern.__code__.co_consts)
-    return _pattern.__code__.replace(
+    flags = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    named = code.co_argcount + code.co_kwonlyargcount
+    more = bool(flags & inspect.CO_VARARGS) + bool(flags & inspect.CO_VARKEYWORDS)
+    pattern = _pattern(code.co_varnames[: named + more], code.co_posonlyargcount, code.co_argcount, flags)
+    constants = tuple(_Receiver(trampoline) if c == _RECEIVER else c for c in pattern.co_consts)
+    return pattern.replace(
         co_consts=constants,
         co_name=code.co_name,
         co_qualname=code.co_qualname,

@@ -222,7 +222,7 @@ def plain_data(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple) and depth < 4:
         return type(value).__name__, [plain_data(item, depth + 1) for item in value]
     if isinstance(value, FunctionType):
-        return value.__qualname__, sorted(set(vars(value)) - {"__signature__"})
+        return value.__qualname__, sorted(vars(value))
     return repr(value) if isinstance(value, int | float | str | bool | None) else type(value).__name__
 
 

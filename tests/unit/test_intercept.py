@@ -18,6 +18,7 @@ from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.intercept import SHORT_LIVED, Interceptor
 from grape.runtime.region import Region, Situation
 from grape.runtime.slots import SlotStore
+from grape.runtime.trampoline import Trampoline
 from grape.tracing import PositionFinder, Tracer
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
@@ -198,7 +199,6 @@ def test_a_helper_without_torch_work_is_given_back_during_the_cell(notebook: Not
     notebook.plain("def add(i):\n    return i + 1\ncodes = []\nown = add.__code__\n")
     notebook.observed("for i in range(3):\n    add(i)\n    codes.append(add.__code__ is own)\n")
     assert notebook.names["codes"] == [True] * 3
-    assert "__signature__" not in notebook.names["add"].__dict__
     notebook.observed("codes.append(add.__code__ is own)")
     assert notebook.names["codes"][-1], "what was found to have no work is not taken over again"
 
@@ -443,3 +443,53 @@ def test_a_module_that_dies_within_the_cell_is_told_of(notebook: Notebook) -> No
     notebook.observed("\n".join([*lines, "    return x", "x = work(x)", ""]))
     assert [region.calls for region in notebook.interceptor.regions if region.root_is_module] == [6]
     assert all(region.root is None for region in notebook.interceptor.regions if region.root_is_module)
+
+
+SIGNATURES = {
+    "defaults": ("a, b=2, *, c=3", ["f(1)", "f(1, 5)", "f(b=1, a=2)", "f(1, c=4)", "f()", "f(1, 2, 3)", "f(1, d=2)"]),
+    "positional only": ("a, /, b=2", ["f(1)", "f(a=1)", "f(1, b=3)"]),
+    "any number": ("*args, c, d=4, **kwargs", ["f(1, 2, c=3)", "f(c=1, e=2)", "f(1)"]),
+    "the names that the code in its place uses": ("receiver, error, *, receiver_=1", ["f(1, 2)", "f(1, error=2)"]),
+    "none": ("", ["f()", "f(1)"]),
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_code_in_a_functions_place_has_its_parameters(name: str) -> None:
+    """Calls that are wrong fail in the same words; nothing is added to the function's namespace."""
+    parameters, calls = SIGNATURES[name]
+    names: dict[str, Any] = {}
+    exec(f"def f({parameters}):\n    return sorted(locals().items())\n", names)
+    function, given = names["f"], []
+
+    def outcomes() -> list[str]:
+        found = []
+        for call in calls:
+            try:
+                found.append(repr(eval(call, names)))
+            except TypeError as error:
+                found.append(str(error))
+        return found
+
+    def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        trampoline.follow()
+        args, kwargs = trampoline.given(args, kwargs)
+        given.append((args, kwargs))
+        return trampoline.original(*args, **kwargs)
+
+    def looks() -> tuple[Any, ...]:
+        code = function.__code__
+        counts = code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount
+        named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        return inspect.getfullargspec(function), counts, named, dict(vars(function))
+
+    expected = outcomes(), looks()
+    trampoline = Trampoline(function, receive)
+    assert (outcomes(), looks()) == expected
+    assert given
+    if name == "defaults":
+        assert given[0] == ((1,), {})  # defaults are the function's own, no arguments
+        function.__defaults__ = (7,)
+        assert names["f"](1) == [("a", 1), ("b", 7), ("c", 3)]
+    trampoline.undo()
+    assert looks()[1:] == expected[1][1:]
