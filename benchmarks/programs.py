@@ -1,13 +1,15 @@
 """Whole programs, plain and under `%%grape`: are the results the same, and what does the person wait?
 
-    python benchmarks/programs.py FOLDER [NAME ...] [--device cpu|cuda] [--passes 3] [--timeout 300] [--out FILE]
+    python benchmarks/programs.py FOLDER [NAME ...] [--device cpu|cuda] [--pairs 2] [--jobs 1] [--out FILE]
 
-A program is a Python file whose cells are separated by lines that begin with `# %%`; those that somebody would speed up
-begin with `# %%grape`, and the last cell binds RESULT. Each runs three times, in processes of their own: plain, plain
-again, and under Grape. The first pass runs all cells, later ones the marked cells and the last. Compared are RESULT and
-the random states after each pass, and output and exception of each marked cell; what differs between the two plain
-runs is not judged. Times are those of the marked cells with their reports. The estimate of the plain time that the
-reports give is set against the plain run's. Let nothing else run on the machine.
+A program is a Python file whose cells are separated by lines that begin with `# %%`; those that somebody would speed
+up begin with `# %%grape`, and the last cell binds RESULT. Each runs in processes of its own: plain, plain again, and
+under Grape, three passes each. The first pass runs all cells, later ones the marked cells and the last. Compared are
+RESULT and the random states after each pass, and output and exception of each marked cell; what differs between the two
+plain runs is not judged. Times are those of the marked cells with their reports. The process under Grape goes on with
+pairs of a plain pass, everything taken back, and one under Grape: how long a pass takes differs from process to process
+by more than is to be seen. The estimate of the plain time that the reports give is set against those plain passes.
+`--jobs` is for the second plain runs alone, whose times do not count; let nothing else run on the machine.
 """
 
 from __future__ import annotations
@@ -16,20 +18,23 @@ import argparse
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import re
+import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 MARK = "# %%"
 KINDS = ("plain", "again", "grape")
+PASSES = 3
 
 
 def cells_of(text: str) -> list[tuple[bool, str]]:
@@ -80,8 +85,8 @@ def random_states() -> list[str]:
     return [hashlib.sha256(state).hexdigest()[:16] for state in states]
 
 
-def run(program: Path, *, under_grape: bool, passes: int) -> Iterator[dict[str, Any]]:
-    """What each pass gave, as it ends."""
+def run(program: Path, *, under_grape: bool, pairs: int) -> Iterator[dict[str, Any]]:
+    """What each pass gave, as it ends; those of the pairs are the last."""
     import torch
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
@@ -96,12 +101,15 @@ def run(program: Path, *, under_grape: bool, passes: int) -> Iterator[dict[str, 
 
         load(shell)
     cells = cells_of(program.read_text())
-    for number in range(passes):
+    for number in range(PASSES + 2 * pairs):
+        observes = under_grape and (number < PASSES or (number - PASSES) % 2 == 1)
+        if under_grape and not observes:
+            take_everything_back()
         seconds, estimate_ms, ran = 0.0, 0.0, []
         for index, (marked, source) in enumerate(cells):
             if number and not marked and index != len(cells) - 1:
                 continue
-            observed = marked and under_grape
+            observed = marked and observes
             took, output, error = run_cell(shell, f"%%grape --no-widget\n{source}" if observed else source)
             if marked:
                 seconds += took
@@ -114,11 +122,19 @@ def run(program: Path, *, under_grape: bool, passes: int) -> Iterator[dict[str, 
         result = digest(shell.user_ns.get("RESULT"))
         yield {
             "seconds": seconds,
-            "estimate_s": estimate_ms / 1e3 if under_grape else None,
+            "estimate_s": estimate_ms / 1e3 if observes else None,
             "result": hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:16],
             "cells": ran,
             "random": random_states(),
         }
+
+
+def take_everything_back() -> None:
+    """Nothing of the person's or of torch's is replaced any more; what was captured stays, for the next pass."""
+    from grape.sessions import engine
+
+    engine().interceptor.remove()
+    engine().hoister.withdraw()
 
 
 def run_cell(shell: Any, source: str) -> tuple[float, str, str | None]:
@@ -136,13 +152,27 @@ def run_cell(shell: Any, source: str) -> tuple[float, str, str | None]:
     return took, captured.stdout, f"{type(error).__name__}: {error}"[:300] if error is not None else None
 
 
-def child(program: Path, kind: str, passes: int, out: Path) -> None:
-    found: dict[str, Any] = {"passes": []}
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        for one in run(program, under_grape=kind == "grape", passes=passes):
-            found["passes"].append(one)
-    found["machine"] = machine_of()
-    out.write_text(json.dumps(found))
+def child(program: Path, kind: str, pairs: int, out: Path) -> None:
+    """In a process of its own, which ends here."""
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)
+    status = 1
+    try:
+        with open(out.with_suffix(".log"), "w") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            found: dict[str, Any] = {"passes": []}
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                for one in run(program, under_grape=kind == "grape", pairs=pairs if kind == "grape" else 0):
+                    found["passes"].append(one)
+            found["machine"] = machine_of()
+            out.write_text(json.dumps(found))
+            status = 0
+    except BaseException:
+        out.with_suffix(".log").write_text(traceback.format_exc())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(status)  # threads and workers of programs are nobody's concern
 
 
 def machine_of() -> dict[str, Any]:
@@ -154,56 +184,84 @@ def machine_of() -> dict[str, Any]:
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 
-def measure(program: Path, arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """One row, and the machine that it was measured on."""
-    runs: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for kind in KINDS:
-            out = Path(folder) / f"{kind}.json"
-            command = [sys.executable, __file__, str(program.parent), program.stem, "--child", kind]
-            command += ["--passes", str(arguments.passes), "--out", str(out)]
-            hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} if arguments.device == "cpu" else {}
-            environment = {**os.environ, "PYTHONHASHSEED": "0", "MPLBACKEND": "Agg", **hidden}
-            try:
-                said = subprocess.run(
-                    command, env=environment, cwd=folder, timeout=arguments.timeout, capture_output=True, text=True
-                )
-                why = None if said.returncode == 0 else f"exit {said.returncode}: {said.stderr[-300:]}"
-            except subprocess.TimeoutExpired:
-                why = f"longer than {arguments.timeout:g} s"
-            runs[kind] = json.loads(out.read_text()) if why is None else {"passes": [], "failed": why}
-    row = {
-        "name": program.stem,
-        **{f"{kind}_s": [one["seconds"] for one in runs[kind]["passes"]] for kind in KINDS},
-        "estimate_s": [one["estimate_s"] for one in runs["grape"]["passes"]],
-        "failed": {kind: run["failed"] for kind, run in runs.items() if "failed" in run},
-        "differences": differences(runs),
-    }
-    return row, runs["grape"].get("machine")
+def measured(
+    programs: Sequence[Path], kind: str, arguments: argparse.Namespace, folder: Path, *, jobs: int = 1
+) -> dict[str, dict[str, Any]]:
+    """What processes found that were forked for the programs, `jobs` at once, by the programs' names.
 
-
-def differences(runs: dict[str, Any]) -> list[str]:
-    """What differs under Grape, and does not between the two plain runs."""
-    found = []
-    for number, (plain, again, grape) in enumerate(
-        zip(*(runs[kind]["passes"] for kind in KINDS), strict=False), start=1
-    ):
-        for part in ("result", "cells", "random"):
-            if plain[part] == again[part] != grape[part]:
-                found.append(f"pass {number}: {part}")
+    This one has imported torch, and has not touched a GPU.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    waiting, running = list(programs), {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            program = waiting.pop(0)
+            out = folder / f"{program.stem}.{kind}.json"
+            process = multiprocessing.get_context("fork").Process(
+                target=child, args=(program, kind, arguments.pairs, out)
+            )
+            process.start()
+            running[program.stem] = process, out, time.monotonic() + arguments.timeout
+        for name, (process, out, until) in list(running.items()):
+            process.join(0.02)
+            late = process.is_alive() and time.monotonic() > until
+            if late:
+                process.kill()
+                process.join()
+            if not process.is_alive():
+                del running[name]
+                found[name] = _outcome(out, process.exitcode, f"longer than {arguments.timeout:g} s" if late else None)
     return found
 
 
+def _outcome(out: Path, status: int | None, why: str | None) -> dict[str, Any]:
+    if why is None and status != 0:
+        log = out.with_suffix(".log")
+        why = f"exit {status}: {log.read_text()[-300:] if log.is_file() else ''}"
+    return {"passes": [], "failed": why} if why is not None else json.loads(out.read_text())
+
+
+def row_of(name: str, runs: dict[str, Any]) -> dict[str, Any]:
+    """`later_s`: medians of plain passes and of passes under Grape from the third on, in one process."""
+    times = {kind: [one["seconds"] for one in runs[kind]["passes"]] for kind in KINDS}
+    later = times["grape"][PASSES:]
+    pairs = [later[at : at + 2] for at in range(0, len(later), 2)]
+    plain, grape = [one[0] for one in pairs] or times["plain"][1:], [*times["grape"][2:3], *(one[1] for one in pairs)]
+    return {
+        "name": name,
+        "plain_s": times["plain"],
+        "grape_s": times["grape"][:PASSES],
+        "pairs_s": pairs,
+        "later_s": [statistics.median(plain), statistics.median(grape)] if plain and grape else None,
+        "estimate_s": [one["estimate_s"] for one in runs["grape"]["passes"] if one["estimate_s"] is not None],
+        "failed": {kind: run["failed"] for kind, run in runs.items() if "failed" in run},
+        "differences": differences(runs),
+    }
+
+
+def differences(runs: dict[str, Any]) -> list[str]:
+    """What differs under Grape, and does not between the two plain runs, in whichever pass."""
+    passes = [tuple(runs[kind]["passes"][number] for kind in KINDS) for number in range(fewest(runs))]
+    found = []
+    for part in ("result", "cells", "random"):
+        if any(plain[part] != again[part] for plain, again, _ in passes):
+            continue
+        found += [f"pass {n}: {part}" for n, (plain, _, grape) in enumerate(passes, 1) if plain[part] != grape[part]]
+    return found
+
+
+def fewest(runs: dict[str, Any]) -> int:
+    return min(PASSES, *(len(runs[kind]["passes"]) for kind in KINDS))
+
+
 def summary(row: dict[str, Any]) -> str:
-    plain, grape = row["plain_s"], row["grape_s"]
     verdict = "; ".join([*row["differences"], *(f"{kind} {why}" for kind, why in row["failed"].items())]) or "identical"
-    if not plain or not grape:
+    if row["later_s"] is None:
         return f"{row['name']:26s} {verdict}"
-    base = statistics.median([plain[-1], row["again_s"][-1]])
-    estimate = row["estimate_s"][-1]
+    plain, grape = row["later_s"]
     return (
-        f"{row['name']:26s} first {plain[0]:7.2f} -> {grape[0]:7.2f} s, last {base:7.2f} -> {grape[-1]:7.2f} s "
-        f"({grape[-1] / base:.2f}x), estimate {estimate:7.2f} s  {verdict}"
+        f"{row['name']:26s} first {row['plain_s'][0]:7.2f} -> {row['grape_s'][0]:7.2f} s, later {plain:7.2f} -> "
+        f"{grape:7.2f} s ({grape / plain:.2f}x), estimate {row['estimate_s'][PASSES - 1]:7.2f} s  {verdict}"
     )
 
 
@@ -212,29 +270,35 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=2, help="of a plain pass and one under Grape, in one process")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once, of the second plain run")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for each of the three processes")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--child", choices=KINDS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     programs = [folder / f"{name}.py" for name in arguments.names] or sorted(folder.glob("*.py"))
     missing = [str(program) for program in programs if not program.is_file()]
     if missing or not programs:
         parser.error(f"no program: {', '.join(missing) or folder}")
-    if arguments.child:
-        child(programs[0], arguments.child, arguments.passes, arguments.out)
-        os._exit(0)  # threads and workers of programs are nobody's concern
+    fixed = {"PYTHONHASHSEED": "0", "MPLBACKEND": "Agg"}
+    if arguments.device == "cpu":
+        fixed |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    if any(os.environ.get(name) != value for name, value in fixed.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **fixed})
+    import torch  # noqa: F401  once, before the forks
     from _machine import result_path, write
 
     out = arguments.out or result_path(f"programs_{arguments.device}")
     rows, machine = [], None
-    for program in programs:
-        row, found = measure(program, arguments)
-        machine = machine or found
-        rows.append(row)
-        print(summary(row), flush=True)
-        write(out, {"device": arguments.device, "machine": machine, "passes": arguments.passes, "programs": rows})
+    with tempfile.TemporaryDirectory() as name:
+        kept = Path(name)
+        again = measured(programs, "again", arguments, kept, jobs=arguments.jobs)
+        for program in programs:
+            runs = {kind: measured([program], kind, arguments, kept)[program.stem] for kind in ("plain", "grape")}
+            machine = machine or runs["grape"].get("machine")
+            rows.append(row_of(program.stem, runs | {"again": again[program.stem]}))
+            print(summary(rows[-1]), flush=True)
+            write(out, {"device": arguments.device, "machine": machine, "passes": PASSES, "programs": rows})
 
 
 if __name__ == "__main__":

@@ -301,7 +301,7 @@ def programs_table(device: str) -> str:
             "program",
             "first pass, plain",
             "under Grape",
-            "last pass, plain",
+            "later passes, plain",
             "under Grape",
             "ratio",
             "estimate",
@@ -311,23 +311,23 @@ def programs_table(device: str) -> str:
     ]
     ratios, errors = [], []
     for row in found["programs"]:
-        if not row["plain_s"] or not row["grape_s"]:
+        if row["later_s"] is None:
             rows.append((row["name"], *["-"] * 6, "; ".join(row["failed"].values()) or "-"))
             continue
-        plain = statistics.median([row["plain_s"][-1], row["again_s"][-1]])
-        ratio, estimate = row["grape_s"][-1] / plain, row["estimate_s"][-1]
+        plain, grape = row["later_s"]
+        ratio, estimate = grape / plain, statistics.median(row["estimate_s"][found["passes"] - 1 :])
         ratios.append(ratio)
         known = estimate is not None and estimate == estimate
         if known:
             errors.append(abs(estimate / plain - 1))
-        times = (f"{one:.2f} s" for one in (row["plain_s"][0], row["grape_s"][0], plain, row["grape_s"][-1]))
+        times = (f"{one:.2f} s" for one in (row["plain_s"][0], row["grape_s"][0], plain, grape))
         said = "; ".join([*row["differences"], *row["failed"].values()]) or "identical"
         rows.append((row["name"], *times, f"{ratio:.2f}", f"{estimate / plain - 1:+.0%}" if known else "-", said))
     machine = found["machine"]
     measured_on = where(machine) if machine["gpu"] else f"CPU, {machine['cpus']} cores, torch {machine['torch']}"
     error = f"{statistics.median(errors):.0%}, at most {max(errors):.0%}" if errors else "not known"
     return (
-        f"{markdown(rows)}\n\n{measured_on}; passes with their reports. Grape over plain in the last pass: median "
+        f"{markdown(rows)}\n\n{measured_on}; passes with their reports, later ones from the third on. Ratio: median "
         f"{statistics.median(ratios):.2f}, at most {max(ratios):.2f}; error of the estimate: median {error}."
     )
 
