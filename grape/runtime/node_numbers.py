@@ -60,7 +60,7 @@ def _search() -> Callable[[int], Any] | None:
         library = ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         counter = ctypes.cast(getattr(library, _ONE_MORE), ctypes.c_void_p)
         search = ctypes.PyDLL(None).lfind
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):  # other systems have other libraries
         return None
     search.restype = ctypes.c_void_p
     search.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]

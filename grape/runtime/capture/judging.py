@@ -11,6 +11,7 @@ from ...tracing import COLLECTIVES, SPARSE, RecordedCall
 from ..backends.protocol import Backend
 from ..host_draws import host_draws
 from ..looks import first_difference, forms_of
+from ..node_numbers import is_supported
 from ..outputs import Outputs
 from ..prologue import Prologue, build_prologue
 from ..slots import Slot
@@ -41,6 +42,9 @@ def judge(
     `pairs`: its results may carry an autograd graph, for a pair of graphs can serve it.
     """
     trace = call.trace
+    if trace.needs_grad and backend.kind == "cuda" and not is_supported():
+        why = "it makes nodes of autograd, whose numbers this build of torch does not let anybody leave out"
+        return Refused(code="GR405", why=why)
     if trace.second_order and backend.kind == "cuda":
         why = "it differentiates gradients (`create_graph=True`); skipped, sums of later ones would have another order"
         return Refused(code="GR405", why=why)
