@@ -149,7 +149,7 @@ class Captures:
 
         The first one also loads libraries and compiles, which no other does; so a few are not believed alone.
         """
-        if self._region.situation.backend.kind == "tape":
+        if self._region.situation.backend.kind == "tape" or self._region.situation.unhurried:
             return 0.0
         if len(self.durations_ms) >= policy.FEW:
             return statistics.median(self.durations_ms)

@@ -69,6 +69,8 @@ class Situation:
     regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
     serves: bool = True
     """Whether graphs that were verified serve calls. Where nothing gets faster they are only checked, and let go."""
+    unhurried: bool = False
+    """Whether looking on and capturing may take as long as they take: for tests, and to see how graphs behave."""
     attention: Attention = field(default_factory=Attention)
     """What Grape takes of the time of the cell that runs."""
     stand_aside: Callable[[], None] = lambda: None

@@ -170,7 +170,7 @@ class Session:
         """What may be spent on looking at this run."""
         from ..runtime import Allowance
 
-        if self._engine is not None and self._engine.unhurried:
+        if self._engine is not None and self._engine.situation.unhurried:
             return Allowance()
         runs = self._past.runs if self._past is not None else 0
         if runs == 0:

@@ -50,9 +50,8 @@ class Engine:
         self.interceptor.on_withdrawal = self._withdraw
         self.session: Session | None = None
         # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
-        self.unhurried = os.environ.get(REFERENCE) == "1"
-        """Whether looking on may take as long as it takes: for tests, and to see how graphs behave."""
-        self.situation.serves = backend.kind == "cuda" or self.unhurried
+        self.situation.unhurried = os.environ.get(REFERENCE) == "1"
+        self.situation.serves = backend.kind == "cuda" or self.situation.unhurried
         self.situation.stand_aside = self.stand_aside
         self.history = History()
         self._kept_for: weakref.WeakKeyDictionary[Region, set[CellKey]] = weakref.WeakKeyDictionary()
@@ -183,7 +182,7 @@ class Engine:
         """What graphs save in a run of the cell that was observed; None where they stay whatever they save."""
         from .prospect import gain_of
 
-        if self.unhurried or self.situation.backend.kind != "cuda":
+        if self.situation.unhurried or self.situation.backend.kind != "cuda":
             return None
         return gain_of(replayed, [region for region in self.interceptor.regions if region.calls_in_run])
 

@@ -72,7 +72,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> Iterator[N
 @pytest.fixture
 def on_a_cpu(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
     """Without the variable that has the reference serve."""
-    monkeypatch.setattr(engine(), "unhurried", False)
+    monkeypatch.setattr(engine().situation, "unhurried", False)
     monkeypatch.setattr(engine().situation, "serves", False)
     return notebook
 
