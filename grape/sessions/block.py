@@ -23,8 +23,9 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
 
     `settings` are fields of `Options` (``session(profile=True)``); a memory budget may be text. Functions of the
     calling module and modules called in the block are candidates. Raises `UsageError` for unknown settings, a budget
-    that is no size, or a session inside a session. An exception of the block propagates; what was observed until then
-    is still reported.
+    that is no size, or a session inside a session. Each block is looked at anew, however long that takes: nothing tells
+    that it is the same as an earlier one. An exception of the block propagates; what was observed until then is still
+    reported.
     """
     try:
         chosen = replace(options or Options(), **settings)

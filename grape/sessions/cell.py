@@ -170,8 +170,8 @@ class Session:
         """What may be spent on looking at this run."""
         from ..runtime import Allowance
 
-        if self._engine is not None and self._engine.situation.unhurried:
-            return Allowance()
+        if self.cell.key is None or (self._engine is not None and self._engine.situation.unhurried):
+            return Allowance()  # no later run of this cell would go on with what this one learns
         runs = self._past.runs if self._past is not None else 0
         if runs == 0:
             return Allowance(share=FIRST_SHARE, beside_ms=FIRST_MS)

@@ -242,3 +242,15 @@ def test_graphs_that_are_worth_it_in_another_cell_stay(notebook: Notebook, monke
     assert engine().applied_count == 1
     report = notebook.run(other)
     assert [(region["calls"], region["replays"]) for region in report["regions"]] == [(50, 50)]
+
+
+def test_a_with_block_has_no_allowance(on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No later run would go on with what the first learned."""
+    monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 0.0)
+    monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 1e-6)
+    block = "import grape\nwith grape.session():\n" + SERVED.partition("\n")[2].replace("with", "    with").replace(
+        "\n    ", "\n        "
+    )
+    report = on_a_cpu.run(block)
+    assert [region["calls"] for region in report["regions"]] == [40]
+    assert [region["verified"] for region in report["regions"]] == ["identical"]
