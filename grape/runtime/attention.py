@@ -29,8 +29,8 @@ Purpose = Literal["observe", "record", "capture", "verify", "report"]
 class Allowance:
     """How much of a cell may be spent on it: a share of its time so far, and milliseconds beside it."""
 
-    share: float = float("inf")
-    beside_ms: float = 0.0
+    share: float = 0.0
+    beside_ms: float = float("inf")
 
     def ms(self, elapsed_ms: float) -> float:
         return self.share * elapsed_ms + self.beside_ms
@@ -55,6 +55,8 @@ class Attention:
         self._spent_ns = dict.fromkeys((None, *get_args(Purpose)), 0)
         self._began = self._clock()
         self.allowance = allowance
+        self.denied = False
+        """Whether something was not done because the allowance had no room for it."""
 
     def recorded(self, own_ns: int, operators: int) -> None:
         """So many operators were recorded, which the tracer says took so long."""
@@ -114,4 +116,10 @@ class Attention:
     @property
     def overdrawn(self) -> bool:
         """Whether more was spent than the cell allows so far."""
-        return self.left_ms < 0
+        return not self.has_room(0.0)
+
+    def has_room(self, ms: float) -> bool:
+        """Whether so much may still be spent; where it may not, something is not done for that reason."""
+        room = self.left_ms >= ms
+        self.denied |= not room
+        return room

@@ -106,7 +106,7 @@ class Captures:
         if decision.action == "capture" and self._budget_spent():
             why = f"the graphs hold {self._held() / 2**20:.0f} MB, the memory budget"
             decision = replace(decision, action="wait", why=why)
-        if decision.action == "capture" and self._takes_ms(estimate.eager_ms) > situation.attention.left_ms:
+        if decision.action == "capture" and not situation.attention.has_room(self._takes_ms(estimate.eager_ms)):
             decision = replace(decision, action="wait", why="a capture would take more of this run than it may")
         shape.decision = decision
         return decision.action == "capture"

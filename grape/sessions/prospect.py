@@ -67,15 +67,17 @@ def prospect(
     plain_ms: float,
     has_graphs: bool,
     captured: bool,
+    denied: bool,
     serves: bool,
 ) -> Prospect:
-    """After the `runs`-th run, in which something was `captured` or not. `gain`: None where graphs stay whatever they
-    save.
+    """After the `runs`-th run, in which something was `captured` or not, or `denied` for want of an allowance.
+
+    `gain`: None where graphs stay whatever they save.
     """
     hopeless = not has_graphs and all(region.refused is not None for region in regions)
     waits = any(one.action == "wait" for region in regions for one in region.decisions[-1:])
-    most = MOST_WATCHED if plain_ms >= SHORT_MS else 2
-    known = runs >= 2 and (runs >= most or not (captured or waits))
+    most = MOST_WATCHED if plain_ms >= SHORT_MS or denied else 2
+    known = runs >= 2 and (runs >= most or not (captured or waits or denied))
     if gain is not None and runs >= 2 and plain_ms:
         expected = gain.made_ms + (0.0 if known else gain.foreseen_ms)
         if expected < SIGNIFICANT * plain_ms:

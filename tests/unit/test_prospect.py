@@ -22,6 +22,7 @@ KNOWN: dict[str, Any] = {
     "plain_ms": 2000.0,
     "has_graphs": True,
     "captured": False,
+    "denied": False,
     "serves": True,
 }
 CASES: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
@@ -29,6 +30,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
     "what was captured just now may lead to more": ({"captured": True}, (False, True)),
     "but not for ever": ({"captured": True, "runs": 4}, (True, True)),
     "nor in a short cell": ({"captured": True, "plain_ms": 200.0}, (True, True)),
+    "nor where the allowance was too small": ({"denied": True, "plain_ms": 200.0}, (False, True)),
     "graphs that save 1% do not serve": ({"gain": Gain(made_ms=20.0)}, (True, False)),
     "nor do graphs that lose": ({"gain": Gain(made_ms=-20.0)}, (True, False)),
     "what is waited for may pay": (
