@@ -74,11 +74,11 @@ def prospect(
 
     `gain`: None where graphs stay whatever they save.
     """
-    hopeless = not has_graphs and all(region.refused is not None for region in regions)
+    hopeless = not has_graphs and not denied and all(region.refused is not None for region in regions)
     waits = any(one.action == "wait" for region in regions for one in region.decisions[-1:])
     most = MOST_WATCHED if plain_ms >= SHORT_MS or denied else 2
     known = runs >= 2 and (runs >= most or not (captured or waits or denied))
-    if gain is not None and runs >= 2 and plain_ms:
+    if gain is not None and runs >= 2 and plain_ms and (known or not denied):
         expected = gain.made_ms + (0.0 if known else gain.foreseen_ms)
         if expected < SIGNIFICANT * plain_ms:
             share = max(0.0, gain.made_ms) / plain_ms
