@@ -160,6 +160,7 @@ class Engine:
     def stand_aside(self) -> None:
         """The cell that runs is observed no longer. Its modes stay on their stacks, muted, until it ends."""
         self.situation.observing = False
+        self.situation.attention.denied = True
         self.situation.predictor.stop_learning()
         self.interceptor.floor.outside = None
         self.situation.tracer.retire()
