@@ -250,7 +250,6 @@ def no_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(observer, "PROFILE_AFTER_S", float("inf"))
         patch.setattr(offers, "_SECONDS", float("inf"))
         patch.setattr(cell, "FIRST_MS", float("inf"))
-        patch.setattr(cell, "SECOND_MS", float("inf"))
         patch.setattr(cell, "LATER_MS", float("inf"))
         yield
 

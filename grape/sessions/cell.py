@@ -32,10 +32,8 @@ __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
 
 FIRST_SHARE, FIRST_MS = 0.15, 60.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
-SECOND_SHARE, SECOND_MS = 0.5, 300.0
-"""The same of the second, in which graphs are captured, and of the next ones while that was too little."""
 LATER_SHARE, LATER_MS = 0.02, 5.0
-"""The same of the rest."""
+"""The same from the third run on. What the second captures is bounded by what it is expected to save."""
 
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
 """The end of a note that speaks to somebody in the notebook."""
@@ -177,9 +175,7 @@ class Session:
         past = self._past
         if past is None:
             return Allowance(share=FIRST_SHARE, beside_ms=FIRST_MS)
-        if past.runs == 1 or past.denied:
-            return Allowance(share=SECOND_SHARE, beside_ms=SECOND_MS)
-        return Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
+        return Allowance() if past.runs == 1 else Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended: functions that it defined become candidates. `code` is the next one."""
@@ -295,7 +291,6 @@ class Session:
             settled=found.settled,
             served=found.served,
             why=found.why,
-            denied=owner.situation.attention.denied,
             evidence=evidence,
             findings=findings,
             applied=self.options.applied,

@@ -41,8 +41,6 @@ class Past:
     evidence: CellEvidence
     findings: tuple[Finding, ...]
     applied: tuple[float, int | None]
-    denied: bool = False
-    """Whether something was not done because the run's allowance had no room for it."""
     why: str | None = None
     """What speaks against graphs that were captured; None where they serve, or where there were none."""
 

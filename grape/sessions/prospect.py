@@ -17,7 +17,7 @@ __all__ = ["Gain", "Prospect", "gain_of", "prospect"]
 MOST_WATCHED = 4
 """Runs of a cell in which a capture that did not pay yet is waited for."""
 SHORT_MS = 1000.0
-"""A shorter cell is watched twice at most: to look on costs some milliseconds however little there is to see."""
+"""In a shorter cell no capture is waited for: to look on costs some milliseconds however little there is to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +70,16 @@ def prospect(
     denied: bool,
     serves: bool,
 ) -> Prospect:
-    """After the `runs`-th run, in which something was `captured` or not, or `denied` for want of an allowance.
+    """After the `runs`-th run, in which something was `captured` or not, or not looked at (`denied`) for want of an
+    allowance.
 
     `gain`: None where graphs stay whatever they save.
     """
     hopeless = not has_graphs and not denied and all(region.refused is not None for region in regions)
     waits = any(one.action == "wait" for region in regions for one in region.decisions[-1:])
-    most = MOST_WATCHED if plain_ms >= SHORT_MS or denied else 2
-    known = runs >= 2 and (runs >= most or not (captured or waits or denied))
-    if gain is not None and runs >= 2 and plain_ms and (known or not denied):
+    waits &= plain_ms >= SHORT_MS
+    known = runs >= 2 and (runs >= MOST_WATCHED or not (captured or waits))
+    if gain is not None and runs >= 2 and plain_ms:
         expected = gain.made_ms + (0.0 if known else gain.foreseen_ms)
         if expected < SIGNIFICANT * plain_ms:
             share = max(0.0, gain.made_ms) / plain_ms
