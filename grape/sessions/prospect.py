@@ -31,7 +31,7 @@ class Gain:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
     """`settled`: there is nothing more to learn. `served`: graphs serve the next run. `why` says what speaks against
-    them; None where nothing was captured.
+    them, where nothing stands in the way of a capture.
     """
 
     settled: bool
@@ -77,12 +77,14 @@ def prospect(
     """
     hopeless = not has_graphs and not denied and all(region.refused is not None for region in regions)
     waits = any(one.action == "wait" for region in regions for one in region.decisions[-1:])
-    waits &= plain_ms >= SHORT_MS
-    known = runs >= 2 and (runs >= MOST_WATCHED or not (captured or waits))
+    more = captured or (waits and plain_ms >= SHORT_MS)
+    known = runs >= 2 and (runs >= MOST_WATCHED or not more)
     if gain is not None and runs >= 2 and plain_ms:
         expected = gain.made_ms + (0.0 if known else gain.foreseen_ms)
         if expected < SIGNIFICANT * plain_ms:
-            share = max(0.0, gain.made_ms) / plain_ms
-            why = f"graphs would save {share:.0%} of the cell, too little to stand between" if has_graphs else None
+            why = "captures would cost more than they save" if waits else None
+            if has_graphs:
+                share = max(0.0, gain.made_ms) / plain_ms
+                why = f"graphs would save {share:.0%} of the cell, too little to stand between"
             return Prospect(settled=True, served=False, why=why)
     return Prospect(settled=not serves or hopeless or known, served=has_graphs)

@@ -70,6 +70,9 @@ def test_the_reason_names_the_share() -> None:
     found = prospect(**KNOWN | {"gain": Gain(made_ms=20.0)})
     assert found.why == "graphs would save 1% of the cell, too little to stand between"
     assert prospect(**KNOWN | {"gain": Gain(), "has_graphs": False}).why is None
+    waiting = {"gain": Gain(), "has_graphs": False, "plain_ms": 200.0}
+    found = prospect(**KNOWN | waiting | {"regions": (replace(OBSERVED, decisions=(WAITS,)),)})
+    assert found.why == "captures would cost more than they save"
 
 
 @dataclass
