@@ -51,12 +51,37 @@ class UnseenMode(overrides.TorchFunctionMode):
 
 def _replace(those: dict[str, Callable[..., bool]], these: dict[str, Callable[..., bool]]) -> None:
     """Wherever torch has imported them to, also while a mode was there."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch"):  # `torchvision` asks as well
-            names = getattr(module, "__dict__", {})
-            for asked in _ASKED:
-                if names.get(asked) is those[asked]:
-                    names[asked] = these[asked]
+    for names in _places.current():
+        for asked in _ASKED:
+            if names.get(asked) is those[asked]:
+                names[asked] = these[asked]
+
+
+class _Places:
+    """The namespaces of modules that ask. To look through all modules takes a millisecond, twice in each traced call:
+    that is done again once others were imported, which then come last.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[int, str, int] | None = None
+        self._found: list[dict[str, Any]] = []
+
+    def current(self) -> list[dict[str, Any]]:
+        last = next(reversed(sys.modules))
+        known = len(sys.modules), last, id(sys.modules[last])
+        if known == self._known:
+            return self._found
+        # `torchvision` asks as well
+        asking = [module for name, module in list(sys.modules.items()) if name.startswith("torch")]
+        places = [getattr(module, "__dict__", {}) for module in asking]
+        self._found = [names for names in places if not _ASKED_NAMES.isdisjoint(names)]
+        half_made = any(getattr(names.get("__spec__"), "_initializing", False) for names in places)
+        self._known = None if half_made else known
+        return self._found
+
+
+_ASKED_NAMES = frozenset(_ASKED)
+_places = _Places()
 
 
 def _is_overridden(args: Iterable[Any]) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import sys
+import types
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -84,6 +87,38 @@ def test_what_others_override_is_seen_and_nothing_stays() -> None:
             assert not overrides.has_torch_function((marked,))
         assert overrides.has_torch_function((marked,))
     assert overrides.has_torch_function is ask
+
+
+def test_modules_that_come_later_ask_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = overrides.has_torch_function
+    with UnseenMode():
+        pass
+    for name in ("torch_later", "torch_last"):  # the one that comes last tells that others came
+        late = types.ModuleType(name)
+        late.has_torch_function = ask  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, late)
+        with UnseenMode():
+            assert late.has_torch_function is not ask
+            during = types.ModuleType("torch_meanwhile")
+            during.has_torch_function = late.has_torch_function  # type: ignore[attr-defined]
+            monkeypatch.setitem(sys.modules, "torch_meanwhile", during)
+        assert late.has_torch_function is during.has_torch_function is ask
+        monkeypatch.delitem(sys.modules, "torch_meanwhile")
+
+
+def test_a_module_that_is_half_imported_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = overrides.has_torch_function
+    half = types.ModuleType("torch_half")
+    half.__spec__ = importlib.machinery.ModuleSpec("torch_half", None)
+    half.__spec__._initializing = True  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch_half", half)
+    with UnseenMode():
+        pass
+    half.has_torch_function = ask  # type: ignore[attr-defined]
+    half.__spec__._initializing = False  # type: ignore[attr-defined]
+    with UnseenMode():
+        assert half.has_torch_function is not ask
+    assert half.has_torch_function is ask
 
 
 class Counting(UnseenMode):
