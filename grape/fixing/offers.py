@@ -12,7 +12,7 @@ from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
 from ..model.codes import REWRITTEN
 from ..rewrite import Refused, Rewritten, names_in_functions
 from ..rewrite.source import mask
-from .verify import verify
+from .verification import verify
 
 __all__ = ["elsewhere", "find_fix", "source_of", "with_fixes"]
 

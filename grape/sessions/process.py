@@ -319,7 +319,8 @@ def preload() -> None:
     if "ipykernel" in sys.modules:
         with contextlib.suppress(ImportError):
             from ..widgets import report  # noqa: F401
-    from .. import hoisting, profiling, runtime, tracing  # noqa: F401
+    from .. import fixing, hoisting, profiling, runtime, tracing  # noqa: F401
+    from ..render import html, text  # noqa: F401
 
 
 def last_report() -> Report | None:
