@@ -109,8 +109,10 @@ class EffectWatch:
         if watch is not None:
             watch.calls.stop()
             watch._undo.close()
-            changed = [name for name, state in _random_states().items() if watch._random.get(name, state) != state]
-            watch.found += [(f"{name}.random", None) for name in changed]
+            before, after = watch._random, _random_states()
+            changed = [name for name, state in after.items() if name in before and before[name] != state]
+            came = [name for name in after if name not in before]  # it may have been drawn from; the next call tells
+            watch.found += [(f"{name}.random", None) for name in (*changed, *came)]
             watch.direct |= bool(changed)
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
@@ -231,9 +233,9 @@ def _bytes(state: torch.Tensor) -> bytes:
 def _random_states() -> dict[str, Any]:
     """The states of the host's global random generators, in comparable form."""
     states: dict[str, Any] = {"random": random.getstate()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        name, keys, *rest = numpy.random.get_state()
+    drawn = sys.modules.get("numpy.random")  # which numpy imports once somebody asks for it
+    if drawn is not None:
+        name, keys, *rest = drawn.get_state()
         states["numpy"] = (name, keys.tobytes(), *rest)
     return states
 

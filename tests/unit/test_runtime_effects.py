@@ -627,3 +627,30 @@ def test_a_state_of_the_generator_that_is_set_is_an_effect_unless_that_changes_n
     assert [name for name, _ in watch.found] == (["set_rng_state"] if noted else [])
     assert (torch.cuda.get_rng_state, torch.cuda.set_rng_state) == before
     assert all(at is not None for _, at in watch.found)
+
+
+_DRAWS_FIRST = """
+import sys
+import numpy, torch
+assert "numpy.random" not in sys.modules
+from grape.runtime.effects import EffectWatch
+from grape.tracing import PositionFinder
+
+def watched(call):
+    with EffectWatch(PositionFinder()) as watch:
+        call()
+    return watch.found, watch.direct
+
+print(watched(lambda: torch.ones(2)), "numpy.random" in sys.modules)
+print(watched(lambda: numpy.random.rand()))
+print(watched(lambda: numpy.random.rand()))
+"""
+
+
+def test_generators_that_nobody_asked_for_are_not_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", _DRAWS_FIRST], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "([], False) False",
+        "([('numpy.random', None)], False)",  # it came meanwhile: a library may have imported it once
+        "([('numpy.random', None)], True)",
+    ]
