@@ -7,6 +7,7 @@ import linecache
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..model import Position
@@ -167,7 +168,7 @@ class Hoister:
                 self._begun.setdefault(filename, set()).add(key)
             loop = self._loops.get(key)
             if loop is None:
-                loop = self._loops[key] = Loop(self._may_start)
+                loop = self._loops[key] = Loop(self._may_start, self.at_work)
                 loop.runs = [Run(self, hoisted.runs[number]) for number in source.runs]
             loop.begin(namespace, filename, flags, cell)
             loops.append(loop)
@@ -177,6 +178,10 @@ class Hoister:
     def runs_of(self, run: Run) -> list[Run]:
         """The runs of the loop that `run` belongs to."""
         return next((loop.runs for loop in self._loops.values() if run in loop.runs), [run])
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Around what Grape does for a loop between the person's statements: its time is Grape's."""
+        return self.situation.attention.spend("observe") if self.in_charge else nullcontext()
 
     @property
     def in_charge(self) -> bool:

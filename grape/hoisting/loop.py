@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,15 +26,19 @@ _TRY_EVERY = 8
 
 
 class Loop:
-    """What compiled code calls at a loop; see `grape.rewrite.hoisting.loops`. `may_start` says if Grape is there.
+    """What compiled code calls at a loop; see `grape.rewrite.hoisting.loops`. `may_start` says if Grape is there;
+    `at_work` is around what it does for the loop itself.
 
     `live`: whether the head may be worth its while.
     """
 
-    def __init__(self, may_start: Callable[[Loop], bool]) -> None:
+    def __init__(
+        self, may_start: Callable[[Loop], bool], at_work: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self.runs: list[Run] = []
         self.live = True
         self._may_start = may_start
+        self._at_work = at_work
         self._iterations = 0
         self._left = _Left()
         self._cell = ""
@@ -86,7 +91,8 @@ class Loop:
             self._iterations += 1
             if self._iterations >= OBSERVED:
                 try:
-                    with torch._C.DisableTorchFunction():  # no mode of the person's sees what is looked at
+                    # No mode of the person's sees what is looked at.
+                    with torch._C.DisableTorchFunction(), self._at_work():
                         self._show(sys._getframe(2))
                 except Exception:  # a fault of Grape's: the loop goes on without it
                     for run in self.runs:

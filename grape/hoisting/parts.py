@@ -58,12 +58,14 @@ class Part:
         run, statements = self.owner, self.segment.statements
         if run.source.local is not None:
             if self._eager is None:
-                self._eager, _ = self.function_of(self.first, ())
+                with run.hoister.at_work():
+                    self._eager, _ = self.function_of(self.first, ())
             assert callable(self._eager)
             values.update(zip(self.outputs, self._eager(*[values[name] for name in self.first]), strict=True))
             return
         if self._eager is None:
-            self._eager = eager_code(statements, tuple(self.names.stores), run.filename, run.flags)
+            with run.hoister.at_work():
+                self._eager = eager_code(statements, tuple(self.names.stores), run.filename, run.flags)
             run.codes.add(self._eager)
         assert isinstance(self._eager, types.CodeType)
         types.FunctionType(self._eager, run.namespace)()
@@ -122,7 +124,8 @@ class RegionPart(Part):
         region = self.region
         if region is None:
             try:
-                with torch._C.DisableTorchFunction():  # no mode of the person's sees what is looked at
+                # No mode of the person's sees what is looked at.
+                with torch._C.DisableTorchFunction(), self.owner.hoister.at_work():
                     region = self._make(values)
             except Exception:  # a fault of Grape's: the statements run as written
                 self.ended = True

@@ -230,7 +230,8 @@ class Run:
     def _learn(self, values: Mapping[str, Any]) -> None:
         for part in self.regions:
             if part.refusal is not None and not part.starved:
-                self._after_refusal(part, part.refusal, values)
+                with self.hoister.at_work():
+                    self._after_refusal(part, part.refusal, values)
                 return
 
     def _after_refusal(self, part: RegionPart, refused: Refused, values: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from ..errors import GrapeError, UsageError
 from ..quiet import without_collections, without_warnings
 from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
-from .loops import hoist_loops_of
+from .loops import Stopwatch, hoist_loops_of
 from .rewrites import rewrites
 from .source import find_magic
 from .taken import at_once
@@ -81,6 +81,11 @@ class GrapeCell:
     """
 
     def __init__(self, shell: Any, *, source: str, options: Options, info: Any = None) -> None:
+        self._ahead = Stopwatch()
+        with self._ahead:
+            self._prepare(shell, source, options, info)
+
+    def _prepare(self, shell: Any, source: str, options: Options, info: Any) -> None:
         self.info = info
         self.thread = threading.get_ident()
         self._shell = shell
@@ -90,7 +95,7 @@ class GrapeCell:
         self._started = False
         self._display = CellDisplay(shell)
         self._mode, self._key = self._plan()
-        self._restore_compiler = hoist_loops_of(shell) if self._mode != "leave" else lambda: None
+        self._restore_compiler = hoist_loops_of(shell, self._ahead) if self._mode != "leave" else lambda: None
         self._replacement: Replacement | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._told_of_json = options.json is not None and not _can_write(options.json)
@@ -112,7 +117,8 @@ class GrapeCell:
     def rewrite(self) -> None:
         """Under --rewrite: have the tree of the cell replaced before it is compiled, where rewrites are known."""
         if self.options.rewrite:
-            self._guard("could not rewrite", self._rewrite)
+            with self._ahead:
+                self._guard("could not rewrite", self._rewrite)
 
     def _rewrite(self) -> None:
         file = f"In[{self._shell.execution_count}]"
@@ -169,6 +175,7 @@ class GrapeCell:
                 taken=rewrites.taken(),
                 mode=self._mode,
                 key=self._key,
+                ahead_ms=self._ahead.ms,
             ),
             namespace=self._shell.user_ns,
             on_progress=self._display.progress,

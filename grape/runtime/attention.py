@@ -67,9 +67,12 @@ class Attention:
         """Add time that was measured elsewhere; a negative amount takes back what was booked too much."""
         self._spent_ns[purpose] += int(ns)
 
-    def begin(self, purpose: Purpose | None) -> None:
-        """A span begins that `end` ends. None: the person's own code."""
-        self._spans.append((purpose, self._clock()))
+    def now(self) -> int:
+        return self._clock()
+
+    def begin(self, purpose: Purpose | None, since: int | None = None) -> None:
+        """A span begins that `end` ends, or began at `since`, a time that `now` gave. None: the person's own code."""
+        self._spans.append((purpose, self._clock() if since is None else since))
 
     def end(self) -> None:
         """The innermost span ends."""

@@ -84,8 +84,8 @@ class Floor:
             if self._dead:
                 self._release_dead()
 
-    def enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Give the region the floor, and call it."""
+    def enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any], since: int | None = None) -> Any:
+        """Give the region the floor, and call it. `since`: when the call came to Grape, by the account's clock."""
         situation = self._situation
         attention = situation.attention
         observing = situation.observing
@@ -94,7 +94,7 @@ class Floor:
             if observing:
                 if attention.overdrawn:
                     situation.stand_aside()
-                attention.begin("observe")
+                attention.begin("observe", since)
             return self._enter(region, args, kwargs)
         finally:
             busy.now = False

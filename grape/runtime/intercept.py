@@ -157,6 +157,7 @@ class Interceptor:
                 return original(module, *args, **kwargs)
             if not floor.free and floor.counts is None:
                 return original(module, *args, **kwargs)
+            since = situation.attention.now() if situation.observing else None
             busy.now = True  # to look at frames is an audit event, to ask for an identity is one
             passes = (
                 not self.serves
@@ -169,7 +170,7 @@ class Interceptor:
             if passes:
                 return original(module, *args, **kwargs)
             try:
-                result = self._module(module, args, kwargs)
+                result = self._module(module, args, kwargs, since)
                 if held.since is not None:
                     held.come(sys._getframe(1))
                 return result
@@ -319,13 +320,14 @@ class Interceptor:
             return
 
         def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            since = self.situation.attention.now() if self.situation.observing else None
             trampoline.follow()
             if busy.now or not self.serves:
                 return trampoline.original(*args, **kwargs)
             args, kwargs = trampoline.given(args, kwargs)
             if (not self.floor.free and not self.floor.repeats(trampoline, None)) or self._stands_aside():
                 return trampoline.original(*args, **kwargs)
-            result = self._function(trampoline, args, kwargs)
+            result = self._function(trampoline, args, kwargs, since)
             if held.since is not None:
                 held.come()
             return result
@@ -360,17 +362,19 @@ class Interceptor:
             if function is not None:
                 self._trampolines.pop(function, None)
 
-    def _function(self, trampoline: Trampoline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _function(
+        self, trampoline: Trampoline, args: tuple[Any, ...], kwargs: dict[str, Any], since: int | None
+    ) -> Any:
         region, current = self._functions[trampoline.code]
         if current is not trampoline:
             return trampoline.original(*args, **kwargs)
         try:
-            return self.floor.enter(region, args, kwargs)
+            return self.floor.enter(region, args, kwargs, since)
         finally:
             if _has_own_code(region):
                 self._give_back(trampoline)
 
-    def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], since: int | None) -> Any:
         region = self._modules.get(module)
         if region is None:
             if not self.situation.observing or isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
@@ -386,7 +390,7 @@ class Interceptor:
             self._finalizers[module] = finalizer
         elif self.situation.observing and region.called_in != self.situation.run:
             region.called_from(self._caller(region.at))
-        return self.floor.enter(region, args, kwargs)
+        return self.floor.enter(region, args, kwargs, since)
 
     def _bury(self, region: Region, kind: tuple[str, Position]) -> None:
         if not region.replays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -59,6 +60,8 @@ class Cell:
     """How much attention it gets; see `history`."""
     key: CellKey | None = None
     """Under which its history is kept; None where it has none."""
+    ahead_ms: float = 0.0
+    """What Grape took of it before its first statement."""
 
 
 _NOTHING = "nothing in it could be served"
@@ -93,7 +96,7 @@ class Session:
 
     def open(self, code: CodeType | None = None) -> None:
         """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
-        owner = engine()
+        owner, took_ms = _engine()
         self._past: Past | None = None
         if owner.session is not None:
             raise UsageError(
@@ -101,7 +104,7 @@ class Session:
             )
         self._engine = owner
         self._start = time.perf_counter()
-        self._clock = CellClock(owner.situation.attention)
+        self._clock = CellClock(owner.situation.attention, ahead_ms=self.cell.ahead_ms + took_ms)
         owner.session = self
         try:
             self._install(owner, code)
@@ -394,6 +397,13 @@ class Session:
             sources=known,
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
         )
+
+
+def _engine() -> tuple[Engine, float]:
+    """The engine, and the milliseconds it took to make. Where torch was not there yet, its import is the cell's."""
+    began = time.perf_counter() if "torch" in sys.modules else None
+    owner = engine()
+    return owner, (time.perf_counter() - began) * 1e3 if began is not None else 0.0
 
 
 def _process_group() -> bool:

@@ -43,10 +43,13 @@ class CellRuns:
 
 @dataclass(slots=True)
 class CellClock:
-    """From the opening of a session until its report is there. `clock` gives seconds."""
+    """From the opening of a session until its report is there. `clock` gives seconds; `ahead_ms` is what Grape took
+    before that.
+    """
 
     attention: Attention
     clock: Callable[[], float] = time.perf_counter
+    ahead_ms: float = 0.0
     _opened: float = 0.0
     _ended: float = 0.0
     _own_ms: dict[Purpose, float] = field(default_factory=lambda: dict.fromkeys(_DURING, 0.0))
@@ -56,14 +59,17 @@ class CellClock:
 
     def start(self) -> None:
         """Everything is installed, the account was opened, the cell begins."""
-        self._own_ms["observe"] = (self.clock() - self._opened) * 1e3 - self.attention.spent_ms()
+        self._own_ms["observe"] = self.ahead_ms + (self.clock() - self._opened) * 1e3 - self.attention.spent_ms()
 
     def end(self) -> float:
         """The cell's own work is done; what comes now is the report. The milliseconds until here."""
         self._ended = self.clock()
         for name in _DURING:
             self._own_ms[name] += self.attention.spent_ms(name)
-        return (self._ended - self._opened) * 1e3
+        return self._waited_ms(self._ended)
+
+    def _waited_ms(self, until: float) -> float:
+        return self.ahead_ms + (until - self._opened) * 1e3
 
     def book(self, settle: Callable[[], T]) -> T:
         """Run `settle`, and count what it books as time of the cell, and not the time that it takes."""
@@ -78,7 +84,7 @@ class CellClock:
         now = self.clock()
         during = {f"{name}_ms": max(0.0, ms) for name, ms in self._own_ms.items()}
         own = OwnTime(**during, report_ms=(now - self._ended) * 1e3)
-        return estimate((now - self._opened) * 1e3, own, account, runs, finished=finished)
+        return estimate(self._waited_ms(now), own, account, runs, finished=finished)
 
 
 def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns, *, finished: bool = True) -> CellTime:

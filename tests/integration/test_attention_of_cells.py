@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+import time
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -212,11 +214,40 @@ def test_modules_that_are_made_anew_in_each_call_are_let_be(notebook: Notebook) 
     assert len([region for region in regions if region.root_is_module]) <= SHORT_LIVED + 2
 
 
+def _late(call: Any, by_s: float) -> Any:
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(by_s)
+        return call(*args, **kwargs)
+
+    return slowly
+
+
+LOOP = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(9):\n        y = torch.tanh(y) * 2 + x\n"
+
+
+def test_what_comes_before_the_first_statement_is_grapes_own(
+    on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine(), "plan", _late(engine().plan, 0.2))
+    monkeypatch.setattr(engine().hoister, "compile", _late(engine().hoister.compile, 0.2))
+    cell = on_a_cpu.run(LOOP)["cell"]
+    assert cell["own_ms"]["observe"] >= 400
+    assert cell["plain_ms"] <= cell["wall_ms"] - 400
+
+
+def test_what_is_made_for_a_loop_is_grapes_own(on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    for function in ("grape.hoisting.run.divide", "grape.hoisting.parts.pure_code", "grape.hoisting.parts.eager_code"):
+        monkeypatch.setattr(function, _late(pkgutil.resolve_name(function), 0.2))
+    cell = on_a_cpu.run(LOOP)["cell"]
+    assert cell["own_ms"]["observe"] >= 600
+    assert cell["plain_ms"] <= cell["wall_ms"] - 600
+
+
 def _never(*_: object, **__: object) -> None:
     raise AssertionError("a cell that is left alone is left alone")
 
 
-def _unbounded(self: Any, region: Any, args: Any, kwargs: Any) -> Any:
+def _unbounded(self: Any, region: Any, args: Any, kwargs: Any, since: Any = None) -> Any:
     return self._enter(region, args, kwargs)
 
 

@@ -86,6 +86,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         taken: Any = ()
         mode: str = "watch"
         key: Any = None
+        ahead_ms: float = 0.0
 
     class Session:
         def __init__(self, *, options: Any, cell: Cell, namespace: Any, on_progress: Any, file_names: Any) -> None:

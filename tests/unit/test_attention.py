@@ -96,3 +96,14 @@ def test_the_allowance_grows_with_the_cell(clock: Clock, attention: Attention) -
 def test_without_an_allowance_nothing_is_too_much(clock: Clock, attention: Attention) -> None:
     attention.book("capture", 1e15)
     assert not attention.overdrawn
+
+
+def test_a_span_may_have_begun_before_it_was_known_to_be_one(clock: Clock, attention: Attention) -> None:
+    with attention.spend("record"):
+        clock.pass_ms(1)
+        since = attention.now()
+        clock.pass_ms(2)
+        attention.begin("observe", since)
+        clock.pass_ms(3)
+        attention.end()
+    assert (attention.spent_ms("record"), attention.spent_ms("observe")) == (1.0, 5.0)

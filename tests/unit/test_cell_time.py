@@ -92,6 +92,16 @@ def test_the_clock_counts_opening_and_report_as_grapes_own() -> None:
     assert took.plain_ms == pytest.approx(110.0)
 
 
+def test_what_grape_takes_before_the_first_statement_is_waited_for_and_its_own() -> None:
+    now = [0.0]
+    clock = CellClock(Attention(lambda: 0), lambda: now[0], ahead_ms=8.0)
+    clock.start()
+    now[0] = 0.1
+    assert clock.end() == pytest.approx(108.0)
+    took = clock.time(CallsAccount(), CellRuns(), finished=True)
+    assert (took.wall_ms, took.own.observe_ms, took.plain_ms) == pytest.approx((108.0, 8.0, 100.0))
+
+
 def test_what_follows_when_a_recorded_call_is_left_to_itself_is_booked_once_and_as_the_persons() -> None:
     now = [0]
     attention = Attention(lambda: now[0])
