@@ -26,14 +26,22 @@ _OPEN: dict[str, Any] = {}
 
 
 def show_view(shell: Any, report: Report) -> None:
-    """Display the view of `report`. Nothing happens without a front end, without anywidget, or with nothing to draw.
+    """Display the view of `report`. Nothing is shown without a front end, without anywidget, or with nothing to draw
+    and no rewrite to ask for.
 
     The view of an earlier run of the same cell is closed: its output is gone.
     """
     if getattr(shell, "kernel", None) is None or type(shell.display_pub) is DisplayPublisher:
         return
+    from ..render.view import build_view, events_of
+
+    known = _cell_id(shell)
+    before = _OPEN.pop(known, None) if known is not None else None
+    if before is not None:
+        before.close()
+    events = events_of(report)
     fixable = any(finding.fix or finding.fixable for finding in report.findings)
-    if not (fixable or any(region.before or region.after for region in report.evidence.regions)):
+    if not (events or fixable):
         return
     try:
         from ..widgets.report import ReportWidget
@@ -41,19 +49,10 @@ def show_view(shell: Any, report: Report) -> None:
         return
     from IPython.display import display
 
-    from ..render.view import build_view, events_of
-
-    events = events_of(report)
-    if not (events or fixable):
-        return
     loop = _running_loop() if events > EVENTS_AT_ONCE else None
     view = build_view(report) if loop is None else build_view(report, limit=0)
     widget = ReportWidget(view.data, view.blob, _actions(report))
-    cell = _cell_id(shell) or str(widget.model_id)
-    before = _OPEN.pop(cell, None)
-    if before is not None:
-        before.close()
-    _OPEN[cell] = widget
+    _OPEN[known or str(widget.model_id)] = widget
     display(widget)
     if loop is not None:
         loop.call_soon(_complete, widget, report)

@@ -14,7 +14,7 @@ from grape.magics import view as magics_view
 from grape.render import Report, build_report
 from grape.render.view import build_view
 from grape.widgets.report import Actions, Answer, ReportWidget
-from tests.unit.sample_evidence import cell, region, sample
+from tests.unit.sample_evidence import cell, host_sync, launch_bound, operators, region, sample, tape_cell
 
 
 def report() -> Report:
@@ -120,6 +120,19 @@ def test_no_kernel_nothing_to_draw_no_anywidget(displayed: list[Any], monkeypatc
     assert displayed == []
     magics_view.show_view(shell(), report())
     assert len(displayed) == 1
+
+
+def test_findings_alone_are_a_view_where_a_rewrite_may_be_asked_for(displayed: list[Any]) -> None:
+    magics_view.show_view(shell(), build_report(tape_cell(trace=operators()), [launch_bound()]))
+    assert displayed == []
+    magics_view.show_view(shell(), build_report(tape_cell(trace=operators()), [replace(host_sync(), fix=None)]))
+    assert len(displayed) == 1
+
+
+def test_a_run_with_nothing_to_draw_closes_the_view_of_the_last(displayed: list[Any]) -> None:
+    magics_view.show_view(shell(), report())
+    magics_view.show_view(shell(), build_report(cell(), []))
+    assert len(displayed) == 1 and displayed[0].comm is None and not magics_view._OPEN
 
 
 def test_buttons_of_a_shown_view(displayed: list[Any]) -> None:
