@@ -179,6 +179,10 @@ class Hoister:
         """The runs of the loop that `run` belongs to."""
         return next((loop.runs for loop in self._loops.values() if run in loop.runs), [run])
 
+    def is_apart(self, at: Position) -> bool:
+        """Whether a statement of a loop there runs as written because a region was refused for it."""
+        return any(run.is_apart(at) for loop in self._loops.values() for run in loop.runs)
+
     def at_work(self) -> AbstractContextManager[None]:
         """Around what Grape does for a loop between the person's statements: its time is Grape's."""
         return self.situation.attention.spend("observe") if self.in_charge else nullcontext()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model import Refused
+from ..model import Position, Refused
 from ..rewrite.hoisting import RunSource, names_of
 from ..runtime import held
 from ..runtime.frames import looks_at_frames, mentioned_in
@@ -96,6 +96,12 @@ class Run:
         self.drop_regions()
         self.parts, self._splits, self.live = [], 0, False
         self._apart.clear()
+
+    def is_apart(self, at: Position) -> bool:
+        """Whether a statement there runs as written because a region was refused for it, and others are regions."""
+        if not self._splits or not self.regions or self.hoister.name_of(self.filename) != at.file:
+            return False
+        return any(item.lineno <= at.line <= (item.end_lineno or item.lineno) for item in self._apart)
 
     def drop_regions(self) -> None:
         """Release the graphs of its regions, which are none any more."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..advisor import advise, predict
 from ..errors import UsageError
-from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCurve
+from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCurve, RegionEvidence
 from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
@@ -328,7 +328,8 @@ class Session:
         known = evidence_as(past.evidence, name, traces=False)
         if self.cell.mode == "serve":
             here = [region for region in owner.interceptor.regions if region.calls_in_run]
-            known = replace(known, regions=distinct([region.evidence() for region in told(here)]))
+            now = [region.evidence() for region in told(here)]
+            known = replace(known, regions=distinct([*self._divided(owner), *now]))
         stance = "its graphs serve it and nothing is observed"
         if self.cell.mode == "leave":
             stance = f"it runs as written, for {past.why or _NOTHING}"
@@ -350,6 +351,16 @@ class Session:
         )
         self.report = owner.report = build_report(self._timed(owner, evidence, error), findings, fixes)
         return self.report
+
+    def _divided(self, owner: Engine) -> list[RegionEvidence]:
+        """Regions of the last run that a loop was divided for: what they were refused for still runs as written."""
+        known = evidence_as(self._past.evidence, self.cell.name, traces=False).regions if self._past is not None else ()
+        at = [region.refused.at if region.refused is not None else None for region in known]
+        return [
+            _never_called(region)
+            for region, place in zip(known, at, strict=True)
+            if place is not None and owner.hoister.is_apart(place)
+        ]
 
     def _runs(self, owner: Engine) -> CellRuns:
         return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
@@ -384,7 +395,7 @@ class Session:
             device=owner.device,
             backend=owner.situation.backend.kind,
             wall_ms=self._wall_ms,
-            regions=distinct(kept),
+            regions=distinct([*self._divided(owner), *kept]),
             trace=outside,
             memory=memory,
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
@@ -397,6 +408,11 @@ class Session:
             sources=known,
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
         )
+
+
+def _never_called(region: RegionEvidence) -> RegionEvidence:
+    """As of a run without a call of it, under the name that it had before `distinct`."""
+    return replace(region, name=region.name.partition(" #")[0], calls=0, replays=0)
 
 
 def _engine() -> tuple[Engine, float]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
@@ -212,6 +213,29 @@ def test_modules_that_are_made_anew_in_each_call_are_let_be(notebook: Notebook) 
     notebook.run(cell)
     regions = engine().interceptor.regions
     assert len([region for region in regions if region.root_is_module]) <= SHORT_LIVED + 2
+
+
+TRAINING = """%%grape
+for _ in range(24):
+    optimizer.zero_grad()
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_what_a_loop_was_divided_for_is_told_in_each_run(notebook: Notebook) -> None:
+    notebook.run("optimizer = torch.optim.Adam(net.parameters(), lr=0.01)")
+    reports = [notebook.run(TRAINING) for _ in range(4)]
+    for number, report in enumerate(reports):
+        (finding,) = [one for one in report["findings"] if one["code"] == "GR403"]
+        assert (finding["file"], finding["line"]) == (report["cell"]["file"], 6), number
+        assert finding["message"].startswith("`loop at line 2` stays eager")
+        apart, rest = (one for one in report["regions"] if one["name"].startswith("loop at line 2"))
+        assert (apart["outcome"], apart["reason"], apart["calls"]) == ("refused", "GR403", 0 if number else 1)
+        assert (rest["name"], rest["outcome"]) == ("loop at line 2 #2", "replayed")
+    notebook.run("optimizer = torch.optim.SGD(net.parameters(), lr=0.01)")
+    assert not [one for one in notebook.run(TRAINING)["findings"] if one["code"] == "GR403"]
 
 
 def _late(call: Any, by_s: float) -> Any:
