@@ -253,6 +253,7 @@ class Session:
     def _let_go(self, owner: Engine, *, finished: bool) -> None:
         """Release what the cell no longer has, and hold none of its objects."""
         namespace, self.namespace = self.namespace, {}
+        owner.interceptor.withdrawn = False  # the next cell is compiled before its session opens
         with contextlib.suppress(Exception):  # costs neither the report nor the cell; the next one tries again
             if self.cell.mode == "leave" and not owner.applied_count:
                 return

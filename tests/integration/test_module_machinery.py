@@ -102,3 +102,25 @@ def test_no_thread_of_grapes_runs_while_somebody_profiles() -> None:
         assert names["found"] <= before
     finally:
         close_engine()
+
+
+def test_the_loops_of_the_next_cell_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its source is compiled before anything asks whether somebody watches it, too."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    import grape
+    from grape.magics import load, unload
+
+    shell = InteractiveShell.instance()
+    load(shell)
+    try:
+        shell.run_cell(SETUP).raise_error()
+        with capture_output():
+            shell.run_cell("%%grape\nimport sys\nsys.setprofile(None)\n").raise_error()
+            shell.run_cell("%%grape\n" + HOT.replace("step(x)", "net(x) * 0.5 + x")).raise_error()
+        assert grape.last is not None
+        assert any(region["name"].startswith("loop") for region in grape.last.to_dict()["regions"])
+    finally:
+        unload(shell)
+        close_engine()
