@@ -86,6 +86,13 @@ class Engine {
     else observe(signature);
   }
 
+  // An operator that was defined after the session opened: behind everything that is pending.
+  void call_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    if (open_) flush();
+    c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY), stack);
+  }
+
   // Issues what is pending. From any thread.
   void flush() {
     std::exception_ptr raised;
@@ -297,6 +304,7 @@ class Engine {
 
   void answer(Step& step, Operator& op, Stack& stack) {
     size_t base = stack.size() - op.arguments;
+    if (step.bumps) bump(step, op, stack);
     c10::SmallVector<IValue, 4> returned;
     for (const Output& output : step.outputs)
       returned.push_back(output.argument >= 0 ? stack[base + output.argument] : IValue());
@@ -315,6 +323,7 @@ class Engine {
       // A new TensorImpl each time, of the current mode; nobody but the caller holds it.
       auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), made.layout.dtype);
       impl->set_sizes_and_strides(made.layout.sizes, made.layout.strides, made.at / static_cast<int64_t>(made.layout.dtype.itemsize()));
+      for (uint8_t n = made.version; n && !impl->is_inference(); n--) impl->bump_version();
       return at::Tensor(std::move(impl));
     };
     for (size_t r = 0; r < step.outputs.size(); r++) {
@@ -329,6 +338,16 @@ class Engine {
       } else {
         stack.emplace_back(make(output.made[0]));
       }
+    }
+  }
+
+  static void bump(Step& step, Operator& op, const Stack& stack) {
+    for (size_t i = 0; i < op.arguments; i++) {
+      uint32_t k = step.arguments[i].first;
+      if (step.arguments[i].kind != Argument::Plain)
+        for_each_tensor(stack[stack.size() - op.arguments + i], [&](const at::Tensor& t) {
+          for (uint8_t n = step.inputs[k++].bumps; n && !t.is_inference(); n--) t.unsafeGetTensorImpl()->bump_version();
+        });
     }
   }
 

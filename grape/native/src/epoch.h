@@ -37,7 +37,7 @@ class Epoch {
         if (slot.changed) copies_out_.push_back({weak(storage), base - data, id});
       }
     }
-    if (Tenancy* tenancy = tenancy_of(storage); tenancy && base == slot.address) {
+    if (Tenancy* tenancy = tenancy_of(storage)) {
       tenancy->read_in = number_;  // its home stays as it is until the launch
       pending_.push_back(weak(storage));
     } else held_.push_back(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));

@@ -44,6 +44,7 @@ struct Slot {
 struct Input {
   enum Kind : uint8_t { Undefined, Number, Empty, Outside } kind = Undefined;
   bool written = false;
+  uint8_t bumps = 0;  // of the version counter, by the kernel itself: foreach and fused operators do what autograd does for others
   int slot = -1;
   int64_t at = 0;  // bytes from the slot's begin to the tensor's first element
   Layout layout;
@@ -58,6 +59,7 @@ struct Argument {
 
 struct Made {
   int slot = -1;  // -1: undefined, -2: without elements
+  uint8_t version = 0;  // `full` fills, and so counts, what it returns
   int64_t at = 0;
   Layout layout;
 };
@@ -72,6 +74,7 @@ struct Step {
   Operator* op;
   Reason run = Reason::None;  // why it runs as written, if it does
   bool ends = false;          // its segment
+  bool bumps = false;         // a version counter
   uint8_t refused = 0;
   uint64_t signature = 0;
   std::vector<Argument> arguments;

@@ -138,7 +138,7 @@ struct Operator {
       if (end == std::string::npos) end = state.size();
       std::string line = state.substr(begin, end - begin);
       begin = end + 1;
-      if (line.find("/dev/null") == std::string::npos) continue;
+      if (line.find("/dev/null") == std::string::npos && line.find(".py:") == std::string::npos) continue;
       for (const char* key : {"CPU", "CUDA", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "BackendSelect",
                               "CompositeExplicitAutogradNonFunctional"}) {
         size_t length = std::strlen(key);
@@ -156,7 +156,7 @@ inline uint64_t signature(const Operator& op, const Stack& stack) {
     if (value.isTensor()) {
       const at::Tensor& t = value.toTensor();
       if (!t.defined()) { hash = mix(hash, 77); continue; }
-      if (t.unsafeGetTensorImpl()->layout() != at::kStrided) { hash = mix(hash, 78); continue; }
+      if (!is_plain(t)) { hash = mix(hash, t.key_set().raw_repr()); continue; }  // it may have no sizes
       for (auto size : t.sizes()) hash = mix(hash, static_cast<uint64_t>(size));
       hash = mix(hash, static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())));
     } else if (value.isTensorList()) {

@@ -53,8 +53,13 @@ class Recorder {
     Step& step = fragment_->steps.back();
     Operator& op = *step.op;
     if (step.run == Reason::None && generator_ != generator_state()) step.run = Reason::Random;
-    for (const auto& [t, layout, data] : given_)
-      if (step.run == Reason::None && (!layout.fits(t) || t.storage().data() != data)) step.run = Reason::Metadata;
+    for (const Given& given : given_) {
+      if (step.run != Reason::None) break;
+      if (!given.layout.fits(given.tensor) || given.tensor.storage().data() != given.data) step.run = Reason::Metadata;
+      if (!step.inputs[given.input].written) continue;
+      step.inputs[given.input].bumps = static_cast<uint8_t>(version(given.tensor) - given.version);
+      step.bumps = step.bumps || step.inputs[given.input].bumps;
+    }
     size_t base = stack.size() - op.returns;
     std::vector<std::pair<StorageImpl*, size_t>> fresh;  // and how many of the results lie there
     for (size_t r = 0; r < op.returns && step.run == Reason::None; r++) {
@@ -68,7 +73,7 @@ class Recorder {
       step.outputs.push_back(std::move(output));
     }
     for (auto [storage, count] : fresh)  // somebody else has it as well: a cache, or the operator's own memory
-      if (step.run == Reason::None && c10::raw::intrusive_ptr::use_count(storage) > count + held(storage)) step.run = Reason::Aliased;
+      if (step.run == Reason::None && c10::raw::intrusive_ptr::use_count(storage) > count) step.run = Reason::Aliased;
     if (step.run == Reason::None)
       for (size_t i = 0; i < step.inputs.size(); i++)
         if (step.inputs[i].written && step.inputs[i].slot >= 0) views_[step.inputs[i].slot].written = true;
@@ -140,10 +145,14 @@ class Recorder {
     bool written = false, made = false;
   };
 
-  void hold(const at::Tensor& t) {
-    if (holding_.emplace(storage_of(t), 1).second) storages_.push_back(t.storage());
+  // Weakly: autograd accumulates gradients in place only where nobody else has their storage.
+  // False: its memory moved since it was seen first.
+  bool hold(const at::Tensor& t) {
+    StorageImpl* storage = storage_of(t);
+    auto [found, is_new] = seen_.try_emplace(storage, Memory{storage->data(), storage->nbytes()});
+    if (is_new) storages_.emplace_back(t.storage().getWeakStorageImpl());
+    return found->second.data == storage->data() && found->second.nbytes == storage->nbytes();
   }
-  size_t held(StorageImpl* storage) const { return holding_.count(storage); }
 
   Input input(Step& step, const at::Tensor& t, bool write) {
     Input in;
@@ -165,15 +174,18 @@ class Recorder {
     }
     in.layout = Layout::of(t);
     in.written = write;
-    given_.push_back({t, in.layout, t.storage().data()});
+    given_.push_back({t, in.layout, t.storage().data(), version(t), step.inputs.size()});
     if (in.layout.span() == 0) {
       in.kind = Input::Empty;
       return in;
     }
     in.kind = Input::Outside;
     if (!is_torchs_own(storage_of(t)) && step.run == Reason::None) step.run = Reason::Memory;
-    hold(t);
-    in.slot = view(t, false);
+    if (!hold(t)) {
+      if (step.run == Reason::None) step.run = Reason::Metadata;
+      return in;
+    }
+    in.slot = view(t);
     in.at = byte_offset(t);
     return in;
   }
@@ -185,13 +197,14 @@ class Recorder {
     if (c10::isIntegralType(t.scalar_type(), /*includeBool=*/false)) { step.run = Reason::Integers; return m; }
     m.layout = Layout::of(t);
     m.at = byte_offset(t);
+    m.version = static_cast<uint8_t>(version(t));
     StorageImpl* storage = storage_of(t);
     if (storage->nbytes() == 0) { m.slot = -2; return m; }
     bool again = false;
     for (auto& [other, count] : fresh)
       if (other == storage) count++, again = true;
     if (!again) {
-      if (holding_.count(storage) || !is_torchs_own(storage)) { step.run = Reason::Aliased; return m; }
+      if (seen_.count(storage) || !is_torchs_own(storage)) { step.run = Reason::Aliased; return m; }
       fresh.emplace_back(storage, 1);
       made_.emplace(storage, static_cast<int>(views_.size()));
       views_.push_back({storage, static_cast<char*>(const_cast<void*>(storage->data())), 0, storage->nbytes(), true, true});
@@ -201,7 +214,7 @@ class Recorder {
     return m;
   }
 
-  int view(const at::Tensor& t, bool) {
+  int view(const at::Tensor& t) {
     StorageImpl* storage = storage_of(t);
     auto made = made_.find(storage);
     if (made != made_.end()) return made->second;
@@ -232,13 +245,28 @@ class Recorder {
     return std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
   }
 
-  struct Given { at::Tensor tensor; Layout layout; const void* data; };
+  static uint32_t version(const at::Tensor& t) {
+    return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+
+  struct Given {
+    at::Tensor tensor;
+    Layout layout;
+    const void* data;
+    uint32_t version;
+    size_t input;
+  };
 
   std::unique_ptr<Fragment> fragment_;
   std::vector<View> views_;
-  std::unordered_map<StorageImpl*, int> made_, holding_;
+  struct Memory {
+    const void* data;
+    size_t nbytes;
+  };
+  std::unordered_map<StorageImpl*, int> made_;
+  std::unordered_map<StorageImpl*, Memory> seen_;
   std::unordered_map<std::string, int> by_view_;
-  std::vector<c10::Storage> storages_;  // of everything that was seen, so that no address is used twice
+  std::vector<c10::weak_intrusive_ptr<StorageImpl>> storages_;  // of everything that was seen, so that no address is used twice
   std::vector<Given> given_;
   std::string generator_;
 };

@@ -6,7 +6,6 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
 
 namespace grape {
 
@@ -26,13 +25,11 @@ class Registration {
   void open() {
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const auto& name : dispatcher.getAllOpNames()) add(name);
-    listener_.emplace(dispatcher.addRegistrationListener(std::make_unique<Listener>(this)));
-    listening_ = true;
+    auto late = c10::KernelFunction::makeFromBoxedFunctor<Late>(std::make_unique<Late>(engine_.get()));
+    handles_.push_back(dispatcher.registerFallback(KEY, std::move(late), "operator streams"));
   }
 
   void close() {
-    listening_ = false;
-    listener_.reset();
     handles_.clear();
     operators_.clear();
   }
@@ -41,29 +38,19 @@ class Registration {
 
  private:
   struct Kernel final : c10::OperatorKernel {
-    Kernel(Registration* registration, Operator* op) : registration(registration), engine(registration->engine_.get()), op(op) {}
-    void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) {
-      if (registration->unseen_.load(std::memory_order_relaxed)) registration->add_unseen();
-      engine->call(*op, keys, stack);
-    }
-    Registration* registration;
+    Kernel(Engine* engine, Operator* op) : engine(engine), op(op) {}
+    void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) { engine->call(*op, keys, stack); }
     Engine* engine;
     Operator* op;
   };
 
-  // An operator defined while a session is open gets its kernel at the next operator, for the dispatcher is locked here.
-  // Until then it runs unseen, so nothing may be pending.
-  struct Listener final : c10::OpRegistrationListener {
-    explicit Listener(Registration* registration) : registration(registration) {}
-    void onOperatorRegistered(const c10::OperatorHandle& op) override {
-      if (!registration->listening_) return;
-      registration->engine_->flush();
-      std::lock_guard lock(registration->mutex_);
-      registration->waiting_.push_back(op.operator_name());
-      registration->unseen_ = true;
+  // An operator that was defined while a session is open. Without a kernel here it could not be called.
+  struct Late final : c10::OperatorKernel {
+    explicit Late(Engine* engine) : engine(engine) {}
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+      engine->call_unknown(op, keys, stack);
     }
-    void onOperatorDeregistered(const c10::OperatorHandle&) override {}
-    Registration* registration;
+    Engine* engine;
   };
 
   void add(const c10::OperatorName& name) {
@@ -73,28 +60,14 @@ class Registration {
     auto kernel = c10::KernelFunction::makeFallthrough();
     if (Operator::treatment(*op) == Treatment::Boxed) {
       operators_.emplace_back(*op);
-      kernel = c10::KernelFunction::makeFromBoxedFunctor<Kernel>(std::make_unique<Kernel>(this, &operators_.back()));
+      kernel = c10::KernelFunction::makeFromBoxedFunctor<Kernel>(std::make_unique<Kernel>(engine_.get(), &operators_.back()));
     }
     handles_.push_back(dispatcher.registerImpl(name, KEY, std::move(kernel), std::nullopt, nullptr, "operator streams"));
-  }
-
-  void add_unseen() {
-    std::vector<c10::OperatorName> names;
-    {
-      std::lock_guard lock(mutex_);
-      names.swap(waiting_);
-      unseen_ = false;
-    }
-    for (const auto& name : names) add(name);
   }
 
   std::shared_ptr<Engine> engine_;
   std::deque<Operator> operators_;
   std::vector<c10::RegistrationHandleRAII> handles_;
-  std::optional<c10::RegistrationHandleRAII> listener_;
-  std::mutex mutex_;
-  std::vector<c10::OperatorName> waiting_;
-  std::atomic<bool> unseen_{false}, listening_{false};
 };
 
 }  // namespace grape
