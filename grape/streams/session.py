@@ -22,6 +22,7 @@ class Settings:
     shortest: int = 32  # operators of a fragment that leads back to its own begin
     furthest: int = 4000  # operators of any fragment
     hot: int = 3  # times that a context is met before what follows is recorded
+    budget: int = 4 << 30  # bytes of all homes
     strays: int = 16  # operators in a row that may come in between
     issue: bool = True  # False: nothing is computed, to measure what matching alone takes
 
@@ -63,12 +64,14 @@ class Stream:
         self._undo = ExitStack()
         self._open = False
 
-    def open(self) -> None:
+    def open(self) -> list[str]:
+        """Begin; the names of what torch has and cannot be watched."""
         global _current
         _current = self
         self._open = True
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
-        self._session.open()
+        missing: list[str] = self._session.open()
+        return missing
 
     def close(self) -> None:
         """Issue what is pending and take everything back. May be called twice."""
@@ -135,7 +138,10 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
         return Unavailable(refusal)
     _hook_forks()
     stream = Stream(extension, settings or Settings())
-    stream.open()
+    missing = stream.open()
+    if missing:
+        stream.close()
+        return Unavailable(f"torch's {missing[0]} cannot be watched")
     return stream
 
 

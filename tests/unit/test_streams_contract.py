@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -435,6 +436,54 @@ def test_random_numbers_are_those_of_eager_code_at_every_point() -> None:
         return out
 
     agrees(loop)
+
+
+# How operators compute
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda i: torch.set_default_dtype(torch.float64 if i % 2 else torch.float32),
+        lambda i: torch.use_deterministic_algorithms(bool(i % 2)),
+        lambda i: torch.set_float32_matmul_precision("medium" if i % 2 else "highest"),
+        lambda i: torch.set_flush_denormal(bool(i % 2)),
+    ],
+    ids=["default dtype", "deterministic", "precision", "denormal"],
+)
+def test_a_change_of_how_operators_compute(change: Callable[[int], Any]) -> None:
+    def loop() -> list[Tensor]:
+        out = []
+        try:
+            for i in range(90):
+                if i % 30 == 29:
+                    change(i // 30 + 1)
+                x = torch.full((4,), 1.5) * 1e-39
+                out.append(torch.tanh(x * 1.25 + torch.ones(4)) @ torch.eye(4).to(x.dtype) + x)
+        finally:
+            change(0)
+        return out
+
+    agrees(loop)
+
+
+def test_a_warning_names_its_line_each_time() -> None:
+    def loop() -> list[Any]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(30):
+                x = torch.tanh(torch.ones(1))
+                x.std()
+                x.sin()
+        return [(str(w.message)[:40], w.lineno) for w in caught]
+
+    agrees(loop)
+
+
+def test_homes_stay_inside_their_budget() -> None:
+    x = torch.ones(1000)
+    _, small = under_a_stream(lambda: [chain(x) for _ in range(40)], Settings(shortest=1, hot=2, budget=0))
+    assert (small.recorded, small.matched) == (0, 0)
 
 
 # 9: versions

@@ -17,6 +17,7 @@ struct Settings {
   size_t shortest = 32;   // of a fragment that leads back to its own head
   size_t furthest = 4000; // of any fragment
   size_t hot = 3;         // a context is a head when it was met so often
+  size_t budget = size_t{4} << 30;  // bytes of all homes
   size_t strays = 16;     // operators in a row that may come in between without leaving the fragment
   bool issue = true;      // false: nothing is issued, to measure what matching alone costs
 };
@@ -29,7 +30,7 @@ struct Counts {
 
 class Engine {
  public:
-  explicit Engine(Settings settings) : settings_(settings) {}
+  explicit Engine(Settings settings) : settings_(settings), finder_(settings.budget) {}
 
   void open() { owner_ = std::this_thread::get_id(), open_ = true; }
   void close() {
@@ -70,8 +71,10 @@ class Engine {
     if (!trash.storages.empty() || !trash.memory.empty()) trash = Trash();
     if (raised) std::rethrow_exception(raised);
     if (decision == Decision::Answered) return;
+    size_t warned = 0;
     try {
-      run(op, below, stack);
+      if (decision == Decision::Record) warned = run_and_listen(op, below, stack);
+      else run(op, below, stack);
     } catch (...) {
       std::lock_guard lock(mutex_);
       counts.raised++;
@@ -82,7 +85,7 @@ class Engine {
     if (decision == Decision::Run) return;
     std::lock_guard lock(mutex_);
     if (!open_) return;  // its own kernel closed the session
-    if (decision == Decision::Record && recorder_) record(*stack, signature);
+    if (decision == Decision::Record && recorder_) record(*stack, signature, warned > 0);
     else observe(signature);
   }
 
@@ -104,6 +107,15 @@ class Engine {
       take_trash(trash);
     }
     if (raised) std::rethrow_exception(raised);
+  }
+
+  // Issues what is pending and drops every record: operators compute otherwise from now on.
+  void forget() {
+    flush();
+    std::lock_guard lock(mutex_);
+    leave();
+    recorder_.reset();
+    finder_.clear();
   }
 
   // Memory that is read or written without operators from now on: nothing that touches it is deferred.
@@ -130,6 +142,18 @@ class Engine {
   static void run(Operator& op, c10::DispatchKeySet below, Stack* stack) {
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     op.handle.redispatchBoxed(below, stack);
+  }
+
+  // How many warnings a kernel gave. Issued later, they would name another line.
+  static size_t run_and_listen(Operator& op, c10::DispatchKeySet below, Stack* stack) {
+    struct Listener final : c10::WarningHandler {
+      c10::WarningHandler* plain = c10::WarningUtils::get_warning_handler();
+      size_t heard = 0;
+      void process(const c10::Warning& warning) override { heard++, plain->process(warning); }
+    } listener;
+    c10::WarningUtils::WarningHandlerGuard guard(&listener);
+    run(op, below, stack);
+    return listener.heard;
   }
 
   Decision decide(Operator& op, Stack& stack, uint64_t& sig) {
@@ -164,6 +188,7 @@ class Engine {
     if (++parent->failed > 30 + parent->entered) parent->dead = true;
     finder_.passed(*parent, at_);
     uint64_t key = mix(at_, sig);
+    if (parent->sides.size() >= 256 && !parent->sides.count(key)) return Decision::Observe;
     Side& side = parent->sides[key];
     if (side.fragment && !side.fragment->dead) {
       enter(side.fragment);
@@ -181,8 +206,8 @@ class Engine {
     return Decision::Observe;
   }
 
-  void record(const Stack& stack, uint64_t sig) {
-    recorder_->after(stack);
+  void record(const Stack& stack, uint64_t sig, bool warned) {
+    recorder_->after(stack, warned);
     counts.recorded++;
     finder_.push(sig);
     uint64_t context = finder_.context();
@@ -385,10 +410,10 @@ class Engine {
   }
 
   const Settings settings_;
+  Finder finder_;
   std::mutex mutex_;
   std::atomic<bool> open_{false};
   std::thread::id owner_;
-  Finder finder_;
   Epoch epoch_;
   IssueFromRecord launcher_;
   Fragment* fragment_ = nullptr;  // that is followed

@@ -9,6 +9,7 @@ namespace grape {
 class Finder {
  public:
   static constexpr size_t CONTEXT = 4;
+  explicit Finder(size_t budget) : budget_(budget) {}
 
   void push(uint64_t signature) { recent_[at_++ % CONTEXT] = signature; }
 
@@ -38,25 +39,29 @@ class Finder {
   Fragment* add(std::unique_ptr<Fragment> fragment, Fragment* parent, uint64_t side) {
     Fragment* made = fragment.get();
     steps_ += made->steps.size();
+    live_ += made->steps.size();
     made_++;
+    for (const Slot& slot : made->slots) bytes_ += slot.nbytes;
     fragments_.push_back(std::move(fragment));
     if (parent) parent->sides[side].fragment = made;
     else heads_[made->head] = made;
     return made;
   }
 
-  bool room() const { return steps_ < 200'000; }
+  bool room() const { return live_ < 200'000 && bytes_ < budget_; }
   size_t fragments() const { return made_; }
   size_t steps() const { return steps_; }
   void clear() {
     heads_.clear();
     counts_.clear();
     fragments_.clear();
+    live_ = bytes_ = 0;
   }
 
  private:
   uint64_t recent_[CONTEXT] = {};
-  size_t at_ = 0, steps_ = 0, made_ = 0;
+  size_t at_ = 0, steps_ = 0, made_ = 0, live_ = 0, bytes_ = 0;
+  const size_t budget_;
   std::unordered_map<uint64_t, Fragment*> heads_;
   std::unordered_map<uint64_t, int> counts_;
   std::deque<std::unique_ptr<Fragment>> fragments_;

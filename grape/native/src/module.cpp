@@ -91,6 +91,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("shortest", &Settings::shortest)
       .def_readwrite("furthest", &Settings::furthest)
       .def_readwrite("hot", &Settings::hot)
+      .def_readwrite("budget", &Settings::budget)
       .def_readwrite("strays", &Settings::strays)
       .def_readwrite("issue", &Settings::issue);
   py::class_<Session>(m, "Session")

@@ -49,9 +49,10 @@ class Recorder {
   }
 
   // After it ran: what it returned.
-  void after(const Stack& stack) {
+  void after(const Stack& stack, bool warned) {
     Step& step = fragment_->steps.back();
     Operator& op = *step.op;
+    if (step.run == Reason::None && warned) step.run = Reason::Effect;
     if (step.run == Reason::None && generator_ != generator_state()) step.run = Reason::Random;
     for (const Given& given : given_) {
       if (step.run != Reason::None) break;
