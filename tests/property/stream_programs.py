@@ -11,12 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from grape.native import build
 from grape.streams import Evidence, Settings, Stream, open_stream
+
+needs_compiler = pytest.mark.skipif(
+    not build.ready() and build._compiler() is None, reason="no C++ compiler; install one with: apt-get install g++"
+)
 
 Statement = Callable[[int], object]
 TENSORS = ("a", "b", "h")

@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch._dynamo  # noqa: F401 - optimizers import it, and it wraps functions of torch for good
 
-from tests.property.stream_programs import outcome
+from tests.property.stream_programs import needs_compiler, outcome
 
 PARTS = 6
 PROGRAMS = 40  # of each part
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), needs_compiler]
 
 
 def agree(seed: int, iterations: int) -> int:

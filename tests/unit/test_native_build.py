@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,11 @@ EMPTY = 'exec c++ -xc++ -shared -fPIC -o "$(echo "$@" | grep -o "[^ ]*[.]part")"
 CHECK = "import sys, grape.native as n; found = n.load(); sys.exit(getattr(found, 'reason', 0) and 3)"
 
 
+needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache and nothing loaded."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setattr(build, "_loaded", None)
@@ -63,6 +68,7 @@ def test_a_cache_that_cannot_be_written(elsewhere: Path, monkeypatch: pytest.Mon
     assert "cannot be written" in found.reason
 
 
+@needs_compiler
 def test_processes_that_build_at_once_compile_once(elsewhere: Path) -> None:
     counted = elsewhere / "count"
     script = f"echo x >> {counted}; sleep 1; {EMPTY}"
@@ -72,6 +78,7 @@ def test_processes_that_build_at_once_compile_once(elsewhere: Path) -> None:
     assert counted.read_text() == "x\n"
 
 
+@needs_compiler
 def test_a_build_in_the_background(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", fake_compiler(elsewhere, EMPTY))
     process = build.start()

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grape.streams import Evidence, Settings, Stream, open_stream
-from tests.property.stream_programs import flat
+from tests.property.stream_programs import flat, needs_compiler
+
+pytestmark = needs_compiler
 
 EAGER_TO_MATCH = Settings(shortest=1, hot=2)
 

@@ -22,7 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grape import native
 from grape.streams import Settings, Stream, open_stream, session
+from tests.property.stream_programs import needs_compiler
 from tests.unit.test_streams_contract import EAGER_TO_MATCH, agrees, chain, under_a_stream
+
+pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
 
 
 def extension() -> Any:

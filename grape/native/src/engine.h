@@ -272,7 +272,8 @@ class Engine {
       }
       epoch_.forget(mark);
       if (match == Match::Other) return match;
-      if (reason == Reason::Number || ++step.refused >= 8) step.run = reason;
+      // Numbers that changed will change again; memory elsewhere may have been an exception.
+      if (reason == Reason::Number || (++step.refused >= 8 && 2 * step.refused > fragment_->entered)) step.run = reason;
     }
     counts.written[index(reason)]++;
     launch();

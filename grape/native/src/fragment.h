@@ -75,7 +75,7 @@ struct Step {
   Reason run = Reason::None;  // why it runs as written, if it does
   bool ends = false;          // its segment
   bool bumps = false;         // a version counter
-  uint8_t refused = 0;
+  uint32_t refused = 0;       // times that it matched but for where its tensors lie
   uint64_t signature = 0;
   std::vector<Argument> arguments;
   std::vector<Input> inputs;
