@@ -395,6 +395,22 @@ def test_one_tensor_in_the_place_of_two() -> None:
     agrees(loop)
 
 
+@pytest.mark.parametrize("part", [slice(None), slice(1, 3)], ids=["whole", "overlapping"])
+def test_an_input_that_aliases_one_that_changes(part: slice) -> None:
+    def loop() -> list[Any]:
+        changing, other = [torch.full((4,), float(i)) for i in range(60)], torch.ones(4)
+        out = []
+        for i, u in enumerate(changing):
+            v = (u if i % 8 == 7 else other)[part]
+            u.add_(1)
+            y = v * 2
+            u.mul_(3)
+            out.append([y + v, u])
+        return out
+
+    agrees(loop)
+
+
 @pytest.mark.parametrize("change", ["data", "set_", "assign", "resize"])
 def test_a_parameter_that_is_swapped(change: str) -> None:
     def loop() -> list[Any]:

@@ -34,13 +34,13 @@ class Engine {
 
   void open() { owner_ = std::this_thread::get_id(), open_ = true; }
   void close() {
-    flush();
-    std::lock_guard lock(mutex_);
-    open_ = false;
-    leave();
-    recorder_.reset();
-    finder_.clear();
-    exposed_.clear();
+    auto raised = forget();
+    {
+      std::lock_guard lock(mutex_);
+      open_ = false;
+      exposed_.clear();
+    }
+    if (raised) std::rethrow_exception(raised);
   }
   bool is_open() const { return open_; }
   void in_forked_child() { open_ = false; }
@@ -109,13 +109,19 @@ class Engine {
     if (raised) std::rethrow_exception(raised);
   }
 
-  // Issues what is pending and drops every record: operators compute otherwise from now on.
-  void forget() {
-    flush();
+  // Issues what is pending and drops every record: operators compute otherwise from now on. What raised meanwhile.
+  std::exception_ptr forget() {
+    std::exception_ptr raised;
+    try {
+      flush();
+    } catch (...) {
+      raised = std::current_exception();
+    }
     std::lock_guard lock(mutex_);
     leave();
     recorder_.reset();
     finder_.clear();
+    return raised;
   }
 
   // Memory that is read or written without operators from now on: nothing that touches it is deferred.

@@ -26,12 +26,16 @@ class Session {
 
   // Ends deferring. Kernels stay, and pass everything through, until nothing can carry the key any more.
   void close() {
-    {
+    std::exception_ptr raised;
+    try {
       py::gil_scoped_release release;
       engine_->close();
+    } catch (...) {
+      raised = std::current_exception();
     }
     if (Readers::engine == engine_.get()) Readers::restore();
     leave();
+    if (raised) std::rethrow_exception(raised);
   }
   void take_back() {
     leave();

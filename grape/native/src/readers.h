@@ -66,8 +66,8 @@ struct Readers {
     std::string error;
     Py_BEGIN_ALLOW_THREADS  // who holds the engine's lock may need the GIL
     try {
-      if (effect == Effect::Changes) engine->forget();
-      else engine->flush();
+      if (effect != Effect::Changes) engine->flush();
+      else if (auto raised = engine->forget()) std::rethrow_exception(raised);
     } catch (const std::exception& e) {
       error = e.what();
     }
