@@ -1,0 +1,7 @@
+"""The C++ of operator streams: built for the installed torch at first use, kept in torch's cache of extensions."""
+
+from __future__ import annotations
+
+from .build import Unavailable, load, ready, start
+
+__all__ = ["Unavailable", "load", "ready", "start"]

@@ -1,0 +1,439 @@
+// Operator streams. Each operator below autograd is compared with the recorded one; what matches is answered and issued
+// later, with its segment; what does not match runs as written, behind what is pending.
+#pragma once
+#include "epoch.h"
+#include "finder.h"
+#include "recorder.h"
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace grape {
+
+struct Settings {
+  size_t longest = 100;   // operators of a segment
+  size_t shortest = 32;   // of a fragment that leads back to its own head
+  size_t furthest = 4000; // of any fragment
+  size_t hot = 3;         // a context is a head when it was met so often
+  size_t budget = size_t{4} << 30;  // bytes of all homes
+  size_t strays = 16;     // operators in a row that may come in between without leaving the fragment
+  bool issue = true;      // false: nothing is issued, to measure what matching alone costs
+};
+
+struct Counts {
+  uint64_t seen = 0, matched = 0, issued = 0, segments = 0, partial = 0, diverged = 0, entered = 0, recorded = 0, raised = 0;
+  uint64_t sampled = 0, sampled_ns = 0;
+  std::array<uint64_t, static_cast<size_t>(Reason::Count)> written{};
+};
+
+class Engine {
+ public:
+  explicit Engine(Settings settings) : settings_(settings), finder_(settings.budget) {}
+
+  void open() { owner_ = std::this_thread::get_id(), open_ = true; }
+  void close() {
+    auto raised = forget();
+    {
+      std::lock_guard lock(mutex_);
+      open_ = false;
+      exposed_.clear();
+    }
+    if (raised) std::rethrow_exception(raised);
+  }
+  bool is_open() const { return open_; }
+  void in_forked_child() { open_ = false; }
+
+  // What a kernel at the key does with an operator.
+  void call(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
+    auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
+    if (!open_.load(std::memory_order_relaxed)) return run(op, below, stack);
+    if (std::this_thread::get_id() != owner_ || below.has(c10::DispatchKey::Python)) {
+      bool foreign = std::this_thread::get_id() != owner_;
+      flush();
+      { std::lock_guard lock(mutex_); counts.written[index(foreign ? Reason::Thread : Reason::Mode)]++; }
+      return run(op, below, stack);
+    }
+    Decision decision;
+    std::exception_ptr raised;
+    Trash trash;
+    uint64_t signature = 0;
+    {
+      std::lock_guard lock(mutex_);
+      sampling_ = (++counts.seen & 63) == 0;
+      auto begin = sampling_ ? Clock::now() : Clock::time_point();
+      decision = decide(op, *stack, signature);
+      if (sampling_) counts.sampled++, counts.sampled_ns += (Clock::now() - begin - std::exchange(launching_, {})).count();
+      raised = std::exchange(raised_, nullptr);
+      take_trash(trash);
+    }
+    if (!trash.storages.empty() || !trash.memory.empty()) trash = Trash();
+    if (raised) std::rethrow_exception(raised);
+    if (decision == Decision::Answered) return;
+    size_t warned = 0;
+    try {
+      if (decision == Decision::Record) warned = run_and_listen(op, below, stack);
+      else run(op, below, stack);
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      counts.raised++;
+      recorder_.reset();
+      leave();
+      throw;
+    }
+    if (decision == Decision::Run) return;
+    std::lock_guard lock(mutex_);
+    if (!open_) return;  // its own kernel closed the session
+    if (decision == Decision::Record && recorder_) record(*stack, signature, warned > 0);
+    else observe(signature);
+  }
+
+  // An operator that was defined after the session opened: behind everything that is pending.
+  void call_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    if (open_) flush();
+    c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY), stack);
+  }
+
+  // Issues what is pending. From any thread.
+  void flush() {
+    std::exception_ptr raised;
+    Trash trash;  // emptied behind the lock
+    {
+      std::lock_guard lock(mutex_);
+      launch();
+      raised = std::exchange(raised_, nullptr);
+      take_trash(trash);
+    }
+    if (raised) std::rethrow_exception(raised);
+  }
+
+  // Issues what is pending and drops every record: operators compute otherwise from now on. What raised meanwhile.
+  std::exception_ptr forget() {
+    std::exception_ptr raised;
+    try {
+      flush();
+    } catch (...) {
+      raised = std::current_exception();
+    }
+    std::lock_guard lock(mutex_);
+    leave();
+    recorder_.reset();
+    finder_.clear();
+    return raised;
+  }
+
+  // Memory that is read or written without operators from now on: nothing that touches it is deferred.
+  void expose(StorageImpl* storage) {
+    std::lock_guard lock(mutex_);
+    if (exposed_.size() > 1024)
+      for (auto it = exposed_.begin(); it != exposed_.end();) it = it->second.use_count() == 0 ? exposed_.erase(it) : std::next(it);
+    exposed_.emplace(storage, c10::weak_intrusive_ptr<StorageImpl>(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage)));
+  }
+
+  Counts counts;
+  const Copies& copies() const { return epoch_.copies; }
+  size_t fragments() const { return finder_.fragments(); }
+  size_t steps() const { return finder_.steps(); }
+  const std::string& last_divergence() const { return last_divergence_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Decision : uint8_t { Answered, Run, Observe, Record };
+  enum class Match : uint8_t { Yes, Other, Written };
+
+  static size_t index(Reason reason) { return static_cast<size_t>(reason); }
+
+  static void run(Operator& op, c10::DispatchKeySet below, Stack* stack) {
+    c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+    op.handle.redispatchBoxed(below, stack);
+  }
+
+  // How many warnings a kernel gave. Issued later, they would name another line.
+  static size_t run_and_listen(Operator& op, c10::DispatchKeySet below, Stack* stack) {
+    struct Listener final : c10::WarningHandler {
+      c10::WarningHandler* plain = c10::WarningUtils::get_warning_handler();
+      size_t heard = 0;
+      void process(const c10::Warning& warning) override { heard++, plain->process(warning); }
+    } listener;
+    c10::WarningUtils::WarningHandlerGuard guard(&listener);
+    run(op, below, stack);
+    return listener.heard;
+  }
+
+  Decision decide(Operator& op, Stack& stack, uint64_t& sig) {
+    if (fragment_) {
+      Match match = follow(op, stack);
+      if (match == Match::Yes) return Decision::Answered;
+      if (match == Match::Written) return Decision::Run;
+      launch();
+      sig = signature(op, stack);
+      counts.written[index(Reason::Divergence)]++;
+      if (strays_ == 0) {
+        Decision decision = diverge(op, stack, sig);
+        if (decision != Decision::Observe) return decision;
+      }
+      if (fragment_ && (fragment_->dead || ++strays_ > settings_.strays)) leave();
+      return Decision::Observe;
+    }
+    sig = signature(op, stack);
+    if (recorder_) {
+      recorder_->before(op, stack, sig, touches_exposed(op, stack));
+      return Decision::Record;
+    }
+    counts.written[index(Reason::Observed)]++;
+    return Decision::Observe;
+  }
+
+  // Another operator came than the fragment's: into a side that is known, or into a record of a new one.
+  Decision diverge(Operator& op, Stack& stack, uint64_t sig) {
+    Fragment* parent = fragment_;
+    counts.diverged++;
+    last_divergence_ = "expected " + parent->steps[at_].op->handle.schema().name() + ", found " + op.handle.schema().name();
+    if (++parent->failed > 30 + parent->entered) parent->dead = true;
+    finder_.passed(*parent, at_);
+    uint64_t key = mix(at_, sig);
+    if (parent->sides.size() >= 256 && !parent->sides.count(key)) return Decision::Observe;
+    Side& side = parent->sides[key];
+    if (side.fragment && !side.fragment->dead) {
+      enter(side.fragment);
+      Match match = follow(op, stack);
+      if (match == Match::Yes) return Decision::Answered;
+      if (match == Match::Written) return Decision::Run;
+      leave();
+    } else if (!side.fragment && ++side.times == 2 && finder_.room() && !parent->dead && op.always != Reason::Read) {
+      leave();
+      recorder_ = std::make_unique<Recorder>(0);
+      parent_ = parent, side_ = key;
+      recorder_->before(op, stack, sig, touches_exposed(op, stack));
+      return Decision::Record;
+    }
+    return Decision::Observe;
+  }
+
+  void record(const Stack& stack, uint64_t sig, bool warned) {
+    recorder_->after(stack, warned);
+    counts.recorded++;
+    finder_.push(sig);
+    uint64_t context = finder_.context();
+    Fragment* next = finder_.behind(context);
+    bool back = !parent_ && context == head_ && recorder_->size() >= settings_.shortest;
+    bool known = next && recorder_->size() >= (parent_ ? 1 : settings_.shortest);
+    if (!back && !known && recorder_->size() < settings_.furthest) return;
+    finder_.add(recorder_->finish(settings_.longest), parent_, side_);
+    recorder_.reset();
+    parent_ = nullptr;
+    if ((next = finder_.behind(context))) enter(next);
+  }
+
+  void observe(uint64_t sig) {
+    finder_.push(sig);
+    uint64_t context = finder_.context();
+    if (Fragment* next = finder_.behind(context)) return enter(next);
+    if (!fragment_ && !recorder_ && finder_.room() && finder_.hot(context, settings_.hot)) {
+      finder_.cool(context);
+      head_ = context;
+      parent_ = nullptr;
+      recorder_ = std::make_unique<Recorder>(context);
+    }
+  }
+
+  void enter(Fragment* fragment) {
+    fragment_ = fragment;
+    at_ = from_ = strays_ = 0;
+    fragment->entered++;
+    counts.entered++;
+  }
+
+  void leave() {
+    launch();
+    fragment_ = nullptr;
+    strays_ = 0;
+  }
+
+  void advance() {
+    at_++;
+    strays_ = 0;
+    if (fragment_->steps[at_ - 1].ends) launch();
+    if (at_ < fragment_->steps.size()) return;
+    Fragment* done = fragment_;
+    leave();
+    finder_.passed(*done, done->steps.size());
+    if (Fragment* next = finder_.behind(finder_.context())) enter(next);
+  }
+
+  Match follow(Operator& op, Stack& stack) {
+    Step& step = fragment_->steps[at_];
+    if (step.op != &op) return Match::Other;
+    Reason reason = step.run;
+    if (reason == Reason::None) {
+      auto mark = epoch_.mark();
+      Match match = compare(step, op, stack, reason);
+      if (match == Match::Yes) {
+        answer(step, op, stack);
+        counts.matched++;
+        advance();
+        return match;
+      }
+      epoch_.forget(mark);
+      if (match == Match::Other) return match;
+      // Numbers that changed will change again; memory elsewhere may have been an exception.
+      if (reason == Reason::Number || (++step.refused >= 8 && 2 * step.refused > fragment_->entered)) step.run = reason;
+    }
+    counts.written[index(reason)]++;
+    launch();
+    from_ = at_ + 1;
+    advance();
+    return Match::Written;
+  }
+
+  // Everything is compared before anything is bound.
+  Match compare(Step& step, Operator& op, const Stack& stack, Reason& reason) {
+    size_t base = stack.size() - op.arguments;
+    for (size_t i = 0; i < op.arguments; i++) {
+      const IValue& value = stack[base + i];
+      const Argument& argument = step.arguments[i];
+      if (argument.kind == Argument::Plain) {
+        if (same_number(value, argument.value)) continue;
+        if (holds_tensor(value)) return Match::Other;
+        reason = Reason::Number;
+        continue;
+      }
+      uint32_t k = argument.first;
+      bool same = value.isTensor() == (argument.kind == Argument::Tensor);
+      for_each_tensor(value, [&](const at::Tensor& t) {
+        if (same && k < argument.end) same = same_tensor(step.inputs[k], t, reason);
+        k++;
+      });
+      if (!same || k != argument.end) return Match::Other;
+    }
+    if (reason != Reason::None) return Match::Written;
+    for (size_t i = 0; i < op.arguments; i++) {
+      uint32_t k = step.arguments[i].first;
+      if (step.arguments[i].kind != Argument::Plain)
+        for_each_tensor(stack[base + i], [&](const at::Tensor& t) {
+          const Input& in = step.inputs[k++];
+          if (in.kind != Input::Outside || reason != Reason::None) return;
+          if (is_exposed(storage_of(t))) { reason = Reason::Memory; return; }
+          Bound bound = epoch_.bind(*fragment_, in.slot, t, in.at);
+          if (bound != Bound::Yes) reason = bound == Bound::Foreign ? Reason::Memory : Reason::Aliased;
+        });
+    }
+    return reason == Reason::None ? Match::Yes : Match::Written;
+  }
+
+  static bool same_tensor(const Input& in, const at::Tensor& t, Reason& reason) {
+    if (!t.defined() || in.kind == Input::Undefined) return !t.defined() && in.kind == Input::Undefined;
+    if (is_number(t) != (in.kind == Input::Number)) return false;
+    if (in.kind == Input::Number) {
+      if (t.dtype() != in.layout.dtype) return false;
+      if (std::memcmp(t.const_data_ptr(), in.number.const_data_ptr(), t.itemsize()) != 0) reason = Reason::Number;
+      return true;
+    }
+    return is_plain(t) && in.layout.fits(t);
+  }
+
+  void answer(Step& step, Operator& op, Stack& stack) {
+    size_t base = stack.size() - op.arguments;
+    if (step.bumps) bump(step, op, stack);
+    c10::SmallVector<IValue, 4> returned;
+    for (const Output& output : step.outputs)
+      returned.push_back(output.argument >= 0 ? stack[base + output.argument] : IValue());
+    stack.resize(base);
+    c10::SmallVector<std::pair<int, c10::Storage>, 4> handed;
+    auto make = [&](const Made& made) -> at::Tensor {
+      if (made.slot == -1) return at::Tensor();
+      c10::Storage storage;
+      for (auto& [slot, same] : handed)
+        if (slot == made.slot) storage = same;
+      if (!storage) {
+        storage = made.slot < 0 ? c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::GetCPUAllocator(), true)
+                                : epoch_.hand_out(*fragment_, made.slot);
+        handed.emplace_back(made.slot, storage);
+      }
+      // A new TensorImpl each time, of the current mode; nobody but the caller holds it.
+      auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), made.layout.dtype);
+      impl->set_sizes_and_strides(made.layout.sizes, made.layout.strides, made.at / static_cast<int64_t>(made.layout.dtype.itemsize()));
+      for (uint8_t n = made.version; n && !impl->is_inference(); n--) impl->bump_version();
+      return at::Tensor(std::move(impl));
+    };
+    for (size_t r = 0; r < step.outputs.size(); r++) {
+      const Output& output = step.outputs[r];
+      if (output.argument >= 0) {
+        stack.push_back(std::move(returned[r]));
+      } else if (output.list) {
+        c10::List<at::Tensor> list;
+        list.reserve(output.made.size());
+        for (const Made& made : output.made) list.push_back(make(made));
+        stack.emplace_back(std::move(list));
+      } else {
+        stack.emplace_back(make(output.made[0]));
+      }
+    }
+  }
+
+  static void bump(Step& step, Operator& op, const Stack& stack) {
+    for (size_t i = 0; i < op.arguments; i++) {
+      uint32_t k = step.arguments[i].first;
+      if (step.arguments[i].kind != Argument::Plain)
+        for_each_tensor(stack[stack.size() - op.arguments + i], [&](const at::Tensor& t) {
+          for (uint8_t n = step.inputs[k++].bumps; n && !t.is_inference(); n--) t.unsafeGetTensorImpl()->bump_version();
+        });
+    }
+  }
+
+  void launch() {
+    if (!fragment_ || from_ >= at_) {
+      epoch_.end();
+      from_ = at_;
+      return;
+    }
+    bool whole = fragment_->steps[at_ - 1].ends && (from_ == 0 || fragment_->steps[from_ - 1].ends || fragment_->steps[from_ - 1].run != Reason::None);
+    size_t first = std::exchange(from_, at_);
+    counts.issued += at_ - first;
+    counts.segments++;
+    counts.partial += !whole;
+    if (!settings_.issue) return epoch_.end();
+    auto begin = sampling_ ? Clock::now() : Clock::time_point();
+    if (auto raised = epoch_.launch(launcher_, *fragment_, first, at_, whole); raised && !raised_) raised_ = raised;
+    if (sampling_) launching_ += Clock::now() - begin;
+  }
+
+  bool is_exposed(StorageImpl* storage) const {
+    // A storage with a Python object may be read through that object, without an operator.
+    return storage->pyobj_slot()->load_pyobj() != nullptr || (!exposed_.empty() && exposed_.count(storage));
+  }
+
+  bool touches_exposed(Operator& op, const Stack& stack) const {
+    bool any = false;
+    for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
+      for_each_tensor(stack[i], [&](const at::Tensor& t) { any = any || (t.defined() && t.has_storage() && is_exposed(storage_of(t))); });
+    return any;
+  }
+
+  void take_trash(Trash& trash) {
+    if (!epoch_.trash.storages.empty() || !epoch_.trash.memory.empty()) std::swap(trash, epoch_.trash);
+  }
+
+  const Settings settings_;
+  Finder finder_;
+  std::mutex mutex_;
+  std::atomic<bool> open_{false};
+  std::thread::id owner_;
+  Epoch epoch_;
+  IssueFromRecord launcher_;
+  Fragment* fragment_ = nullptr;  // that is followed
+  size_t at_ = 0, from_ = 0;      // the next operator, and the first that is pending
+  size_t strays_ = 0;
+  std::unique_ptr<Recorder> recorder_;
+  Fragment* parent_ = nullptr;  // of the side that is recorded
+  uint64_t side_ = 0, head_ = 0;
+  std::exception_ptr raised_;
+  bool sampling_ = false;
+  Clock::duration launching_{};  // of the operator that is sampled
+  std::string last_divergence_;
+  std::unordered_map<StorageImpl*, c10::weak_intrusive_ptr<StorageImpl>> exposed_;
+};
+
+}  // namespace grape

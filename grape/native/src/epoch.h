@@ -1,0 +1,179 @@
+// The time between two launches. What is pending, which storages its slots are bound to, what is copied before and after.
+//
+//   E1  Behind a launch every live storage holds what eager code would have put there: no epoch needs the one before.
+//   E2  A storage that pending operators write is bound to one slot only.
+//   E3  What pending operators read from outside is held until they are issued.
+#pragma once
+#include "fragment.h"
+#include "launcher.h"
+
+namespace grape {
+
+enum class Bound : uint8_t { Yes, Foreign, Aliased };
+
+struct Copies {
+  size_t in = 0, out = 0, bytes = 0, kept = 0, floated = 0;
+};
+
+class Epoch {
+ public:
+  uint64_t number() const { return number_; }
+
+  Bound bind(Fragment& fragment, int id, const at::Tensor& t, int64_t at) {
+    Slot& slot = fragment.slots[id];
+    StorageImpl* storage = storage_of(t);
+    char* data = static_cast<char*>(const_cast<void*>(storage->data()));
+    char* base = data + byte_offset(t) - at;
+    if (slot.epoch == number_) return slot.storage == storage && slot.base == base ? Bound::Yes : Bound::Aliased;
+    if (!is_torchs_own(storage)) return Bound::Foreign;
+    if (base < data || base + slot.span > data + storage->nbytes()) return Bound::Aliased;
+    if (!claim(storage, slot.written)) return Bound::Aliased;
+    if (base != slot.address) {
+      // Kernels may choose their code, and so their rounding, by the alignment of what they are given.
+      if (slot.owned() && misaligned(slot.address, base)) return Bound::Aliased;
+      make_room(fragment, slot, base);
+      if (base != slot.address) {
+        copies_in_.push_back({slot.address, base, slot.span});
+        if (slot.changed) copies_out_.push_back({weak(storage), base - data, id});
+      }
+    }
+    if (Tenancy* tenancy = tenancy_of(storage)) {
+      tenancy->read_in = number_;  // its home stays as it is until the launch
+      pending_.push_back(weak(storage));
+    } else held_.push_back(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));
+    take(slot, storage, base);
+    return Bound::Yes;
+  }
+
+  // What an operator of the fragment makes, in its home if that is vacant.
+  c10::Storage hand_out(Fragment& fragment, int id) {
+    Slot& slot = fragment.slots[id];
+    if (!slot.kept && !slot.home->vacant()) {
+      slot.kept = true;
+      copies.kept++;
+      move_home(fragment, slot);
+    }
+    c10::Storage storage;
+    if (slot.kept) {
+      storage = c10::Storage(c10::Storage::use_byte_size_t(), slot.nbytes, c10::GetCPUAllocator(), true);
+      copies_out_.push_back({c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl()), 0, id});
+    } else {
+      storage = slot.home->lend();
+    }
+    StorageImpl* impl = storage.unsafeGetStorageImpl();
+    pending_.push_back(c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl()));
+    claim(impl, true);
+    take(slot, impl, static_cast<char*>(const_cast<void*>(impl->data())));
+    return storage;
+  }
+
+  struct Mark { size_t in, out, held; };
+  Mark mark() const { return {copies_in_.size(), copies_out_.size(), held_.size()}; }
+  // An operator was refused when some of its arguments were bound already. The epoch ends behind this.
+  void forget(const Mark& mark) {
+    copies_in_.erase(copies_in_.begin() + mark.in, copies_in_.end());
+    copies_out_.erase(copies_out_.begin() + mark.out, copies_out_.end());
+    held_.erase(held_.begin() + mark.held, held_.end());
+  }
+
+  std::exception_ptr launch(Launcher& launcher, Fragment& fragment, size_t first, size_t last, bool whole) {
+    for (const In& copy : copies_in_) std::memcpy(copy.to, copy.from, copy.n), count(copies.in, copy.n);
+    auto raised = launcher.launch(fragment, first, last, whole);
+    for (Out& copy : copies_out_) {
+      auto storage = copy.to.lock();
+      if (!storage) continue;  // nobody has it any more
+      const Slot& slot = fragment.slots[copy.slot];
+      char* data = static_cast<char*>(const_cast<void*>(storage->data()));
+      if (slot.span && copy.offset + slot.span <= storage->nbytes()) std::memcpy(data + copy.offset, slot.address, slot.span), count(copies.out, slot.span);
+      trash.storages.push_back(std::move(storage));
+    }
+    end();
+    return raised;
+  }
+
+  void end() {
+    for (auto& storage : held_) trash.storages.push_back(std::move(storage));
+    for (auto& storage : until_launch_.storages) trash.storages.push_back(std::move(storage));
+    for (auto& memory : until_launch_.memory) trash.memory.push_back(std::move(memory));
+    until_launch_ = Trash();
+    held_.clear();
+    pending_.clear();
+    copies_in_.clear();
+    copies_out_.clear();
+    number_++;
+    if (claims_.size() > 100'000) claims_.clear();
+  }
+
+  Copies copies;
+  Trash trash;  // to be emptied without a lock
+
+ private:
+  struct In { char* to; const char* from; size_t n; };
+  struct Out { c10::weak_intrusive_ptr<StorageImpl> to; int64_t offset; int slot; };
+  struct Claim { uint64_t epoch = 0; bool written = false; };
+
+  static c10::weak_intrusive_ptr<StorageImpl> weak(StorageImpl* storage) {
+    return c10::weak_intrusive_ptr<StorageImpl>(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));
+  }
+
+  static bool misaligned(const char* a, const char* b) {
+    return (reinterpret_cast<uintptr_t>(a) ^ reinterpret_cast<uintptr_t>(b)) % ALIGNMENT;
+  }
+
+  void count(size_t& n, size_t bytes) { n++, copies.bytes += bytes; }
+
+  bool claim(StorageImpl* storage, bool write) {  // E2
+    Claim& claim = claims_[storage];
+    if (claim.epoch == number_ && (claim.written || write)) return false;
+    claim.epoch = number_;
+    claim.written = write;
+    return true;
+  }
+
+  void take(Slot& slot, StorageImpl* storage, char* base) {
+    slot.epoch = number_;
+    slot.storage = storage;
+    slot.base = base;
+  }
+
+  void move_home(Fragment& fragment, Slot& slot) {
+    slot.home->move_out(until_launch_);
+    slot.lies_at(slot.home->address());
+    fragment.generation++;
+  }
+
+  // The slot's bytes come from elsewhere: it needs memory that nobody else reads.
+  void make_room(Fragment& fragment, Slot& slot, char* base) {
+    if (slot.home) {
+      if (!slot.home->vacant()) slot.kept = true, copies.kept++, move_home(fragment, slot);
+      else if (slot.home->read_in(number_)) move_home(fragment, slot);
+      return;
+    }
+    slot.same = base == slot.last ? slot.same + 1 : 0;
+    slot.last = base;
+    if (slot.floating && slot.same >= 4 && slot.settled < 8) {  // it stays where it is: no more copies
+      slot.settled++;
+      trash.memory.push_back(std::move(slot.floating));
+      slot.floating = at::DataPtr();
+      slot.lies_at(base);
+      fragment.generation++;
+    } else if (!slot.floating) {
+      copies.floated++;
+      slot.same = 0;
+      slot.floating = c10::GetCPUAllocator()->allocate(slot.span + ALIGNMENT);
+      char* begin = static_cast<char*>(slot.floating.get());
+      slot.lies_at(begin + (reinterpret_cast<uintptr_t>(base) - reinterpret_cast<uintptr_t>(begin)) % ALIGNMENT);
+      fragment.generation++;
+    }
+  }
+
+  uint64_t number_ = 1;
+  Trash until_launch_;  // memory that pending operators may read
+  std::vector<In> copies_in_;
+  std::vector<Out> copies_out_;
+  std::vector<c10::intrusive_ptr<StorageImpl>> held_;
+  std::vector<c10::weak_intrusive_ptr<StorageImpl>> pending_;  // so that no address of a storage is used twice
+  std::unordered_map<StorageImpl*, Claim> claims_;
+};
+
+}  // namespace grape

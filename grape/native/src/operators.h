@@ -1,0 +1,169 @@
+// What an operator's schema, tags and kernels say of it, found once when its kernel is registered.
+#pragma once
+#include "values.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+namespace grape {
+
+// Why an operator runs as written. The names are what the evidence says.
+enum class Reason : uint8_t {
+  None, Random, Read, Effect, Metadata, Alias, Checks, Integers, PythonKernel, Foreign, Opaque, Number, Memory,
+  Aliased, Raised, Thread, Mode, Divergence, Observed, Count
+};
+inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REASONS = {
+    "none", "random numbers", "host read", "effect", "changes metadata", "returns an alias", "checks its data",
+    "integers on the CPU", "a kernel in Python", "not of torch", "arguments that cannot be compared", "number changed",
+    "memory that is not torch's alone", "other aliases than recorded", "raised", "another thread", "a mode or subclass",
+    "another operator than recorded", "nothing recorded yet"};
+
+enum class Treatment : uint8_t { Boxed, Transparent };
+
+struct Operator {
+  c10::OperatorHandle handle;
+  size_t arguments, returns;
+  std::vector<bool> writes;           // by argument
+  std::vector<int> returned_argument; // by return; -1: a fresh tensor
+  Reason always = Reason::None;       // runs as written for this reason at every call
+  bool pointwise = false;
+  bool kernel_checked = false;
+
+  explicit Operator(const c10::OperatorHandle& op) : handle(op) {
+    const auto& schema = op.schema();
+    arguments = schema.arguments().size();
+    returns = schema.returns().size();
+    bool generator = false, any_write = false;
+    for (const auto& argument : schema.arguments()) {
+      const auto* alias = argument.alias_info();
+      // batch_norm changes its running statistics, and its schema does not say so.
+      bool write = (alias && alias->isWrite()) || argument.name().rfind("running_", 0) == 0;
+      writes.push_back(write);
+      any_write = any_write || write;
+      generator = generator || argument.type()->str().find("Generator") != std::string::npos;
+    }
+    bool aliases = false, tensors_only = true;
+    for (const auto& value : schema.returns()) {
+      int from = -1;
+      const auto* alias = value.alias_info();
+      if (alias && alias->isWrite()) {
+        for (size_t i = 0; i < arguments && from < 0; i++) {
+          const auto* other = schema.arguments()[i].alias_info();
+          if (other && other->isWrite() && other->beforeSets() == alias->beforeSets()) from = static_cast<int>(i);
+        }
+        if (from < 0) aliases = true;
+      } else if (alias) {
+        aliases = true;
+      }
+      returned_argument.push_back(from);
+      auto kind = value.type()->kind();
+      bool tensors = kind == c10::TypeKind::TensorType ||
+          (kind == c10::TypeKind::ListType && value.type()->containedType(0)->kind() == c10::TypeKind::TensorType);
+      tensors_only = tensors_only && tensors;
+    }
+    pointwise = op.hasTag(at::Tag::pointwise);
+    if (!is_of_torch(schema.name())) always = Reason::Foreign;
+    else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || schema.name() == "aten::rrelu_with_noise") always = Reason::Random;
+    else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
+    else if (op.hasTag(at::Tag::inplace_view) || changes_metadata(schema.name())) always = Reason::Metadata;
+    else if (returns == 0 && !any_write) always = Reason::Effect;
+    else if (aliases) always = Reason::Alias;
+    else if (checks_data(schema.name())) always = Reason::Checks;
+  }
+
+  // Views, `empty` and the profiler's marks touch no memory: a fallthrough costs them nothing. Composite operators
+  // arrive whole under inference mode only; passed over, their parts arrive one by one as everywhere else.
+  static Treatment treatment(const c10::OperatorHandle& op) {
+    const auto& schema = op.schema();
+    const std::string& name = schema.name();
+    using K = c10::DispatchKey;
+    if (op.hasKernelForDispatchKey(K::CompositeImplicitAutograd) && !op.hasKernelForDispatchKey(K::CPU) &&
+        !op.hasKernelForDispatchKey(K::CUDA) && !op.hasKernelForDispatchKey(K::CompositeExplicitAutograd))
+      return Treatment::Transparent;
+    if (name.rfind("profiler::", 0) == 0 || name == "aten::is_same_size" || name == "aten::_has_same_storage_numel")
+      return Treatment::Transparent;
+    if (name == "aten::empty" || name == "aten::empty_strided" || name == "aten::empty_like" || name == "aten::new_empty" ||
+        name == "aten::new_empty_strided" || name == "aten::empty_permuted")
+      return op.schema().overload_name().find("out") == std::string::npos ? Treatment::Transparent : Treatment::Boxed;
+    if (name.rfind("aten::", 0) != 0 || schema.returns().empty()) return Treatment::Boxed;
+    for (const auto& argument : schema.arguments())
+      if (argument.alias_info() && argument.alias_info()->isWrite()) return Treatment::Boxed;
+    for (const auto& value : schema.returns())
+      if (!value.alias_info()) return Treatment::Boxed;
+    return maybe_copies(name) ? Treatment::Boxed : Treatment::Transparent;
+  }
+
+  // A kernel that Python registered may do anything; found at the first record only, for the text is slow to make.
+  bool has_python_kernel() {
+    if (!kernel_checked) {
+      kernel_checked = true;
+      if (always == Reason::None && python_registered(handle.dumpState())) always = Reason::PythonKernel;
+    }
+    return always == Reason::PythonKernel;
+  }
+
+ private:
+  static bool is_of_torch(const std::string& name) { return name.rfind("aten::", 0) == 0; }
+
+  static bool changes_metadata(const std::string& n) {
+    return n == "aten::set_" || n == "aten::resize_" || n == "aten::resize_as_" || n == "aten::_resize_output_" ||
+        n == "aten::record_stream" || n == "aten::set_data" || n == "aten::_pin_memory" || n == "aten::_lazy_clone";
+  }
+
+  static bool maybe_copies(const std::string& n) {
+    return n == "aten::reshape" || n == "aten::contiguous" || n == "aten::to" || n == "aten::flatten" || n == "aten::ravel" ||
+        n == "aten::_lazy_clone" || n == "aten::_nested_get_values" || n == "aten::coalesce";
+  }
+
+  // Kernels of the CPU that look at their data and raise. Issued later, they would raise at another place.
+  static bool checks_data(const std::string& n) {
+    for (const char* start :
+         {"aten::linalg_", "aten::_linalg", "aten::cholesky", "aten::lu_", "aten::binary_cross_entropy", "aten::_assert",
+          "aten::triangular_solve", "aten::ormqr", "aten::histogram", "aten::histc", "aten::_cdist", "aten::quantile",
+          "aten::searchsorted", "aten::bucketize", "aten::segment_reduce", "aten::_ctc", "aten::embedding", "aten::nll_loss",
+          "aten::index", "aten::gather", "aten::scatter", "aten::take", "aten::put_", "aten::one_hot", "aten::multi_margin",
+          "aten::multilabel_margin", "aten::max_unpool", "aten::_validate", "aten::cross_entropy", "aten::_index_put",
+          "aten::_unsafe_index", "aten::geqrf", "aten::grid_sampler", "aten::repeat_interleave", "aten::kthvalue"})
+      if (n.rfind(start, 0) == 0) return true;
+    return false;
+  }
+
+  static bool python_registered(const std::string& state) {
+    size_t begin = 0;
+    while (begin < state.size()) {
+      size_t end = state.find('\n', begin);
+      if (end == std::string::npos) end = state.size();
+      std::string line = state.substr(begin, end - begin);
+      begin = end + 1;
+      if (line.find("/dev/null") == std::string::npos && line.find(".py:") == std::string::npos) continue;
+      for (const char* key : {"CPU", "CUDA", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "BackendSelect",
+                              "CompositeExplicitAutogradNonFunctional"}) {
+        size_t length = std::strlen(key);
+        if (line.compare(0, length, key) == 0 && (line[length] == ':' || line[length] == '[')) return true;
+      }
+    }
+    return false;
+  }
+};
+
+inline uint64_t signature(const Operator& op, const Stack& stack) {
+  uint64_t hash = reinterpret_cast<uint64_t>(&op);
+  for (size_t i = stack.size() - op.arguments; i < stack.size(); i++) {
+    const IValue& value = stack[i];
+    if (value.isTensor()) {
+      const at::Tensor& t = value.toTensor();
+      if (!t.defined()) { hash = mix(hash, 77); continue; }
+      if (!is_plain(t)) { hash = mix(hash, t.key_set().raw_repr()); continue; }  // it may have no sizes
+      for (auto size : t.sizes()) hash = mix(hash, static_cast<uint64_t>(size));
+      hash = mix(hash, static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())));
+    } else if (value.isTensorList()) {
+      hash = mix(hash, value.toListRef().size());
+    }
+  }
+  return hash;
+}
+
+}  // namespace grape

@@ -1,0 +1,275 @@
+// Watches operators run and writes down a fragment: what each was given, what it made, and where that lay.
+#pragma once
+#include "fragment.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <string>
+
+namespace grape {
+
+class Recorder {
+ public:
+  explicit Recorder(uint64_t head) { fragment_ = std::make_unique<Fragment>(), fragment_->head = head; }
+
+  size_t size() const { return fragment_->steps.size(); }
+
+  // Before the operator runs: its arguments as they are now.
+  void before(Operator& op, const Stack& stack, uint64_t signature, bool exposed) {
+    Step step;
+    step.op = &op;
+    step.signature = signature;
+    step.run = op.always;
+    if (step.run == Reason::None && op.has_python_kernel()) step.run = op.always;
+    if (step.run == Reason::None && exposed) step.run = Reason::Memory;
+    size_t base = stack.size() - op.arguments;
+    given_.clear();
+    bool integers = false;
+    for (size_t i = 0; i < op.arguments; i++) {
+      const IValue& value = stack[base + i];
+      Argument argument;
+      argument.first = static_cast<uint32_t>(step.inputs.size());
+      if (!holds_tensor(value)) {
+        argument.value = value;
+        if (!same_number(value, value)) step.run = Reason::Opaque;
+      } else {
+        argument.kind = value.isTensor() ? Argument::Tensor : Argument::Tensors;
+        if (!value.isTensor() && !value.isTensorList()) step.run = Reason::Opaque;
+        for_each_tensor(value, [&](const at::Tensor& t) {
+          step.inputs.push_back(input(step, t, op.writes[i]));
+          integers = integers || (t.defined() && !is_number(t) && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false));
+        });
+      }
+      argument.end = static_cast<uint32_t>(step.inputs.size());
+      step.arguments.push_back(std::move(argument));
+    }
+    if (step.run == Reason::None && integers && !op.pointwise) step.run = Reason::Integers;
+    generator_ = generator_state();
+    fragment_->steps.push_back(std::move(step));
+  }
+
+  // After it ran: what it returned.
+  void after(const Stack& stack, bool warned) {
+    Step& step = fragment_->steps.back();
+    Operator& op = *step.op;
+    if (step.run == Reason::None && warned) step.run = Reason::Effect;
+    if (step.run == Reason::None && generator_ != generator_state()) step.run = Reason::Random;
+    for (const Given& given : given_) {
+      if (step.run != Reason::None) break;
+      if (!given.layout.fits(given.tensor) || given.tensor.storage().data() != given.data) step.run = Reason::Metadata;
+      if (!step.inputs[given.input].written) continue;
+      step.inputs[given.input].bumps = static_cast<uint8_t>(version(given.tensor) - given.version);
+      step.bumps = step.bumps || step.inputs[given.input].bumps;
+    }
+    size_t base = stack.size() - op.returns;
+    std::vector<std::pair<StorageImpl*, size_t>> fresh;  // and how many of the results lie there
+    for (size_t r = 0; r < op.returns && step.run == Reason::None; r++) {
+      const IValue& value = stack[base + r];
+      Output output;
+      output.argument = op.returned_argument[r];
+      output.list = value.isTensorList();
+      if (output.argument < 0)
+        for_each_tensor(value, [&](const at::Tensor& t) { output.made.push_back(made(step, t, fresh)); });
+      if (output.argument < 0 && !output.list && output.made.size() != 1 && step.run == Reason::None) step.run = Reason::Opaque;
+      step.outputs.push_back(std::move(output));
+    }
+    for (auto [storage, count] : fresh)  // somebody else has it as well: a cache, or the operator's own memory
+      if (step.run == Reason::None && c10::raw::intrusive_ptr::use_count(storage) > count) step.run = Reason::Aliased;
+    if (step.run == Reason::None)
+      for (size_t i = 0; i < step.inputs.size(); i++)
+        if (step.inputs[i].written && step.inputs[i].slot >= 0) views_[step.inputs[i].slot].written = true;
+    if (step.run != Reason::None) {
+      for (auto [storage, count] : fresh) {  // it lies where the operator put it
+        views_[made_.at(storage)].storage = nullptr;
+        made_.erase(storage);
+      }
+      step.outputs.clear();
+    }
+    given_.clear();
+  }
+
+  // The fragment: views of one storage that is written are one slot, other views are a slot each.
+  std::unique_ptr<Fragment> finish(size_t longest) {
+    auto& slots = fragment_->slots;
+    std::unordered_map<StorageImpl*, bool> written;
+    for (auto& view : views_)
+      if (view.storage) written[view.storage] = written[view.storage] || view.written || view.made;
+    std::unordered_map<StorageImpl*, int> shared;
+    std::vector<int> slot_of(views_.size());
+    for (size_t v = 0; v < views_.size(); v++) {
+      View& view = views_[v];
+      if (!view.storage) continue;
+      int id = -1;
+      auto found = shared.find(view.storage);
+      if (written[view.storage] && found != shared.end()) id = found->second;
+      if (id < 0) {
+        id = static_cast<int>(slots.size());
+        slots.emplace_back();
+        if (written[view.storage]) shared[view.storage] = id;
+        slots[id].address = view.data + view.low;
+        slots[id].span = view.high - view.low;
+        slots[id].written = written[view.storage];
+      } else {
+        char* low = std::min(slots[id].address, view.data + view.low);
+        char* high = std::max(slots[id].address + slots[id].span, view.data + view.high);
+        slots[id].address = low;
+        slots[id].span = high - low;
+      }
+      slots[id].changed = slots[id].changed || view.written;
+      if (view.made) slots[id].nbytes = view.high;
+      slot_of[v] = id;
+    }
+    for (Step& step : fragment_->steps) {
+      for (Input& in : step.inputs)
+        if (in.slot >= 0) place(in.slot, in.at, in.layout, step, slot_of);
+      for (Output& out : step.outputs)
+        for (Made& m : out.made)
+          if (m.slot >= 0) place(m.slot, m.at, m.layout, step, slot_of);
+    }
+    for (Slot& slot : slots) {
+      if (slot.nbytes) {
+        slot.home = std::make_unique<Home>(slot.nbytes);
+        slot.address = slot.home->address();
+      }
+      slot.lies_at(slot.address);
+    }
+    fragment_->cut(longest);
+    return std::move(fragment_);
+  }
+
+ private:
+  // A tensor's bytes in a storage, as recorded; before `finish`, `slot` numbers these.
+  struct View {
+    StorageImpl* storage;
+    char* data;
+    size_t low, high;
+    bool written = false, made = false;
+  };
+
+  // Weakly: autograd accumulates gradients in place only where nobody else has their storage.
+  // False: its memory moved since it was seen first.
+  bool hold(const at::Tensor& t) {
+    StorageImpl* storage = storage_of(t);
+    auto [found, is_new] = seen_.try_emplace(storage, Memory{storage->data(), storage->nbytes()});
+    if (is_new) storages_.emplace_back(t.storage().getWeakStorageImpl());
+    return found->second.data == storage->data() && found->second.nbytes == storage->nbytes();
+  }
+
+  Input input(Step& step, const at::Tensor& t, bool write) {
+    Input in;
+    if (!t.defined()) return in;
+    if (is_number(t)) {
+      in.kind = Input::Number;
+      in.layout = Layout::of(t);
+      in.number = at::Tensor(c10::make_intrusive<c10::TensorImpl>(
+          c10::Storage(c10::Storage::use_byte_size_t(), t.itemsize(), c10::GetCPUAllocator(), false),
+          c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype()));
+      in.number.unsafeGetTensorImpl()->set_sizes_contiguous({});
+      in.number.unsafeGetTensorImpl()->set_wrapped_number(true);
+      std::memcpy(in.number.mutable_data_ptr(), t.const_data_ptr(), t.itemsize());
+      return in;
+    }
+    if (!is_plain(t)) {
+      if (step.run == Reason::None) step.run = Reason::Opaque;
+      return in;
+    }
+    in.layout = Layout::of(t);
+    in.written = write;
+    given_.push_back({t, in.layout, t.storage().data(), version(t), step.inputs.size()});
+    if (in.layout.span() == 0) {
+      in.kind = Input::Empty;
+      return in;
+    }
+    in.kind = Input::Outside;
+    if (!is_torchs_own(storage_of(t)) && step.run == Reason::None) step.run = Reason::Memory;
+    if (!hold(t)) {
+      if (step.run == Reason::None) step.run = Reason::Metadata;
+      return in;
+    }
+    in.slot = view(t);
+    in.at = byte_offset(t);
+    return in;
+  }
+
+  Made made(Step& step, const at::Tensor& t, std::vector<std::pair<StorageImpl*, size_t>>& fresh) {
+    Made m;
+    if (!t.defined()) return m;
+    if (!is_plain(t) || is_number(t)) { step.run = Reason::Opaque; return m; }
+    if (c10::isIntegralType(t.scalar_type(), /*includeBool=*/false)) { step.run = Reason::Integers; return m; }
+    m.layout = Layout::of(t);
+    m.at = byte_offset(t);
+    m.version = static_cast<uint8_t>(version(t));
+    StorageImpl* storage = storage_of(t);
+    if (storage->nbytes() == 0) { m.slot = -2; return m; }
+    bool again = false;
+    for (auto& [other, count] : fresh)
+      if (other == storage) count++, again = true;
+    if (!again) {
+      if (seen_.count(storage) || !is_torchs_own(storage)) { step.run = Reason::Aliased; return m; }
+      fresh.emplace_back(storage, 1);
+      made_.emplace(storage, static_cast<int>(views_.size()));
+      views_.push_back({storage, static_cast<char*>(const_cast<void*>(storage->data())), 0, storage->nbytes(), true, true});
+      hold(t);
+    }
+    m.slot = made_.at(storage);
+    return m;
+  }
+
+  int view(const at::Tensor& t) {
+    StorageImpl* storage = storage_of(t);
+    auto made = made_.find(storage);
+    if (made != made_.end()) return made->second;
+    std::string key(reinterpret_cast<const char*>(&storage), sizeof storage);
+    auto add = [&](int64_t n) { key.append(reinterpret_cast<const char*>(&n), sizeof n); };
+    add(byte_offset(t));
+    add(static_cast<int64_t>(t.scalar_type()));
+    for (auto n : t.sizes()) add(n);
+    for (auto n : t.strides()) add(n);
+    auto [found, is_new] = by_view_.emplace(key, static_cast<int>(views_.size()));
+    if (is_new) {
+      size_t low = static_cast<size_t>(byte_offset(t));
+      views_.push_back({storage, static_cast<char*>(const_cast<void*>(storage->data())), low, low + Layout::of(t).span()});
+    }
+    return found->second;
+  }
+
+  void place(int& slot, int64_t& at, const Layout& layout, Step& step, const std::vector<int>& slot_of) {
+    const View& view = views_[slot];
+    slot = slot_of[slot];
+    const Slot& target = fragment_->slots[slot];
+    at = view.data + at - target.address;
+    if (at % static_cast<int64_t>(layout.dtype.itemsize()) && step.run == Reason::None) step.run = Reason::Opaque;
+  }
+
+  static std::string generator_state() {
+    auto state = at::detail::getDefaultCPUGenerator().get_state();
+    return std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
+  }
+
+  static uint32_t version(const at::Tensor& t) {
+    return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+
+  struct Given {
+    at::Tensor tensor;
+    Layout layout;
+    const void* data;
+    uint32_t version;
+    size_t input;
+  };
+
+  std::unique_ptr<Fragment> fragment_;
+  std::vector<View> views_;
+  struct Memory {
+    const void* data;
+    size_t nbytes;
+  };
+  std::unordered_map<StorageImpl*, int> made_;
+  std::unordered_map<StorageImpl*, Memory> seen_;
+  std::unordered_map<std::string, int> by_view_;
+  std::vector<c10::weak_intrusive_ptr<StorageImpl>> storages_;  // of everything that was seen, so that no address is used twice
+  std::vector<Given> given_;
+  std::string generator_;
+};
+
+}  // namespace grape

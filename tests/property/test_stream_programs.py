@@ -1,0 +1,43 @@
+"""Random programs: what they leave behind under operator streams is what they leave behind without."""
+
+from __future__ import annotations
+
+import collections
+import random
+
+import pytest
+import torch
+import torch._dynamo  # noqa: F401 - optimizers import it, and it wraps functions of torch for good
+
+from tests.property.stream_programs import needs_compiler, outcome
+
+PARTS = 6
+PROGRAMS = 40  # of each part
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), needs_compiler]
+
+
+def agree(seed: int, iterations: int) -> int:
+    """Compare one program; how many of its operators matched."""
+    plain, _ = outcome(seed, iterations, stream=False)
+    result, evidence = outcome(seed, iterations, stream=True)
+    assert evidence is not None, "a stream must open"
+    different = [place for place, (a, b) in enumerate(zip(plain, result, strict=True)) if a != b]
+    assert not different, f"program {seed} differs at {different[:5]}: {evidence}"
+    return evidence.matched
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_programs_agree_bit_by_bit(part: int) -> None:
+    matched = [agree(seed, 25) for seed in range(part * PROGRAMS, (part + 1) * PROGRAMS)]
+    assert sum(n > 0 for n in matched) > 0.7 * PROGRAMS
+
+
+@pytest.mark.random_long
+@pytest.mark.timeout(0)
+def test_many_programs_agree_bit_by_bit(request: pytest.FixtureRequest) -> None:
+    draw, found = random.Random(), collections.Counter[str]()
+    for _ in range(request.config.getoption("--grape-random")):
+        matched = agree(draw.randrange(10_000, 1 << 40), draw.choice([25, 60, 120]))
+        found["matched" if matched else "nothing matched"] += 1
+    print(found)

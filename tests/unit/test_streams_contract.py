@@ -1,0 +1,556 @@
+"""Operator streams on the CPU, one contract point after the other: what matches, what runs as written, what is kept."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from grape.streams import Evidence, Settings, Stream, open_stream
+from tests.property.stream_programs import flat, needs_compiler
+
+pytestmark = needs_compiler
+
+EAGER_TO_MATCH = Settings(shortest=1, hot=2)
+
+
+def under_a_stream(function: Callable[[], Any], settings: Settings = EAGER_TO_MATCH) -> tuple[Any, Evidence]:
+    stream = open_stream(settings)
+    assert isinstance(stream, Stream), stream
+    with stream:
+        result = function()
+    return result, stream.evidence()
+
+
+def agrees(function: Callable[[], Any], settings: Settings = EAGER_TO_MATCH) -> Evidence:
+    """Run plain and under a stream, which must leave the same; at least something has to match."""
+    torch.manual_seed(1)
+    plain = flat(function())
+    torch.manual_seed(1)
+    result, evidence = under_a_stream(function, settings)
+    assert flat(result) == plain
+    assert evidence.matched > 0
+    return evidence
+
+
+def chain(x: Tensor) -> Tensor:
+    return torch.tanh(x * 1.5 + 0.25) - x.mean()
+
+
+def training(make_optimizer: Callable[..., Any], **options: Any) -> Callable[[], Any]:
+    def loop() -> Any:
+        torch.manual_seed(0)
+        xs, ys = torch.randn(50, 16, 8), torch.randn(50, 16, 3)
+        net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+        optimizer = make_optimizer(net.parameters(), **options)
+        losses: list[Any] = []
+        for i in range(40):
+            optimizer.zero_grad()
+            loss = F.mse_loss(net(xs[i]), ys[i])
+            loss.backward()
+            optimizer.step()
+            losses += [loss.detach(), loss.item()]
+        return [*net.parameters(), losses, optimizer.state_dict(), [p.grad for p in net.parameters()]]
+
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.Adam, {}),
+        (torch.optim.Adam, {"foreach": True}),
+        (torch.optim.Adam, {"fused": True}),
+        (torch.optim.AdamW, {"foreach": True, "amsgrad": True}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        (torch.optim.SGD, {"lr": 0.1, "foreach": True}),
+    ],
+    ids=str,
+)
+def test_a_training_loop_with_a_read_and_kept_losses_at_every_step(optimizer: Any, options: dict[str, Any]) -> None:
+    evidence = agrees(training(optimizer, **options), Settings())
+    assert evidence.matched > 0.5 * evidence.seen
+
+
+# 2: observe, record, match
+
+
+def test_what_repeats_is_found_without_marks_and_what_does_not_is_left_alone() -> None:
+    assert agrees(lambda: [chain(torch.ones(4)) for _ in range(30)][-1]).matched > 80
+    _, once = under_a_stream(lambda: chain(torch.ones(4)))
+    assert (once.matched, once.recorded) == (0, 0)
+
+
+def test_another_shape_or_dtype_does_not_match() -> None:
+    def loop() -> list[Tensor]:
+        out = []
+        for i in range(60):
+            x = torch.full((3 + i % 2,), 1.0 + i % 3, dtype=torch.float64 if i % 5 == 4 else torch.float32)
+            out.append(chain(x))
+        return out
+
+    assert agrees(loop).diverged > 0
+
+
+def test_another_memory_format_does_not_match() -> None:
+    x = torch.randn(2, 3, 4, 4)
+    y = x.to(memory_format=torch.channels_last)
+
+    def loop() -> list[Any]:
+        results = [(chain(y if i % 7 == 6 else x)) for i in range(40)]
+        return [[r, r.is_contiguous(memory_format=torch.channels_last)] for r in results]
+
+    agrees(loop)
+
+
+@pytest.mark.parametrize("numbers", [(0.0, -0.0), (1.0, math.nan), (1, 1.0), (True, 1)])
+def test_a_number_that_changed_runs_as_written(numbers: tuple[Any, Any]) -> None:
+    def loop() -> list[Any]:
+        x, out = torch.tensor([1.0, -2.0]), []
+        for i in range(40):
+            out.append((x * numbers[i % 9 == 8], x.clone().fill_(numbers[i % 9 == 8])))
+        return out
+
+    agrees(loop)
+
+
+def test_a_number_that_changes_at_every_step_ends_no_fragment() -> None:
+    x = torch.ones(3)
+    evidence = agrees(lambda: [torch.tanh(x.mul(2).add(x, alpha=i)) for i in range(60)])
+    assert evidence.written["number changed"] > 40
+    assert evidence.diverged < 5
+
+
+# 3: segments
+
+
+def test_a_read_sees_everything_before_it() -> None:
+    def loop() -> list[Any]:
+        x, read = torch.ones(4), []
+        for i in range(40):
+            x = chain(x) + i * 0.0
+            read += [x.sum().item(), bool((x > 0).any()), x.tolist(), x.nonzero(), str(x), torch.equal(x, x)]
+        return read
+
+    agrees(loop)
+
+
+def test_a_segment_is_no_longer_than_asked() -> None:
+    x = torch.ones(3)
+    few = agrees(lambda: [chain(x) for _ in range(60)][-1], Settings(shortest=1, hot=2, longest=1000))
+    many = agrees(lambda: [chain(x) for _ in range(60)][-1], Settings(shortest=1, hot=2, longest=1))
+    assert many.segments > few.segments
+    assert many.segments == many.issued
+
+
+def test_marks_of_the_profiler_and_views_cut_nothing() -> None:
+    def loop(mark: bool) -> Callable[[], Any]:
+        def body(x: Tensor) -> Tensor:
+            if mark:
+                with torch.profiler.record_function("step"):
+                    return chain(x.view(2, 2).t()).t().reshape(4)
+            return chain(x.view(2, 2).t()).t().reshape(4)
+
+        return lambda: [body(torch.ones(4)) for _ in range(40)]
+
+    assert agrees(loop(mark=True)).segments == agrees(loop(mark=False)).segments
+
+
+# 4: divergence
+
+
+@pytest.mark.parametrize("position", range(4))
+def test_divergence_at_any_operator_loses_nothing_and_does_nothing_twice(position: int) -> None:
+    def loop() -> list[Tensor]:
+        total, out = torch.zeros(3), []
+        for i in range(50):
+            for k in range(4):
+                if i % 11 == 10 and k == position:
+                    total.sub_(0.5)
+                total.add_(torch.tanh(total + k))
+            out.append(total.clone())
+        return out
+
+    assert agrees(loop).diverged > 0
+
+
+def test_a_branch_that_is_taken_again_becomes_a_side() -> None:
+    def loop() -> list[Tensor]:
+        x, out = torch.ones(4), []
+        for i in range(120):
+            x = torch.tanh(x + 0.5)
+            x = x.sin().exp().sub(1) if i % 3 == 1 else x.cos().mul(2)
+            out.append(x)
+        return out
+
+    evidence = agrees(loop)
+    assert evidence.fragments >= 2
+    assert evidence.matched > 0.6 * evidence.seen
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+def test_an_exception_between_two_operators(error: type[BaseException]) -> None:
+    def loop() -> list[Tensor]:
+        x, out = torch.zeros(3), []
+        for i in range(50):
+            try:
+                x.add_(1)
+                y = torch.tanh(x)
+                if i % 13 == 12:
+                    raise error
+                out.append(y * 2)
+            except error:
+                out.append(x + 100)
+        return out
+
+    agrees(loop)
+
+
+def test_an_operator_that_raises_does_so_where_it_stands() -> None:
+    table = torch.randn(10, 4)
+
+    def loop() -> list[Any]:
+        log: list[Any] = []
+        for i in range(40):
+            index = torch.full((3,), 11 if i % 9 == 8 else 3)
+            try:
+                row = F.embedding(index + 0, table)
+                log.append("found")
+                log.append(chain(row))
+            except IndexError:
+                log.append("outside")
+            try:
+                chain(torch.ones(2, 2 + (i % 9 == 8))) @ torch.ones(2, 2)
+            except RuntimeError:
+                log.append("shapes")
+        return log
+
+    agrees(loop)
+
+
+# 5: homes and lifetimes
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda t: t,
+        lambda t: t.view(-1)[1:],
+        lambda t: t.detach(),
+        lambda t: t.numpy(),
+        lambda t: torch.from_dlpack(t),
+        lambda t: memoryview(t.numpy()).cast("B").tolist(),
+        lambda t: (lambda storage: [storage[i] for i in range(8)])(t.untyped_storage()),
+    ],
+    ids=["tensor", "view", "detached", "numpy", "dlpack", "buffer", "storage"],
+)
+def test_a_kept_result_is_never_overwritten(keep: Callable[[Tensor], Any]) -> None:
+    def loop() -> list[Any]:
+        x, out = torch.ones(4), []
+        for _ in range(40):
+            x = chain(x)
+            out.append(keep(x))
+        return out
+
+    agrees(loop)
+
+
+def test_results_outlive_the_stream() -> None:
+    x = torch.ones(1000)
+    results, evidence = under_a_stream(lambda: [chain(x) for _ in range(40)])
+    assert evidence.kept > 0
+    expected = chain(x)
+    for _ in range(10):
+        torch.randn(1000)  # would take memory that was freed too early
+    assert all(torch.equal(result, expected) for result in results)
+    results[-1].resize_(2000)[1000:] = 1
+    assert torch.equal(results[-1][:1000], expected)
+
+
+def test_a_result_that_moved_away_is_found_where_it_lies() -> None:
+    def loop() -> list[Tensor]:
+        out = []
+        for _ in range(40):
+            y = torch.ones(4).mul(3)
+            y.resize_(8)
+            y[4:] = 2
+            out.append(torch.tanh(y) + y)
+        return out
+
+    agrees(loop)
+
+
+def test_dead_results_leave_their_homes() -> None:
+    x = torch.ones(4)
+
+    def loop() -> Tensor:
+        y = torch.zeros(())
+        for _ in range(40):
+            del y
+            y = chain(x)
+        return y
+
+    assert agrees(loop).kept == 0
+
+
+@pytest.mark.parametrize("none", [True, False])
+def test_gradients_are_stolen_or_accumulated_as_in_eager_code(none: bool) -> None:
+    def loop() -> list[Any]:
+        net, kept = nn.Linear(4, 4), []
+        torch.manual_seed(0)
+        nn.init.normal_(net.weight)
+        nn.init.zeros_(net.bias)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for i in range(40):
+            for k in range(3):
+                net(torch.full((2, 4), 0.1 * (i % 4 + k))).pow(2).mean().backward()
+            kept.append(net.weight.grad)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=none)
+        return [kept, list(net.parameters())]
+
+    agrees(loop)
+
+
+def test_each_answer_is_a_tensor_of_its_own_with_its_own_graph() -> None:
+    w = torch.ones(3, requires_grad=True)
+    results, evidence = under_a_stream(lambda: [w.detach().mul(2).requires_grad_().exp() for _ in range(40)])
+    assert evidence.matched > 0
+    assert len({id(r.grad_fn) for r in results}) == 40
+    assert len({r.grad_fn.next_functions[0][0].variable.data_ptr() for r in results}) == 40
+
+
+def test_double_backward_and_hooks() -> None:
+    def loop() -> list[Any]:
+        w, out = torch.linspace(-1, 1, 4).requires_grad_(), []
+        for _ in range(40):
+            y = torch.tanh(w * 2)
+            y.register_hook(lambda g: g * 2)
+            (g,) = torch.autograd.grad(y.sum(), w, create_graph=True)
+            (h,) = torch.autograd.grad(g.pow(2).sum(), w)
+            out += [g.detach(), h]
+        return out
+
+    agrees(loop)
+
+
+def test_a_result_of_inference_mode_is_one_and_others_are_none() -> None:
+    def loop() -> list[Any]:
+        out: list[Any] = []
+        for i in range(60):
+            with torch.inference_mode(i % 2 == 0):
+                y = F.linear(torch.ones(2, 2), torch.ones(2, 2)).relu() + 1
+            out += [y, y.is_inference()]
+        return out
+
+    agrees(loop)
+
+
+# Inputs
+
+
+def test_an_input_that_lies_elsewhere_each_time() -> None:
+    data = torch.randn(20, 8)
+    evidence = agrees(lambda: [chain(data[i % 20]) for i in range(60)])
+    assert evidence.copied_in > 0
+
+
+def test_views_of_one_storage_keep_their_aliases() -> None:
+    def loop() -> list[Tensor]:
+        out = []
+        for i in range(50):
+            x = torch.zeros(2, 4).add(i % 3)
+            row, column = x[0], x[:, 1]
+            row.add_(1)
+            column.mul_(3)
+            out.append(x + row)
+        return out
+
+    agrees(loop)
+
+
+def test_one_tensor_in_the_place_of_two() -> None:
+    def loop() -> list[Tensor]:
+        out = []
+        for i in range(60):
+            a = torch.ones(3) * (i % 4 + 1)
+            b = a if i % 8 == 7 else torch.ones(3) * 5
+            a.add_(1)
+            out.append(a * b)
+            b.mul_(2)
+            out.append(a + b)
+        return out
+
+    agrees(loop)
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, 3)], ids=["whole", "overlapping"])
+def test_an_input_that_aliases_one_that_changes(part: slice) -> None:
+    def loop() -> list[Any]:
+        changing, other = [torch.full((4,), float(i)) for i in range(60)], torch.ones(4)
+        out = []
+        for i, u in enumerate(changing):
+            v = (u if i % 8 == 7 else other)[part]
+            u.add_(1)
+            y = v * 2
+            u.mul_(3)
+            out.append([y + v, u])
+        return out
+
+    agrees(loop)
+
+
+@pytest.mark.parametrize("change", ["data", "set_", "assign", "resize"])
+def test_a_parameter_that_is_swapped(change: str) -> None:
+    def loop() -> list[Any]:
+        net, out = nn.Linear(3, 3), []
+        with torch.no_grad():
+            net.weight.fill_(0.5)
+            net.bias.fill_(0.1)
+            for i in range(40):
+                out.append(net(torch.ones(2, 3)).tanh())
+                net.weight.mul_(0.9)
+                if i % 9 == 8:
+                    new = torch.full((3, 3), 0.1 * (i % 5))
+                    if change == "data":
+                        net.weight.data = new
+                    elif change == "set_":
+                        net.weight.set_(new)
+                    elif change == "assign":
+                        net.load_state_dict({"weight": new, "bias": net.bias.clone()}, assign=True)
+                    else:
+                        net.weight.untyped_storage().resize_(0)
+                        net.weight.untyped_storage().resize_(36)
+                        net.weight.fill_(0.3)
+        return [out, list(net.parameters())]
+
+    agrees(loop)
+
+
+# 7: random numbers
+
+
+def test_random_numbers_are_those_of_eager_code_at_every_point() -> None:
+    def loop() -> list[Any]:
+        own, out = torch.Generator().manual_seed(3), []
+        for i in range(50):
+            y = F.dropout(chain(torch.ones(4)), 0.5)
+            out += [y, torch.randn(3), torch.rand(2, generator=own), torch.get_rng_state(), torch.randperm(4)]
+            if i % 7 == 6:
+                torch.manual_seed(i)
+            with torch.random.fork_rng():
+                torch.randn(2)
+        return out
+
+    agrees(loop)
+
+
+# How operators compute
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda i: torch.set_default_dtype(torch.float64 if i % 2 else torch.float32),
+        lambda i: torch.use_deterministic_algorithms(bool(i % 2)),
+        lambda i: torch.set_float32_matmul_precision("medium" if i % 2 else "highest"),
+        lambda i: torch.set_flush_denormal(bool(i % 2)),
+    ],
+    ids=["default dtype", "deterministic", "precision", "denormal"],
+)
+def test_a_change_of_how_operators_compute(change: Callable[[int], Any]) -> None:
+    def loop() -> list[Tensor]:
+        out = []
+        try:
+            for i in range(90):
+                if i % 30 == 29:
+                    change(i // 30 + 1)
+                x = torch.full((4,), 1.5) * 1e-39
+                out.append(torch.tanh(x * 1.25 + torch.ones(4)) @ torch.eye(4).to(x.dtype) + x)
+        finally:
+            change(0)
+        return out
+
+    agrees(loop)
+
+
+def test_a_warning_names_its_line_each_time() -> None:
+    def loop() -> list[Any]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(30):
+                x = torch.tanh(torch.ones(1))
+                x.std()
+                x.sin()
+        return [(str(w.message)[:40], w.lineno) for w in caught]
+
+    agrees(loop)
+
+
+def test_homes_stay_inside_their_budget() -> None:
+    x = torch.ones(1000)
+    _, small = under_a_stream(lambda: [chain(x) for _ in range(40)], Settings(shortest=1, hot=2, budget=0))
+    assert (small.recorded, small.matched) == (0, 0)
+
+
+# 9: versions
+
+
+def test_version_counters_are_those_of_eager_code() -> None:
+    def loop() -> list[Any]:
+        xs, x, out = [torch.ones(3), torch.ones(2)], torch.ones(3), []
+        for _ in range(40):
+            torch._foreach_add_(xs, 1)
+            torch._foreach_lerp_(xs, xs, 0.1)
+            x.add_(xs[0]).mul_(0.5)
+            y = torch.full((2,), 1.5)
+            out.append([x._version, y._version, *(t._version for t in xs)])
+        return out
+
+    agrees(loop)
+
+
+def test_autograd_notices_a_saved_tensor_that_was_changed_in_place() -> None:
+    w = torch.ones(3, requires_grad=True)
+
+    def loop() -> list[str]:
+        log = []
+        for i in range(40):
+            y = (w * 2).exp()
+            if i % 6 == 5:
+                torch._foreach_add_([y.detach()], 1)
+            try:
+                y.sum().backward()
+                log.append("went")
+            except RuntimeError as error:
+                log.append(str(error)[:60])
+        return log
+
+    agrees(loop)
+
+
+def test_evidence_adds_up() -> None:
+    evidence = agrees(training(torch.optim.Adam), Settings())
+    assert evidence.seen == evidence.matched + sum(evidence.written.values()) + evidence.recorded
+    assert evidence.issued == evidence.matched
+    assert evidence.partial <= evidence.segments
+    assert evidence.own_ns > 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_open() -> Iterator[None]:
+    yield
+    stream = open_stream()
+    assert isinstance(stream, Stream), stream
+    stream.close()

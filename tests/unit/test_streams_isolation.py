@@ -1,0 +1,504 @@
+"""What would break silently under operator streams if it were ignored: modes, subclasses, threads, forks, kernels of
+others, raw memory, and what is left when a stream closes."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grape import native
+from grape.streams import Settings, Stream, open_stream, session
+from tests.property.stream_programs import needs_compiler
+from tests.unit.test_streams_contract import EAGER_TO_MATCH, agrees, chain, under_a_stream
+
+pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
+
+
+def extension() -> Any:
+    return native.load()
+
+
+def has_kernel(name: str = "aten::add.Tensor") -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "Fake"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    session.settle()
+    assert session._current is None and not session._closed
+    assert not has_kernel() and not extension().key_included()
+
+
+# Off
+
+
+def test_a_closed_stream_leaves_no_kernel_no_key_and_no_exchanged_method() -> None:
+    numpy, start = torch.Tensor.numpy, vars(threading.Thread)["_bootstrap_inner"]
+    stream = open_stream()
+    assert isinstance(stream, Stream)
+    assert has_kernel() and extension().key_included()
+    assert vars(threading.Thread)["_bootstrap_inner"] is not start
+    assert torch.Tensor.numpy is numpy  # no attribute of a C type is set
+    stream.close()
+    stream.close()
+    assert not has_kernel() and not extension().key_included()
+    assert vars(threading.Thread)["_bootstrap_inner"] is start
+
+
+def test_one_stream_at_a_time() -> None:
+    with open_stream() as stream:  # type: ignore[union-attr]
+        assert isinstance(stream, Stream)
+        assert open_stream() == native.Unavailable("a stream is open already")
+
+
+def test_a_process_ends_well_with_a_stream_open_and_with_results_of_a_closed_one() -> None:
+    code = """
+        import torch
+        from grape.streams import Settings, open_stream
+        stream = open_stream(Settings(shortest=1, hot=2))
+        kept = []
+        for _ in range(40):
+            kept.append(torch.tanh(torch.ones(4) * 2))
+        stream.close()
+        again = open_stream(Settings(shortest=1, hot=2))
+        for _ in range(40):
+            kept.append(torch.tanh(torch.ones(4) * 2))
+        assert again.evidence().matched > 0
+        print("end")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+# 1, 2: keys
+
+
+class Log(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_every_operator_once() -> None:
+    def loop() -> list[Any]:
+        x = torch.ones(4)
+        for _ in range(20):
+            x = chain(x)
+        with Log() as log:
+            for _ in range(20):
+                x = chain(x)
+            log.names.append(str(x.sum().item()))
+        return [x, log.names]
+
+    agrees(loop)
+
+
+class Doubled(Tensor):
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Doubled:
+        made: Doubled = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*[a.inner if isinstance(a, Doubled) else a for a in args], **(kwargs or {}))
+        return Doubled(result * 2)
+
+
+def test_a_subclass_sees_its_operators() -> None:
+    def loop() -> list[Tensor]:
+        out = []
+        for i in range(60):
+            x = torch.ones(3)
+            y = (Doubled(x) if i % 5 == 4 else x) * 3 + 1
+            out.append(y.inner if isinstance(y, Doubled) else y)
+        return out
+
+    agrees(loop)
+
+
+def test_meta_and_fake_tensors_pass_through() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def loop() -> list[Any]:
+        out: list[Any] = []
+        for i in range(50):
+            out.append(chain(torch.ones(3)))
+            if i % 6 == 5:
+                out.append(str(chain(torch.ones(3, device="meta"))))
+                with FakeTensorMode():
+                    out.append(tuple(chain(torch.ones(5)).shape))
+        return out
+
+    agrees(loop)
+
+
+def test_functional_transforms_and_autocast() -> None:
+    def loop() -> list[Any]:
+        x, w, out = torch.linspace(-1, 1, 4), torch.eye(4), []
+        for i in range(40):
+            out.append(torch.func.grad(lambda t: torch.tanh(t * 2).sum())(x))
+            out.append(torch.vmap(chain)(x.expand(3, 4)))
+            with torch.autocast("cpu", torch.bfloat16, enabled=i % 3 > 0):
+                out.append((w @ w * 0.5).float())
+        return out
+
+    agrees(loop)
+
+
+def test_an_operator_with_a_kernel_of_its_own_at_the_key_refuses_the_stream() -> None:
+    library = torch.library.Library("grape_test_key", "DEF")
+    library.define("own(Tensor x) -> Tensor")
+    library.impl("own", lambda x: x, "Fake")
+    try:
+        refused = open_stream()
+        assert isinstance(refused, native.Unavailable)
+        assert "grape_test_key::own" in refused.reason
+    finally:
+        library._destroy()
+
+
+# Operators of others
+
+
+def test_custom_operators_run_each_time_also_those_defined_in_the_session() -> None:
+    calls = []
+
+    def loop() -> list[Any]:
+        library = torch.library.Library("grape_test_custom", "DEF")
+        try:
+            out = []
+            for i in range(40):
+                y = chain(torch.ones(3))
+                if i == 20:
+                    library.define("noted(Tensor x) -> Tensor")
+                    library.impl("noted", lambda x: (calls.append(float(x.sum())), x * 2)[1], "CPU")
+                if i >= 20:
+                    y = torch.ops.grape_test_custom.noted(y)
+                out.append(y)
+            return [out, list(calls)]
+        finally:
+            library._destroy()
+            calls.clear()
+
+    agrees(loop)
+
+
+def test_an_operator_of_torch_with_a_kernel_in_python_runs_as_written() -> None:
+    calls = []
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("sinh", lambda x: (calls.append(1), x * 0 + 7)[1], "CPU")
+    try:
+        _, evidence = under_a_stream(lambda: [chain(torch.sinh(torch.ones(2))) for _ in range(40)])
+    finally:
+        library._destroy()
+    assert len(calls) == 40
+    assert evidence.written["a kernel in Python"] > 0
+
+
+def test_sparse_nested_and_quantized_tensors() -> None:
+    def loop() -> list[Any]:
+        out = []
+        for _ in range(30):
+            x = chain(torch.eye(3))
+            out.append((x.to_sparse() @ x).abs())
+            out.append(torch.nested.nested_tensor([x, x[:2]]).to_padded_tensor(0.0) * 2)
+            out.append(torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize() + 1)
+        return out
+
+    agrees(loop)
+
+
+# 3: threads, forks
+
+
+def test_a_thread_of_the_session_reads_a_result_that_is_pending() -> None:
+    def loop() -> list[Any]:
+        x, read = torch.randn(16, 16), []
+        for i in range(30):
+            y = torch.tanh(x * (1 + i % 2))
+            thread = threading.Thread(target=lambda y=y: read.append(float((y @ x).sum())))
+            thread.start()
+            thread.join()
+        return read
+
+    assert agrees(loop).written["another thread"] > 0
+
+
+def test_a_thread_that_outlives_the_stream_runs_on() -> None:
+    go, read = threading.Event(), []
+
+    def work() -> None:
+        go.wait()
+        read.append(chain(torch.ones(3)))
+
+    stream = open_stream(EAGER_TO_MATCH)
+    assert isinstance(stream, Stream)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    stream.close()
+    assert has_kernel(), "the thread carries the key"
+    assert open_stream() == native.Unavailable("a stream that was closed is still in use")
+    go.set()
+    thread.join()
+    assert torch.equal(read[0], chain(torch.ones(3)))
+    session.settle()
+    assert not has_kernel()
+
+
+def test_a_thread_that_ran_before_refuses_the_stream() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="loader")
+    thread.start()
+    try:
+        assert open_stream() == native.Unavailable("thread loader runs, and its operators would not be seen")
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_forked_child_sees_what_was_pending_and_runs_as_written() -> None:
+    def loop() -> list[int]:
+        x, codes = torch.ones(4), []
+        for _ in range(20):
+            x = chain(x)
+        for _ in range(3):
+            x = chain(x)
+            y = x * 2
+            child = os.fork()
+            if child == 0:
+                fine = (
+                    bool(torch.isfinite(y).all()) and torch.equal(chain(y), chain(y.clone())) and not torch.equal(x, y)
+                )
+                os._exit(0 if fine and torch.equal(y, x * 2) else 1)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return codes
+
+    assert under_a_stream(loop)[0] == [0, 0, 0]
+
+
+def test_workers_of_a_data_loader() -> None:
+    data = torch.arange(32.0).reshape(16, 2)
+
+    def loop() -> list[Any]:
+        x = torch.ones(2, 2)
+        for _ in range(20):
+            x = chain(x)
+        moved = torch.utils.data.TensorDataset(data + x.sum() * 0)
+        return [chain(batch) for (batch,) in torch.utils.data.DataLoader(moved, batch_size=2, num_workers=1)]
+
+    agrees(loop)
+
+
+# 6: raw memory
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["exported first", "exported later"])
+def test_memory_that_numpy_writes_is_never_deferred(before: bool) -> None:
+    def loop() -> list[Tensor]:
+        array = np.ones(4, dtype=np.float32)
+        x, y, out = torch.from_numpy(array), torch.zeros(4), []
+        view = y.numpy() if before else None
+        for i in range(40):
+            z = x * 2 + y
+            array[:] = i
+            y.add_(1)
+            if view is None:
+                view = y.numpy()
+            view[0] = i
+            out.append(z + y)
+        return out
+
+    result, _ = under_a_stream(loop)
+    assert all(torch.equal(a, b) for a, b in zip(result, loop(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda t: t.numpy().tolist(),
+        lambda t: np.asarray(t).tolist(),
+        lambda t: t.tolist(),
+        lambda t: np.from_dlpack(t).tolist(),
+        lambda t: bytes(t.untyped_storage()),
+        lambda t: list(t.untyped_storage()),
+        lambda t: (lambda data: [float(v) for v in data])(
+            (__import__("ctypes").c_float * 4).from_address(t.data_ptr())
+        ),
+        lambda t: copy.deepcopy(t),
+        lambda t: torch.load(_saved(t)),
+        lambda t: t.clone().apply_(lambda x: x + 1),
+        lambda t: t.clone().map_(t, lambda x, y: x * y),
+    ],
+)
+def test_reads_without_an_operator_find_the_result(read: Callable[[Tensor], Any]) -> None:
+    def loop() -> list[Any]:
+        x, out = torch.ones(4), []
+        for _ in range(30):
+            x = chain(x)
+            x.mul_(0.5)
+            out.append(read(x))
+        return out
+
+    agrees(loop)
+
+
+def _saved(t: Tensor) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(t, file)
+    file.seek(0)
+    return file
+
+
+def test_a_storage_that_is_held_is_read_through() -> None:
+    def loop() -> list[Any]:
+        x = torch.ones(4)
+        storage, out = x.untyped_storage(), []
+        for _ in range(30):
+            y = torch.tanh(torch.ones(3))
+            x.add_(y.sum())
+            out.append([storage[i] for i in range(16)])
+        return out
+
+    agrees(loop)
+
+
+def test_shared_memory_moves_a_result() -> None:
+    def loop() -> list[Tensor]:
+        out = []
+        for _ in range(30):
+            x = chain(torch.ones(4)).share_memory_()
+            x.add_(1)
+            out.append(x * 2)
+        return out
+
+    agrees(loop)
+
+
+# 7, 9: autograd
+
+
+def test_no_reference_of_ours_turns_a_steal_or_an_addition_in_place_into_a_copy() -> None:
+    w = torch.ones(3, requires_grad=True)
+
+    def loop() -> list[Any]:
+        operators = []
+        for i in range(30):
+            w.grad = None
+            y = w * 2
+            if i < 25:
+                (y.tanh() + y.sin()).sum().backward()
+                continue
+            with Log() as log:
+                (y.tanh() + y.sin()).sum().backward()
+            operators.append([name for name in log.names if "clone" in name or "add" in name or "copy" in name])
+        return operators
+
+    agrees(loop)
+
+
+# 11, 16
+
+
+def test_what_is_issued_meets_no_mode_of_the_person() -> None:
+    def loop() -> list[Any]:
+        x, seen = torch.ones(2, 2), []
+        for _ in range(30):
+            y = torch.tanh(x @ x)
+            with Log() as log, torch.autocast("cpu", torch.bfloat16):
+                total = y.sum().item()
+            seen.append([total, log.names])
+        return seen
+
+    agrees(loop)
+
+
+def test_a_stream_that_is_closed_inside_a_backward() -> None:
+    w = torch.ones(3, requires_grad=True)
+    stream = open_stream(EAGER_TO_MATCH)
+    assert isinstance(stream, Stream)
+    for _ in range(20):
+        (w * 2).tanh().sum().backward()
+    y = (w * 2).tanh()
+    y.register_hook(lambda g: stream.close())
+    w.grad = None
+    y.sum().backward()
+    expected = 2 * (1 - torch.tanh(torch.full((3,), 2.0)) ** 2)
+    assert torch.allclose(w.grad, expected)  # type: ignore[arg-type]
+    assert torch.equal(chain(torch.ones(2)), chain(torch.ones(2)))
+    session.settle()
+
+
+# 13: lifetimes elsewhere
+
+
+def test_a_result_may_die_on_another_thread_and_in_a_cycle() -> None:
+    class Node:
+        pass
+
+    def loop() -> list[Tensor]:
+        box: list[Any] = []
+        for i in range(40):
+            x = chain(torch.ones(4) * (i % 3))
+            node = Node()
+            node.me, node.x = node, x  # type: ignore[attr-defined]
+            box.append(x)
+            del x, node
+            if i % 4 == 3:
+                dying = box[:-1]
+                box = box[-1:]
+                thread = threading.Thread(target=dying.clear)
+                thread.start()
+                thread.join()
+        return box
+
+    agrees(loop)
+
+
+def test_a_lazy_clone_of_a_result() -> None:
+    def loop() -> list[Tensor]:
+        x, out = torch.ones(4), []
+        for i in range(60):
+            a = chain(x)._lazy_clone() if i % 4 == 3 else chain(x)
+            a.add_(1)
+            out.append(torch.tanh(a) + x)
+        return out
+
+    agrees(loop)
+
+
+def test_a_module_of_the_person_with_packed_sequences() -> None:
+    def loop() -> list[Any]:
+        torch.manual_seed(0)
+        rnn, out = nn.LSTM(3, 4), []
+        for i in range(12):
+            lengths = torch.tensor([4, 2 + i % 2]) + 0
+            packed = nn.utils.rnn.pack_padded_sequence(torch.randn(4, 2, 3), lengths)
+            result, _ = rnn(packed)
+            out.append(nn.utils.rnn.pad_packed_sequence(result)[0])
+            out.append(torch.tensor_split(torch.arange(6.0) * 2, torch.tensor([1, 3]) + 1))
+        return out
+
+    agrees(loop, Settings(shortest=1, hot=2))
