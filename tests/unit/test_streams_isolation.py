@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,6 +40,10 @@ def has_kernel(name: str = "aten::add.Tensor") -> bool:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     yield
+    until = time.monotonic() + 20
+    while session._closed and time.monotonic() < until:  # a thread that feeds a queue ends a little later
+        session.settle()
+        time.sleep(0.01)
     session.settle()
     assert session._current is None and not session._closed
     assert not has_kernel() and not extension().key_included()
