@@ -231,6 +231,11 @@ def test_an_operator_that_raises_does_so_where_it_stands() -> None:
             except IndexError:
                 log.append("outside")
             try:
+                log.append(F.binary_cross_entropy(torch.ones(2) * 0.25 + (i % 9 == 8), torch.ones(2)))
+                log.append("inside")
+            except RuntimeError:
+                log.append("no probability")
+            try:
                 chain(torch.ones(2, 2 + (i % 9 == 8))) @ torch.ones(2, 2)
             except RuntimeError:
                 log.append("shapes")
@@ -393,6 +398,21 @@ def test_one_tensor_in_the_place_of_two() -> None:
         return out
 
     agrees(loop)
+
+
+def test_another_tensor_in_the_place_of_a_pending_one() -> None:
+    start, y = torch.full((4,), 1.5), torch.full((4,), 0.9)
+
+    def loop() -> list[Tensor]:
+        out = []
+        for _ in range(8):
+            x = start
+            for _ in range(50):
+                x = x * y
+            out.append(x)
+        return out
+
+    agrees(loop, Settings(shortest=32, hot=2))
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(1, 3)], ids=["whole", "overlapping"])

@@ -387,7 +387,7 @@ def test_a_storage_that_is_held_is_read_through() -> None:
             out.append([storage[i] for i in range(16)])
         return out
 
-    agrees(loop)
+    agrees(loop, Settings(shortest=13, hot=2))
 
 
 def test_shared_memory_moves_a_result() -> None:
