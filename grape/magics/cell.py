@@ -213,7 +213,7 @@ class GrapeCell:
         if self.options.json is not None:
             _write_json(report, self.options.json, quiet=self._told_of_json)
         try:
-            self._display.finish(report, error)
+            self._display.finish(report, error, brief=self._mode != "watch")
             if error is None and not self.options.no_widget:
                 self._display.widget(report)
         except (Exception, KeyboardInterrupt) as failure:

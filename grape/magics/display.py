@@ -48,6 +48,16 @@ def _folded(report: Report) -> _Bundle:
     )
 
 
+def _brief(report: Report) -> _Bundle:
+    """Of a cell that is not looked at any more: in a terminal its report was shown, and to set it again takes longer
+    than some cells.
+    """
+    from ..render.units import clean
+
+    lines = [report.verdict, *(f"note: {note}" for note in report.evidence.notes), "the whole report is in grape.last"]
+    return _Bundle(text_plain="\n".join(map(clean, lines)), text_html=report.to_html())
+
+
 class CellDisplay:
     """The one display of a cell. It never goes through the displayhook, so that ``Out`` and ``_`` are the person's.
 
@@ -72,9 +82,12 @@ class CellDisplay:
         self._updated_at = now
         self._show(_progress(text))
 
-    def finish(self, report: Report, error: BaseException | None) -> None:
-        """The report in place of the progress; folded into one line where the cell raised."""
-        self._show(report if error is None else _folded(report), last=True)
+    def finish(self, report: Report, error: BaseException | None, *, brief: bool = False) -> None:
+        """The report in place of the progress; folded into one line where the cell raised, a few lines of text where it
+        is `brief`.
+        """
+        whole = _brief(report) if brief else report
+        self._show(whole if error is None else _folded(report), last=True)
 
     def widget(self, report: Report) -> None:
         """The interactive view, a second output below the report; nothing where it cannot be shown."""

@@ -320,3 +320,17 @@ def test_a_cell_of_which_nothing_was_seen_is_looked_at_again(
     assert sum(region["replays"] for region in notebook.run(SERVED)["regions"]) == 0
     second = notebook.run(SERVED)
     assert second["cell"]["notes"] == [] and sum(region["replays"] for region in second["regions"]) > 0
+
+
+def test_the_text_of_a_cell_that_is_looked_at_no_more_is_brief(on_a_cpu: Notebook) -> None:
+    shown = []
+    for _ in range(2):
+        with capture_output() as captured:
+            InteractiveShell.instance().run_cell(REFUSED)
+        output = next(one for one in captured.outputs if "text/html" in one.data)  # below it comes the view
+        shown.append(output.data["text/plain"])
+    assert shown[0].count("\n") > 5
+    assert grape.last is not None
+    lines = shown[1].split("\n")
+    assert lines[0] == grape.last.verdict and lines[1].startswith("note: looked at in run 1")
+    assert lines[2:] == ["the whole report is in grape.last"]
