@@ -86,8 +86,11 @@ class CellDisplay:
         """The report in place of the progress; folded into one line where the cell raised, a few lines of text where it
         is `brief`.
         """
-        whole = _brief(report) if brief else report
-        self._show(whole if error is None else _folded(report), last=True)
+        if error is not None:
+            shown: Any = _folded(report)
+        else:
+            shown = _brief(report) if brief else report
+        self._show(shown, last=True)
 
     def widget(self, report: Report) -> None:
         """The interactive view, a second output below the report; nothing where it cannot be shown."""

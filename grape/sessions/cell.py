@@ -276,19 +276,17 @@ class Session:
         findings = advise(evidence, costs)
         fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
         timed = self._timed(owner, evidence, error)
-        self._prospect = self._expect(owner, timed)
+        self._prospect = self._expect(owner, timed) if error is None else None
         if self._prospect is not None and self._prospect.why is not None:
             timed = replace(timed, given_up=self._prospect.why)
         self.report = owner.report = build_report(timed, findings, fixes)
-        self._remember(owner, evidence, findings, error)
+        self._remember(owner, evidence, findings)
         return self.report
 
-    def _remember(
-        self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...], error: BaseException | None
-    ) -> None:
+    def _remember(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> None:
         """What the next run of the same cell begins with. A run that was cut short tells too little."""
         runs, found = self._runs_so_far(), self._prospect
-        if self.cell.key is None or found is None or error is not None:
+        if self.cell.key is None or found is None:
             return
         past = Past(
             runs=runs,

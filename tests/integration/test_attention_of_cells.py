@@ -334,3 +334,16 @@ def test_the_text_of_a_cell_that_is_looked_at_no_more_is_brief(on_a_cpu: Noteboo
     lines = shown[1].split("\n")
     assert lines[0] == grape.last.verdict and lines[1].startswith("note: looked at in run 1")
     assert lines[2:] == ["the whole report is in grape.last"]
+
+
+def test_a_cell_that_raised_gives_nothing_up(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of later runs holds for them: they look again."""
+    monkeypatch.setattr(engine(), "gain_of", lambda replayed: Gain(made_ms=0.0))
+    raises = SERVED + "if stop:\n    raise ValueError(1)\n"
+    notebook.run("stop = []")
+    notebook.run(raises)
+    notebook.run("stop.append(1)")  # no flag: the cell is the same one
+    with pytest.raises(ValueError, match="1"):
+        notebook.run(raises)
+    assert grape.last is not None and grape.last.evidence.given_up is None
+    assert engine().applied_count == 1
