@@ -12,7 +12,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,7 +79,8 @@ def _catch_up(count: int) -> None:
     devices = [i for i in range(torch.cuda.device_count()) if torch._C._cuda_hasPrimaryContext(i)]  # type: ignore[attr-defined]
     count += len(devices)  # `in_backward` takes one each
     for index in devices:
-        in_backward(torch.device("cuda", index), lambda: advance(count))
+        with suppress(Exception):  # whatever stands in the way of a backward here must not end the person's call
+            in_backward(torch.device("cuda", index), lambda: advance(count))
 
 
 @dataclass(slots=True)

@@ -116,3 +116,19 @@ def test_a_build_without_the_counter_changes_nothing(monkeypatch: pytest.MonkeyP
     session.open()
     session.close(None)
     close_engine()
+
+
+def test_a_thread_that_cannot_be_reached_ends_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fails(device: torch.device, function: Any) -> None:
+        asked.append(device)
+        raise RuntimeError("no backward now")
+
+    monkeypatch.setattr(node_numbers, "in_backward", fails)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda index: True, raising=False)
+    with unnumbered():
+        advance(1)
+    assert asked == [torch.device("cuda", 0), torch.device("cuda", 1)]
