@@ -203,10 +203,12 @@ class Engine:
 
     def release_losses(self, replayed: Iterable[Replayed], cell_ms: float) -> None:
         """Graphs go whose replays cost more than the calls as written, by more than a change of the cell that counts.
-        The tape's are never faster.
+        The tape's are never faster. Times that do not fit into the cell are those of a device that was shared
+        meanwhile, and tell nothing.
         """
         for one in replayed if self.situation.backend.kind == "cuda" else ():
-            if one.eager_ms and not one.region.paired and one.lost_ms > SIGNIFICANT * cell_ms:
+            fits = one.took_ms <= cell_ms
+            if fits and one.eager_ms and not one.region.paired and one.lost_ms > SIGNIFICANT * cell_ms:
                 one.region.serving.lost(one)
 
     def undo_slower(self) -> list[str]:

@@ -193,6 +193,8 @@ def test_graphs_that_cost_the_cell_more_than_three_percent_go(
         patched.setattr(TapeBackend, "kind", "cuda")
         engine.release_losses(replayed, 100_000.0)
         assert region.entries  # too little of the cell to matter
+        engine.release_losses(replayed, 40.0)
+        assert region.entries  # more than the cell took: no times of these calls
         engine.release_losses(replayed, 1000.0)
     assert (region.refused is not None and region.refused.code == "GR406") is released
     assert bool(region.entries) is not released
