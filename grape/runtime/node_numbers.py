@@ -149,9 +149,9 @@ def in_backward(device: torch.device, function: Callable[[], T]) -> T | None:
             found.append(function())
 
     with torch.inference_mode(False), torch.enable_grad():
-        leaf = torch.empty(0, device=device, requires_grad=True)
-        out = leaf.view(0)
+        leaf = torch.empty((), device=device, requires_grad=True)
+        out = leaf.view(())
         assert out.grad_fn is not None
         out.grad_fn.register_prehook(hook)
-        torch.autograd.grad(out, leaf, torch.empty(0, device=device))
+        torch.autograd.grad(out, leaf)  # with a gradient of ours torch imports what takes it a second
     return found[0] if found else None
