@@ -41,6 +41,7 @@ class Hoister:
         """Loops of a cell that were compiled since it began, by its file name."""
         self._cells: dict[str, set[_Key]] = {}
         """Loops of a cell when it last ran, by the name that it keeps when it is edited."""
+        self._withdrawn = False
 
     def compile(
         self, tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, Any]
@@ -64,6 +65,10 @@ class Hoister:
         """Give the person's functions in `namespace` code whose loops are hoisted, where their source is at hand."""
         if compiles(namespace):
             return
+        if self._withdrawn:
+            self._withdrawn = False
+            for loop in self._loops.values():
+                loop.go_on()
         for loop in self._loops.values():
             if any(run.source.local is not None for run in loop.runs):  # a cell's own begin with each run of the cell
                 loop.look_again()
@@ -87,9 +92,8 @@ class Hoister:
         for function, held in list(self._functions.items()):
             self._give_back(function, *held)
         for loop in self._loops.values():
-            loop.live = False
-            for run in loop.runs:
-                run.live = False
+            loop.stop()
+        self._withdrawn = True
 
     def forget(self) -> None:
         """Give every function its own code back and forget every loop."""

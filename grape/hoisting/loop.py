@@ -69,6 +69,18 @@ class Loop:
                 run.given_up = False
             self.live, self._iterations = True, 0
 
+    def stop(self) -> None:
+        """As written from now on, until it is to go on."""
+        self.live = False
+        for run in self.runs:
+            run.live = False
+
+    def go_on(self) -> None:
+        """What was given up, or divided into nothing, stays as it is."""
+        for run in self.runs:
+            run.live = bool(run.regions) and not run.given_up
+        self.live = self._iterations <= OBSERVED or any(run.live for run in self.runs)
+
     def _enters(self) -> bool:
         return self.live and self._may_start(self)
 

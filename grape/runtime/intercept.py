@@ -246,7 +246,7 @@ class Interceptor:
         return self._original is not None or bool(self._trampolines)
 
     def _find_bystanders(self) -> None:
-        """Refused modules in which nothing replays: cells that nobody observes call them as if Grape were not there."""
+        """Modules in which nothing replays: cells that nobody observes call them as if Grape were not there."""
         callers = {region.name: region.parent for region in self.regions}
         around = {region.parent for region in self.regions if region.entries}
         for _ in callers:
@@ -254,11 +254,8 @@ class Interceptor:
         self._bystanders.clear()
         for module, region in self._modules.items():
             inner = [self._modules.get(one) for one in _parts(module)]
-            if (
-                region.refused is not None
-                and region.name not in around
-                and not any(one and one.entries for one in inner)
-            ):
+            serves = region.entries or region.name in around or any(one and one.entries for one in inner)
+            if not serves:
                 self._bystanders[module] = True
 
     def release_abandoned(self, namespace: Mapping[str, Any]) -> None:

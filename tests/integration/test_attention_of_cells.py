@@ -347,3 +347,43 @@ def test_a_cell_that_raised_gives_nothing_up(notebook: Notebook, monkeypatch: py
         notebook.run(raises)
     assert grape.last is not None and grape.last.evidence.given_up is None
     assert engine().applied_count == 1
+
+
+LOOP_IN_A_FUNCTION = """
+def rounds(x, n):
+    with torch.no_grad():
+        for _ in range(n):
+            x = torch.tanh(x * 0.5 + 1) - x.abs()
+            x = x / (1 + x.square().mean())
+    return x
+"""
+ROUNDS = "%%grape\nz = rounds(x, 40)\n"
+
+
+def test_loops_of_functions_go_on_after_a_cell_that_was_left_to_itself(notebook: Notebook) -> None:
+    notebook.run(LOOP_IN_A_FUNCTION)
+
+    def replays() -> int:
+        return sum(region["replays"] for region in notebook.run(ROUNDS)["regions"])
+
+    notebook.run(ROUNDS)
+    assert replays() > 20
+    notebook.run("%%grape\nimport sys\nsys.setprofile(None)\nz = rounds(x, 40)\n")
+    assert replays() > 20
+    notebook.run(ROUNDS.removeprefix("%%grape\n"))
+    assert replays() > 20
+
+
+def test_modules_in_which_nothing_replays_are_let_alone_in_cells_that_nobody_observes(notebook: Notebook) -> None:
+    """Whether they were refused, or were seen too seldom: here by one call in each run."""
+    notebook.run("once = Net().eval()\n")
+    both = SERVED + "    w = once(x)\n"
+    for _ in range(2):
+        notebook.run(both)
+    by_name = {region.name: region for region in engine().interceptor.regions}
+    seldom = next(region for name, region in by_name.items() if "once" in name)
+    assert seldom.refused is None and not seldom.entries
+    before, replayed = seldom.calls, sum(region.replays for region in by_name.values())
+    notebook.run(SERVED.removeprefix("%%grape\n") + "    for _ in range(50):\n        w = once(x)\n")
+    assert seldom.calls == before
+    assert sum(region.replays for region in by_name.values()) > replayed
