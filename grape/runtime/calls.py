@@ -19,7 +19,8 @@ from .state.own_code import is_followed
 
 __all__ = ["CallWatch"]
 
-_PASSED = frozenset({"_find_and_load", "_handle_fromlist", "finalize.__call__"})
+_LOADS = "_find_and_load"
+_PASSED = frozenset({_LOADS, "_handle_fromlist", "finalize.__call__"})
 """What a module does when it is loaded, no later call does. Finalizers, as `__del__` of libraries, run when the garbage
 collector comes, which may be in any call."""
 _ENOUGH = 32
@@ -45,6 +46,9 @@ class CallWatch:
         """Whether it is the profile function of the thread; the tracer takes it out for its own work."""
         self.beside_another = False
         """Whether the person watches calls: a replay would show none of them."""
+        self.ends_at_imports = False
+        """Whether it stops where a module is loaded, and says so in `loaded`: under it that takes twice as long."""
+        self.loaded = False
 
     def start(self) -> None:
         self.beside_another = sys.getprofile() is not None
@@ -100,6 +104,9 @@ class CallWatch:
             return
         if code.co_qualname in _PASSED or code.co_name == "__del__" or _is_of_collector(code):
             self._passed = frame
+            if self.ends_at_imports and code.co_qualname == _LOADS:
+                self.loaded = True
+                self.stop()
             return
         place = _place(caller.f_code) if caller is not None else _GRAPE
         if place == _GRAPE:

@@ -473,7 +473,13 @@ def _has_own_code(region: Region) -> bool:
 
 
 def _same_binding(one: Trampoline, other: Trampoline) -> bool:
-    """True where a function defined again is the one that was known: same code, globals, no closure, no defaults."""
+    """True where a function taken over again, or defined again, is the one that was known: same code, and the very
+    globals, closure and defaults.
+    """
     a, b = one.original, other.original
-    simple = all(f.__closure__ is None and f.__defaults__ is None and f.__kwdefaults__ is None for f in (a, b))
-    return simple and a.__globals__ is b.__globals__
+    return (
+        a.__globals__ is b.__globals__
+        and a.__closure__ is b.__closure__
+        and a.__defaults__ is b.__defaults__
+        and a.__kwdefaults__ is b.__kwdefaults__
+    )

@@ -122,6 +122,7 @@ class Observer:
     def trace(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         backend = self._region.situation.backend
         watch = EffectWatch(self._region.situation.tracer.positions)
+        watch.calls.ends_at_imports = self._unsteady < UNSTEADY  # the next call is traced as well, and loads nothing
 
         def body() -> Any:
             with watch, person_runs():
@@ -142,13 +143,20 @@ class Observer:
         if guards is not None:
             found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
         limit, attention, tracer = self._limit(), self._region.situation.attention, self._region.situation.tracer
+        stand_aside = self._region.situation.stand_aside
         own_ns = tracer.recorded_ns
         result, call, escapes = record(
-            self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait, limit=limit
+            tracer,
+            backend.device,
+            layout.leaves,
+            body,
+            on_wait=self._on_wait,
+            limit=limit,
+            on_overflow=stand_aside if limit < LIMIT else None,  # half a call tells nothing, a whole one takes too long
         )
         attention.recorded(tracer.recorded_ns - own_ns, len(call.trace.ops))
-        if len(call.trace.ops) >= limit < LIMIT:  # half a call tells nothing, and a whole one would take too long
-            self._region.situation.stand_aside()
+        if len(call.trace.ops) >= limit < LIMIT:
+            stand_aside()
             return result
         if self.gave_up and not self.traced and self._region.calls == 1:
             return result  # a callable inside took over; this trace tells nothing
@@ -160,6 +168,7 @@ class Observer:
         settling = training and not (guards is None or guards.holds())
         settling |= bool(watch.found) and not watch.direct  # a library that looks at the machine, and remembers it
         settling |= {name for name, _ in watch.found} == {SHOWN}  # most are shown once
+        settling |= watch.calls.loaded
         self._again = self._unsteady < UNSTEADY and settling
         if self._again:
             self._unsteady += 1

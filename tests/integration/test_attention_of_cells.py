@@ -208,6 +208,37 @@ def test_half_a_trace_says_nothing_about_a_region(on_a_cpu: Notebook, monkeypatc
     assert plain()
 
 
+HOLDS = """
+import sys
+def holds(x):
+    if (x.sum() - x.mean()).item() > 1e9:
+        return x
+    for _ in range(9):
+        x = x + 1
+    seen.append(sys.getprofile())
+    y = net(x)
+    seen.append(sys.getprofile())
+    return y
+seen = []
+"""
+
+
+def test_a_call_that_is_recorded_no_further_is_watched_no_further(
+    on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first operators give the floor to what it calls; more come before that is called."""
+    monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1.0)
+    monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
+    monkeypatch.setattr("grape.runtime.attention.TRACED_OPERATOR_MS", 0.2)
+    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr(engine().situation.attention, "operator_ms", 0.2)
+    write = print
+    on_a_cpu.run(HOLDS)
+    on_a_cpu.run("%%grape\ny = holds(x)\n")
+    assert on_a_cpu["seen"] == [None, None]
+    assert print is write
+
+
 def test_modules_that_are_made_anew_in_each_call_are_let_be(notebook: Notebook) -> None:
     cell = "%%grape\nfor _ in range(60):\n    y = Net()(x)\n"
     notebook.run(cell)

@@ -380,6 +380,18 @@ def test_a_function_defined_again_keeps_its_graphs_only_if_it_is_the_same(notebo
     assert sorted(region.calls for region in notebook.interceptor.regions) == [20, 40]
 
 
+def test_a_function_with_defaults_is_the_one_that_it_was_in_the_cell_before(notebook: Notebook) -> None:
+    notebook.plain("def step(x, k=0.5, *, add=0):\n    print(end='')\n    return net(x) * k + x + add\n")
+    notebook.observed(LOOP)
+    region = notebook.region("step")
+    assert region.refused is not None
+    notebook.observed(LOOP)
+    assert notebook.region("step") is region and region.calls == 40
+    notebook.plain("step.__defaults__ = (0.25,)")
+    notebook.observed(LOOP)
+    assert notebook.region("step") is not region
+
+
 def test_calls_of_other_threads_are_not_met(notebook: Notebook) -> None:
     """A12."""
     notebook.plain(STEP)
