@@ -16,6 +16,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import grape
+from grape.hoisting.loop import Loop
 from grape.magics import load, unload
 from grape.runtime.intercept import SHORT_LIVED
 from grape.sessions import engine
@@ -418,3 +419,23 @@ def test_modules_in_which_nothing_replays_are_let_alone_in_cells_that_nobody_obs
     notebook.run(SERVED.removeprefix("%%grape\n") + "    for _ in range(50):\n        w = once(x)\n")
     assert seldom.calls == before
     assert sum(region.replays for region in by_name.values()) > replayed
+
+
+def test_loops_in_which_nothing_replays_are_entered_once_in_a_cell_that_is_served(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nest = "for i in range(50):\n    j = 0\n    while j < 3:\n        j = max(j, j + 1)\n"
+    for _ in range(2):
+        notebook.run(SERVED + nest)
+    entered: list[bool] = []
+    stays = Loop.stays
+
+    def counted(loop: Loop) -> bool:
+        entered.append(stays(loop))
+        return entered[-1]
+
+    monkeypatch.setattr(Loop, "stays", counted)
+    report = notebook.run(SERVED + nest)
+    assert grape.last is not None and "its graphs serve it" in grape.last.evidence.notes[0]
+    assert entered == [False] and notebook["j"] == 3
+    assert sum(region["replays"] for region in report["regions"]) > 20
