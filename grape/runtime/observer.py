@@ -14,6 +14,7 @@ from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trac
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, person_runs, record
 from . import policy
+from .calls import EVENT_NS
 from .capture import is_left_to_device, judge
 from .effects import SHOWN, EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
@@ -71,6 +72,8 @@ class Observer:
         self.eager_s = 0.0
         self.body_ns = (0, 0)
         """When the person's code began and ended in the last traced call."""
+        self.watched_ns = 0
+        """What it took to see the calls in it."""
         self._unsteady = 0
         self._formed_anew = False
         self._again = False
@@ -123,6 +126,8 @@ class Observer:
         backend = self._region.situation.backend
         watch = EffectWatch(self._region.situation.tracer.positions)
         watch.calls.ends_at_imports = self._unsteady < UNSTEADY  # the next call is traced as well, and loads nothing
+        watch.calls.limit = self._region.situation.attention.left_ms * 1e6 / EVENT_NS
+        watch.calls.on_limit = self._stops_here
 
         def body() -> Any:
             with watch, person_runs():
@@ -155,7 +160,8 @@ class Observer:
             on_overflow=stand_aside if limit < LIMIT else None,  # half a call tells nothing, a whole one takes too long
         )
         attention.recorded(tracer.recorded_ns - own_ns, len(call.trace.ops))
-        if len(call.trace.ops) >= limit < LIMIT:
+        self.watched_ns = watch.calls.events * EVENT_NS
+        if watch.calls.cut or len(call.trace.ops) >= limit < LIMIT:
             stand_aside()
             return result
         if self.gave_up and not self.traced and self._region.calls == 1:
@@ -210,6 +216,13 @@ class Observer:
                 took = (time.perf_counter_ns() - began) / 1e6
                 self.guards_ms = took if self.guards_ms is None else min(took, self.guards_ms)
         return result
+
+    def _stops_here(self) -> bool:
+        """Have the rest of the call run unobserved, unless an operator is on its way."""
+        if self._region.situation.tracer.is_called:
+            return False
+        self._region.situation.stand_aside()
+        return True
 
     def _limit(self) -> int:
         """So many operators of one call may be traced."""

@@ -224,6 +224,18 @@ seen = []
 """
 
 
+COUNTS = """
+import math, sys
+def counts(x, n):
+    global watch
+    total = 0.0
+    for i in range(n):
+        total += math.cos(0.0)
+    watch = sys.getprofile()
+    return x + total
+"""
+
+
 def test_a_call_that_is_recorded_no_further_is_watched_no_further(
     on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +250,20 @@ def test_a_call_that_is_recorded_no_further_is_watched_no_further(
     on_a_cpu.run("%%grape\ny = holds(x)\n")
     assert on_a_cpu["seen"] == [None, None]
     assert print is write
+
+
+@pytest.mark.parametrize("rounds", [100, 100_000])
+def test_a_call_with_much_python_in_it_is_watched_within_the_allowance(
+    on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 2.0)
+    monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
+    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    on_a_cpu.run(COUNTS)
+    report = on_a_cpu.run(f"%%grape\ny = counts(x, {rounds})\n")
+    assert (on_a_cpu["watch"] is None) == (rounds > 10_000)
+    assert [region["outcome"] for region in report["regions"]] == ["observed" if rounds > 10_000 else "refused"]
+    assert plain() and on_a_cpu["y"].equal(on_a_cpu["x"] + rounds)
 
 
 def test_modules_that_are_made_anew_in_each_call_are_let_be(notebook: Notebook) -> None:
