@@ -164,7 +164,7 @@ class Engine:
         self.situation.predictor.stop_learning()
         self.interceptor.floor.outside = None
         self.situation.tracer.retire()
-        self.situation.attention.hand_back("record")
+        self.interceptor.floor.record_no_more()
         self.settle()
 
     def weigh(self) -> None:
