@@ -4,7 +4,7 @@ from .alias import Predictor
 from .attention import Allowance, Attention
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
-from .interrupts import held, hold_off_again
+from .interrupts import held, hold_off, hold_off_again, let_through
 from .memory import account, enforce_budget
 from .region import Region, Situation
 from .slots import SlotStore
@@ -25,7 +25,9 @@ __all__ = [
     "enforce_budget",
     "graph",
     "held",
+    "hold_off",
     "hold_off_again",
+    "let_through",
     "make_backend",
     "typed_code",
 ]

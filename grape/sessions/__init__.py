@@ -8,6 +8,7 @@ from .block import session
 from .cell import Cell, Session
 from .history import CellKey, Mode
 from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
+from .streamed import StreamedSession, begin_plain_cell, end_plain_cell
 
 __all__ = [
     "Cell",
@@ -15,7 +16,10 @@ __all__ = [
     "Engine",
     "Mode",
     "Session",
+    "StreamedSession",
+    "begin_plain_cell",
     "close_engine",
+    "end_plain_cell",
     "engine",
     "last_report",
     "preload",
