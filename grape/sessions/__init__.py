@@ -6,6 +6,7 @@ the name of a function below: importing it would put the module in the function'
 
 from .block import session
 from .cell import Cell, Session
+from .function import StreamedFunction, stream
 from .history import CellKey, Mode
 from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
 from .streamed import StreamedSession, begin_plain_cell, end_plain_cell
@@ -16,6 +17,7 @@ __all__ = [
     "Engine",
     "Mode",
     "Session",
+    "StreamedFunction",
     "StreamedSession",
     "begin_plain_cell",
     "close_engine",
@@ -25,4 +27,5 @@ __all__ = [
     "preload",
     "release_abandoned",
     "session",
+    "stream",
 ]

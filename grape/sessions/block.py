@@ -23,10 +23,10 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     """Do for a `with` block what `%%grape` does for a cell; what it yields has the `.report`, as has `grape.last`.
 
     `settings` are fields of `Options` (``session(engine="streams")``); a memory budget may be text. Functions of the
-    calling module and modules called in the block are candidates. Raises `UsageError` for unknown settings, a budget
-    that is no size, an engine that does not exist, or a session inside a session. Each block is looked at anew, however long that takes: nothing tells
-    that it is the same as an earlier one. An exception of the block propagates; what was observed until then is still
-    reported.
+    calling module and modules called in the block are candidates of regions; streams serve the thread of the block.
+    Raises `UsageError` for unknown settings, a budget that is no size, an engine that does not exist, or a session
+    inside a session. Each block is looked at anew, however long that takes: nothing tells that it is the same as an
+    earlier one. An exception of the block propagates; what was observed until then is still reported.
     """
     try:
         chosen = replace(options or Options(), **settings)

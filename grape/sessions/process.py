@@ -125,7 +125,9 @@ class Engine:
             return []
         found = shared.stream.evidence()
         known = f"{plural(found.steps, 'operator')} in {plural(found.fragments, 'fragment')}, {nbytes(found.bytes)}"
-        return [f"{self.applied_count:>3} operator streams: {known}; {plural(found.matched, 'operator')} matched so far"]
+        return [
+            f"{self.applied_count:>3} operator streams: {known}; {plural(found.matched, 'operator')} matched so far"
+        ]
 
     def _called(self) -> list[Any]:
         """Without loops whose body, or what it calls, became the region."""

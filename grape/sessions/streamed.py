@@ -41,16 +41,13 @@ def hindrance(owner: Engine) -> str | None:
 class StreamedSession:
     """One cell under streams; the same calls as `Session`."""
 
-    def __init__(
-        self, *, options: Options, cell: Cell, file_names: Callable[[str], str] | None = None
-    ) -> None:
+    def __init__(self, *, options: Options, cell: Cell, file_names: Callable[[str], str] | None = None) -> None:
         self.options = options
         self.cell = cell
         self.report: Report | None = None
         self._file_names = file_names
         self._engine: Engine | None = None
         self._entered = False
-        self._before: Evidence | None = None
         self._found: Evidence | None = None
         self._as_written: str | None = None
         self._notes: tuple[str, ...] = ()
@@ -82,14 +79,13 @@ class StreamedSession:
         self._as_written = _PROFILE if self.options.profile else hindrance(owner)
         if self._as_written is not None:
             return
-        entered = shared.enter(settings_for(self.options))
+        entered = shared.enter(self, settings_for(self.options))
         if not isinstance(entered, Stream):
             later = "; it is served once that has ended" if isinstance(entered, Building) else ""
             self._as_written = entered.reason + later
             return
         self._entered = True
         shared.hold(CELLS)
-        self._before = entered.evidence()
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """Nothing is to be done between statements."""
@@ -116,17 +112,15 @@ class StreamedSession:
         owner, self._engine = self._engine, None
         if owner is None:
             return None
-        stream = shared.stream
         if self._entered:
             self._entered = False
             try:
                 shared.leave()
             except Exception as late:  # of an operator that was issued behind the cell's last line
                 self._late = late
-            if stream is not None and self._before is not None:
-                self._found = stream.evidence().since(self._before)
-                if not stream.evidence().fragments:
-                    shared.release(CELLS)
+            self._found = shared.evidence(self, forget=True)
+            if self._found is None or not self._found.fragments:
+                shared.release(CELLS)
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()
         self._wall_ms = self._clock.end()
@@ -139,8 +133,8 @@ class StreamedSession:
 
         found = self._stream()
         name = self.cell.name
-        rewritten = () if self.cell.rewritten is None else (
-            f"the cell ran rewritten: {self.cell.rewritten}{IN_THE_NOTEBOOK}",
+        rewritten = (
+            () if self.cell.rewritten is None else (f"the cell ran rewritten: {self.cell.rewritten}{IN_THE_NOTEBOOK}",)
         )
         runs = owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
         runs.torch_ran |= found is not None and found.operators > 0
@@ -206,7 +200,7 @@ def begin_plain_cell() -> bool:
     from ..runtime import hold_off, let_through
 
     hold_off(shared)
-    entered = isinstance(shared.enter(), Stream)
+    entered = isinstance(shared.enter(CELLS), Stream)
     if not entered:
         let_through(shared)
     return entered

@@ -11,7 +11,7 @@ from subprocess import Popen
 
 from .. import native
 from ..native import Unavailable
-from .session import Settings, Stream, open_stream
+from .session import Evidence, Settings, Stream, open_stream
 
 __all__ = ["Building", "Keeper", "shared"]
 
@@ -31,6 +31,9 @@ class Keeper:
         self._holders: set[Hashable] = set()
         self._depth = 0
         self._thread = 0
+        self._user: Hashable = None
+        self._since: Evidence | None = None
+        self._found: dict[Hashable, Evidence] = {}
         self._build: Popen[bytes] | None = None
         self._failed: Unavailable | None = None
 
@@ -52,9 +55,9 @@ class Keeper:
         if not self._holders:
             self.close()
 
-    def enter(self, settings: Settings | None = None) -> Stream | Unavailable:
-        """Serve this thread from now on. Where it is served already, nothing changes until its outermost `leave`. Other
-        settings than before begin anew; None are those of before.
+    def enter(self, user: Hashable, settings: Settings | None = None) -> Stream | Unavailable:
+        """Serve this thread from now on, on account of `user`. Where it is served already, nothing changes until its
+        outermost `leave`. Other settings than before begin anew; None are those of before.
         """
         here = threading.get_ident()
         stream = self._living()
@@ -71,7 +74,26 @@ class Keeper:
         if isinstance(entered, Stream):
             self.stream, self._settings = entered, wanted
             self._depth, self._thread = 1, here
+            if user is not self._user:
+                self._settle(entered)
+                self._user = user
         return entered
+
+    def evidence(self, user: Hashable, *, forget: bool = False) -> Evidence | None:
+        """What `user` was served by so far; None where it was by nothing."""
+        if self.stream is not None:
+            self._settle(self.stream)
+        if forget and self._user is user:
+            self._user = None
+        return self._found.pop(user, None) if forget else self._found.get(user)
+
+    def _settle(self, stream: Stream) -> None:
+        now, since, user = stream.evidence(), self._since, self._user
+        self._since = now
+        if user is not None:
+            found = now.since(since) if since is not None else now
+            before = self._found.get(user)
+            self._found[user] = found if before is None else before.plus(found)
 
     def leave(self) -> None:
         """Issue what is pending. May raise what an operator raised that was issued late."""
@@ -87,12 +109,16 @@ class Keeper:
         """Take everything back, whoever holds it."""
         stream, self.stream = self.stream, None
         if stream is not None:
-            stream.close()
+            try:
+                stream.close()
+            finally:
+                self._settle(stream)
+                self._user = self._since = None
 
     def _living(self) -> Stream | None:
         """None where it was closed, or this process was forked from the one that has it."""
         if self.stream is not None and not self.stream.is_open:
-            self.stream, self._depth = None, 0
+            self.stream, self._depth, self._user, self._since = None, 0, None, None
         return self.stream
 
     def _open(self, settings: Settings) -> Stream | Unavailable:

@@ -37,7 +37,8 @@ class Engine {
     std::lock_guard lock(mutex_);
     owner_ = std::this_thread::get_id(), open_ = alive_ = true;
   }
-  // Defers nothing until `open`; what was recorded stays, for a launch needs nothing of the one before (E1).
+  // Defers nothing until `open`. Fragments, the position in one and a record that is begun stay: behind a launch they
+  // need nothing of what runs unseen (E1).
   void pause() {
     std::exception_ptr raised;
     try {
@@ -47,8 +48,6 @@ class Engine {
     }
     {
       std::lock_guard lock(mutex_);
-      leave();
-      recorder_.reset();
       open_ = false;
     }
     if (raised) std::rethrow_exception(raised);
