@@ -66,7 +66,7 @@ def start() -> subprocess.Popen[bytes] | None:
         return None
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "grape.native.build"]
+    command = [sys.executable, "-m", "grape.native"]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(
         command,
@@ -182,8 +182,3 @@ def _error(output: str) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0] or "no message"
-
-
-if __name__ == "__main__":
-    result = load()
-    sys.exit(result.reason if isinstance(result, Unavailable) else 0)
