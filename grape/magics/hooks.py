@@ -16,7 +16,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from ..errors import UsageError
-from ..options import parse_options
+from ..options import engine_named, parse_options
 from .cell import (
     EMPTY,
     GrapeCell,
@@ -115,6 +115,7 @@ class CellHooks:
     def _begin(self, source: str, options: str, info: Any) -> None:
         try:
             parsed = parse_options(options)
+            engine_named(parsed.engine)
         except UsageError as error:
             say(f"UsageError: %%grape: {error} (the cell runs without Grape)")
             return

@@ -9,7 +9,7 @@ from .memory import account, enforce_budget
 from .region import Region, Situation
 from .slots import SlotStore
 from .traced_calls import CellName
-from .trampoline import typed_code
+from .trampoline import prune_traceback, typed_code
 
 __all__ = [
     "Allowance",
@@ -29,5 +29,6 @@ __all__ = [
     "hold_off_again",
     "let_through",
     "make_backend",
+    "prune_traceback",
     "typed_code",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -44,6 +45,8 @@ class StreamedFunction(Generic[P, R]):
         self._release.atexit = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        from ..runtime import held, prune_traceback
+
         self.as_written = self._hindrance()
         if self.as_written is not None:
             return self._fn(*args, **kwargs)
@@ -52,9 +55,16 @@ class StreamedFunction(Generic[P, R]):
             self.as_written = entered.reason
             return self._fn(*args, **kwargs)
         try:
-            return self._fn(*args, **kwargs)
-        finally:
-            shared.leave()
+            try:
+                result = self._fn(*args, **kwargs)
+            finally:
+                shared.leave()
+            if held.since is not None:
+                held.come(sys._getframe(1))
+            return result
+        except BaseException as error:
+            prune_traceback(error)
+            raise
 
     def _hindrance(self) -> str | None:
         if self._closed:
