@@ -200,7 +200,7 @@ def begin_plain_cell() -> bool:
     from ..runtime import hold_off, let_through
 
     hold_off(shared)
-    entered = isinstance(shared.enter(CELLS), Stream)
+    entered = isinstance(shared.enter(None), Stream)
     if not entered:
         let_through(shared)
     return entered

@@ -29,7 +29,7 @@ class Keeper:
         self.stream: Stream | None = None
         self._settings: Settings | None = None
         self._holders: set[Hashable] = set()
-        self._depth = 0
+        self._inside: list[Hashable] = []
         self._thread = 0
         self._user: Hashable = None
         self._since: Evidence | None = None
@@ -40,7 +40,7 @@ class Keeper:
     @property
     def inside(self) -> bool:
         """Whether somebody is inside now."""
-        return self._depth > 0 and self._living() is not None
+        return self._living() is not None and bool(self._inside)
 
     def held_by(self, holder: Hashable) -> bool:
         return holder in self._holders and self._living() is not None
@@ -56,15 +56,16 @@ class Keeper:
             self.close()
 
     def enter(self, user: Hashable, settings: Settings | None = None) -> Stream | Unavailable:
-        """Serve this thread from now on, on account of `user`. Where it is served already, nothing changes until its
-        outermost `leave`. Other settings than before begin anew; None are those of before.
+        """Serve this thread from now on. What it does is counted for the outermost `user` that is not None. Where it is
+        served already, settings do not matter; else others than before begin anew, and None are those of before.
         """
         here = threading.get_ident()
         stream = self._living()
-        if self._depth and stream is not None:
+        if self._inside and stream is not None:
             if self._thread != here:
                 return Unavailable(_IN_USE)
-            self._depth += 1
+            self._inside.append(user)
+            self._charge(stream)
             return stream
         wanted = settings or self._settings or Settings()
         if stream is not None and wanted != self._settings:
@@ -73,10 +74,8 @@ class Keeper:
         entered = self._open(wanted) if stream is None else stream.resume() or stream
         if isinstance(entered, Stream):
             self.stream, self._settings = entered, wanted
-            self._depth, self._thread = 1, here
-            if user is not self._user:
-                self._settle(entered)
-                self._user = user
+            self._inside, self._thread = [user], here
+            self._charge(entered)
         return entered
 
     def evidence(self, user: Hashable, *, forget: bool = False) -> Evidence | None:
@@ -86,6 +85,12 @@ class Keeper:
         if forget and self._user is user:
             self._user = None
         return self._found.pop(user, None) if forget else self._found.get(user)
+
+    def _charge(self, stream: Stream) -> None:
+        user = next((one for one in self._inside if one is not None), None)
+        if user is not self._user:
+            self._settle(stream)
+            self._user = user
 
     def _settle(self, stream: Stream) -> None:
         now, since, user = stream.evidence(), self._since, self._user
@@ -97,10 +102,13 @@ class Keeper:
 
     def leave(self) -> None:
         """Issue what is pending. May raise what an operator raised that was issued late."""
-        self._depth = max(0, self._depth - 1)
-        if self._depth or self.stream is None:
+        if self._inside:
+            self._inside.pop()
+        if self.stream is None:
             return
-        if self._holders:
+        if self._inside:
+            self._charge(self.stream)
+        elif self._holders:
             self.stream.pause()
         else:
             self.close()
@@ -114,11 +122,13 @@ class Keeper:
             finally:
                 self._settle(stream)
                 self._user = self._since = None
+                self._inside = []
 
     def _living(self) -> Stream | None:
         """None where it was closed, or this process was forked from the one that has it."""
         if self.stream is not None and not self.stream.is_open:
-            self.stream, self._depth, self._user, self._since = None, 0, None, None
+            self.stream = self._user = self._since = None
+            self._inside = []
         return self.stream
 
     def _open(self, settings: Settings) -> Stream | Unavailable:

@@ -325,14 +325,14 @@ def test_sessions_and_cells_inside(notebook: Notebook) -> None:
 def test_below_another_magic(notebook: Notebook) -> None:
     notebook.under_grape("%%time\n" + STREAMED)
     report = notebook.under_grape("%%time\n" + STREAMED)
-    assert report["streams"][0]["matched"] > 0
+    assert report["streams"] and report["streams"][0]["matched"] > 0, report["verdict"]
     assert same(notebook.learned(), plainly(TRAIN, 2))
 
 
 def test_top_level_await(notebook: Notebook) -> None:
     cell = "import asyncio\nfor _ in range(40):\n    step(x)\n    await asyncio.sleep(0)\n"
     report = notebook.under_grape("%%grape --engine streams\n" + cell)
-    assert report["streams"][0]["matched"] > 0
+    assert report["streams"] and report["streams"][0]["matched"] > 0, report["verdict"]
     assert not is_on()
     assert same(notebook.learned(), plainly(TRAIN, 1))
 
@@ -552,3 +552,13 @@ def test_a_script_ends_well_with_a_stream_that_nobody_closed() -> None:
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, env=environment
     )
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+def test_a_function_inside_a_plain_cell_counts_its_own(notebook: Notebook) -> None:
+    notebook.under_grape()
+    notebook.run("import grape\nserved = grape.stream(step)\n" + TRAIN + "served(x)\n" + TRAIN).raise_error()
+    found = notebook["served"].evidence()
+    assert found.matched > 0 and found.seen < 30
+    notebook.run("served.close()\ndel served\n%grape undo")
+    assert nothing_left()
+    assert same(notebook.learned(), plainly(TRAIN + TRAIN + "step(x)\n" + TRAIN, 1))
