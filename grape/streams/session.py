@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from types import ModuleType, TracebackType
@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import native
 from ..native import Unavailable
-from . import threads
+from . import compiled, threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +96,24 @@ class Stream:
         global _current
         _current = self
         self._open = True
-        self._undo.callback(threads.watch(self._session.join, self._session.leave))
+        self._watch()
         missing: list[str] = self._session.open()
         return missing
+
+    def _watch(self) -> None:
+        self._undo.callback(threads.watch(self._session.join, self._session.leave))
+        self._undo.callback(compiled.watch(self._apart))
+
+    def _apart(self, call: Callable[[], Any]) -> Any:
+        """Run what launches kernels without operators: behind what is pending, and with nothing deferred."""
+        if not self._extension.key_included():
+            return call()
+        self._session.flush()
+        self._session.leave()
+        try:
+            return call()
+        finally:
+            self._session.join()
 
     def pause(self) -> None:
         """Issue what is pending and defer nothing until `resume`. What was recorded stays."""
@@ -114,7 +129,7 @@ class Stream:
         refused = Unavailable("the stream is closed") if not self._open else _in_the_way(self._extension)
         if refused is None and self._paused:
             self._paused = False
-            self._undo.callback(threads.watch(self._session.join, self._session.leave))
+            self._watch()
             self._session.resume()
         return refused
 

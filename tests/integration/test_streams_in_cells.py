@@ -298,7 +298,9 @@ def test_an_exception_is_the_persons_and_what_was_computed_is_there(notebook: No
 
 def test_an_interrupt_ends_the_cell(notebook: Notebook) -> None:
     notebook.under_grape()
-    cell = "import signal\nfor i in range(40):\n    step(x)\n    if i == 20:\n        signal.raise_signal(signal.SIGINT)\n"
+    cell = (
+        "import signal\nfor i in range(40):\n    step(x)\n    if i == 20:\n        signal.raise_signal(signal.SIGINT)\n"
+    )
     result = notebook.run("%%grape --engine streams\n" + cell)
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert notebook["i"] == 20 and not is_on()
@@ -432,12 +434,10 @@ def test_a_session_of_a_script(closed_engine: None) -> None:
 
 def test_an_engine_that_does_not_exist(closed_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"^--engine is one of regions, streams, not 'graphs'$"):
-        with grape.session(engine="graphs"):
-            pass
+        grape.session(engine="graphs").__enter__()
     monkeypatch.setenv("GRAPE_ENGINE", "graphs")
     with pytest.raises(UsageError, match=r"^GRAPE_ENGINE is one of regions, streams, not 'graphs'$"):
-        with grape.session():
-            pass
+        grape.session().__enter__()
 
 
 def test_the_environment_names_the_engine(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:

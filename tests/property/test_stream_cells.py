@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch._dynamo  # noqa: F401 - optimizers import it, and it wraps functions of torch for good
+import torch._dynamo
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config

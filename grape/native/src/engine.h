@@ -85,6 +85,7 @@ class Engine {
       auto begin = sampling_ ? Clock::now() : Clock::time_point();
       decision = decide(op, *stack, signature);
       if (sampling_) counts.sampled++, counts.sampled_ns += (Clock::now() - begin - std::exchange(launching_, {})).count();
+      sampling_ = false;
       raised = std::exchange(raised_, nullptr);
       take_trash(trash);
     }
