@@ -625,3 +625,24 @@ def test_memory_that_is_exposed_and_modes_that_change_during_a_pause() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
         stream.close()
+
+
+def test_an_array_that_was_exported_before_the_stream_opened() -> None:
+    x = torch.zeros(4)
+    array = x.numpy()
+    plain, expected = torch.zeros(4), []
+    for i in range(40):
+        plain.add_(1)
+        expected.append((float(plain.sum()), plain * 2))
+        plain[0] = i
+
+    def again() -> list[Any]:
+        out = []
+        for i in range(40):
+            x.add_(1)
+            out.append((float(array.sum()), x * 2))
+            array[0] = i
+        return out
+
+    result, _ = under_a_stream(again)
+    assert flat(result) == flat(expected)
