@@ -175,7 +175,7 @@ class GrapeCell:
             self._display.close()
 
     def _open(self, filename: str, code: CodeType | None) -> None:
-        from ..sessions import Cell, Session, StreamedSession
+        from ..sessions import Cell
 
         def shown(file: str) -> str:
             label = self._shell.compile.format_code_name(file)
@@ -198,8 +198,12 @@ class GrapeCell:
         )
         session: Session | StreamedSession
         if self._streamed:
+            from ..sessions import StreamedSession
+
             session = StreamedSession(options=self.options, cell=cell)
         else:
+            from ..sessions import Session
+
             session = Session(
                 options=self.options,
                 cell=cell,
