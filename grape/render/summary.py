@@ -159,12 +159,13 @@ def _stream_lines(stream: StreamEvidence) -> list[str]:
         return []
     cut = f", {count(stream.partial)} of them cut short" if stream.partial else ""
     share = percent(stream.matched / stream.operators)
-    lines = [
-        f"operator stream: {share} of {plural(stream.operators, 'operator')} matched",
-        f"  issued: {count(stream.issued)} in {plural(stream.segments, 'segment')}{cut}",
-        f"  known: {plural(stream.steps, 'operator')} in {plural(stream.fragments, 'fragment')} with "
-        f"{nbytes(stream.bytes)} of results; comparing and recording took about {duration(stream.own_ms)}",
-    ]
+    lines = [f"operator stream: {share} of {plural(stream.operators, 'operator')} matched"]
+    if stream.matched:
+        lines.append(f"  issued: {count(stream.issued)} in {plural(stream.segments, 'segment')}{cut}")
+    if stream.fragments:
+        known = f"{plural(stream.steps, 'operator')} in {plural(stream.fragments, 'fragment')}"
+        lines.append(f"  known: {known}, {nbytes(stream.bytes)} of results")
+    lines.append(f"  comparing and recording: about {duration(stream.own_ms)}")
     if stream.as_written:
         shown = [f"{why} {count(n)}" for why, n in stream.as_written[:_REASONS_SHOWN]]
         more = len(stream.as_written) - _REASONS_SHOWN
