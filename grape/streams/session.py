@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from types import ModuleType, TracebackType
 from typing import Any
 
 from .. import native
 from ..native import Unavailable
-from . import threads
+from . import compiled, threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,33 @@ class Evidence:
     kept: int  # homes whose results outlived a pass
     floated: int  # slots whose tensors lie elsewhere each time
     own_ns: int  # estimated from every 64th operator, what is issued apart
-    last_divergence: str
+    bytes: int = 0  # of all homes now
+    last_divergence: str = ""
+
+    def since(self, earlier: Evidence) -> Evidence:
+        """What came after `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
+        counted = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
+        written = {why: n - earlier.written.get(why, 0) for why, n in self.written.items()}
+        same = not counted["diverged"]
+        return replace(
+            self,
+            **counted,
+            written={why: n for why, n in written.items() if n},
+            last_divergence="" if same else self.last_divergence,
+        )
+
+    def plus(self, later: Evidence) -> Evidence:
+        """This and what `later` counted."""
+        counted = {name: getattr(self, name) + getattr(later, name) for name in _COUNTED}
+        written = {
+            why: self.written.get(why, 0) + later.written.get(why, 0) for why in {**self.written, **later.written}
+        }
+        last = later.last_divergence or self.last_divergence
+        return replace(later, **counted, written=written, last_divergence=last)
+
+
+_NOW = ("written", "fragments", "steps", "bytes", "last_divergence")
+_COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
 
 
 class Stream:
@@ -63,15 +89,49 @@ class Stream:
         self._session = extension.Session(native_settings)
         self._undo = ExitStack()
         self._open = False
+        self._paused = False
 
     def open(self) -> list[str]:
         """Begin; the names of what torch has and cannot be watched."""
         global _current
         _current = self
         self._open = True
-        self._undo.callback(threads.watch(self._session.join, self._session.leave))
+        self._watch()
         missing: list[str] = self._session.open()
         return missing
+
+    def _watch(self) -> None:
+        self._undo.callback(threads.watch(self._session.join, self._session.leave))
+        self._undo.callback(compiled.watch(self._apart))
+
+    def _apart(self, call: Callable[[], Any]) -> Any:
+        """Run what launches kernels without operators: behind what is pending, and with nothing deferred."""
+        if not self._extension.key_included():
+            return call()
+        self._session.flush()
+        self._session.leave()
+        try:
+            return call()
+        finally:
+            self._session.join()
+
+    def pause(self) -> None:
+        """Issue what is pending and defer nothing until `resume`. What was recorded stays."""
+        if self._open and not self._paused:
+            self._paused = True
+            try:
+                self._session.pause()
+            finally:
+                self._undo.close()
+
+    def resume(self) -> Unavailable | None:
+        """Go on after a pause, in this thread and those that it starts; why not, if not."""
+        refused = Unavailable("the stream is closed") if not self._open else _in_the_way(self._extension)
+        if refused is None and self._paused:
+            self._paused = False
+            self._watch()
+            self._session.resume()
+        return refused
 
     def close(self) -> None:
         """Issue what is pending and take everything back. May be called twice."""
@@ -122,17 +182,15 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     """Open a stream for this thread and those that it starts."""
     if _current is not None:
         return Unavailable("a stream is open already")
-    others = threads.others()
-    if others:
-        return Unavailable(f"thread {others[0]} runs, and its operators would not be seen")
     settle()
     if _closed:
         return Unavailable("a stream that was closed is still in use")
     extension = native.load()
     if isinstance(extension, Unavailable):
         return extension
-    if extension.in_backward():
-        return Unavailable("a backward is running")
+    refused = _in_the_way(extension)
+    if refused is not None:
+        return refused
     refusal = extension.refusal()
     if refusal:
         return Unavailable(refusal)
@@ -143,6 +201,13 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
         stream.close()
         return Unavailable(f"torch's {missing[0]} cannot be watched")
     return stream
+
+
+def _in_the_way(extension: ModuleType) -> Unavailable | None:
+    others = threads.others()
+    if others:
+        return Unavailable(f"thread {others[0]} runs, and its operators would not be seen")
+    return Unavailable("a backward is running") if extension.in_backward() else None
 
 
 def settle() -> None:
@@ -163,5 +228,8 @@ def _before_fork() -> None:
 
 
 def _in_child() -> None:
+    global _current
     if _current is not None:
         _current._session.in_forked_child()
+        _current._open = False  # what is in torch stays there, and passes everything through
+        _current = None

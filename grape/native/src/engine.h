@@ -32,18 +32,38 @@ class Engine {
  public:
   explicit Engine(Settings settings) : settings_(settings), finder_(settings.budget) {}
 
-  void open() { owner_ = std::this_thread::get_id(), open_ = true; }
+  // Also after a pause, and then on any thread: nothing is pending.
+  void open() {
+    std::lock_guard lock(mutex_);
+    owner_ = std::this_thread::get_id(), open_ = alive_ = true;
+  }
+  // Defers nothing until `open`. Fragments, the position in one and a record that is begun stay: behind a launch they
+  // need nothing of what runs unseen (E1).
+  void pause() {
+    std::exception_ptr raised;
+    try {
+      flush();
+    } catch (...) {
+      raised = std::current_exception();
+    }
+    {
+      std::lock_guard lock(mutex_);
+      open_ = false;
+    }
+    if (raised) std::rethrow_exception(raised);
+  }
   void close() {
     auto raised = forget();
     {
       std::lock_guard lock(mutex_);
-      open_ = false;
+      open_ = alive_ = false;
       exposed_.clear();
     }
     if (raised) std::rethrow_exception(raised);
   }
-  bool is_open() const { return open_; }
-  void in_forked_child() { open_ = false; }
+  // False once it is closed, and in a forked child. Memory is exposed, and operators change, during a pause as well.
+  bool is_alive() const { return alive_; }
+  void in_forked_child() { open_ = alive_ = false; }
 
   // What a kernel at the key does with an operator.
   void call(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -65,6 +85,7 @@ class Engine {
       auto begin = sampling_ ? Clock::now() : Clock::time_point();
       decision = decide(op, *stack, signature);
       if (sampling_) counts.sampled++, counts.sampled_ns += (Clock::now() - begin - std::exchange(launching_, {})).count();
+      sampling_ = false;
       raised = std::exchange(raised_, nullptr);
       take_trash(trash);
     }
@@ -91,7 +112,11 @@ class Engine {
 
   // An operator that was defined after the session opened: behind everything that is pending.
   void call_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    if (open_) flush();
+    if (open_) {
+      flush();
+      std::lock_guard lock(mutex_);
+      counts.seen++, counts.written[index(Reason::Foreign)]++;
+    }
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY), stack);
   }
@@ -136,6 +161,7 @@ class Engine {
   const Copies& copies() const { return epoch_.copies; }
   size_t fragments() const { return finder_.fragments(); }
   size_t steps() const { return finder_.steps(); }
+  size_t bytes() const { return finder_.bytes(); }
   const std::string& last_divergence() const { return last_divergence_; }
 
  private:
@@ -419,7 +445,7 @@ class Engine {
   const Settings settings_;
   Finder finder_;
   std::mutex mutex_;
-  std::atomic<bool> open_{false};
+  std::atomic<bool> open_{false}, alive_{false};
   std::thread::id owner_;
   Epoch epoch_;
   IssueFromRecord launcher_;

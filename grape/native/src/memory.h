@@ -58,11 +58,11 @@ inline Tenancy* tenancy_of(const StorageImpl* storage) {
 }
 
 // Memory that only operators reach: torch's allocator made it, or it is a home. NumPy's, shared and lazily copied memory
-// has other deleters.
+// has other deleters; what was handed to NumPy, whenever that was, cannot be resized any more.
 inline bool is_torchs_own(const StorageImpl* storage) {
   auto deleter = storage->data_ptr().get_deleter();
   static const auto plain = c10::GetCPUAllocator()->raw_deleter();
-  return deleter == plain || deleter == &depart;
+  return storage->resizable() && (deleter == plain || deleter == &depart);
 }
 
 // What dies only when no lock is held: the last reference to a storage may need the GIL.

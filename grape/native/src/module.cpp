@@ -24,6 +24,17 @@ class Session {
     return missing;
   }
 
+  // Between calls of what is served. Kernels stay, and nobody comes to them: the key is off.
+  void pause() {
+    leave();
+    py::gil_scoped_release release;
+    engine_->pause();
+  }
+  void resume() {
+    engine_->open();
+    join();
+  }
+
   // Ends deferring. Kernels stay, and pass everything through, until nothing can carry the key any more.
   void close() {
     std::exception_ptr raised;
@@ -67,6 +78,7 @@ class Session {
     all["entered"] = c.entered;
     all["recorded"] = c.recorded;
     all["raised"] = c.raised;
+    all["bytes"] = engine_->bytes();
     all["fragments"] = engine_->fragments();
     all["steps"] = engine_->steps();
     all["copied_in"] = engine_->copies().in;
@@ -101,6 +113,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<Session>(m, "Session")
       .def(py::init<const Settings&>())
       .def("open", &Session::open)
+      .def("pause", &Session::pause)
+      .def("resume", &Session::resume)
       .def("close", &Session::close)
       .def("take_back", &Session::take_back)
       .def_static("join", &Session::join)
