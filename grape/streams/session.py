@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from .. import native
 from ..native import Unavailable
 from . import threads
+from .captures import Captures, watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,11 @@ class Settings:
     budget: int = 4 << 30  # bytes of all homes
     strays: int = 16  # operators in a row that may come in between
     issue: bool = True  # False: nothing is computed, to measure what matching alone takes
+    device: Literal["auto", "cpu", "pretended", "cuda"] = "auto"
+    """Whose operators are deferred; the others run as if there were no stream. "pretended": those of the CPU, with graphs
+    that freeze what CUDA graphs freeze, to test that."""
+    steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
+    captures: int = 6  # of one segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +56,10 @@ class Evidence:
     copied_bytes: int
     kept: int  # homes whose results outlived a pass
     floated: int  # slots whose tensors lie elsewhere each time
+    captured: int  # segments
+    launched: int  # graphs
+    stale: int  # graphs dropped, for memory that they name had moved
+    uncaptured: Mapping[str, int]  # captures that failed, by reason
     own_ns: int  # estimated from every 64th operator, what is issued apart
     last_divergence: str
 
@@ -57,10 +69,14 @@ class Stream:
 
     def __init__(self, extension: ModuleType, settings: Settings) -> None:
         native_settings = extension.Settings()
-        for name, value in asdict(settings).items():
+        given = asdict(settings)
+        device = given.pop("device")
+        for name, value in given.items():
             setattr(native_settings, name, value)
+        native_settings.graphs = device != "cpu"
         self._extension = extension
-        self._session = extension.Session(native_settings)
+        self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
+        self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
         self._undo = ExitStack()
         self._open = False
 
@@ -70,6 +86,11 @@ class Stream:
         _current = self
         self._open = True
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
+        if self._cuda is not None:
+            captures = Captures(self._session, self._cuda)
+            self._session.on_capture(captures.capture)
+            self._undo.callback(captures.close)
+            self._undo.callback(watch(self._session))
         missing: list[str] = self._session.open()
         return missing
 
@@ -137,12 +158,37 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     if refusal:
         return Unavailable(refusal)
     _hook_forks()
-    stream = Stream(extension, settings or Settings())
+    settings = settings or Settings()
+    if settings.device == "auto":
+        settings = replace(settings, device=_automatic())
+    if settings.device == "cuda":
+        refusal = _no_cuda()
+        if refusal:
+            return Unavailable(refusal)
+    try:
+        stream = Stream(extension, settings)
+    except RuntimeError as error:
+        return Unavailable(str(error).partition("\n")[0])
     missing = stream.open()
     if missing:
         stream.close()
         return Unavailable(f"torch's {missing[0]} cannot be watched")
     return stream
+
+
+def _automatic() -> Literal["cpu", "cuda"]:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _no_cuda() -> str:
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    if torch.cuda.get_allocator_backend() != "native":
+        return "torch's allocator is not its own"
+    if torch.cuda.is_current_stream_capturing():
+        return "the current stream is being captured"
+    torch.cuda.init()
+    return ""
 
 
 def settle() -> None:

@@ -48,6 +48,11 @@ class Finder {
     return made;
   }
 
+  template <class F>
+  void each(F f) {
+    for (auto& fragment : fragments_) f(*fragment);
+  }
+
   bool room() const { return live_ < 200'000 && bytes_ < budget_; }
   size_t fragments() const { return made_; }
   size_t steps() const { return steps_; }

@@ -25,7 +25,7 @@ from .cuda_memory import CudaReservation, pool_bytes, reserve
 from .cuda_meter import ExecutableMeter
 from .cuda_poll import EventPoll
 from .cuda_updatable import UpdatableCudaGraph
-from .cuda_warmup import warm_products
+from ...streams.cuda_warmup import warm_products
 from .cuda_watch import CaptureWatch
 from .protocol import CallTimer, CaptureFailed, MemoryAccount, Pool
 
