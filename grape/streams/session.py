@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from types import ModuleType, TracebackType
 from typing import Any, Literal
@@ -111,6 +111,16 @@ class Stream:
     def flush(self) -> None:
         """Issue what is pending."""
         self._session.flush()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, operators of this thread run as if there were no stream, and cost what they cost then."""
+        self.flush()
+        self._extension.include_key(False)
+        try:
+            yield
+        finally:
+            self._extension.include_key(self._open)
 
     @property
     def is_open(self) -> bool:

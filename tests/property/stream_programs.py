@@ -472,7 +472,7 @@ def flat(x: Any) -> list[Any]:
     if isinstance(x, Tensor):
         raw = x.detach().reshape(-1).clone().view(torch.uint8)
         version = None if x.is_inference() else x._version
-        return [(tuple(x.shape), x.stride(), x.dtype, x.requires_grad, version, raw.numpy().tobytes())]
+        return [(tuple(x.shape), x.stride(), x.dtype, x.requires_grad, version, raw.cpu().numpy().tobytes())]
     if isinstance(x, dict):
         return [y for k in x for y in (repr(k), *flat(x[k]))]
     if isinstance(x, (list, tuple, collections.deque)):

@@ -214,10 +214,8 @@ class Engine {
   // more, for the host does not know how long it is read.
   void leave_to_other_stream(Operator& op, const Stack& stack) {
     std::vector<at::Tensor> lent;
-    uint64_t launched;
     {
       std::lock_guard lock(mutex_);
-      launched = counts.segments;
       for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
         for_each_tensor(stack[i], [&](const at::Tensor& t) {
           Tenancy* tenancy = t.defined() && device_->holds(t) ? tenancy_of(storage_of(t)) : nullptr;
@@ -226,9 +224,9 @@ class Engine {
           finder_.each([&](Fragment& fragment) { epoch_.give_away(fragment, tenancy); });
           lent.push_back(t);
         });
+      if (device_->is_current()) return;
+      device_->let_wait(counts.segments);
     }
-    if (device_->is_current()) return;
-    device_->let_wait(launched);
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     for (const at::Tensor& t : lent) device_->used_here(t);
   }

@@ -163,7 +163,8 @@ class Epoch {
     }
     slot.same = base == slot.last ? slot.same + 1 : 0;
     slot.last = base;
-    if (slot.floating && slot.same >= 4 && slot.settled < 8 && !(graphs_ && lent && is_made_by(fragment, lent))) {
+    // Before the segment is captured, rather than after: a graph would be stale.
+    if (slot.floating && slot.same >= (graphs_ ? 2 : 4) && slot.settled < (graphs_ ? 2 : 8) && !(graphs_ && lent && is_made_by(fragment, lent))) {
       slot.settled++;  // it stays where it is: no more copies
       trash.memory.push_back(std::move(slot.floating));
       slot.floating = at::DataPtr();

@@ -175,5 +175,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("evidence", &Session::evidence);
   m.def("refusal", &grape::Registration::refusal);
   m.def("in_backward", [] { return torch::autograd::get_current_graph_task_id() != -1; });
+  m.def("include_key", [](bool on) { c10::impl::tls_set_dispatch_key_included(grape::KEY, on); });
   m.def("key_included", [] { return c10::impl::tls_is_dispatch_key_included(grape::KEY); });
 }
