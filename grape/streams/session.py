@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from .. import native
 from ..native import Unavailable
-from . import compiled, threads
+from . import captures, compiled, threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,12 @@ class Settings:
     budget: int = 4 << 30  # bytes of all homes
     strays: int = 16  # operators in a row that may come in between
     issue: bool = True  # False: nothing is computed, to measure what matching alone takes
+    device: Literal["auto", "cpu", "pretended", "cuda"] = "auto"
+    """Whose operators are deferred; the others run as if there were no stream. "pretended": those of the CPU, with
+    graphs that freeze what CUDA graphs freeze, to test that.
+    """
+    steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
+    captures: int = 6  # of one segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +57,10 @@ class Evidence:
     copied_bytes: int
     kept: int  # homes whose results outlived a pass
     floated: int  # slots whose tensors lie elsewhere each time
+    captured: int  # segments
+    launched: int  # graphs
+    stale: int  # graphs dropped, for memory that they name had moved
+    uncaptured: Mapping[str, int]  # captures that failed, by reason
     own_ns: int  # estimated from every 64th operator, what is issued apart
     bytes: int = 0  # of all homes now
     last_divergence: str = ""
@@ -55,26 +68,25 @@ class Evidence:
     def since(self, earlier: Evidence) -> Evidence:
         """What came after `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
         counted = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
-        written = {why: n - earlier.written.get(why, 0) for why, n in self.written.items()}
-        same = not counted["diverged"]
-        return replace(
-            self,
-            **counted,
-            written={why: n for why, n in written.items() if n},
-            last_divergence="" if same else self.last_divergence,
-        )
+        by_reason = {
+            name: {why: n - getattr(earlier, name).get(why, 0) for why, n in getattr(self, name).items()}
+            for name in _BY_REASON
+        }
+        kept: dict[str, Any] = {name: {why: n for why, n in found.items() if n} for name, found in by_reason.items()}
+        last = self.last_divergence if counted["diverged"] else ""
+        return replace(self, **counted, **kept, last_divergence=last)
 
     def plus(self, later: Evidence) -> Evidence:
         """This and what `later` counted."""
         counted = {name: getattr(self, name) + getattr(later, name) for name in _COUNTED}
-        written = {
-            why: self.written.get(why, 0) + later.written.get(why, 0) for why in {**self.written, **later.written}
+        by_reason: dict[str, Any] = {
+            name: dict(Counter(getattr(self, name)) + Counter(getattr(later, name))) for name in _BY_REASON
         }
-        last = later.last_divergence or self.last_divergence
-        return replace(later, **counted, written=written, last_divergence=last)
+        return replace(later, **counted, **by_reason, last_divergence=later.last_divergence or self.last_divergence)
 
 
-_NOW = ("written", "fragments", "steps", "bytes", "last_divergence")
+_BY_REASON = ("written", "uncaptured")
+_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence")
 _COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
 
 
@@ -83,11 +95,15 @@ class Stream:
 
     def __init__(self, extension: ModuleType, settings: Settings) -> None:
         native_settings = extension.Settings()
-        for name, value in asdict(settings).items():
+        given = asdict(settings)
+        device = given.pop("device")
+        for name, value in given.items():
             setattr(native_settings, name, value)
+        native_settings.graphs = device != "cpu"
         self._extension = extension
-        self._session = extension.Session(native_settings)
-        self._undo = ExitStack()
+        self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
+        self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
+        self._undo, self._at_end = ExitStack(), ExitStack()
         self._open = False
         self._paused = False
 
@@ -96,6 +112,10 @@ class Stream:
         global _current
         _current = self
         self._open = True
+        if self._cuda is not None:
+            graphs = captures.Captures(self._session, self._cuda)
+            self._session.on_capture(graphs.capture)
+            self._at_end.callback(graphs.close)
         self._watch()
         missing: list[str] = self._session.open()
         return missing
@@ -103,17 +123,19 @@ class Stream:
     def _watch(self) -> None:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
         self._undo.callback(compiled.watch(self._apart))
+        if self._cuda is not None:
+            self._undo.callback(captures.watch(self._session))
 
     def _apart(self, call: Callable[[], Any]) -> Any:
         """Run what launches kernels without operators: behind what is pending, and with nothing deferred."""
         if not self._extension.key_included():
             return call()
         self._session.flush()
-        self._session.leave()
+        self._extension.include_key(False)
         try:
             return call()
         finally:
-            self._session.join()
+            self._extension.include_key(True)
 
     def pause(self) -> None:
         """Issue what is pending and defer nothing until `resume`. What was recorded stays."""
@@ -144,12 +166,23 @@ class Stream:
             self._session.close()
         finally:
             self._undo.close()
+            self._at_end.close()
             _closed.append(self)
             settle()
 
     def flush(self) -> None:
         """Issue what is pending."""
         self._session.flush()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, operators of this thread run as if there were no stream, and cost what they cost then."""
+        self.flush()
+        self._extension.include_key(False)
+        try:
+            yield
+        finally:
+            self._extension.include_key(self._open)
 
     @property
     def is_open(self) -> bool:
@@ -195,7 +228,17 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     if refusal:
         return Unavailable(refusal)
     _hook_forks()
-    stream = Stream(extension, settings or Settings())
+    settings = settings or Settings()
+    if settings.device == "auto":
+        settings = replace(settings, device=_automatic())
+    if settings.device == "cuda":
+        refusal = _no_cuda()
+        if refusal:
+            return Unavailable(refusal)
+    try:
+        stream = Stream(extension, settings)
+    except RuntimeError as error:
+        return Unavailable(str(error).partition("\n")[0])
     missing = stream.open()
     if missing:
         stream.close()
@@ -208,6 +251,21 @@ def _in_the_way(extension: ModuleType) -> Unavailable | None:
     if others:
         return Unavailable(f"thread {others[0]} runs, and its operators would not be seen")
     return Unavailable("a backward is running") if extension.in_backward() else None
+
+
+def _automatic() -> Literal["cpu", "cuda"]:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _no_cuda() -> str:
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    if torch.cuda.get_allocator_backend() != "native":
+        return "torch's allocator is not its own"
+    if torch.cuda.is_current_stream_capturing():
+        return "the current stream is being captured"
+    torch.cuda.init()
+    return ""
 
 
 def settle() -> None:

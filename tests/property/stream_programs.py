@@ -18,11 +18,19 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from grape.native import build
-from grape.streams import Evidence, Settings, Stream, open_stream
+from grape.streams import Evidence, Settings, Stream, open_stream, session
 
 needs_compiler = pytest.mark.skipif(
     not build.ready() and build._compiler() is None, reason="no C++ compiler; install one with: apt-get install g++"
 )
+
+
+@pytest.fixture(autouse=True, params=["cpu", "pretended"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test once as on the CPU, and once with graphs that freeze what CUDA graphs freeze."""
+    monkeypatch.setattr(session, "_automatic", lambda: request.param)
+    return str(request.param)
+
 
 Statement = Callable[[int], object]
 TENSORS = ("a", "b", "h")
@@ -464,7 +472,7 @@ def flat(x: Any) -> list[Any]:
     if isinstance(x, Tensor):
         raw = x.detach().reshape(-1).clone().view(torch.uint8)
         version = None if x.is_inference() else x._version
-        return [(tuple(x.shape), x.stride(), x.dtype, x.requires_grad, version, raw.numpy().tobytes())]
+        return [(tuple(x.shape), x.stride(), x.dtype, x.requires_grad, version, raw.cpu().numpy().tobytes())]
     if isinstance(x, dict):
         return [y for k in x for y in (repr(k), *flat(x[k]))]
     if isinstance(x, (list, tuple, collections.deque)):
@@ -479,6 +487,7 @@ def settings_of(seed: int) -> Settings:
         shortest=r.choice([1, 8, 32]),
         hot=r.choice([2, 3]),
         strays=r.choice([0, 2, 16]),
+        steady=r.choice([0, 1, 2]),
     )
 
 

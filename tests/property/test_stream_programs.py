@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch._dynamo  # noqa: F401 - optimizers import it, and it wraps functions of torch for good
 
-from tests.property.stream_programs import needs_compiler, outcome
+from tests.property.stream_programs import device, needs_compiler, outcome  # noqa: F401
 
 PARTS = 6
 PROGRAMS = 40  # of each part

@@ -17,11 +17,12 @@ import torch
 import torch._dynamo  # random operators without a device import it, and it wraps functions of torch for good
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from grape.runtime.backends import cuda, cuda_warmup
+from grape.runtime.backends import cuda
 from grape.runtime.backends.cuda import CudaBackend, CudaGraph
 from grape.runtime.backends.cuda_memory import pool_bytes
 from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
 from grape.runtime.backends.protocol import CaptureFailed
+from grape.streams import cuda_warmup
 
 from .cuda_stand_in import StandIn, inspected, without_a_device
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grape.streams import Evidence, Settings, Stream, open_stream
-from tests.property.stream_programs import flat, needs_compiler
+from tests.property.stream_programs import device, flat, needs_compiler  # noqa: F401
 
 pytestmark = needs_compiler
 

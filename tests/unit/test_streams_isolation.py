@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grape import native
 from grape.streams import Settings, Stream, open_stream, session
-from tests.property.stream_programs import flat, needs_compiler
+from tests.property.stream_programs import device, flat, needs_compiler  # noqa: F401
 from tests.unit.test_streams_contract import EAGER_TO_MATCH, agrees, chain, under_a_stream
 
 pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]

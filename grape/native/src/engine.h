@@ -3,9 +3,13 @@
 #pragma once
 #include "epoch.h"
 #include "finder.h"
+#include "graphs.h"
 #include "recorder.h"
 
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <chrono>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -20,17 +24,21 @@ struct Settings {
   size_t budget = size_t{4} << 30;  // bytes of all homes
   size_t strays = 16;     // operators in a row that may come in between without leaving the fragment
   bool issue = true;      // false: nothing is issued, to measure what matching alone costs
+  bool graphs = false;    // segments are captured; on the CPU, pretended to be
+  int steady = 2;         // launches of a segment over the same memory before it is captured
+  int captures = 6;       // of one segment
 };
 
 struct Counts {
   uint64_t seen = 0, matched = 0, issued = 0, segments = 0, partial = 0, diverged = 0, entered = 0, recorded = 0, raised = 0;
-  uint64_t sampled = 0, sampled_ns = 0;
+  uint64_t sampled = 0, sampled_ns = 0, captured = 0;
   std::array<uint64_t, static_cast<size_t>(Reason::Count)> written{};
 };
 
 class Engine {
  public:
-  explicit Engine(Settings settings) : settings_(settings), finder_(settings.budget) {}
+  Engine(Settings settings, std::unique_ptr<Device> device)
+      : settings_(settings), device_(std::move(device)), finder_(settings.budget), epoch_(*device_, settings.graphs), launcher_(*device_) {}
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {
@@ -64,18 +72,34 @@ class Engine {
   // False once it is closed, and in a forked child. Memory is exposed, and operators change, during a pause as well.
   bool is_alive() const { return alive_; }
   void in_forked_child() { open_ = alive_ = false; }
+  const Device& device() const { return *device_; }
+
+  // Threads of Python that carry the key: while there are any, only the owner's operators are deferred.
+  void joined() { others_++; }
+  void left() { others_--; }
+
+  // While the person captures, operators are passed through.
+  void capturing(bool now) {
+    flush();
+    capturing_ = now;
+  }
 
   // What a kernel at the key does with an operator.
   void call(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
-    if (!open_.load(std::memory_order_relaxed)) return run(op, below, stack);
-    if (std::this_thread::get_id() != owner_ || below.has(c10::DispatchKey::Python)) {
-      bool foreign = std::this_thread::get_id() != owner_;
-      flush();
-      { std::lock_guard lock(mutex_); counts.written[index(foreign ? Reason::Thread : Reason::Mode)]++; }
+    if (!open_.load(std::memory_order_relaxed) || !device_->concerns(op.arguments, *stack)) return run(op, below, stack);
+    Reason apart = capturing_ ? Reason::Capturing : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
+        : !device_->is_current()                                ? Reason::Stream : Reason::None;
+    if (apart != Reason::None) {
+      if (!capturing_) flush();
+      if (!capturing_ && !device_->is_current()) leave_to_other_stream(op, *stack);
+      { std::lock_guard lock(mutex_); counts.seen++, counts.written[index(apart)]++; }
       return run(op, below, stack);
     }
+    if (op.lends && !device_->is_cpu()) leave_to_other_stream(op, *stack);
     Decision decision;
+    uint64_t recording = 0;
+    bool capture_now = false;
     std::exception_ptr raised;
     Trash trash;
     uint64_t signature = 0;
@@ -87,10 +111,13 @@ class Engine {
       if (sampling_) counts.sampled++, counts.sampled_ns += (Clock::now() - begin - std::exchange(launching_, {})).count();
       sampling_ = false;
       raised = std::exchange(raised_, nullptr);
+      recording = recording_;
+      capture_now = wanted_ && others_ == 0 && (capturer_ || device_->is_cpu());
       take_trash(trash);
     }
     if (!trash.storages.empty() || !trash.memory.empty()) trash = Trash();
     if (raised) std::rethrow_exception(raised);
+    if (capture_now) capture();
     if (decision == Decision::Answered) return;
     size_t warned = 0;
     try {
@@ -106,7 +133,7 @@ class Engine {
     if (decision == Decision::Run) return;
     std::lock_guard lock(mutex_);
     if (!open_) return;  // its own kernel closed the session
-    if (decision == Decision::Record && recorder_) record(*stack, signature, warned > 0);
+    if (decision == Decision::Record && recorder_ && recording == recording_) record(*stack, signature, warned > 0);
     else observe(signature);
   }
 
@@ -145,6 +172,7 @@ class Engine {
     std::lock_guard lock(mutex_);
     leave();
     recorder_.reset();
+    wanted_ = nullptr;
     finder_.clear();
     return raised;
   }
@@ -156,6 +184,36 @@ class Engine {
       for (auto it = exposed_.begin(); it != exposed_.end();) it = it->second.use_count() == 0 ? exposed_.erase(it) : std::next(it);
     exposed_.emplace(storage, c10::weak_intrusive_ptr<StorageImpl>(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage)));
   }
+
+  // How a segment is captured, in the thread that launched it, where no lock is held: calls `issue_captured`, then
+  // `captured` or `refused`.
+  void on_capture(std::function<void()> capturer) { capturer_ = std::move(capturer); }
+
+  // True: the segment that is wanted was issued on the stream that is captured.
+  bool issue_captured() {
+    std::lock_guard lock(mutex_);
+    launch();
+    Segment* segment = wanted();
+    if (!segment) return false;
+    std::string why;
+    auto failed = launcher_.issue_captured(*wanted_, *segment, captured_, why);
+    if (failed < 0) return frozen_ = wanted_->addresses(*segment), true;
+    refuse(&wanted_->steps[failed], why);
+    return false;
+  }
+  // No step can be blamed for what capture or executable say.
+  void refused(const std::string& why) {
+    std::lock_guard lock(mutex_);
+    if (wanted()) refuse(nullptr, why);
+  }
+  void captured(void* executable, uint64_t number) {
+    std::lock_guard lock(mutex_);
+    auto graph = std::make_unique<CudaGraph>(static_cast<const Cuda&>(*device_), executable, number, dropped);
+    if (wanted()) keep(std::move(graph));
+  }
+  const std::shared_ptr<Dropped> dropped = std::make_shared<Dropped>();
+  std::map<std::string, uint64_t> uncaptured;  // by reason
+  const Launcher& launcher() const { return launcher_; }
 
   Counts counts;
   const Copies& copies() const { return epoch_.copies; }
@@ -170,6 +228,87 @@ class Engine {
   enum class Match : uint8_t { Yes, Other, Written };
 
   static size_t index(Reason reason) { return static_cast<size_t>(reason); }
+
+  // The owner's operators, and those of a backward, which autograd runs on threads of its own for some devices. Nobody
+  // else calls a backward while no other thread carries the key.
+  bool is_followed() const {
+    return std::this_thread::get_id() == owner_ ||
+        (device_->has_threads() && others_ == 0 && torch::autograd::get_current_graph_task_id() != -1);
+  }
+
+  // An operator of another stream: it waits for everything that was launched late, and what it is given is no home's any
+  // more, for the host does not know how long it is read.
+  void leave_to_other_stream(Operator& op, const Stack& stack) {
+    std::vector<at::Tensor> lent;
+    {
+      std::lock_guard lock(mutex_);
+      for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
+        for_each_tensor(stack[i], [&](const at::Tensor& t) {
+          Tenancy* tenancy = t.defined() && device_->holds(t) ? tenancy_of(storage_of(t)) : nullptr;
+          if (!tenancy) return;
+          launch();
+          finder_.each([&](Fragment& fragment) { epoch_.give_away(fragment, tenancy); });
+          lent.push_back(t);
+        });
+      if (device_->is_current()) return;
+      device_->let_wait(counts.segments);
+    }
+    c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+    for (const at::Tensor& t : lent) device_->used_here(t);
+  }
+
+  void capture() {
+    if (capturer_) {
+      c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+      capturer_();
+    } else {
+      std::lock_guard lock(mutex_);
+      launch();
+      Segment* segment = wanted();
+      if (!segment) return;
+      auto graph = std::make_unique<PretendedGraph>(*wanted_, *segment, captured_);
+      frozen_ = wanted_->addresses(*segment);
+      keep(std::move(graph));
+    }
+    Trash trash;
+    std::lock_guard lock(mutex_);
+    std::swap(trash, captured_);
+  }
+
+  void keep(std::unique_ptr<Graph> graph) {
+    counts.captured++;
+    graph->frozen = std::move(frozen_);
+    wanted()->graph = std::move(graph);
+    wanted_ = nullptr;
+  }
+
+  // The segment that should be captured, unless other threads had its fragment cut otherwise.
+  Segment* wanted() {
+    if (wanted_ && !wanted_->uncut)
+      for (Segment& segment : wanted_->segments)
+        if (segment.first == first_ && segment.last == last_) return &segment;
+    return wanted_ = nullptr, nullptr;
+  }
+
+  void refuse(Step* step, const std::string& why) {
+    Segment& segment = *wanted();
+    uncaptured[why.substr(0, why.find('\n'))]++;
+    if (step) wanted_->demote(*step, Reason::Uncaptured);
+    else if (++segment.failed == 2)  // whatever it is, it is in there
+      for (size_t i = segment.first; i < segment.last; i++) wanted_->demote(wanted_->steps[i], Reason::Uncaptured);
+    wanted_ = nullptr;
+  }
+
+  // A segment without a graph was launched.
+  void consider_capture(Segment* segment) {
+    if (!settings_.graphs || !segment || segment->graph || fragment_->uncut || fragment_->steady(*segment) < settings_.steady << segment->captures) return;
+    if (++segment->captures > settings_.captures) {
+      for (size_t i = segment->first; i < segment->last; i++) fragment_->demote(fragment_->steps[i], Reason::Moves);
+      return;
+    }
+    wanted_ = fragment_;
+    first_ = segment->first, last_ = segment->last;
+  }
 
   static void run(Operator& op, c10::DispatchKeySet below, Stack* stack) {
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
@@ -204,10 +343,12 @@ class Engine {
       return Decision::Observe;
     }
     sig = signature(op, stack);
-    if (recorder_) {
+    if (recorder_ && recorder_->is_between()) {
+      recording_++;
       recorder_->before(op, stack, sig, touches_exposed(op, stack));
       return Decision::Record;
     }
+    recorder_.reset();  // another thread's operator came while the last one ran
     counts.written[index(Reason::Observed)]++;
     return Decision::Observe;
   }
@@ -230,7 +371,8 @@ class Engine {
       leave();
     } else if (!side.fragment && ++side.times == 2 && finder_.room() && !parent->dead && op.always != Reason::Read) {
       leave();
-      recorder_ = std::make_unique<Recorder>(0);
+      recorder_ = std::make_unique<Recorder>(0, *device_);
+      recording_++;
       parent_ = parent, side_ = key;
       recorder_->before(op, stack, sig, touches_exposed(op, stack));
       return Decision::Record;
@@ -261,11 +403,12 @@ class Engine {
       finder_.cool(context);
       head_ = context;
       parent_ = nullptr;
-      recorder_ = std::make_unique<Recorder>(context);
+      recorder_ = std::make_unique<Recorder>(context, *device_);
     }
   }
 
   void enter(Fragment* fragment) {
+    if (fragment->uncut) fragment->cut(settings_.longest);
     fragment_ = fragment;
     at_ = from_ = strays_ = 0;
     fragment->entered++;
@@ -305,7 +448,7 @@ class Engine {
       epoch_.forget(mark);
       if (match == Match::Other) return match;
       // Numbers that changed will change again; memory elsewhere may have been an exception.
-      if (reason == Reason::Number || (++step.refused >= 8 && 2 * step.refused > fragment_->entered)) step.run = reason;
+      if (reason == Reason::Number || (++step.refused >= 8 && 2 * step.refused > fragment_->entered)) fragment_->demote(step, reason);
     }
     counts.written[index(reason)]++;
     launch();
@@ -349,15 +492,14 @@ class Engine {
     return reason == Reason::None ? Match::Yes : Match::Written;
   }
 
-  static bool same_tensor(const Input& in, const at::Tensor& t, Reason& reason) {
+  bool same_tensor(const Input& in, const at::Tensor& t, Reason& reason) const {
     if (!t.defined() || in.kind == Input::Undefined) return !t.defined() && in.kind == Input::Undefined;
-    if (is_number(t) != (in.kind == Input::Number)) return false;
     if (in.kind == Input::Number) {
-      if (t.dtype() != in.layout.dtype) return false;
+      if (!device_->is_scalar(t) || is_number(t) != is_number(in.number) || t.dtype() != in.layout.dtype) return false;
       if (std::memcmp(t.const_data_ptr(), in.number.const_data_ptr(), t.itemsize()) != 0) reason = Reason::Number;
       return true;
     }
-    return is_plain(t) && in.layout.fits(t);
+    return device_->holds(t) && !is_number(t) && in.layout.fits(t);
   }
 
   void answer(Step& step, Operator& op, Stack& stack) {
@@ -374,12 +516,12 @@ class Engine {
       for (auto& [slot, same] : handed)
         if (slot == made.slot) storage = same;
       if (!storage) {
-        storage = made.slot < 0 ? c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::GetCPUAllocator(), true)
+        storage = made.slot < 0 ? device_->storage(0)
                                 : epoch_.hand_out(*fragment_, made.slot);
         handed.emplace_back(made.slot, storage);
       }
       // A new TensorImpl each time, of the current mode; nobody but the caller holds it.
-      auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), made.layout.dtype);
+      auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(device_->key), made.layout.dtype);
       impl->set_sizes_and_strides(made.layout.sizes, made.layout.strides, made.at / static_cast<int64_t>(made.layout.dtype.itemsize()));
       for (uint8_t n = made.version; n && !impl->is_inference(); n--) impl->bump_version();
       return at::Tensor(std::move(impl));
@@ -415,14 +557,17 @@ class Engine {
       from_ = at_;
       return;
     }
-    bool whole = fragment_->steps[at_ - 1].ends && (from_ == 0 || fragment_->steps[from_ - 1].ends || fragment_->steps[from_ - 1].run != Reason::None);
     size_t first = std::exchange(from_, at_);
+    Segment* whole = fragment_->whole(first, at_);
     counts.issued += at_ - first;
     counts.segments++;
     counts.partial += !whole;
     if (!settings_.issue) return epoch_.end();
     auto begin = sampling_ ? Clock::now() : Clock::time_point();
+    std::optional<c10::StreamGuard> guard;
+    device_->enter_stream(guard);
     if (auto raised = epoch_.launch(launcher_, *fragment_, first, at_, whole); raised && !raised_) raised_ = raised;
+    consider_capture(whole);
     if (sampling_) launching_ += Clock::now() - begin;
   }
 
@@ -443,16 +588,24 @@ class Engine {
   }
 
   const Settings settings_;
+  const std::unique_ptr<Device> device_;
   Finder finder_;
   std::mutex mutex_;
-  std::atomic<bool> open_{false}, alive_{false};
+  std::atomic<bool> open_{false}, alive_{false}, capturing_{false};
+  std::atomic<int> others_{0};
   std::thread::id owner_;
   Epoch epoch_;
-  IssueFromRecord launcher_;
+  Launcher launcher_;
+  std::function<void()> capturer_;
+  Fragment* wanted_ = nullptr;  // whose segment should be captured
+  size_t first_ = 0, last_ = 0;
+  std::vector<char*> frozen_;
+  Trash captured_;              // who lived in homes that moved at the capture
   Fragment* fragment_ = nullptr;  // that is followed
   size_t at_ = 0, from_ = 0;      // the next operator, and the first that is pending
   size_t strays_ = 0;
   std::unique_ptr<Recorder> recorder_;
+  uint64_t recording_ = 0;  // counts the operators that are recorded
   Fragment* parent_ = nullptr;  // of the side that is recorded
   uint64_t side_ = 0, head_ = 0;
   std::exception_ptr raised_;

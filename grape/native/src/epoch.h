@@ -17,6 +17,8 @@ struct Copies {
 
 class Epoch {
  public:
+  Epoch(const Device& device, bool graphs) : device_(device), graphs_(graphs) {}
+
   uint64_t number() const { return number_; }
 
   Bound bind(Fragment& fragment, int id, const at::Tensor& t, int64_t at) {
@@ -25,13 +27,13 @@ class Epoch {
     char* data = static_cast<char*>(const_cast<void*>(storage->data()));
     char* base = data + byte_offset(t) - at;
     if (slot.epoch == number_) return slot.storage == storage && slot.base == base ? Bound::Yes : Bound::Aliased;
-    if (!is_torchs_own(storage)) return Bound::Foreign;
+    if (!is_torchs_own(storage, device_)) return Bound::Foreign;
     if (base < data || base + slot.span > data + storage->nbytes()) return Bound::Aliased;
     if (!claim(storage, slot.written)) return Bound::Aliased;
     if (base != slot.address) {
       // Kernels may choose their code, and so their rounding, by the alignment of what they are given.
       if (slot.owned() && misaligned(slot.address, base)) return Bound::Aliased;
-      make_room(fragment, slot, base);
+      make_room(fragment, slot, base, tenancy_of(storage));
       if (base != slot.address) {
         copies_in_.push_back({slot.address, base, slot.span});
         if (slot.changed) copies_out_.push_back({weak(storage), base - data, id});
@@ -55,7 +57,7 @@ class Epoch {
     }
     c10::Storage storage;
     if (slot.kept) {
-      storage = c10::Storage(c10::Storage::use_byte_size_t(), slot.nbytes, c10::GetCPUAllocator(), true);
+      storage = device_.storage(slot.nbytes);
       copies_out_.push_back({c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl()), 0, id});
     } else {
       storage = slot.home->lend();
@@ -76,19 +78,25 @@ class Epoch {
     held_.erase(held_.begin() + mark.held, held_.end());
   }
 
-  std::exception_ptr launch(Launcher& launcher, Fragment& fragment, size_t first, size_t last, bool whole) {
-    for (const In& copy : copies_in_) std::memcpy(copy.to, copy.from, copy.n), count(copies.in, copy.n);
+  std::exception_ptr launch(Launcher& launcher, Fragment& fragment, size_t first, size_t last, Segment* whole) {
+    for (const Copy& copy : copies_in_) device_.copy(copy), count(copies.in, copy.n);
     auto raised = launcher.launch(fragment, first, last, whole);
     for (Out& copy : copies_out_) {
       auto storage = copy.to.lock();
       if (!storage) continue;  // nobody has it any more
       const Slot& slot = fragment.slots[copy.slot];
       char* data = static_cast<char*>(const_cast<void*>(storage->data()));
-      if (slot.span && copy.offset + slot.span <= storage->nbytes()) std::memcpy(data + copy.offset, slot.address, slot.span), count(copies.out, slot.span);
+      if (slot.span && copy.offset + slot.span <= storage->nbytes()) device_.copy({data + copy.offset, slot.address, slot.span}), count(copies.out, slot.span);
       trash.storages.push_back(std::move(storage));
     }
     end();
     return raised;
+  }
+
+  // What an operator elsewhere may read for longer than the host knows: the memory is the occupant's from now on.
+  void give_away(Fragment& fragment, const Tenancy* tenancy) {
+    for (Slot& slot : fragment.slots)
+      if (slot.home && slot.home->has(tenancy)) slot.kept = true, move_home(fragment, slot);
   }
 
   void end() {
@@ -108,7 +116,6 @@ class Epoch {
   Trash trash;  // to be emptied without a lock
 
  private:
-  struct In { char* to; const char* from; size_t n; };
   struct Out { c10::weak_intrusive_ptr<StorageImpl> to; int64_t offset; int slot; };
   struct Claim { uint64_t epoch = 0; bool written = false; };
 
@@ -116,8 +123,8 @@ class Epoch {
     return c10::weak_intrusive_ptr<StorageImpl>(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));
   }
 
-  static bool misaligned(const char* a, const char* b) {
-    return (reinterpret_cast<uintptr_t>(a) ^ reinterpret_cast<uintptr_t>(b)) % ALIGNMENT;
+  bool misaligned(const char* a, const char* b) const {
+    return (reinterpret_cast<uintptr_t>(a) ^ reinterpret_cast<uintptr_t>(b)) % device_.alignment;
   }
 
   void count(size_t& n, size_t bytes) { n++, copies.bytes += bytes; }
@@ -138,12 +145,17 @@ class Epoch {
 
   void move_home(Fragment& fragment, Slot& slot) {
     slot.home->move_out(until_launch_);
-    slot.lies_at(slot.home->address());
+    move(fragment, slot, slot.home->address());
+  }
+
+  void move(Fragment& fragment, Slot& slot, char* where) {
+    slot.lies_at(where, device_);
+    slot.moves++;
     fragment.generation++;
   }
 
   // The slot's bytes come from elsewhere: it needs memory that nobody else reads.
-  void make_room(Fragment& fragment, Slot& slot, char* base) {
+  void make_room(Fragment& fragment, Slot& slot, char* base, const Tenancy* lent) {
     if (slot.home) {
       if (!slot.home->vacant()) slot.kept = true, copies.kept++, move_home(fragment, slot);
       else if (slot.home->read_in(number_)) move_home(fragment, slot);
@@ -151,25 +163,33 @@ class Epoch {
     }
     slot.same = base == slot.last ? slot.same + 1 : 0;
     slot.last = base;
-    if (slot.floating && slot.same >= 4 && slot.settled < 8) {  // it stays where it is: no more copies
-      slot.settled++;
+    // Before the segment is captured, rather than after: a graph would be stale.
+    if (slot.floating && slot.same >= (graphs_ ? 2 : 4) && slot.settled < (graphs_ ? 2 : 8) && !(graphs_ && lent && is_made_by(fragment, lent))) {
+      slot.settled++;  // it stays where it is: no more copies
       trash.memory.push_back(std::move(slot.floating));
       slot.floating = at::DataPtr();
-      slot.lies_at(base);
-      fragment.generation++;
+      move(fragment, slot, base);
     } else if (!slot.floating) {
       copies.floated++;
       slot.same = 0;
-      slot.floating = c10::GetCPUAllocator()->allocate(slot.span + ALIGNMENT);
+      slot.floating = device_.allocate(slot.span + device_.alignment);
       char* begin = static_cast<char*>(slot.floating.get());
-      slot.lies_at(begin + (reinterpret_cast<uintptr_t>(base) - reinterpret_cast<uintptr_t>(begin)) % ALIGNMENT);
-      fragment.generation++;
+      move(fragment, slot, begin + (reinterpret_cast<uintptr_t>(base) - reinterpret_cast<uintptr_t>(begin)) % device_.alignment);
     }
   }
 
+  // A graph may use a home's memory for something else before it writes the result there: see G3.
+  static bool is_made_by(const Fragment& fragment, const Tenancy* tenancy) {
+    for (const Slot& slot : fragment.slots)
+      if (slot.home && slot.home->has(tenancy)) return true;
+    return false;
+  }
+
+  const Device& device_;
+  const bool graphs_;
   uint64_t number_ = 1;
   Trash until_launch_;  // memory that pending operators may read
-  std::vector<In> copies_in_;
+  std::vector<Copy> copies_in_;
   std::vector<Out> copies_out_;
   std::vector<c10::intrusive_ptr<StorageImpl>> held_;
   std::vector<c10::weak_intrusive_ptr<StorageImpl>> pending_;  // so that no address of a storage is used twice

@@ -32,7 +32,7 @@ class Finder {
   // True when the context was met so often that a record should begin.
   bool hot(uint64_t context, size_t times) {
     if (heads_.size() >= 4096 || counts_.size() > 65536) return false;
-    return ++counts_[context] >= times;
+    return ++counts_[context] >= static_cast<int>(times);
   }
   void cool(uint64_t context) { counts_[context] = -64; }
 
@@ -46,6 +46,11 @@ class Finder {
     if (parent) parent->sides[side].fragment = made;
     else heads_[made->head] = made;
     return made;
+  }
+
+  template <class F>
+  void each(F f) {
+    for (auto& fragment : fragments_) f(*fragment);
   }
 
   bool room() const { return live_ < 200'000 && bytes_ < budget_; }

@@ -3,6 +3,7 @@
 #include "memory.h"
 #include "operators.h"
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -20,6 +21,7 @@ struct Slot {
   std::unique_ptr<Home> home;   // of what the fragment makes
   at::DataPtr floating;         // of what comes from outside and lies elsewhere each time
   size_t nbytes = 0;            // of a made storage
+  uint64_t moves = 0;           // that no graph asked for
   c10::Storage over;            // the engine's own storage over the address
 
   uint64_t epoch = 0;           // in which the two below hold
@@ -30,12 +32,12 @@ struct Slot {
   int same = 0, settled = 0;
 
   bool owned() const { return home || floating; }
-  void lies_at(char* where) {
+  void lies_at(char* where, const Device& device) {
     address = where;
-    over = c10::Storage(c10::Storage::use_byte_size_t(), span, at::DataPtr(where, c10::Device(c10::kCPU)), nullptr, false);
+    over = c10::Storage(c10::Storage::use_byte_size_t(), span, at::DataPtr(where, device.place), nullptr, false);
   }
-  at::Tensor tensor(const Layout& layout, int64_t at) const {
-    auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(over), c10::DispatchKeySet(c10::DispatchKey::CPU), layout.dtype);
+  at::Tensor tensor(const Layout& layout, int64_t at, const Device& device) const {
+    auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(over), c10::DispatchKeySet(device.key), layout.dtype);
     impl->set_sizes_and_strides(layout.sizes, layout.strides, at / static_cast<int64_t>(layout.dtype.itemsize()));
     return at::Tensor(std::move(impl));
   }
@@ -73,7 +75,8 @@ struct Output {
 struct Step {
   Operator* op;
   Reason run = Reason::None;  // why it runs as written, if it does
-  bool ends = false;          // its segment
+  bool ends = false;          // its segment, which has this number
+  size_t segment = 0;
   bool bumps = false;         // a version counter
   uint32_t refused = 0;       // times that it matched but for where its tensors lie
   uint64_t signature = 0;
@@ -84,6 +87,26 @@ struct Step {
   uint64_t built = ~0ull;
 };
 
+// A segment as it was when it was captured. It is launched only while its slots lie where they lay then.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual bool launch() = 0;  // on the current stream; false: nothing was launched
+
+  std::vector<char*> frozen;   // where the segment's slots lie
+  uint64_t checked = ~0ull;    // the fragment's generation in which they did
+};
+
+// Operators that are launched together: between them nothing has to run.
+struct Segment {
+  size_t first, last;
+  std::vector<int> slots;  // all that it reads or writes
+  std::unique_ptr<Graph> graph;
+  uint64_t moves = 0;      // of its slots, when it was launched last
+  int steady = 0;          // launches since
+  int captures = 0, failed = 0;
+};
+
 struct Fragment;
 struct Side {
   Fragment* fragment = nullptr;
@@ -92,23 +115,69 @@ struct Side {
 
 // The trie: a fragment's sides are what came instead of its operators, by position and signature.
 struct Fragment {
+  explicit Fragment(const Device& device) : device(device) {}
+
+  const Device& device;
   std::vector<Step> steps;
   std::vector<Slot> slots;
+  std::vector<Segment> segments;
   std::unordered_map<uint64_t, Side> sides;
   uint64_t head = 0;        // the context in front of its first operator
   uint64_t generation = 0;  // counts the slots' moves
   uint64_t entered = 0, failed = 0;
   bool dead = false;
+  bool uncut = true;        // a step runs as written since it was cut
 
-  // Segments: operators that nothing has to run between, and no more than `longest`.
+  void demote(Step& step, Reason reason) {
+    step.run = reason;
+    uncut = true;
+  }
+
+  // Into segments of no more than `longest`. What stays one keeps its graph.
   void cut(size_t longest) {
+    std::vector<Segment> before;
+    std::swap(before, segments);
+    uncut = false;
     size_t n = 0;
     for (size_t i = 0; i < steps.size(); i++) {
       n = steps[i].run == Reason::None ? n + 1 : 0;
       bool last = i + 1 == steps.size() || steps[i + 1].run != Reason::None || n >= longest;
       steps[i].ends = n > 0 && last;
-      if (steps[i].ends) n = 0;
+      if (!steps[i].ends) continue;
+      steps[i].segment = segments.size();
+      segments.push_back(segment(i + 1 - n, i + 1, before));
+      n = 0;
     }
+  }
+
+  // The segment that these steps are.
+  Segment* whole(size_t first, size_t last) {
+    const Step& step = steps[last - 1];
+    return !uncut && step.ends && segments[step.segment].first == first ? &segments[step.segment] : nullptr;
+  }
+
+  bool lies_as_captured(Segment& segment) const {
+    Graph& graph = *segment.graph;
+    if (graph.checked == generation) return true;
+    for (size_t k = 0; k < segment.slots.size(); k++)
+      if (slots[segment.slots[k]].address != graph.frozen[k]) return false;
+    graph.checked = generation;
+    return true;
+  }
+
+  std::vector<char*> addresses(const Segment& segment) const {
+    std::vector<char*> all;
+    for (int id : segment.slots) all.push_back(slots[id].address);
+    return all;
+  }
+
+  // Launched so often since a slot moved of itself.
+  int steady(Segment& segment) const {
+    uint64_t moves = 0;
+    for (int id : segment.slots) moves += slots[id].moves;
+    segment.steady = segment.moves == moves ? segment.steady + 1 : 0;
+    segment.moves = moves;
+    return segment.steady;
   }
 
   void build(Step& step) {
@@ -117,10 +186,10 @@ struct Fragment {
     auto tensor = [&](const Input& in) -> at::Tensor {
       if (in.kind == Input::Undefined) return at::Tensor();
       if (in.kind == Input::Number) return in.number;
-      if (in.kind == Input::Outside) return slots[in.slot].tensor(in.layout, in.at);
+      if (in.kind == Input::Outside) return slots[in.slot].tensor(in.layout, in.at, device);
       Slot none;
-      none.lies_at(nullptr);
-      return none.tensor(in.layout, 0);
+      none.lies_at(nullptr, device);
+      return none.tensor(in.layout, 0, device);
     };
     for (const Argument& argument : step.arguments) {
       if (argument.kind == Argument::Plain) step.issue.push_back(argument.value);
@@ -131,6 +200,23 @@ struct Fragment {
         step.issue.emplace_back(std::move(list));
       }
     }
+  }
+
+ private:
+  Segment segment(size_t first, size_t last, std::vector<Segment>& before) const {
+    for (Segment& old : before)
+      if (old.first == first && old.last == last) return std::move(old);
+    Segment made{first, last};
+    for (size_t i = first; i < last; i++) {
+      for (const Input& in : steps[i].inputs)
+        if (in.slot >= 0) made.slots.push_back(in.slot);
+      for (const Output& out : steps[i].outputs)
+        for (const Made& m : out.made)
+          if (m.slot >= 0) made.slots.push_back(m.slot);
+    }
+    std::sort(made.slots.begin(), made.slots.end());
+    made.slots.erase(std::unique(made.slots.begin(), made.slots.end()), made.slots.end());
+    return made;
   }
 };
 

@@ -1,5 +1,4 @@
-// How the pending operators of a segment are issued. On the CPU one after the other, over their slots; a launcher of CUDA
-// graphs launches the segment's graph where `whole`, and issues what a divergence left of one.
+// How the pending operators of a segment are issued: as its graph, or one after the other from the record, over their slots.
 #pragma once
 #include "fragment.h"
 
@@ -19,33 +18,57 @@ class BelowEverything {
 
 class Launcher {
  public:
-  virtual ~Launcher() = default;
-  // Issues steps [first, last). What raises is demoted, the others are issued; the first exception is returned.
-  virtual std::exception_ptr launch(Fragment& fragment, size_t first, size_t last, bool whole) = 0;
-};
+  explicit Launcher(const Device& device) : device_(device) {}
 
-class IssueFromRecord final : public Launcher {
- public:
-  std::exception_ptr launch(Fragment& fragment, size_t first, size_t last, bool) override {
+  // Issues steps [first, last), as a graph where `whole` has one. What raises is demoted, the others are issued; the first
+  // exception is returned.
+  std::exception_ptr launch(Fragment& fragment, size_t first, size_t last, Segment* whole) {
+    if (whole && whole->graph) {
+      try {
+        if (fragment.lies_as_captured(*whole) && whole->graph->launch()) return graphs++, nullptr;
+      } catch (...) {
+        whole->graph.reset();
+        return std::current_exception();
+      }
+      whole->graph.reset(), stale++;
+    }
     BelowEverything guard;
     std::exception_ptr raised;
     for (size_t i = first; i < last; i++) {
       Step& step = fragment.steps[i];
-      if (step.built != fragment.generation) fragment.build(step);
       try {
-        issue(fragment, step);
+        issue(fragment, step, nullptr);
       } catch (...) {
-        step.run = Reason::Raised;
+        fragment.demote(step, Reason::Raised);
         if (!raised) raised = std::current_exception();
       }
     }
     return raised;
   }
 
+  // Issues a segment while a stream is captured; -1, or the step that cannot be. What the graph's allocator gave an
+  // operator for its result becomes the home, and whoever lived there keeps the memory: see G2.
+  std::ptrdiff_t issue_captured(Fragment& fragment, const Segment& segment, Trash& trash, std::string& why) {
+    BelowEverything guard;
+    for (size_t i = segment.first; i < segment.last; i++) {
+      try {
+        issue(fragment, fragment.steps[i], &trash);
+      } catch (const std::exception& error) {
+        stack_.clear();
+        why = error.what();
+        return static_cast<std::ptrdiff_t>(i);
+      }
+    }
+    return -1;
+  }
+
+  uint64_t graphs = 0, stale = 0;  // launched; dropped because a slot had moved
+
  private:
-  void issue(Fragment& fragment, Step& step) {
+  void issue(Fragment& fragment, Step& step, Trash* rehome) {
+    if (step.built != fragment.generation) fragment.build(step);
     stack_.assign(step.issue.begin(), step.issue.end());
-    step.op->handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
+    step.op->handle.redispatchBoxed(c10::DispatchKeySet(device_.key), &stack_);
     for (size_t r = 0; r < step.outputs.size(); r++) {
       size_t k = 0;
       const Output& output = step.outputs[r];
@@ -53,13 +76,23 @@ class IssueFromRecord final : public Launcher {
         for_each_tensor(stack_[r], [&](const at::Tensor& t) {
           const Made& made = output.made[k++];
           if (made.slot < 0) return;
-          const Slot& slot = fragment.slots[made.slot];
+          Slot& slot = fragment.slots[made.slot];
           TORCH_CHECK(made.layout.fits(t) && byte_offset(t) == made.at, "a recorded operator made another layout");
-          if (slot.address != t.storage().data()) std::memcpy(slot.address, t.storage().data(), std::min(slot.nbytes, t.storage().nbytes()));
+          StorageImpl* storage = storage_of(t);
+          if (rehome && slot.home && device_.allocated(storage) && storage->nbytes() == slot.nbytes) {
+            char* where = static_cast<char*>(storage->mutable_data());
+            slot.home->move_to(storage->set_data_ptr(at::DataPtr(where, device_.place)), *rehome);
+            slot.lies_at(where, device_);
+            fragment.generation++;
+          } else if (slot.address != storage->data()) {
+            device_.copy({slot.address, static_cast<const char*>(storage->data()), std::min(slot.nbytes, storage->nbytes())});
+          }
         });
     }
     stack_.clear();
   }
+
+  const Device& device_;
   Stack stack_;
 };
 

@@ -5,18 +5,13 @@
 //   H2  A result that is kept keeps its bytes: its home's memory becomes its own, and the home moves.
 //   H3  When a home goes away, whoever lives there gets the memory: no storage outlives its bytes.
 #pragma once
-#include "values.h"
-
-#include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
+#include "device.h"
 
 #include <atomic>
 #include <deque>
 #include <vector>
 
 namespace grape {
-
-inline constexpr size_t ALIGNMENT = 64;  // of torch's CPU allocator
 
 // Read by deleters, which run on any thread, at any time, also at exit: never freed, and a deleter only writes a flag.
 struct Tenancy {
@@ -59,10 +54,8 @@ inline Tenancy* tenancy_of(const StorageImpl* storage) {
 
 // Memory that only operators reach: torch's allocator made it, or it is a home. NumPy's, shared and lazily copied memory
 // has other deleters; what was handed to NumPy, whenever that was, cannot be resized any more.
-inline bool is_torchs_own(const StorageImpl* storage) {
-  auto deleter = storage->data_ptr().get_deleter();
-  static const auto plain = c10::GetCPUAllocator()->raw_deleter();
-  return storage->resizable() && (deleter == plain || deleter == &depart);
+inline bool is_torchs_own(const StorageImpl* storage, const Device& device) {
+  return storage->resizable() && (device.allocated(storage) || is_lent(storage));
 }
 
 // What dies only when no lock is held: the last reference to a storage may need the GIL.
@@ -73,7 +66,7 @@ struct Trash {
 
 class Home {
  public:
-  explicit Home(size_t nbytes) : nbytes_(nbytes), memory_(c10::GetCPUAllocator()->allocate(nbytes)), tenancy_(Tenancies::all().take()) {}
+  Home(size_t nbytes, const Device& device) : nbytes_(nbytes), device_(device), memory_(device.allocate(nbytes)), tenancy_(Tenancies::all().take()) {}
   Home(const Home&) = delete;
   ~Home() {
     Trash now;
@@ -84,21 +77,25 @@ class Home {
   char* address() const { return static_cast<char*>(memory_.get()); }
   bool vacant() const { return !tenancy_->occupied.load(std::memory_order_acquire); }
   bool read_in(uint64_t epoch) const { return tenancy_->read_in == epoch; }
+  bool has(const Tenancy* tenancy) const { return tenancy_ == tenancy; }
 
   // A storage of its own for each result. Resizable, as eager ones are: who moves away calls the deleter.
   c10::Storage lend() {
     tenancy_->occupied.store(true, std::memory_order_relaxed);
     c10::Storage storage(c10::make_intrusive<StorageImpl>(
         StorageImpl::use_byte_size_t(), nbytes_, at::DataPtr(memory_.get(), tenancy_, &depart, memory_.device()),
-        c10::GetCPUAllocator(), /*resizable=*/true));
+        device_.allocator, /*resizable=*/true));
     occupant_ = c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl());
     return storage;
   }
 
   // H2: the occupant keeps the memory, under torch's own deleter; raw pointers to it stay good.
-  void move_out(Trash& trash) {
+  void move_out(Trash& trash) { move_to(device_.allocate(nbytes_), trash); }
+
+  // The same, into memory that is there already: a graph writes to it.
+  void move_to(at::DataPtr memory, Trash& trash) {
     hand_over(trash);
-    memory_ = c10::GetCPUAllocator()->allocate(nbytes_);
+    memory_ = std::move(memory);
     if (!vacant()) tenancy_ = new Tenancy();  // whoever has the old one may still be on his way out
   }
 
@@ -115,6 +112,7 @@ class Home {
   }
 
   size_t nbytes_;
+  const Device& device_;
   at::DataPtr memory_;
   Tenancy* tenancy_;
   c10::weak_intrusive_ptr<StorageImpl> occupant_{c10::intrusive_ptr<StorageImpl>()};

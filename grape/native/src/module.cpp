@@ -5,8 +5,8 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 namespace py = pybind11;
 
@@ -14,25 +14,26 @@ namespace grape {
 
 class Session {
  public:
-  explicit Session(const Settings& settings) : engine_(std::make_shared<Engine>(settings)), registration_(engine_) {}
+  // The device of CUDA with this index, or below 0 the CPU.
+  Session(const Settings& settings, int cuda) : engine_(std::make_shared<Engine>(settings, device(cuda))), registration_(engine_) {}
 
   std::vector<std::string> open() {
     auto missing = Readers::install(engine_.get());
     registration_.open();
     engine_->open();
-    join();
+    c10::impl::tls_set_dispatch_key_included(KEY, true);
     return missing;
   }
 
   // Between calls of what is served. Kernels stay, and nobody comes to them: the key is off.
   void pause() {
-    leave();
+    c10::impl::tls_set_dispatch_key_included(KEY, false);
     py::gil_scoped_release release;
     engine_->pause();
   }
   void resume() {
     engine_->open();
-    join();
+    c10::impl::tls_set_dispatch_key_included(KEY, true);
   }
 
   // Ends deferring. Kernels stay, and pass everything through, until nothing can carry the key any more.
@@ -45,16 +46,61 @@ class Session {
       raised = std::current_exception();
     }
     if (Readers::engine == engine_.get()) Readers::restore();
-    leave();
+    engine_->on_capture(nullptr);
+    c10::impl::tls_set_dispatch_key_included(KEY, false);
     if (raised) std::rethrow_exception(raised);
   }
   void take_back() {
-    leave();
+    c10::impl::tls_set_dispatch_key_included(KEY, false);
     registration_.close();
   }
 
-  static void join() { c10::impl::tls_set_dispatch_key_included(KEY, true); }
-  static void leave() { c10::impl::tls_set_dispatch_key_included(KEY, false); }
+  // Another thread begins and ends.
+  void join() {
+    engine_->joined();
+    c10::impl::tls_set_dispatch_key_included(KEY, true);
+  }
+  void leave() {
+    c10::impl::tls_set_dispatch_key_included(KEY, false);
+    engine_->left();
+  }
+
+  // Called where a segment should be captured, on any thread.
+  void on_capture(py::function capture) {
+    auto held = std::shared_ptr<py::function>(new py::function(std::move(capture)), [](py::function* f) {
+      py::gil_scoped_acquire gil;
+      delete f;
+    });
+    engine_->on_capture([held] {
+      py::gil_scoped_acquire gil;
+      try {
+        (*held)();
+      } catch (py::error_already_set& raised) {  // Ctrl-C: torch hands on its own kind of error only
+        raised.restore();
+        python_error error;
+        error.persist();
+        throw error;
+      }
+    });
+  }
+  bool issue_captured() {
+    py::gil_scoped_release release;
+    return engine_->issue_captured();
+  }
+  void captured(uintptr_t executable, uint64_t number) {
+    py::gil_scoped_release release;
+    engine_->captured(reinterpret_cast<void*>(executable), number);
+  }
+  void refused(const std::string& why) {
+    py::gil_scoped_release release;
+    engine_->refused(why);
+  }
+  std::vector<uint64_t> dropped() { return engine_->dropped->take(); }
+
+  void capturing(bool now) {
+    py::gil_scoped_release release;
+    engine_->capturing(now);
+  }
 
   void flush() {
     py::gil_scoped_release release;
@@ -87,11 +133,20 @@ class Session {
     all["kept"] = engine_->copies().kept;
     all["floated"] = engine_->copies().floated;
     all["own_ns"] = c.sampled ? c.sampled_ns * 64 : 0;
+    all["captured"] = c.captured;
+    all["launched"] = engine_->launcher().graphs;
+    all["stale"] = engine_->launcher().stale;
+    all["uncaptured"] = engine_->uncaptured;
     all["last_divergence"] = engine_->last_divergence();
     return all;
   }
 
  private:
+  static std::unique_ptr<Device> device(int cuda) {
+    if (cuda < 0) return std::make_unique<Device>();
+    return std::make_unique<Cuda>(static_cast<c10::DeviceIndex>(cuda));
+  }
+
   std::shared_ptr<Engine> engine_;
   Registration registration_;
 };
@@ -109,21 +164,31 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("hot", &Settings::hot)
       .def_readwrite("budget", &Settings::budget)
       .def_readwrite("strays", &Settings::strays)
-      .def_readwrite("issue", &Settings::issue);
+      .def_readwrite("issue", &Settings::issue)
+      .def_readwrite("graphs", &Settings::graphs)
+      .def_readwrite("steady", &Settings::steady)
+      .def_readwrite("captures", &Settings::captures);
   py::class_<Session>(m, "Session")
-      .def(py::init<const Settings&>())
+      .def(py::init<const Settings&, int>())
       .def("open", &Session::open)
       .def("pause", &Session::pause)
       .def("resume", &Session::resume)
       .def("close", &Session::close)
       .def("take_back", &Session::take_back)
-      .def_static("join", &Session::join)
-      .def_static("leave", &Session::leave)
+      .def("join", &Session::join)
+      .def("leave", &Session::leave)
+      .def("on_capture", &Session::on_capture)
+      .def("issue_captured", &Session::issue_captured)
+      .def("captured", &Session::captured)
+      .def("refused", &Session::refused)
+      .def("dropped", &Session::dropped)
+      .def("capturing", &Session::capturing)
       .def("flush", &Session::flush)
       .def("in_forked_child", &Session::in_forked_child)
       .def("kernels", &Session::kernels)
       .def("evidence", &Session::evidence);
   m.def("refusal", &grape::Registration::refusal);
   m.def("in_backward", [] { return torch::autograd::get_current_graph_task_id() != -1; });
+  m.def("include_key", [](bool on) { c10::impl::tls_set_dispatch_key_included(grape::KEY, on); });
   m.def("key_included", [] { return c10::impl::tls_is_dispatch_key_included(grape::KEY); });
 }

@@ -13,13 +13,14 @@ namespace grape {
 // Why an operator runs as written. The names are what the evidence says.
 enum class Reason : uint8_t {
   None, Random, Read, Effect, Metadata, Alias, Checks, Integers, PythonKernel, Foreign, Opaque, Number, Memory,
-  Aliased, Raised, Thread, Mode, Divergence, Observed, Count
+  Aliased, Raised, Thread, Mode, Divergence, Observed, Host, Stream, Capturing, Uncaptured, Moves, Count
 };
 inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REASONS = {
     "none", "random numbers", "host read", "effect", "changes metadata", "returns an alias", "checks its data",
     "integers on the CPU", "a kernel in Python", "not of torch", "arguments that cannot be compared", "number changed",
     "memory that is not torch's alone", "other aliases than recorded", "raised", "another thread", "a mode or subclass",
-    "another operator than recorded", "nothing recorded yet"};
+    "another operator than recorded", "nothing recorded yet", "a tensor on the CPU", "another stream",
+    "a capture of the person's", "cannot be captured", "memory that moves"};
 
 enum class Treatment : uint8_t { Boxed, Transparent };
 
@@ -30,6 +31,7 @@ struct Operator {
   std::vector<int> returned_argument; // by return; -1: a fresh tensor
   Reason always = Reason::None;       // runs as written for this reason at every call
   bool pointwise = false;
+  bool lends = false;                 // memory to another stream
   bool kernel_checked = false;
 
   explicit Operator(const c10::OperatorHandle& op) : handle(op) {
@@ -65,6 +67,7 @@ struct Operator {
       tensors_only = tensors_only && tensors;
     }
     pointwise = op.hasTag(at::Tag::pointwise);
+    lends = schema.name() == "aten::record_stream";
     if (!is_of_torch(schema.name())) always = Reason::Foreign;
     else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || schema.name() == "aten::rrelu_with_noise") always = Reason::Random;
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;

@@ -1,5 +1,5 @@
-// What reads or hands out CPU memory without an operator, and what changes how operators compute. Their C functions are
-// exchanged while a session is open, and put back: no attribute of torch.Tensor is set.
+// What reads or hands out memory without an operator, waits for a device, launches by itself, or changes how operators
+// compute. Their C functions are exchanged while a session is open, and put back: no attribute of torch.Tensor is set.
 #pragma once
 #include "engine.h"
 
@@ -14,7 +14,7 @@
 namespace grape {
 
 enum class Effect : uint8_t {
-  Reads,    // memory, now
+  Reads,    // memory, or waits for the device, now
   Exposes,  // memory, for good
   Changes,  // how operators compute: what was recorded is forgotten
 };
@@ -22,39 +22,65 @@ enum class Effect : uint8_t {
 struct Watched {
   const char* name;
   Effect effect;
-  bool method;    // of tensors; else a function of torch._C
-  bool required;  // in every torch
+  const char* of;  // a type of `torch` or `torch._C`, or a module
+  bool required;   // in every torch
 };
 
 inline constexpr std::array WATCHED = {
-    Watched{"numpy", Effect::Exposes, true, true},
-    Watched{"data_ptr", Effect::Exposes, true, true},
-    Watched{"tolist", Effect::Reads, true, true},
-    Watched{"untyped_storage", Effect::Reads, true, true},  // its object is seen while it lives
-    Watched{"apply_", Effect::Reads, true, true},
-    Watched{"map_", Effect::Reads, true, true},
-    Watched{"map2_", Effect::Reads, true, true},
-    Watched{"_to_dlpack", Effect::Exposes, false, true},
-    Watched{"_to_dlpack_versioned", Effect::Exposes, false, true},
-    Watched{"_set_default_dtype", Effect::Changes, false, true},
-    Watched{"_set_default_tensor_type", Effect::Changes, false, true},
-    Watched{"_set_deterministic_algorithms", Effect::Changes, false, true},
-    Watched{"_set_deterministic_fill_uninitialized_memory", Effect::Changes, false, true},
-    Watched{"_set_float32_matmul_precision", Effect::Changes, false, true},
-    Watched{"_set_cpu_allow_fp16_reduced_precision_reduction", Effect::Changes, false, false},
-    Watched{"_set_fp32_precision_setter", Effect::Changes, false, false},
-    Watched{"_set_mkldnn_enabled", Effect::Changes, false, true},
-    Watched{"_set_mkldnn_deterministic", Effect::Changes, false, false},
-    Watched{"_set_onednn_allow_tf32", Effect::Changes, false, false},
-    Watched{"_set_nnpack_enabled", Effect::Changes, false, false},
-    Watched{"_set_sdp_use_flash", Effect::Changes, false, true},
-    Watched{"_set_sdp_use_math", Effect::Changes, false, true},
-    Watched{"_set_sdp_use_mem_efficient", Effect::Changes, false, true},
-    Watched{"_set_sdp_priority_order", Effect::Changes, false, false},
-    Watched{"_set_linalg_preferred_backend", Effect::Changes, false, false},
-    Watched{"_set_blas_preferred_backend", Effect::Changes, false, false},
-    Watched{"set_flush_denormal", Effect::Changes, false, true},
-    Watched{"set_num_threads", Effect::Changes, false, true},
+    Watched{"numpy", Effect::Exposes, "Tensor", true},
+    Watched{"data_ptr", Effect::Exposes, "Tensor", true},
+    Watched{"tolist", Effect::Reads, "Tensor", true},
+    Watched{"untyped_storage", Effect::Reads, "Tensor", true},  // its object is seen while it lives
+    Watched{"apply_", Effect::Reads, "Tensor", true},
+    Watched{"map_", Effect::Reads, "Tensor", true},
+    Watched{"map2_", Effect::Reads, "Tensor", true},
+    Watched{"_to_dlpack", Effect::Exposes, "torch._C", true},
+    Watched{"_to_dlpack_versioned", Effect::Exposes, "torch._C", true},
+    Watched{"_set_default_dtype", Effect::Changes, "torch._C", true},
+    Watched{"_set_default_tensor_type", Effect::Changes, "torch._C", true},
+    Watched{"_set_deterministic_algorithms", Effect::Changes, "torch._C", true},
+    Watched{"_set_deterministic_fill_uninitialized_memory", Effect::Changes, "torch._C", true},
+    Watched{"_set_float32_matmul_precision", Effect::Changes, "torch._C", true},
+    Watched{"_set_cpu_allow_fp16_reduced_precision_reduction", Effect::Changes, "torch._C", false},
+    Watched{"_set_fp32_precision_setter", Effect::Changes, "torch._C", false},
+    Watched{"_set_mkldnn_enabled", Effect::Changes, "torch._C", true},
+    Watched{"_set_mkldnn_deterministic", Effect::Changes, "torch._C", false},
+    Watched{"_set_onednn_allow_tf32", Effect::Changes, "torch._C", false},
+    Watched{"_set_nnpack_enabled", Effect::Changes, "torch._C", false},
+    Watched{"_set_sdp_use_flash", Effect::Changes, "torch._C", true},
+    Watched{"_set_sdp_use_math", Effect::Changes, "torch._C", true},
+    Watched{"_set_sdp_use_mem_efficient", Effect::Changes, "torch._C", true},
+    Watched{"_set_sdp_priority_order", Effect::Changes, "torch._C", false},
+    Watched{"_set_linalg_preferred_backend", Effect::Changes, "torch._C", false},
+    Watched{"_set_blas_preferred_backend", Effect::Changes, "torch._C", false},
+    Watched{"set_flush_denormal", Effect::Changes, "torch._C", true},
+    Watched{"set_num_threads", Effect::Changes, "torch._C", true},
+    Watched{"_set_cublas_allow_tf32", Effect::Changes, "torch._C", false},
+    Watched{"_set_cublas_allow_fp16_reduced_precision_reduction", Effect::Changes, "torch._C", false},
+    Watched{"_set_cublas_allow_bf16_reduced_precision_reduction", Effect::Changes, "torch._C", false},
+    Watched{"_set_cublas_allow_fp16_accumulation", Effect::Changes, "torch._C", false},
+    Watched{"_set_cudnn_allow_tf32", Effect::Changes, "torch._C", false},
+    Watched{"_set_cudnn_benchmark", Effect::Changes, "torch._C", false},
+    Watched{"_set_cudnn_deterministic", Effect::Changes, "torch._C", false},
+    Watched{"_set_cudnn_enabled", Effect::Changes, "torch._C", false},
+    Watched{"_set_math_sdp_allow_fp16_bf16_reduction", Effect::Changes, "torch._C", false},
+    Watched{"_set_sdp_use_cudnn", Effect::Changes, "torch._C", false},
+    Watched{"_set_sdp_use_overrideable", Effect::Changes, "torch._C", false},
+    Watched{"_cuda_synchronize", Effect::Reads, "torch._C", false},
+    Watched{"_accelerator_synchronizeDevice", Effect::Reads, "torch._C", false},
+    Watched{"_cuda_getCurrentRawStream", Effect::Reads, "torch._C", false},
+    Watched{"record", Effect::Reads, "_CudaEventBase", false},
+    Watched{"synchronize", Effect::Reads, "_CudaEventBase", false},
+    Watched{"ipc_handle", Effect::Reads, "_CudaEventBase", false},
+    Watched{"synchronize", Effect::Reads, "_CudaStreamBase", false},
+    Watched{"query", Effect::Reads, "_CudaStreamBase", false},
+    Watched{"record", Effect::Reads, "Event", false},
+    Watched{"synchronize", Effect::Reads, "Event", false},
+    Watched{"ipc_handle", Effect::Reads, "Event", false},
+    Watched{"synchronize", Effect::Reads, "Stream", false},
+    Watched{"query", Effect::Reads, "Stream", false},
+    Watched{"record_event", Effect::Reads, "Stream", false},
+    Watched{"wait_stream", Effect::Reads, "Stream", false},
 };
 
 struct Readers {
@@ -107,7 +133,7 @@ struct Readers {
           reinterpret_cast<void*>(original))(self, args, count, names);
     }
     static bool install() {
-      PyMethodDef* found = WATCHED[N].method ? method(WATCHED[N].name) : function(WATCHED[N].name);
+      PyMethodDef* found = std::strcmp(WATCHED[N].of, "torch._C") ? method(WATCHED[N].of, WATCHED[N].name) : function(WATCHED[N].name);
       if (!found) return !WATCHED[N].required;
       int kind = found->ml_flags & (METH_VARARGS | METH_KEYWORDS | METH_NOARGS | METH_O | METH_FASTCALL);
       if (kind == (METH_VARARGS | METH_KEYWORDS)) {
@@ -116,7 +142,7 @@ struct Readers {
       } else if (kind == METH_VARARGS || kind == METH_NOARGS || kind == METH_O) {
         original = found->ml_meth;
         found->ml_meth = &plain;
-      } else if (kind == (METH_FASTCALL | METH_KEYWORDS) && effect == Effect::Changes) {
+      } else if (kind == (METH_FASTCALL | METH_KEYWORDS) && effect != Effect::Exposes) {
         original = found->ml_meth;
         found->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&fast));
       } else {
@@ -131,11 +157,16 @@ struct Readers {
     }
   };
 
-  static PyMethodDef* method(const char* name) {
-    PyObject* found = PyDict_GetItemString(reinterpret_cast<PyTypeObject*>(THPVariableClass)->tp_dict, name);
-    if (!found) {
-      PyObject* base = reinterpret_cast<PyObject*>(reinterpret_cast<PyTypeObject*>(THPVariableClass)->tp_base);
-      found = PyDict_GetItemString(reinterpret_cast<PyTypeObject*>(base)->tp_dict, name);
+  static PyMethodDef* method(const char* type, const char* name) {
+    PyObject* found = nullptr;
+    for (const char* module : {"torch", "torch._C"}) {
+      PyObject* holder = PyImport_ImportModule(module);
+      PyObject* of = holder ? PyObject_GetAttrString(holder, type) : nullptr;
+      for (auto* t = reinterpret_cast<PyTypeObject*>(of); t && PyType_Check(of) && !found; t = t->tp_base)
+        found = t->tp_dict ? PyDict_GetItemString(t->tp_dict, name) : nullptr;
+      Py_XDECREF(of);  // the module keeps it
+      Py_XDECREF(holder);
+      PyErr_Clear();
     }
     return found && Py_IS_TYPE(found, &PyMethodDescr_Type) ? reinterpret_cast<PyMethodDescrObject*>(found)->d_method : nullptr;
   }

@@ -2,16 +2,16 @@
 #pragma once
 #include "fragment.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-
 #include <string>
 
 namespace grape {
 
 class Recorder {
  public:
-  explicit Recorder(uint64_t head) { fragment_ = std::make_unique<Fragment>(), fragment_->head = head; }
+  Recorder(uint64_t head, const Device& device) : device_(device), fragment_(std::make_unique<Fragment>(device)) { fragment_->head = head; }
 
+  // False while the last operator runs.
+  bool is_between() const { return between_; }
   size_t size() const { return fragment_->steps.size(); }
 
   // Before the operator runs: its arguments as they are now.
@@ -19,11 +19,12 @@ class Recorder {
     Step step;
     step.op = &op;
     step.signature = signature;
-    step.run = op.always;
+    step.run = op.always == Reason::Checks && !device_.is_cpu() ? Reason::None : op.always;
     if (step.run == Reason::None && op.has_python_kernel()) step.run = op.always;
     if (step.run == Reason::None && exposed) step.run = Reason::Memory;
     size_t base = stack.size() - op.arguments;
     given_.clear();
+    between_ = false;
     bool integers = false;
     for (size_t i = 0; i < op.arguments; i++) {
       const IValue& value = stack[base + i];
@@ -37,23 +38,24 @@ class Recorder {
         if (!value.isTensor() && !value.isTensorList()) step.run = Reason::Opaque;
         for_each_tensor(value, [&](const at::Tensor& t) {
           step.inputs.push_back(input(step, t, op.writes[i]));
-          integers = integers || (t.defined() && !is_number(t) && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false));
+          integers = integers || (device_.is_cpu() && t.defined() && !is_number(t) && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false));
         });
       }
       argument.end = static_cast<uint32_t>(step.inputs.size());
       step.arguments.push_back(std::move(argument));
     }
     if (step.run == Reason::None && integers && !op.pointwise) step.run = Reason::Integers;
-    generator_ = generator_state();
+    generator_ = device_.generator_state();
     fragment_->steps.push_back(std::move(step));
   }
 
   // After it ran: what it returned.
   void after(const Stack& stack, bool warned) {
+    between_ = true;
     Step& step = fragment_->steps.back();
     Operator& op = *step.op;
     if (step.run == Reason::None && warned) step.run = Reason::Effect;
-    if (step.run == Reason::None && generator_ != generator_state()) step.run = Reason::Random;
+    if (step.run == Reason::None && generator_ != device_.generator_state()) step.run = Reason::Random;
     for (const Given& given : given_) {
       if (step.run != Reason::None) break;
       if (!given.layout.fits(given.tensor) || given.tensor.storage().data() != given.data) step.run = Reason::Metadata;
@@ -128,10 +130,10 @@ class Recorder {
     }
     for (Slot& slot : slots) {
       if (slot.nbytes) {
-        slot.home = std::make_unique<Home>(slot.nbytes);
+        slot.home = std::make_unique<Home>(slot.nbytes, device_);
         slot.address = slot.home->address();
       }
-      slot.lies_at(slot.address);
+      slot.lies_at(slot.address, device_);
     }
     fragment_->cut(longest);
     return std::move(fragment_);
@@ -158,19 +160,19 @@ class Recorder {
   Input input(Step& step, const at::Tensor& t, bool write) {
     Input in;
     if (!t.defined()) return in;
-    if (is_number(t)) {
+    if (device_.is_scalar(t) && (is_number(t) || (step.op->pointwise && !write))) {
       in.kind = Input::Number;
       in.layout = Layout::of(t);
       in.number = at::Tensor(c10::make_intrusive<c10::TensorImpl>(
           c10::Storage(c10::Storage::use_byte_size_t(), t.itemsize(), c10::GetCPUAllocator(), false),
           c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype()));
       in.number.unsafeGetTensorImpl()->set_sizes_contiguous({});
-      in.number.unsafeGetTensorImpl()->set_wrapped_number(true);
+      in.number.unsafeGetTensorImpl()->set_wrapped_number(is_number(t));
       std::memcpy(in.number.mutable_data_ptr(), t.const_data_ptr(), t.itemsize());
       return in;
     }
-    if (!is_plain(t)) {
-      if (step.run == Reason::None) step.run = Reason::Opaque;
+    if (!device_.holds(t)) {
+      if (step.run == Reason::None) step.run = is_plain(t) && t.is_cpu() ? Reason::Host : Reason::Opaque;
       return in;
     }
     in.layout = Layout::of(t);
@@ -181,7 +183,7 @@ class Recorder {
       return in;
     }
     in.kind = Input::Outside;
-    if (!is_torchs_own(storage_of(t)) && step.run == Reason::None) step.run = Reason::Memory;
+    if (!is_torchs_own(storage_of(t), device_) && step.run == Reason::None) step.run = Reason::Memory;
     if (!hold(t)) {
       if (step.run == Reason::None) step.run = Reason::Metadata;
       return in;
@@ -194,8 +196,8 @@ class Recorder {
   Made made(Step& step, const at::Tensor& t, std::vector<std::pair<StorageImpl*, size_t>>& fresh) {
     Made m;
     if (!t.defined()) return m;
-    if (!is_plain(t) || is_number(t)) { step.run = Reason::Opaque; return m; }
-    if (c10::isIntegralType(t.scalar_type(), /*includeBool=*/false)) { step.run = Reason::Integers; return m; }
+    if (!device_.holds(t) || is_number(t)) { step.run = Reason::Opaque; return m; }
+    if (device_.is_cpu() && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false)) { step.run = Reason::Integers; return m; }
     m.layout = Layout::of(t);
     m.at = byte_offset(t);
     m.version = static_cast<uint8_t>(version(t));
@@ -205,7 +207,7 @@ class Recorder {
     for (auto& [other, count] : fresh)
       if (other == storage) count++, again = true;
     if (!again) {
-      if (seen_.count(storage) || !is_torchs_own(storage)) { step.run = Reason::Aliased; return m; }
+      if (seen_.count(storage) || !is_torchs_own(storage, device_)) { step.run = Reason::Aliased; return m; }
       fresh.emplace_back(storage, 1);
       made_.emplace(storage, static_cast<int>(views_.size()));
       views_.push_back({storage, static_cast<char*>(const_cast<void*>(storage->data())), 0, storage->nbytes(), true, true});
@@ -241,11 +243,6 @@ class Recorder {
     if (at % static_cast<int64_t>(layout.dtype.itemsize()) && step.run == Reason::None) step.run = Reason::Opaque;
   }
 
-  static std::string generator_state() {
-    auto state = at::detail::getDefaultCPUGenerator().get_state();
-    return std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
-  }
-
   static uint32_t version(const at::Tensor& t) {
     return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
   }
@@ -258,6 +255,7 @@ class Recorder {
     size_t input;
   };
 
+  const Device& device_;
   std::unique_ptr<Fragment> fragment_;
   std::vector<View> views_;
   struct Memory {
@@ -269,6 +267,7 @@ class Recorder {
   std::unordered_map<std::string, int> by_view_;
   std::vector<c10::weak_intrusive_ptr<StorageImpl>> storages_;  // of everything that was seen, so that no address is used twice
   std::vector<Given> given_;
+  bool between_ = true;
   std::string generator_;
 };
 

@@ -56,10 +56,10 @@ inline bool is_number(const at::Tensor& t) {
   return t.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
-// A dense CPU tensor and nothing more: no subclass, transform, conjugate, quantized, sparse, meta or fake tensor.
+// A dense tensor and nothing more: no subclass, transform, conjugate, quantized, sparse, meta or fake tensor.
 inline bool is_plain(const at::Tensor& t) {
   constexpr auto ordinary = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-      c10::DispatchKeySet(c10::DispatchKey::CPU);
+      c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::CUDA});
   return (t.key_set().raw_repr() & ~ordinary.raw_repr()) == 0 && t.has_storage();  // `-` would leave the backend's bits
 }
 

@@ -17,6 +17,7 @@ from torch.cuda._utils import _get_device_index
 
 from ...profiling import CudaCallTimer, spare_children
 from ...quiet import without_collections, without_warnings
+from ...streams.cuda_warmup import warm_products
 from .autocast_cache import autocast_cache_off
 from .cuda_conditional import Bodies
 from .cuda_driver import load
@@ -25,7 +26,6 @@ from .cuda_memory import CudaReservation, pool_bytes, reserve
 from .cuda_meter import ExecutableMeter
 from .cuda_poll import EventPoll
 from .cuda_updatable import UpdatableCudaGraph
-from .cuda_warmup import warm_products
 from .cuda_watch import CaptureWatch
 from .protocol import CallTimer, CaptureFailed, MemoryAccount, Pool
 

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import torch
 
+from ...streams.cuda_warmup import warm_products
 from .cuda_bound import LOOPS, LoopBound
 from .cuda_driver import Driver, DriverError
 from .cuda_kernels import Kernels, kernels_of
-from .cuda_warmup import warm_products
 from .cuda_watch import CaptureWatch
 from .protocol import CaptureFailed
 

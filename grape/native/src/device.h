@@ -1,0 +1,163 @@
+// Where a session defers operators: the memory there, copies, and the stream on which it launches. Operators without a
+// tensor of the device run as if no session were open.
+#pragma once
+#include "values.h"
+
+#include <ATen/Context.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+namespace grape {
+
+struct Copy {
+  char* to;
+  const char* from;
+  size_t n;
+};
+
+// The CPU: what is launched is computed at once.
+class Device {
+ public:
+  Device(c10::Device place, c10::DispatchKey key, size_t alignment) : place(place), key(key), alignment(alignment), allocator(c10::GetAllocator(place.type())) {}
+  explicit Device() : Device(c10::Device(c10::kCPU), c10::DispatchKey::CPU, 64) {}
+  virtual ~Device() = default;
+
+  const c10::Device place;
+  const c10::DispatchKey key;
+  const size_t alignment;  // by which kernels may choose their code
+  c10::Allocator* const allocator;
+
+  bool is_cpu() const { return place.is_cpu(); }
+  bool holds(const at::Tensor& t) const { return is_plain(t) && t.device() == place; }
+
+  // A number in all but type: what an operator reads on the host, when it is issued.
+  bool is_scalar(const at::Tensor& t) const { return is_number(t) || (!is_cpu() && t.is_cpu() && t.dim() == 0 && is_plain(t)); }
+
+  virtual at::DataPtr allocate(size_t n) const { return allocator->allocate(n); }
+  c10::Storage storage(size_t n) const { return c10::Storage(c10::Storage::use_byte_size_t(), n, allocate(n), allocator, true); }
+
+  // Memory that only operators reach, and streams only as far as the allocator knows.
+  bool allocated(const StorageImpl* storage) const { return storage->data_ptr().get_deleter() == allocator->raw_deleter(); }
+
+  // On the current stream.
+  virtual void copy(const Copy& copy) const { std::memcpy(copy.to, copy.from, copy.n); }
+
+  // True where an operator has something to do with the device.
+  virtual bool concerns(size_t arguments, const Stack& stack) const { return true; }
+  // True where an operator would be issued on the stream that the session defers on.
+  virtual bool is_current() const { return true; }
+  // True where autograd runs operators on threads of its own.
+  virtual bool has_threads() const { return false; }
+
+  virtual void enter_stream(std::optional<c10::StreamGuard>& guard) const {}
+  // The current stream waits for what was launched so far.
+  virtual void let_wait(uint64_t launched) {}
+
+  // The allocator waits for the current stream before it gives the tensor's memory to others.
+  virtual void used_here(const at::Tensor& t) {}
+
+  std::string generator_state() const {
+    auto state = at::globalContext().defaultGenerator(place).get_state();
+    return std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
+  }
+};
+
+// One CUDA device and the stream that is current when the session opens. No header of CUDA's: there may be none.
+class Cuda final : public Device {
+ public:
+  explicit Cuda(c10::DeviceIndex index)
+      : Device(c10::Device(c10::kCUDA, index), c10::DispatchKey::CUDA, 256),  // cuBLASLt looks at so much of an address
+        impl_(c10::kCUDA), stream_(impl_.getStream(place)), handle_(stream_.native_handle()) {
+    find(copy_, "cudaMemcpyAsync");
+    find(launch_, "cudaGraphLaunch");
+    find(capturing_, "cudaStreamIsCapturing");
+    find(last_error_, "cudaGetLastError");
+  }
+
+  at::DataPtr allocate(size_t n) const override {
+    c10::DeviceGuard guard(place);
+    return allocator->allocate(n);
+  }
+
+  void copy(const Copy& copy) const override {
+    constexpr int device_to_device = 3;
+    check(copy_(copy.to, copy.from, copy.n, device_to_device, impl_.getStream(place).native_handle()), "cudaMemcpyAsync");
+  }
+
+  bool launch(void* executable) const {
+    if (!launch_(executable, handle_)) return true;
+    last_error_();
+    return false;
+  }
+
+  bool concerns(size_t arguments, const Stack& stack) const override {
+    bool tensors = false, here = false;
+    for (size_t i = stack.size() - arguments; i < stack.size() && !here; i++)
+      for_each_tensor(stack[i], [&](const at::Tensor& t) {
+        if (here || !t.defined()) return;
+        tensors = true;
+        here = t.device() == place;
+      });
+    if (here || tensors) return here;
+    for (size_t i = stack.size() - arguments; i < stack.size(); i++)
+      if (stack[i].isDevice() && stack[i].toDevice().is_cuda()) {
+        c10::Device given = stack[i].toDevice();
+        return (given.has_index() ? given : impl_.getDevice()) == place;
+      }
+    return false;
+  }
+
+  bool is_current() const override { return impl_.getStream(place) == stream_; }
+  bool has_threads() const override { return true; }
+  void enter_stream(std::optional<c10::StreamGuard>& guard) const override { guard.emplace(stream_); }
+
+  void let_wait(uint64_t launched) override {
+    c10::Stream other = impl_.getStream(place);
+    uint64_t& waited = waited_[other.id()];
+    int capturing = 0;
+    check(capturing_(other.native_handle(), &capturing), "cudaStreamIsCapturing");
+    if (waited == launched || capturing) return;
+    waited = launched;
+    c10::Event event(c10::kCUDA);
+    event.record(stream_);
+    event.block(other);
+  }
+
+  void used_here(const at::Tensor& t) override { t.record_stream(impl_.getStream(place)); }
+
+ private:
+  template <class F>
+  static void find(F*& function, const char* name) {
+    void* found = dlsym(RTLD_DEFAULT, name);
+    for (const char* library : {"libcudart.so.13", "libcudart.so.12"})
+      if (!found)
+        if (void* loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD)) found = dlsym(loaded, name);
+    TORCH_CHECK(found, "the CUDA runtime that torch loaded has no ", name);
+    function = reinterpret_cast<F*>(found);
+  }
+  void check(int error, const char* what) const {
+    if (!error) return;
+    last_error_();  // else torch would find it
+    TORCH_CHECK(false, what, " failed with error ", error);
+  }
+
+  c10::impl::VirtualGuardImpl impl_;
+  const c10::Stream stream_;
+  void* const handle_;
+  std::unordered_map<c10::StreamId, uint64_t> waited_;
+  int (*copy_)(void*, const void*, size_t, int, void*) = nullptr;
+  int (*launch_)(void*, void*) = nullptr;
+  int (*capturing_)(void*, int*) = nullptr;
+  int (*last_error_)() = nullptr;
+};
+
+}  // namespace grape

@@ -1,0 +1,131 @@
+"""Segments as CUDA graphs: captured on a stream of their own, each with memory of its own.
+
+The engine says when, in whatever thread launched the segment; it issues the recorded operators itself. Nothing is
+computed by that. `torch.cuda.graph` is not used, because entering it empties the allocator's cache.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from ..quiet import without_collections, without_warnings
+from .cuda_warmup import warm_products
+
+__all__ = ["Captures"]
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+"""On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
+
+
+class Captures:
+    """Makes the graphs of one session, and keeps them until the engine drops them."""
+
+    def __init__(self, session: Any, device: torch.device) -> None:
+        self._session = session
+        self._device = device
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._made = 0
+        self._warm: set[int] = set()
+        self._begin = torch.cuda.CUDAGraph.capture_begin
+        self._end = torch.cuda.CUDAGraph.capture_end
+        if device not in _streams:
+            _streams[device] = torch.cuda.Stream(device)
+        self._stream = _streams[device]
+
+    def capture(self) -> None:
+        """Capture the segment that the engine wants, unless that cannot be; then the engine knows why."""
+        with (
+            torch._C.DisableTorchFunction(),
+            torch.cuda.stream(self._stream),
+            without_collections(),
+            without_warnings(),
+        ):
+            try:
+                self._prepare()
+                self._capture()
+            except Exception as error:
+                self._session.refused(str(error))
+        self._forget(self._session.dropped())
+
+    def close(self) -> None:
+        """Destroy all graphs."""
+        self._forget(list(self._graphs))
+
+    def _capture(self) -> None:
+        graph, pool = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.graph_pool_handle()
+        issued = False
+        try:
+            self._begin(graph, pool=pool, capture_error_mode="thread_local")
+            try:
+                issued = self._session.issue_captured()
+            finally:
+                self._end(graph)
+        except RuntimeError:  # of an operator that broke the capture the engine knows
+            self._recover(pool)
+            if issued:
+                raise
+        if issued:
+            graph.instantiate()
+            self._made += 1
+            self._graphs[self._made] = graph
+            self._session.captured(graph.raw_cuda_graph_exec(), self._made)
+
+    def _prepare(self) -> None:
+        """cuBLAS has a handle for each thread, and a workspace for each handle and stream."""
+        thread = threading.get_ident()
+        if thread not in self._warm:
+            warm_products(self._device, self._stream)
+            self._warm.add(thread)
+
+    def _recover(self, pool: Any) -> None:
+        """torch 2.11 leaves the allocator diverted and the generator in capture mode; a capture that succeeds puts the
+        generator right."""
+        for undo in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+            with suppress(RuntimeError):
+                undo(self._device.index, pool)
+        graph, cell = torch.cuda.CUDAGraph(keep_graph=True), torch.zeros(1, device=self._device)
+        self._begin(graph, capture_error_mode="thread_local")
+        cell.add_(1)
+        self._end(graph)
+
+    def _forget(self, numbers: list[int]) -> None:
+        for number in numbers:
+            graph = self._graphs.pop(number, None)
+            if graph is not None:
+                graph.reset()
+
+
+def watch(session: Any) -> Callable[[], None]:
+    """Have the person's captures pass operators through, and graphs wait for what is pending; the result undoes it."""
+    kind: Any = torch.cuda.CUDAGraph
+    plain = {name: getattr(kind, name) for name in ("capture_begin", "capture_end", "replay")}
+
+    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        session.capturing(True)
+        try:
+            plain["capture_begin"](self, *args, **kwargs)
+        except BaseException:
+            session.capturing(False)
+            raise
+
+    def capture_end(self: Any) -> None:
+        try:
+            plain["capture_end"](self)
+        finally:
+            session.capturing(False)
+
+    def replay(self: Any) -> None:
+        session.flush()
+        plain["replay"](self)
+
+    def put(methods: dict[str, Any]) -> None:
+        for name, method in methods.items():
+            setattr(kind, name, method)
+
+    put({"capture_begin": capture_begin, "capture_end": capture_end, "replay": replay})
+    return lambda: put(plain)
