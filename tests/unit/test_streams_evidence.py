@@ -13,11 +13,11 @@ from grape.render import build_report
 from grape.streams import Evidence, Settings, Stream, shared
 from tests.property.stream_programs import needs_compiler
 
-COUNTS = {field.name: 0 for field in fields(Evidence) if field.name not in ("written", "last_divergence")}
+COUNTS = {field.name: 0 for field in fields(Evidence) if field.name not in ("written", "uncaptured", "last_divergence")}
 
 
 def counted(**changes: Any) -> Evidence:
-    return Evidence(**{**COUNTS, "written": {}, **changes})
+    return Evidence(**{**COUNTS, "written": {}, "uncaptured": {}, **changes})
 
 
 EARLIER = counted(seen=10, matched=4, written={"host read": 2, "number changed": 1}, fragments=1, diverged=1)
@@ -25,7 +25,9 @@ LATER = replace(EARLIER, seen=30, matched=20, written={"host read": 5, "number c
 
 
 def test_what_came_since() -> None:
-    since = replace(LATER, bytes=8, last_divergence="expected a, found b").since(EARLIER)
+    later = replace(LATER, bytes=8, uncaptured={"broken": 2}, last_divergence="expected a, found b")
+    since = later.since(replace(EARLIER, uncaptured={"broken": 1}))
+    assert since.uncaptured == {"broken": 1}
     assert (since.seen, since.matched, since.diverged) == (20, 16, 0)
     assert since.written == {"host read": 3, "raised": 1}
     assert (since.fragments, since.bytes) == (3, 8)
