@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,8 +30,8 @@ class Settings:
     strays: int = 16  # operators in a row that may come in between
     issue: bool = True  # False: nothing is computed, to measure what matching alone takes
     device: Literal["auto", "cpu", "pretended", "cuda"] = "auto"
-    """Whose operators are deferred; the others run as if there were no stream. "pretended": those of the CPU, with graphs
-    that freeze what CUDA graphs freeze, to test that."""
+    """Whose operators are deferred; the others run as if there were no stream. "pretended": those of the CPU, with
+    graphs that freeze what CUDA graphs freeze, to test that."""
     steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
     captures: int = 6  # of one segment
 
@@ -146,7 +147,7 @@ class Stream:
 
 _current: Stream | None = None
 _closed: list[Stream] = []
-_hooked = False
+_hooked = 0
 
 
 def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
@@ -167,7 +168,7 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     refusal = extension.refusal()
     if refusal:
         return Unavailable(refusal)
-    _hook_forks()
+    _hook_process()
     settings = settings or Settings()
     if settings.device == "auto":
         settings = replace(settings, device=_automatic())
@@ -206,11 +207,18 @@ def settle() -> None:
     _closed[:] = [stream for stream in _closed if not stream._take_back()]
 
 
-def _hook_forks() -> None:
+def _hook_process() -> None:
     global _hooked
     if not _hooked:
-        _hooked = True  # hooks of forks cannot be taken back; without a stream they do nothing
+        _hooked = os.getpid()  # hooks of forks cannot be taken back; without a stream they do nothing
         os.register_at_fork(before=_before_fork, after_in_child=_in_child)
+        atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    """Graphs and their memory go while there is a device."""
+    if _current is not None and _hooked == os.getpid():
+        _current.close()
 
 
 def _before_fork() -> None:
