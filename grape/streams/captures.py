@@ -58,16 +58,17 @@ class Captures:
 
     def _capture(self) -> None:
         graph, pool = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.graph_pool_handle()
-        issued = False
+        known = issued = False
         try:
             self._begin(graph, pool=pool, capture_error_mode="thread_local")
             try:
                 issued = self._session.issue_captured()
+                known = not issued  # which operator broke the capture
             finally:
                 self._end(graph)
-        except RuntimeError:  # of an operator that broke the capture the engine knows
+        except RuntimeError:
             self._recover(pool)
-            if issued:
+            if not known:
                 raise
         if issued:
             graph.instantiate()
@@ -94,6 +95,8 @@ class Captures:
         self._end(graph)
 
     def _forget(self, numbers: list[int]) -> None:
+        if numbers:
+            torch.cuda.synchronize(self._device)  # they may run
         for number in numbers:
             graph = self._graphs.pop(number, None)
             if graph is not None:

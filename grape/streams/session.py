@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -208,7 +209,7 @@ class Stream:
 
 _current: Stream | None = None
 _closed: list[Stream] = []
-_hooked = False
+_hooked = 0
 
 
 def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
@@ -227,7 +228,7 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     refusal = extension.refusal()
     if refusal:
         return Unavailable(refusal)
-    _hook_forks()
+    _hook_process()
     settings = settings or Settings()
     if settings.device == "auto":
         settings = replace(settings, device=_automatic())
@@ -273,11 +274,18 @@ def settle() -> None:
     _closed[:] = [stream for stream in _closed if not stream._take_back()]
 
 
-def _hook_forks() -> None:
+def _hook_process() -> None:
     global _hooked
     if not _hooked:
-        _hooked = True  # hooks of forks cannot be taken back; without a stream they do nothing
+        _hooked = os.getpid()  # hooks of forks cannot be taken back; without a stream they do nothing
         os.register_at_fork(before=_before_fork, after_in_child=_in_child)
+        atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    """Graphs and their memory go while there is a device."""
+    if _current is not None and _hooked == os.getpid():
+        _current.close()
 
 
 def _before_fork() -> None:

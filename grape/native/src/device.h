@@ -6,7 +6,6 @@
 #include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -27,7 +26,7 @@ struct Copy {
 // The CPU: what is launched is computed at once.
 class Device {
  public:
-  Device(c10::Device place, c10::DispatchKey key, size_t alignment) : place(place), key(key), alignment(alignment), allocator(c10::GetAllocator(place.type())) {}
+  Device(c10::Device place, c10::DispatchKey key, size_t alignment) : place(place), key(key), alignment(alignment), allocator(c10::GetAllocator(place.type())), deleter_(allocator->raw_deleter()) {}
   explicit Device() : Device(c10::Device(c10::kCPU), c10::DispatchKey::CPU, 64) {}
   virtual ~Device() = default;
 
@@ -46,7 +45,7 @@ class Device {
   c10::Storage storage(size_t n) const { return c10::Storage(c10::Storage::use_byte_size_t(), n, allocate(n), allocator, true); }
 
   // Memory that only operators reach, and streams only as far as the allocator knows.
-  bool allocated(const StorageImpl* storage) const { return storage->data_ptr().get_deleter() == allocator->raw_deleter(); }
+  bool allocated(const StorageImpl* storage) const { return storage->data_ptr().get_deleter() == deleter_; }
 
   // On the current stream.
   virtual void copy(const Copy& copy) const { std::memcpy(copy.to, copy.from, copy.n); }
@@ -69,6 +68,9 @@ class Device {
     auto state = at::globalContext().defaultGenerator(place).get_state();
     return std::string(static_cast<const char*>(state.const_data_ptr()), state.nbytes());
   }
+
+ private:
+  const at::DeleterFnPtr deleter_;
 };
 
 // One CUDA device and the stream that is current when the session opens. No header of CUDA's: there may be none.
@@ -83,8 +85,9 @@ class Cuda final : public Device {
     find(last_error_, "cudaGetLastError");
   }
 
+  // Whoever asks: the allocator gives memory that is freed to the stream that it was allocated on.
   at::DataPtr allocate(size_t n) const override {
-    c10::DeviceGuard guard(place);
+    c10::StreamGuard guard(stream_);
     return allocator->allocate(n);
   }
 

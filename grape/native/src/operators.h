@@ -69,7 +69,7 @@ struct Operator {
     pointwise = op.hasTag(at::Tag::pointwise);
     lends = schema.name() == "aten::record_stream";
     if (!is_of_torch(schema.name())) always = Reason::Foreign;
-    else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || schema.name() == "aten::rrelu_with_noise") always = Reason::Random;
+    else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || draws(schema.name())) always = Reason::Random;
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
     else if (op.hasTag(at::Tag::inplace_view) || changes_metadata(schema.name())) always = Reason::Metadata;
     else if (returns == 0 && !any_write) always = Reason::Effect;
@@ -115,6 +115,11 @@ struct Operator {
 
  private:
   static bool is_of_torch(const std::string& name) { return name.rfind("aten::", 0) == 0; }
+
+  // What no tag says. cuDNN's recurrent layers keep the state of their dropout, and more, in tensors that they are given.
+  static bool draws(const std::string& n) {
+    return n == "aten::rrelu_with_noise" || n.rfind("aten::_cudnn_rnn", 0) == 0 || n == "aten::_cudnn_init_dropout_state";
+  }
 
   static bool changes_metadata(const std::string& n) {
     return n == "aten::set_" || n == "aten::resize_" || n == "aten::resize_as_" || n == "aten::_resize_output_" ||
