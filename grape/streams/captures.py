@@ -128,4 +128,9 @@ def watch(session: Any) -> Callable[[], None]:
 
     for made in (capture_begin, capture_end, replay):
         setattr(kind, made.__name__, made)
-    return lambda: [setattr(kind, name, function) for name, function in plain.items()] and None
+
+    def undo() -> None:
+        for name, function in plain.items():
+            setattr(kind, name, function)
+
+    return undo
