@@ -10,16 +10,20 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint chromium
+.PHONY: help demo test lint chromium streams
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
 
-demo: $(VENV)/.grape-installed
+demo: streams
 	@$(BIN)/grape demo
 
-test: lint chromium
+test: lint chromium streams
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --nbmake --nbmake-timeout=600
+
+# Operator streams are C++, compiled once for the torch that is installed. Where that fails there are regions only.
+streams: $(VENV)/.grape-installed
+	@why=$$($(BIN)/python -m grape.native 2>&1) || echo "make: no operator streams: $$why" >&2
 
 # The browser tests drive the system's Chromium. Where it cannot be installed they are skipped, with CI=true they fail.
 chromium:

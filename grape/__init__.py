@@ -1,7 +1,8 @@
 """Grape: profiles a notebook cell of PyTorch code, applies CUDA graphs in place, and checks the results.
 
-In a notebook: ``%load_ext grape``, then ``%%grape`` on the first line of a cell. Elsewhere: `grape.session` and
-`grape.graph`. Importing this package imports neither torch nor IPython; the first use of a name below does.
+In a notebook: ``%load_ext grape``, then ``%%grape`` on the first line of a cell. Elsewhere: `grape.session`,
+`grape.stream` and `grape.graph`. Importing this package imports neither torch nor IPython; the first use of a name
+below does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from .runtime.predication import Predicate, cond, while_loop
     from .runtime.predication import flow as flow
     from .runtime.prefetch import prefetch
-    from .sessions import session
+    from .sessions import StreamedFunction, session, stream
 
     last: Report | None
 
@@ -28,6 +29,7 @@ __all__ = [
     "GraphedFunction",
     "Predicate",
     "Report",
+    "StreamedFunction",
     "__version__",
     "cond",
     "errors",
@@ -36,6 +38,7 @@ __all__ = [
     "load_ipython_extension",
     "prefetch",
     "session",
+    "stream",
     "unload_ipython_extension",
     "while_loop",
 ]
@@ -44,11 +47,13 @@ _HOMES = {
     "GraphedFunction": ".runtime",
     "Predicate": ".runtime.predication",
     "Report": ".render",
+    "StreamedFunction": ".sessions",
     "cond": ".runtime.predication",
     "flow": ".runtime.predication",
     "graph": ".runtime",
     "prefetch": ".runtime.prefetch",
     "session": ".sessions",
+    "stream": ".sessions",
     "while_loop": ".runtime.predication",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import keyword
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -13,17 +14,41 @@ from typing import Any
 
 from .errors import UsageError
 
-__all__ = ["OPTIONS", "REFERENCE", "Option", "Options", "budget_bytes", "parse_bytes", "parse_options"]
+__all__ = [
+    "ENGINE",
+    "ENGINES",
+    "OPTIONS",
+    "REFERENCE",
+    "Option",
+    "Options",
+    "budget_bytes",
+    "engine_named",
+    "parse_bytes",
+    "parse_options",
+]
 
 REFERENCE = "GRAPE_REFERENCE"
 """Set to 1, this variable of the environment has graphs serve whatever they can: on a CPU by the reference backend, and
 everywhere however long it takes to look at a call. Slower; it shows what graphs do, and the tests run with it."""
+ENGINE = "GRAPE_ENGINE"
+"""This variable of the environment names the engine of cells that name none."""
+ENGINES = ("regions", "streams")
+
+
+def engine_named(name: str | None) -> str:
+    """The engine of a cell that asks for `name`. Raises `UsageError` for one that does not exist."""
+    chosen = name if name is not None else os.environ.get(ENGINE) or ENGINES[0]
+    if chosen not in ENGINES:
+        where = "--engine" if name is not None else ENGINE
+        raise UsageError(f"{where} is one of {', '.join(ENGINES)}, not '{chosen}'")
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What a person can ask of one session. The defaults are right for most cells."""
 
+    engine: str | None = None
     profile: bool = False
     rewrite: bool = False
     tolerance: float = 0.0
@@ -49,6 +74,12 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
+    Option(
+        flags=("--engine",),
+        field="engine",
+        metavar="NAME",
+        help="regions: graphs of calls and of bodies of loops (default); streams: operators that repeat",
+    ),
     Option(flags=("--profile",), field="profile", metavar=None, help="observe and advise; apply nothing"),
     Option(
         flags=("--rewrite",),
@@ -97,6 +128,8 @@ def budget_bytes(budget: Any) -> int | None:
 def _convert(option: Option, text: str) -> Any:
     if option.field == "memory_budget":
         return parse_bytes(text)
+    if option.field == "engine":
+        return engine_named(text)
     if option.field == "tolerance":
         try:
             value = float(text)

@@ -22,6 +22,7 @@ _WITH_TORCH: tuple[_Examiner, ...] = (
     gpu.bindings,
     gpu.conditional_nodes,
     gpu.nvml,
+    software.streams,
 )
 _NOTEBOOK: tuple[_Examiner, ...] = (software.notebook, software.transformers)
 _TRIALS: tuple[_Examiner, ...] = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from .check import Check, dotted, first_line, installed, numbers
 
-__all__ = ["TORCH_NEEDS", "notebook", "python", "torch", "torch_imports", "transformers"]
+__all__ = ["TORCH_NEEDS", "notebook", "python", "streams", "torch", "torch_imports", "transformers"]
 
 _PYTHON = ((3, 11), (3, 13))
 _TORCH = ((2, 11), (2, 13))
@@ -72,6 +72,21 @@ def torch() -> Iterator[Check]:
 def _keeps_graphs(library: Any) -> bool:
     graph = getattr(library.cuda, "CUDAGraph", None)
     return all(hasattr(graph, name) for name in ("raw_cuda_graph", "instantiate", "raw_cuda_graph_exec"))
+
+
+def streams() -> Iterator[Check]:
+    from .. import native
+
+    lacks = native.missing()
+    built = native.ready()
+    found = native.load() if built else lacks
+    broken = found if isinstance(found, native.Unavailable) else None
+    yield Check(
+        name="operator streams",
+        ok=None if broken else True,
+        found=broken.reason if broken else "built" if built else "built at first use, in about half a minute",
+        effect="no --engine streams and no grape.stream; regions work",
+    )
 
 
 def notebook() -> Iterator[Check]:

@@ -70,6 +70,8 @@ class Hoister:
             for loop in self._loops.values():
                 loop.go_on()
         for loop in self._loops.values():
+            if loop.asleep and self.situation.observing:
+                loop.go_on()
             if any(run.source.local is not None for run in loop.runs):  # a cell's own begin with each run of the cell
                 loop.look_again()
         for function in candidates(namespace):
@@ -199,7 +201,10 @@ class Hoister:
     def _may_start(self, loop: Loop) -> bool:
         if self.interceptor.withdrawn or not self.interceptor.serves:
             return False
-        return self.situation.observing or loop.replays
+        if self.situation.observing or loop.replays:
+            return True
+        loop.sleep()
+        return False
 
     def replays(self, callables: Sequence[Any]) -> bool:
         """Whether one of these modules or functions is a region that replays graphs."""

@@ -37,6 +37,8 @@ class Loop:
     ) -> None:
         self.runs: list[Run] = []
         self.live = True
+        self.asleep = False
+        """Nothing replays in it, and nobody observes: as written until that changes."""
         self._may_start = may_start
         self._at_work = at_work
         self._iterations = 0
@@ -57,7 +59,7 @@ class Loop:
             if changed:
                 run.forget_refusals()
             run.begin(namespace, filename, flags)
-        self.live = True
+        self.live, self.asleep = True, False
         self._trial, self._tried = None, False
         self._iterations = OBSERVED + 1 if any(run.live for run in self.runs) else 0
 
@@ -75,8 +77,13 @@ class Loop:
         for run in self.runs:
             run.live = False
 
+    def sleep(self) -> None:
+        """As written until `go_on`."""
+        self.live, self.asleep = False, True
+
     def go_on(self) -> None:
         """What was given up, or divided into nothing, stays as it is."""
+        self.asleep = False
         for run in self.runs:
             run.live = bool(run.regions) and not run.given_up
         self.live = self._iterations <= OBSERVED or any(run.live for run in self.runs)

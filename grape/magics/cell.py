@@ -15,6 +15,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
+from ..options import engine_named
 from ..quiet import without_collections, without_warnings
 from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
@@ -26,12 +27,14 @@ from .taken import at_once
 if TYPE_CHECKING:
     from ..options import Options
     from ..render import Report
-    from ..sessions import CellKey, Mode, Session
+    from ..sessions import CellKey, Mode, Session, StreamedSession
 
 __all__ = [
     "EMPTY",
     "GrapeCell",
+    "begin_plain_cell",
     "end_interrupt",
+    "end_plain_cell",
     "hold_off_interrupts",
     "let_interrupt_come",
     "release_abandoned",
@@ -64,6 +67,22 @@ def end_interrupt() -> None:
         say("Grape: interrupted after the cell had ended")
 
 
+def begin_plain_cell() -> bool:
+    """A cell without Grape begins, which operator streams may serve. True where `end_plain_cell` has to be called."""
+    sessions = sys.modules.get("grape.sessions")
+    with contextlib.suppress(Exception):  # it runs as written
+        return sessions is not None and sessions.begin_plain_cell()
+    return False
+
+
+def end_plain_cell() -> None:
+    """It has ended. Raises nothing."""
+    try:
+        sys.modules["grape.sessions"].end_plain_cell()
+    except Exception as error:
+        say(f"Grape: an operator of this cell failed when it was issued: {_words(error)}")
+
+
 def release_abandoned(shell: Any) -> None:
     """A cell without Grape has ended: graphs of a model that it made anew, say, are released, and those that made it
     slower, with a line for each region. Raises nothing.
@@ -91,18 +110,20 @@ class GrapeCell:
         self._shell = shell
         self._source = source
         self.options = options
-        self._session: Session | None = None
+        self._session: Session | StreamedSession | None = None
         self._started = False
         self._display = CellDisplay(shell)
+        self._streamed = engine_named(options.engine) == "streams"
         self._mode, self._key = self._plan()
-        self._restore_compiler = hoist_loops_of(shell, self._ahead) if self._mode != "leave" else lambda: None
+        hoists = not self._streamed and self._mode != "leave"
+        self._restore_compiler = hoist_loops_of(shell, self._ahead) if hoists else lambda: None
         self._replacement: Replacement | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._told_of_json = options.json is not None and not _can_write(options.json)
 
     def _plan(self) -> tuple[Mode, CellKey | None]:
         """How much attention the cell gets. Before torch is imported nothing is known of it."""
-        if "torch" not in sys.modules or self.options.profile or self.options.rewrite:
+        if "torch" not in sys.modules or self.options.profile or self.options.rewrite or self._streamed:
             return "watch", None
         from ..sessions import engine
 
@@ -154,7 +175,7 @@ class GrapeCell:
             self._display.close()
 
     def _open(self, filename: str, code: CodeType | None) -> None:
-        from ..sessions import Cell, Session
+        from ..sessions import Cell
 
         def shown(file: str) -> str:
             label = self._shell.compile.format_code_name(file)
@@ -164,23 +185,32 @@ class GrapeCell:
             self._key = self._plan()[1]
         replacement = self._replacement
         rewritten = replacement.rewritten if replacement is not None and replacement.happened else None
-        session = Session(
-            options=self.options,
-            cell=Cell(
-                name=shown(filename),
-                source=self._source,
-                filename=filename,
-                id=getattr(self.info, "cell_id", None),
-                rewritten=rewritten,
-                taken=rewrites.taken(),
-                mode=self._mode,
-                key=self._key,
-                ahead_ms=self._ahead.ms,
-            ),
-            namespace=self._shell.user_ns,
-            on_progress=self._display.progress,
-            file_names=shown,
+        cell = Cell(
+            name=shown(filename),
+            source=self._source,
+            filename=filename,
+            id=getattr(self.info, "cell_id", None),
+            rewritten=rewritten,
+            taken=rewrites.taken(),
+            mode=self._mode,
+            key=self._key,
+            ahead_ms=self._ahead.ms,
         )
+        session: Session | StreamedSession
+        if self._streamed:
+            from ..sessions import StreamedSession
+
+            session = StreamedSession(options=self.options, cell=cell)
+        else:
+            from ..sessions import Session
+
+            session = Session(
+                options=self.options,
+                cell=cell,
+                namespace=self._shell.user_ns,
+                on_progress=self._display.progress,
+                file_names=shown,
+            )
         try:
             session.open(code)
         except BaseException:
@@ -201,7 +231,7 @@ class GrapeCell:
                 _abandon(session)
             self._display.withdraw(f"{what}, the cell goes on without it: {_words(error)}")
 
-    def _conclude(self, session: Session, error: BaseException | None) -> None:
+    def _conclude(self, session: Session | StreamedSession, error: BaseException | None) -> None:
         try:
             report = session.close(error)
         except (Exception, KeyboardInterrupt) as failure:
@@ -230,7 +260,7 @@ def _same_random_stream() -> Iterator[None]:
         random.setstate(state)
 
 
-def _abandon(session: Session) -> None:
+def _abandon(session: Session | StreamedSession) -> None:
     try:
         session.abandon()
     except Exception as error:

@@ -7,7 +7,7 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
 from ..model import CODES
-from ..options import OPTIONS
+from ..options import ENGINES, OPTIONS
 from .commands import COMMANDS
 from .source import find_magic
 
@@ -34,7 +34,7 @@ def complete_line(line: str, *, starts_cell: bool) -> list[str]:
 def _options(before: list[str], token: str) -> list[str]:
     takes_value = {flag for option in OPTIONS if option.metavar for flag in option.flags}
     if before and before[-1] in takes_value:
-        return []
+        return [name for name in ENGINES if before[-1] == "--engine" and name.startswith(token)]
     unused = [option for option in OPTIONS if not set(option.flags) & set(before)]
     return [flag for option in unused for flag in option.flags if flag.startswith(token)]
 

@@ -16,8 +16,17 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from ..errors import UsageError
-from ..options import parse_options
-from .cell import EMPTY, GrapeCell, end_interrupt, hold_off_interrupts, let_interrupt_come, release_abandoned
+from ..options import engine_named, parse_options
+from .cell import (
+    EMPTY,
+    GrapeCell,
+    begin_plain_cell,
+    end_interrupt,
+    end_plain_cell,
+    hold_off_interrupts,
+    let_interrupt_come,
+    release_abandoned,
+)
 from .display import say
 from .documentation import cell_help
 from .patches import replace_method
@@ -43,6 +52,8 @@ class CellHooks:
         self._shell = shell
         self._cell: GrapeCell | None = None
         self._restore: Callable[[], None] | None = None
+        self._served: int | None = None
+        """The thread of the cell without Grape that streams serve now."""
 
     @property
     def cell(self) -> GrapeCell | None:
@@ -61,9 +72,12 @@ class CellHooks:
         hold_off_interrupts()
         if self._cell is not None and self._is_stale(self._cell):
             self._finish(None)
+        self._end_plain()
         source = info.raw_cell
         magic = find_magic(source.splitlines(keepends=True))
         if magic is None or magic.is_help_over_code:
+            if self._cell is None and begin_plain_cell():
+                self._served = threading.get_ident()
             return
         if wants_help(magic.options):
             print(cell_help())
@@ -77,6 +91,8 @@ class CellHooks:
     def post_run_cell(self, result: Any) -> None:
         """`result` is None where IPython could not finish the cell; the exception is then on its way."""
         cell = self._cell
+        if not inside_running_cell():
+            self._end_plain()
         if cell is None and not inside_running_cell():
             release_abandoned(self._shell)
             end_interrupt()
@@ -93,11 +109,13 @@ class CellHooks:
 
     def close(self) -> None:
         """End a cell that is still open, as when the extension is unloaded inside it."""
+        self._end_plain()
         self._finish(None)
 
     def _begin(self, source: str, options: str, info: Any) -> None:
         try:
             parsed = parse_options(options)
+            engine_named(parsed.engine)
         except UsageError as error:
             say(f"UsageError: %%grape: {error} (the cell runs without Grape)")
             return
@@ -113,6 +131,11 @@ class CellHooks:
         if cell is not None:
             cell.finish(error)
             end_interrupt()
+
+    def _end_plain(self) -> None:
+        if self._served == threading.get_ident():
+            self._served = None
+            end_plain_cell()
 
     def _is_stale(self, cell: GrapeCell) -> bool:
         here = threading.get_ident()

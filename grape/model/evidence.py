@@ -13,6 +13,7 @@ from .graph_memory import GraphMemory
 from .location import Position
 from .measured import Measured
 from .outcome import Decision, Refused
+from .stream import StreamEvidence
 from .timeline import MemoryCurve, Timeline
 from .trace import Trace
 
@@ -114,6 +115,9 @@ class CellEvidence:
     device: str
     backend: str
     wall_ms: float
+    engine: str = "regions"
+    """What was asked to serve the cell: ``regions`` or ``streams``."""
+    streams: tuple[StreamEvidence, ...] = ()
     regions: tuple[RegionEvidence, ...] = ()
     trace: Trace | None = None
     timeline: Timeline | None = None

@@ -179,6 +179,7 @@ class ReportData:
             "cell": {
                 "file": cell.file,
                 "backend": cell.backend,
+                "engine": cell.engine,
                 "wall_ms": cell.time.wall_ms if cell.time else cell.wall_ms,
                 "plain_ms": cell.time.plain_ms if cell.time else None,
                 "plain_basis": cell.time.basis if cell.time else None,
@@ -205,7 +206,7 @@ class ReportData:
                     for d in region.decisions
                 ],
             },
-            "streams": [],
+            "streams": [stream.to_dict() for stream in cell.streams],
             "regions": [region.to_dict() for region in self.regions],
             "findings": [finding.to_dict() for finding in self.findings],
         }

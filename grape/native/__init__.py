@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .build import Unavailable, load, ready, start
+from .build import Unavailable, load, missing, ready, said, start
 
-__all__ = ["Unavailable", "load", "ready", "start"]
+__all__ = ["Unavailable", "load", "missing", "ready", "said", "start"]

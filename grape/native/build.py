@@ -24,6 +24,7 @@ from types import ModuleType
 
 SOURCES = Path(__file__).parent / "src"
 _NAME = "grape_streams"
+_NO_COMPILER = "there is no C++ compiler; install one with: apt-get install g++"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,34 @@ def ready() -> bool:
     return _loaded is not None or _artifact().exists()
 
 
+def missing() -> Unavailable | None:
+    """What a build would lack."""
+    return None if _compiler() else Unavailable(_NO_COMPILER)
+
+
+def said(build: subprocess.Popen[bytes]) -> str:
+    """Why a build that ended did not succeed."""
+    assert build.stderr is not None
+    with build.stderr as output:
+        last = output.read().decode(errors="replace").strip().rpartition("\n")[2]
+    return last or f"the build of operator streams ended with {build.returncode}"
+
+
 def start() -> subprocess.Popen[bytes] | None:
-    """Build in another process, unless it is built. `ready` tells when that has ended well."""
+    """Build in another process, unless it is built. `ready` tells when that has ended well, `said` why it did not."""
     if ready():
         return None
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "grape.native.build"]
+    command = [sys.executable, "-m", "grape.native"]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": path}, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+        command,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=quiet,
+        stdout=quiet,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
 
 
@@ -91,7 +110,7 @@ def _build(artifact: Path) -> Unavailable | None:
 def _compile(artifact: Path) -> Unavailable | None:
     compiler = _compiler()
     if compiler is None:
-        return Unavailable("there is no C++ compiler; install one with: apt-get install g++")
+        return Unavailable(_NO_COMPILER)
     made = artifact.with_suffix(f".{os.getpid()}.part")
     command = [*compiler, *_flags(), str(SOURCES / "module.cpp"), "-o", str(made), *_libraries()]
     try:
@@ -163,8 +182,3 @@ def _error(output: str) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0] or "no message"
-
-
-if __name__ == "__main__":
-    result = load()
-    sys.exit(result.reason if isinstance(result, Unavailable) else 0)

@@ -21,6 +21,7 @@ from .summary import (
     next_step,
     place,
     rows,
+    stream_lines,
     strips,
     time_bars,
     time_title,
@@ -74,6 +75,11 @@ def _print(console: Console, report: ReportData) -> None:
         console.print(f"the cell raised {one_line(report.evidence.error, 200)}", style="red")
     for note in report.evidence.notes:
         console.print(f"note: {one_line(note, 200)}", style="dim")
+    streams = stream_lines(report)
+    if streams:
+        console.print()
+        for line in streams:
+            console.print(clean(line))
     if report.regions:
         console.print()
         console.print(_regions(rows(report), console.width))

@@ -55,6 +55,8 @@ def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: S
     change = _change(evidence, regions)
     if evidence.as_written is not None:
         return _joined(change, f"left as written: {evidence.as_written}")
+    if evidence.streams:
+        return _streamed(evidence, change)
     if not gpu_measured(evidence) and (main is not None or ran_torch(evidence) or evidence.torch_ran):
         return _without_gpu(evidence, main, regions, change)
     if main is None and not ran_torch(evidence):
@@ -67,6 +69,22 @@ def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: S
     if main.outcome == "refused":
         return _joined(change, _refused(evidence, main, findings))
     return _joined(change, _observed(evidence, main, findings))
+
+
+def _streamed(evidence: CellEvidence, change: list[str]) -> str:
+    head = [] if gpu_measured(evidence) else [f"{_no_device(evidence)}: nothing gets faster"]
+    seen = sum(stream.operators for stream in evidence.streams)
+    matched = sum(stream.matched for stream in evidence.streams)
+    if not seen:
+        what = "no PyTorch work in this cell"
+    elif matched:
+        segments = sum(stream.segments for stream in evidence.streams)
+        what = f"{count(matched)} of {plural(seen, 'operator')} matched, issued in {plural(segments, 'segment')}"
+    elif any(stream.recorded for stream in evidence.streams):
+        what = f"{plural(seen, 'operator')} seen and some recorded; run the cell again to have them matched"
+    else:
+        what = f"of {plural(seen, 'operator')} none came often enough to be recorded"
+    return "; ".join([*head, *change, what])
 
 
 _TOO_SMALL = "its PyTorch work is too small for a graph"
@@ -143,11 +161,15 @@ def _outputs(regions: Sequence[RegionReport]) -> list[str]:
     return [f"outputs {one_line(loose[0], 40)}" if len(loose) == 1 else "outputs within their tolerances"]
 
 
+def _no_device(evidence: CellEvidence) -> str:
+    return "the work ran on the CPU" if evidence.cuda else "no GPU here"
+
+
 def _without_gpu(
     evidence: CellEvidence, main: RegionReport | None, regions: Sequence[RegionReport], change: list[str]
 ) -> str:
     """Nothing gets faster; what was checked all the same."""
-    head = f"{'the work ran on the CPU' if evidence.cuda else 'no GPU here'}: nothing gets faster"
+    head = f"{_no_device(evidence)}: nothing gets faster"
     could = sum(region.verified is not None and region.refused is None for region in evidence.regions)
     if could:
         loose = {region.verified for region in evidence.regions} - {"identical", None}

@@ -4,12 +4,12 @@ from .alias import Predictor
 from .attention import Allowance, Attention
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
-from .interrupts import held, hold_off_again
+from .interrupts import held, hold_off, hold_off_again, let_through
 from .memory import account, enforce_budget
 from .region import Region, Situation
 from .slots import SlotStore
 from .traced_calls import CellName
-from .trampoline import typed_code
+from .trampoline import prune_traceback, typed_code
 
 __all__ = [
     "Allowance",
@@ -25,7 +25,10 @@ __all__ = [
     "enforce_budget",
     "graph",
     "held",
+    "hold_off",
     "hold_off_again",
+    "let_through",
     "make_backend",
+    "prune_traceback",
     "typed_code",
 ]

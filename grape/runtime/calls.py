@@ -17,9 +17,12 @@ from ..tracing import is_grape_code
 from .purity import pure_builtin, pure_library
 from .state.own_code import is_followed
 
-__all__ = ["CallWatch"]
+__all__ = ["EVENT_NS", "CallWatch"]
 
-_PASSED = frozenset({"_find_and_load", "_handle_fromlist", "finalize.__call__"})
+EVENT_NS = 200
+"""What it takes to see one call begin or end."""
+_LOADS = "_find_and_load"
+_PASSED = frozenset({_LOADS, "_handle_fromlist", "finalize.__call__"})
 """What a module does when it is loaded, no later call does. Finalizers, as `__del__` of libraries, run when the garbage
 collector comes, which may be in any call."""
 _ENOUGH = 32
@@ -45,6 +48,14 @@ class CallWatch:
         """Whether it is the profile function of the thread; the tracer takes it out for its own work."""
         self.beside_another = False
         """Whether the person watches calls: a replay would show none of them."""
+        self.ends_at_imports = False
+        """Whether it stops where a module is loaded, and says so in `loaded`: under it that takes twice as long."""
+        self.loaded = False
+        self.events = 0
+        self.limit = float("inf")
+        """After so many events `on_limit` is asked, at each call, to stop the watch, until it does."""
+        self.on_limit: Callable[[], bool] = lambda: False
+        self.cut = False
 
     def start(self) -> None:
         self.beside_another = sys.getprofile() is not None
@@ -59,6 +70,7 @@ class CallWatch:
             sys.setprofile(None)
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        self.events += 1
         if self._passed is not None:
             if event == "return" and frame is self._passed:
                 self._passed = None
@@ -70,6 +82,9 @@ class CallWatch:
     def _called(self, frame: FrameType, function: Any) -> None:
         place = _place(frame.f_code)
         if place == _GRAPE:
+            return
+        if self.events > self.limit and self.on_limit():
+            self.cut = True
             return
         key: Any = function
         if function.__module__ is None:
@@ -100,6 +115,9 @@ class CallWatch:
             return
         if code.co_qualname in _PASSED or code.co_name == "__del__" or _is_of_collector(code):
             self._passed = frame
+            if self.ends_at_imports and code.co_qualname == _LOADS:
+                self.loaded = True
+                self.stop()
             return
         place = _place(caller.f_code) if caller is not None else _GRAPE
         if place == _GRAPE:

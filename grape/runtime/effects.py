@@ -102,6 +102,11 @@ class EffectWatch:
         if EffectWatch._current is self:
             self.stop()
 
+    @staticmethod
+    def is_at_work() -> bool:
+        """Whether a call is watched just now."""
+        return EffectWatch._current is not None
+
     @classmethod
     def stop(cls) -> None:
         """End the watch that is active, if there is one: its call is over, or the region was given up."""

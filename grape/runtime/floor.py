@@ -105,10 +105,8 @@ class Floor:
         tracer = self._situation.tracer
         if is_transformed() or (self._situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()):
             return self.closed(lambda: region.function(*args, **kwargs))
-        if tracer.recorder is not None:
-            tracer.mute()
-            EffectWatch.stop()
-            self._situation.attention.hand_back("record")
+        if tracer.recorder is not None or EffectWatch.is_at_work():  # of a call that holds more than was to be recorded
+            self.record_no_more()
         if self.outside is not None and self.outside.overflowed:
             self.outside = None
         stepped_off = tracer.retire()
@@ -132,6 +130,12 @@ class Floor:
                 if stepped_off:
                     tracer.enter()
                 self._resume()
+
+    def record_no_more(self) -> None:
+        """The call that is recorded, if one is, goes on by itself: what is left of it is the person's."""
+        self._situation.tracer.mute()
+        EffectWatch.stop()
+        self._situation.attention.hand_back("record")
 
     def hush(self, quiet: bool) -> None:
         """Let nothing be recorded outside of regions, while whole iterations of a loop are timed."""

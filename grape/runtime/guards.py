@@ -38,6 +38,7 @@ from .state import (
     new_hooks,
     read,
 )
+from .structure import names_of_dimensions
 from .tensor_guards import compiled_check
 from .trampoline import written_code
 
@@ -172,12 +173,14 @@ class GuardSet:
         self._classes = [*map(type, self._objects)]
 
     def _locate(self) -> tuple[Any, ...]:
-        """Address, shape, stride and dtype of every tensor; where gradients may be recorded, whether it needs one."""
+        """Address, shape, stride, dtype and names of dimensions of every tensor; where gradients may be recorded,
+        whether it needs one.
+        """
         tensors = self._tensors
         kind = torch.Tensor
         flags = [*map(_needs_grad, tensors)] if torch.is_grad_enabled() else None
         places = [*map(kind.data_ptr, tensors)], [*map(kind.size, tensors)], [*map(kind.stride, tensors)]
-        return *places, [*map(_dtype, tensors)], flags
+        return *places, [*map(_dtype, tensors)], names_of_dimensions(tensors), flags
 
     def holds(self, *, in_memory: bool = False) -> bool:
         """True where nothing that was found has changed since. `in_memory`: that was just asked, and is so."""

@@ -46,18 +46,22 @@ MOST_LATE = 256
 """Of modules that died in the cell so many are told of."""
 
 
+number_of = object.__hash__
+"""Another for each object that lives. `id` is an audit event."""
+
+
 class _OfModules(Generic[T]):
     """What is known of modules that live, by identity: two may be equal, and not every one has a hash."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.nn.Module], T]] = {}
+        self.by_number: dict[int, tuple[weakref.ref[torch.nn.Module], T]] = {}
 
     def get(self, module: torch.nn.Module) -> T | None:
-        found = self._known.get(id(module))
+        found = self.by_number.get(number_of(module))
         return found[1] if found is not None and found[0]() is module else None
 
     def __setitem__(self, module: torch.nn.Module, value: T) -> None:
-        known, number = self._known, id(module)
+        known, number = self.by_number, number_of(module)
 
         def gone(reference: weakref.ref[torch.nn.Module]) -> None:
             found = known.get(number)
@@ -67,13 +71,13 @@ class _OfModules(Generic[T]):
         known[number] = weakref.ref(module, gone), value
 
     def items(self) -> list[tuple[torch.nn.Module, T]]:
-        return [(module, value) for one, value in list(self._known.values()) if (module := one()) is not None]
+        return [(module, value) for one, value in list(self.by_number.values()) if (module := one()) is not None]
 
     def values(self) -> list[T]:
-        return [value for _, value in list(self._known.values())]
+        return [value for _, value in list(self.by_number.values())]
 
     def clear(self) -> None:
-        self._known.clear()
+        self.by_number.clear()
 
 
 class Interceptor:
@@ -88,6 +92,7 @@ class Interceptor:
         self._modules: _OfModules[Region] = _OfModules()
         self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
         self._trampolines: weakref.WeakKeyDictionary[types.FunctionType, Trampoline] = weakref.WeakKeyDictionary()
+        self._installed = False
         self._original: Any = None
         self._patch: Any = None
         self._unwatch: Callable[[], None] = lambda: None
@@ -141,13 +146,22 @@ class Interceptor:
         self._late.clear()
         self.hoisted = [region for region in self.hoisted if region.refused is None or region.starved_at is not None]
         hold_off(self)
-        if self._original is not None:
-            return
+        if not self._installed:
+            self._installed = True
+            set_stepper(self._steps)
+            self._unwatch = watch_results(self.situation.store)
+        if self._original is None and (self.situation.observing or self._serves_modules):
+            self._patch_modules()
+
+    def _patch_modules(self) -> None:
         original, floor = torch.nn.Module.__call__, self.floor
         self._original = original
-        situation, bystanders = self.situation, self._bystanders
+        situation, bystanders = self.situation, self._bystanders.by_number
+        is_traced = torch.compiler.is_dynamo_compiling  # a constant for those who trace, who can read no more
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if is_traced() or (not situation.observing and number_of(module) in bystanders):
+                return original(module, *args, **kwargs)
             if (
                 torch.compiler.is_compiling()
                 or busy.now
@@ -158,11 +172,10 @@ class Interceptor:
             if not floor.free and floor.counts is None:
                 return original(module, *args, **kwargs)
             since = situation.attention.now() if situation.observing else None
-            busy.now = True  # to look at frames is an audit event, to ask for an identity is one
+            busy.now = True  # to look at frames is an audit event
             passes = (
                 not self.serves
                 or (not floor.free and not floor.repeats(module, code))
-                or (not situation.observing and bystanders.get(module))
                 or self._stands_aside()
                 or inside_module(code)
             )
@@ -181,8 +194,6 @@ class Interceptor:
         __call__.__wrapped__ = original  # type: ignore[attr-defined]
         self._patch, code = __call__, __call__.__code__  # not asked for at each call: that is an audit event
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
-        set_stepper(self._steps)
-        self._unwatch = watch_results(self.situation.store)
 
     def adopt(self, namespace: Mapping[str, Any]) -> None:
         """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes.
@@ -236,14 +247,21 @@ class Interceptor:
             region = self._functions[trampoline.code][0]
             if not region.entries:
                 self._give_back(trampoline)
+        self._find_bystanders()
         if not any(region.entries for region in self.regions):
             self._unpatch()
-        self._find_bystanders()
+        elif not self._serves_modules:
+            self._unpatch_modules()
 
     @property
     def stands(self) -> bool:
         """Whether anything of the person's or of torch's is replaced just now."""
-        return self._original is not None or bool(self._trampolines)
+        return self._installed or bool(self._trampolines)
+
+    @property
+    def _serves_modules(self) -> bool:
+        """Whether there is a module in which something replays."""
+        return any(self._bystanders.get(module) is None for module, _ in self._modules.items())
 
     def _find_bystanders(self) -> None:
         """Modules in which nothing replays: cells that nobody observes call them as if Grape were not there."""
@@ -253,10 +271,12 @@ class Interceptor:
             around |= {callers.get(name) for name in around if name is not None}
         self._bystanders.clear()
         for module, region in self._modules.items():
-            inner = [self._modules.get(one) for one in _parts(module)]
-            serves = region.entries or region.name in around or any(one and one.entries for one in inner)
-            if not serves:
+            if region.name not in around and not self._replays_in(module):
                 self._bystanders[module] = True
+
+    def _replays_in(self, module: torch.nn.Module) -> bool:
+        known = [self._modules.get(one) for one in _parts(module)]
+        return any(region is not None and region.entries for region in known)
 
     def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
         """A cell has ended: release the graphs of what the person has let go of, unless this cell still used them."""
@@ -296,14 +316,18 @@ class Interceptor:
         self._steps.clear()
 
     def _unpatch(self) -> None:
+        self._unpatch_modules()
+        if self._installed:
+            self._installed = False
+            set_stepper(None)
+            self._unwatch()
+            let_through(self)
+
+    def _unpatch_modules(self) -> None:
         if self._original is not None:
             if torch.nn.Module.__call__ is self._patch:
                 torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
-            self._patch = None  # under a function of the person's it stays, and passes calls on
-            set_stepper(None)
-            self._original = None
-            self._unwatch()
-            let_through(self)
+            self._original = self._patch = None  # under a function of the person's it stays, and passes calls on
 
     # -- candidates --------------------------------------------------------------------------------------------------
 
@@ -374,8 +398,13 @@ class Interceptor:
     def _module(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], since: int | None) -> Any:
         region = self._modules.get(module)
         if region is None:
-            if not self.situation.observing or isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
+            if isinstance(module, torch.jit.ScriptModule) or is_compiled(module):
                 return self.floor.closed(lambda: self._original(module, *args, **kwargs))
+            if not self.situation.observing:
+                if self._replays_in(module):
+                    return self.floor.closed(lambda: self._original(module, *args, **kwargs))
+                self._bystanders[module] = True
+                return self._original(module, *args, **kwargs)
             at = self._caller(Position(file="?", line=0, function="?"))
             kind = (type(module).__qualname__, at)
             if self._died[kind] >= SHORT_LIVED:
@@ -473,7 +502,13 @@ def _has_own_code(region: Region) -> bool:
 
 
 def _same_binding(one: Trampoline, other: Trampoline) -> bool:
-    """True where a function defined again is the one that was known: same code, globals, no closure, no defaults."""
+    """True where a function taken over again, or defined again, is the one that was known: same code, and the very
+    globals, closure and defaults.
+    """
     a, b = one.original, other.original
-    simple = all(f.__closure__ is None and f.__defaults__ is None and f.__kwdefaults__ is None for f in (a, b))
-    return simple and a.__globals__ is b.__globals__
+    return (
+        a.__globals__ is b.__globals__
+        and a.__closure__ is b.__closure__
+        and a.__defaults__ is b.__defaults__
+        and a.__kwdefaults__ is b.__kwdefaults__
+    )

@@ -14,6 +14,7 @@ from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trac
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, person_runs, record
 from . import policy
+from .calls import EVENT_NS
 from .capture import is_left_to_device, judge
 from .effects import SHOWN, EffectWatch, effect_of
 from .guards import GuardSet, TooLarge
@@ -71,6 +72,8 @@ class Observer:
         self.eager_s = 0.0
         self.body_ns = (0, 0)
         """When the person's code began and ended in the last traced call."""
+        self.watched_ns = 0
+        """What it took to see the calls in it."""
         self._unsteady = 0
         self._formed_anew = False
         self._again = False
@@ -122,6 +125,9 @@ class Observer:
     def trace(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         backend = self._region.situation.backend
         watch = EffectWatch(self._region.situation.tracer.positions)
+        watch.calls.ends_at_imports = self._unsteady < UNSTEADY  # the next call is traced as well, and loads nothing
+        watch.calls.limit = self._region.situation.attention.left_ms * 1e6 / EVENT_NS
+        watch.calls.on_limit = self._stops_here
 
         def body() -> Any:
             with watch, person_runs():
@@ -142,13 +148,21 @@ class Observer:
         if guards is not None:
             found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
         limit, attention, tracer = self._limit(), self._region.situation.attention, self._region.situation.tracer
+        stand_aside = self._region.situation.stand_aside
         own_ns = tracer.recorded_ns
         result, call, escapes = record(
-            self._region.situation.tracer, backend.device, layout.leaves, body, on_wait=self._on_wait, limit=limit
+            tracer,
+            backend.device,
+            layout.leaves,
+            body,
+            on_wait=self._on_wait,
+            limit=limit,
+            on_overflow=stand_aside if limit < LIMIT else None,  # half a call tells nothing, a whole one takes too long
         )
         attention.recorded(tracer.recorded_ns - own_ns, len(call.trace.ops))
-        if len(call.trace.ops) >= limit < LIMIT:  # half a call tells nothing, and a whole one would take too long
-            self._region.situation.stand_aside()
+        self.watched_ns = watch.calls.events * EVENT_NS
+        if watch.calls.cut or len(call.trace.ops) >= limit < LIMIT:
+            stand_aside()
             return result
         if self.gave_up and not self.traced and self._region.calls == 1:
             return result  # a callable inside took over; this trace tells nothing
@@ -160,6 +174,7 @@ class Observer:
         settling = training and not (guards is None or guards.holds())
         settling |= bool(watch.found) and not watch.direct  # a library that looks at the machine, and remembers it
         settling |= {name for name, _ in watch.found} == {SHOWN}  # most are shown once
+        settling |= watch.calls.loaded
         self._again = self._unsteady < UNSTEADY and settling
         if self._again:
             self._unsteady += 1
@@ -201,6 +216,13 @@ class Observer:
                 took = (time.perf_counter_ns() - began) / 1e6
                 self.guards_ms = took if self.guards_ms is None else min(took, self.guards_ms)
         return result
+
+    def _stops_here(self) -> bool:
+        """Have the rest of the call run unobserved, unless an operator is on its way."""
+        if self._region.situation.tracer.is_called:
+            return False
+        self._region.situation.stand_aside()
+        return True
 
     def _limit(self) -> int:
         """So many operators of one call may be traced."""

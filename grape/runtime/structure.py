@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ __all__ = [
     "Unsupported",
     "flatten",
     "leaf_meta",
+    "names_of_dimensions",
     "new_container",
     "new_tuple",
     "rebuild",
@@ -108,6 +109,16 @@ class Layout:
     containers: list[Any] = field(default_factory=list)
 
 
+HAS_NAMES = hasattr(torch.Tensor, "has_names")
+"""Until 2.12 dimensions can have names."""
+has_names: Callable[[torch.Tensor], bool] = torch.Tensor.has_names if HAS_NAMES else lambda tensor: False  # type: ignore[attr-defined]
+
+
+def names_of_dimensions(tensors: Iterable[torch.Tensor]) -> list[Any]:
+    """Of each tensor; None where it has none."""
+    return [tensor.names if has_names(tensor) else None for tensor in tensors] if HAS_NAMES else []  # type: ignore[attr-defined]
+
+
 def leaf_meta(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a graph depends on of one tensor, but for its contents and where it lies."""
     has_gradient = tensor.is_leaf and tensor.grad is not None  # torch warns who asks another
@@ -153,7 +164,7 @@ class _Flattener:
             return known
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             raise Unsupported(path, tensor)
-        if tensor.is_conj() or tensor.is_neg() or is_batched(tensor):
+        if tensor.is_conj() or tensor.is_neg() or is_batched(tensor) or has_names(tensor):
             raise Unsupported(path, tensor)
         if tensor.is_quantized:  # its scale is in no key
             raise Unsupported(path, tensor, f"{path} is quantized")

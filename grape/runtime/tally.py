@@ -57,7 +57,7 @@ class Tally:
         """
         handed_back, own_ns, began = attention.handed_back_ns, tracer.own_ns, time.perf_counter_ns()
         yield
-        tracer_ns, first_part = tracer.own_ns - own_ns, attention.handed_back_ns - handed_back
+        tracer_ns, first_part = tracer.own_ns - own_ns + observer.watched_ns, attention.handed_back_ns - handed_back
         body_began, body_ended = observer.body_ns
         if first_part:
             attention.book("record", -max(0.0, first_part - (body_began - began) - _explained_ns(tracer_ns)))

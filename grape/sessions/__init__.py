@@ -6,8 +6,10 @@ the name of a function below: importing it would put the module in the function'
 
 from .block import session
 from .cell import Cell, Session
+from .function import StreamedFunction, stream
 from .history import CellKey, Mode
 from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
+from .streamed import StreamedSession, begin_plain_cell, end_plain_cell
 
 __all__ = [
     "Cell",
@@ -15,10 +17,15 @@ __all__ = [
     "Engine",
     "Mode",
     "Session",
+    "StreamedFunction",
+    "StreamedSession",
+    "begin_plain_cell",
     "close_engine",
+    "end_plain_cell",
     "engine",
     "last_report",
     "preload",
     "release_abandoned",
     "session",
+    "stream",
 ]

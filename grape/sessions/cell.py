@@ -16,9 +16,10 @@ from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCur
 from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
+from ..streams import shared
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past
-from .process import Engine, engine
+from .process import CELLS, Engine, engine
 from .prospect import Gain, Prospect, prospect
 from .timing import CellClock, CellRuns
 from .told import distinct, evidence_as, findings_as, renamed, sources, told
@@ -96,7 +97,7 @@ class Session:
 
     def open(self, code: CodeType | None = None) -> None:
         """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
-        owner, took_ms = _engine()
+        owner, took_ms = engine_and_ms()
         self._past: Past | None = None
         if owner.session is not None:
             raise UsageError(
@@ -119,6 +120,9 @@ class Session:
         from ..tracing import Recorder, process_group
 
         cell, names = self.cell, self._file_names
+        shared.release(CELLS)
+        if shared.inside:
+            shared.close()
 
         def name_of(filename: str) -> str:
             if filename == cell.filename:
@@ -255,7 +259,7 @@ class Session:
         namespace, self.namespace = self.namespace, {}
         owner.interceptor.withdrawn = False  # the next cell is compiled before its session opens
         with contextlib.suppress(Exception):  # costs neither the report nor the cell; the next one tries again
-            if self.cell.mode == "leave" and not owner.applied_count:
+            if self.cell.mode == "leave" and not owner.has_graphs:
                 return
             owner.forget_edited(self.cell.id, self.cell.filename, finished=finished)
             owner.release_abandoned(namespace)
@@ -414,7 +418,7 @@ def _never_called(region: RegionEvidence) -> RegionEvidence:
     return replace(region, name=region.name.partition(" #")[0], calls=0, replays=0)
 
 
-def _engine() -> tuple[Engine, float]:
+def engine_and_ms() -> tuple[Engine, float]:
     """The engine, and the milliseconds it took to make. Where torch was not there yet, its import is the cell's."""
     began = time.perf_counter() if "torch" in sys.modules else None
     owner = engine()

@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..model import LEAST_MS, SIGNIFICANT, CallsAccount, Trace
 from ..options import REFERENCE
 from ..render import Report
+from ..streams import shared
 from .history import CellKey, History, Mode, key_of
 from .timing import CellRuns
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from ..runtime.tally import Replayed
     from .cell import Session
     from .prospect import Gain
+    from .streamed import StreamedSession
+
+CELLS = "cells"
+"""Who holds the process's stream for cells that run later."""
 
 __all__ = ["Engine", "close_engine", "engine", "last_report", "preload", "release_abandoned"]
 
@@ -48,7 +53,7 @@ class Engine:
         self.interceptor = Interceptor(self.situation, lambda filename: self.names(filename))
         self.hoister = Hoister(self.situation, self.interceptor, lambda filename: self.names(filename))
         self.interceptor.on_withdrawal = self._withdraw
-        self.session: Session | None = None
+        self.session: Session | StreamedSession | None = None
         # Nothing gets faster on a CPU: there graphs serve only where somebody wants to see how they behave.
         self.situation.unhurried = os.environ.get(REFERENCE) == "1"
         self.situation.serves = backend.kind == "cuda" or self.situation.unhurried
@@ -66,8 +71,8 @@ class Engine:
         """The regions that Grape knows, what became of them, and the memory of their graphs."""
         from ..render.units import plural
 
-        regions = self._called()
-        if not regions:
+        regions, stream = self._called(), self._stream_status()
+        if not regions and not stream:
             return "grape: nothing observed yet; put %%grape on the first line of a slow cell"
         lines = [f"grape: {self.device}, {self.situation.backend.kind} backend"]
         numbers = {id(region): number for number, region in enumerate(self._applied(), start=1)}
@@ -78,7 +83,8 @@ class Engine:
                 counts = f"{plural(len(region.entries), 'graph')}, {plural(region.replays, 'replay')}"
                 state = f"{counts}, {_held_beside_pool(region)}"
             lines.append(f"{number} {region.name} at {region.at}: {plural(region.calls, 'call')}, {state}")
-        lines += self._memory()
+        lines += stream
+        lines += self._memory() if regions else []
         if self.report is not None:
             found = [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in self.report.findings]
             lines += [f"found in the last run, {self.report.evidence.file}:", *found] if found else []
@@ -105,8 +111,23 @@ class Engine:
 
     @property
     def applied_count(self) -> int:
-        """How many regions hold graphs; `status` and `undo` number them from 1."""
-        return len(self._applied())
+        """How many regions hold graphs, and the stream behind them; `status` and `undo` number them from 1."""
+        return len(self._applied()) + shared.held_by(CELLS)
+
+    @property
+    def has_graphs(self) -> bool:
+        return bool(self._applied())
+
+    def _stream_status(self) -> list[str]:
+        from ..render.units import nbytes, plural
+
+        if not shared.held_by(CELLS) or shared.stream is None:
+            return []
+        found = shared.stream.evidence()
+        known = f"{plural(found.steps, 'operator')} in {plural(found.fragments, 'fragment')}, {nbytes(found.bytes)}"
+        return [
+            f"{self.applied_count:>3} operator streams: {known}; {plural(found.matched, 'operator')} matched so far"
+        ]
 
     def _called(self) -> list[Any]:
         """Without loops whose body, or what it calls, became the region."""
@@ -117,11 +138,23 @@ class Engine:
 
     def undo(self, number: int | None = None) -> str:
         """Release the graphs of one applied region (numbered as in `status`), or of all. Raises `UsageError`."""
-        applied = self._applied()
-        if number is not None and not 1 <= number <= len(applied):
-            known = f"1 to {len(applied)}" if applied else "none is applied"
+        applied, count = self._applied(), self.applied_count
+        if number is not None and not 1 <= number <= count:
+            known = f"1 to {count}" if count else "none is applied"
             raise UsageError(f"no applied region {number} ({known}); see %grape status")
-        return self._take_back(applied if number is None else [applied[number - 1]])
+        chosen = applied if number is None else applied[number - 1 : number]
+        stream = count > len(applied) and number in (None, count)
+        if stream:
+            shared.release(CELLS)
+        undone = [self._take_back(chosen)] if chosen or not stream else []
+        return "\n".join([*undone, *(["undone: operators run as written again"] if stream else [])])
+
+    def release_regions(self) -> bool:
+        """A cell asks for streams: nothing of regions stands between. True where graphs were released."""
+        had = self.has_graphs
+        self.interceptor.undisturbed(lambda: [region.release() for region in self._applied()])
+        self.settle()
+        return had
 
     def undo_at(self, file: str, line: int) -> str:
         """Release the graphs of the applied regions whose code begins at this line."""
@@ -150,7 +183,7 @@ class Engine:
             return "watch", key
         if not past.served:
             return "leave", key
-        return ("serve" if self.applied_count else "watch"), key
+        return ("serve" if self.has_graphs else "watch"), key
 
     def _withdraw(self) -> None:
         self.hoister.withdraw()
@@ -164,7 +197,7 @@ class Engine:
         self.situation.predictor.stop_learning()
         self.interceptor.floor.outside = None
         self.situation.tracer.retire()
-        self.situation.attention.hand_back("record")
+        self.interceptor.floor.record_no_more()
         self.settle()
 
     def weigh(self) -> None:
@@ -252,7 +285,8 @@ class Engine:
 
     def reset(self) -> str:
         """Forget every region and release every graph."""
-        count = len(self._called())
+        count, streams = len(self._called()), shared.held_by(CELLS)
+        shared.release(CELLS)
         self.interceptor.forget()
         self.hoister.forget()
         self.situation.backend.close()
@@ -265,7 +299,7 @@ class Engine:
         self._kept_for.clear()
         self.report = None
         what = "1 region and released its graphs" if count == 1 else f"{count} regions and released their graphs"
-        return f"forgot {what}"
+        return f"forgot {what}" + (" and what operator streams recorded" if streams else "")
 
     def close(self) -> None:
         """Take back every patch and release everything; for `%unload_ext`."""
@@ -305,7 +339,7 @@ def release_abandoned(namespace: Mapping[str, Any]) -> list[str]:
     if _engine is None or _engine.session is not None or not _engine.interceptor.is_here:
         return []
     told = []
-    if _engine.applied_count:
+    if _engine.has_graphs:
         told = _engine.interceptor.undisturbed(_engine.undo_slower)
         _engine.release_abandoned(namespace)
     else:
@@ -321,7 +355,7 @@ def preload() -> None:
     if "ipykernel" in sys.modules:
         with contextlib.suppress(ImportError):
             from ..widgets import report  # noqa: F401
-    from .. import fixing, hoisting, profiling, runtime, tracing  # noqa: F401
+    from .. import fixing, hoisting, profiling, runtime, streams, tracing  # noqa: F401
     from ..render import html, text  # noqa: F401
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .keeper import Building, Keeper, shared
 from .session import Evidence, Settings, Stream, open_stream
 
-__all__ = ["Evidence", "Settings", "Stream", "open_stream"]
+__all__ = ["Building", "Evidence", "Keeper", "Settings", "Stream", "open_stream", "shared"]

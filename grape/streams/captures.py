@@ -109,18 +109,18 @@ def watch(session: Any) -> Callable[[], None]:
     plain = {name: getattr(kind, name) for name in ("capture_begin", "capture_end", "replay")}
 
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        session.pause(True)
+        session.pass_through(True)
         try:
             plain["capture_begin"](self, *args, **kwargs)
         except BaseException:
-            session.pause(False)
+            session.pass_through(False)
             raise
 
     def capture_end(self: Any) -> None:
         try:
             plain["capture_end"](self)
         finally:
-            session.pause(False)
+            session.pass_through(False)
 
     def replay(self: Any) -> None:
         session.flush()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from types import ModuleType, TracebackType
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import torch
 
 from .. import native
 from ..native import Unavailable
-from . import threads
+from . import compiled, threads
 from .captures import Captures, watch
 
 
@@ -62,7 +62,33 @@ class Evidence:
     stale: int  # graphs dropped, for memory that they name had moved
     uncaptured: Mapping[str, int]  # captures that failed, by reason
     own_ns: int  # estimated from every 64th operator, what is issued apart
-    last_divergence: str
+    bytes: int = 0  # of all homes now
+    last_divergence: str = ""
+
+    def since(self, earlier: Evidence) -> Evidence:
+        """What came after `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
+        counted = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
+        written = {why: n - earlier.written.get(why, 0) for why, n in self.written.items()}
+        same = not counted["diverged"]
+        return replace(
+            self,
+            **counted,
+            written={why: n for why, n in written.items() if n},
+            last_divergence="" if same else self.last_divergence,
+        )
+
+    def plus(self, later: Evidence) -> Evidence:
+        """This and what `later` counted."""
+        counted = {name: getattr(self, name) + getattr(later, name) for name in _COUNTED}
+        written = {
+            why: self.written.get(why, 0) + later.written.get(why, 0) for why in {**self.written, **later.written}
+        }
+        last = later.last_divergence or self.last_divergence
+        return replace(later, **counted, written=written, last_divergence=last)
+
+
+_NOW = ("written", "uncaptured", "fragments", "steps", "bytes", "last_divergence")
+_COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
 
 
 class Stream:
@@ -78,22 +104,57 @@ class Stream:
         self._extension = extension
         self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
-        self._undo = ExitStack()
+        self._undo, self._graphs = ExitStack(), ExitStack()
         self._open = False
+        self._paused = False
 
     def open(self) -> list[str]:
         """Begin; the names of what torch has and cannot be watched."""
         global _current
         _current = self
         self._open = True
-        self._undo.callback(threads.watch(self._session.join, self._session.leave))
         if self._cuda is not None:
             captures = Captures(self._session, self._cuda)
             self._session.on_capture(captures.capture)
-            self._undo.callback(captures.close)
-            self._undo.callback(watch(self._session))
+            self._graphs.callback(captures.close)
+        self._watch()
         missing: list[str] = self._session.open()
         return missing
+
+    def _watch(self) -> None:
+        self._undo.callback(threads.watch(self._session.join, self._session.leave))
+        self._undo.callback(compiled.watch(self._apart))
+        if self._cuda is not None:
+            self._undo.callback(watch(self._session))
+
+    def _apart(self, call: Callable[[], Any]) -> Any:
+        """Run what launches kernels without operators: behind what is pending, and with nothing deferred."""
+        if not self._extension.key_included():
+            return call()
+        self._session.flush()
+        self._extension.include_key(False)
+        try:
+            return call()
+        finally:
+            self._extension.include_key(True)
+
+    def pause(self) -> None:
+        """Issue what is pending and defer nothing until `resume`. What was recorded stays."""
+        if self._open and not self._paused:
+            self._paused = True
+            try:
+                self._session.pause()
+            finally:
+                self._undo.close()
+
+    def resume(self) -> Unavailable | None:
+        """Go on after a pause, in this thread and those that it starts; why not, if not."""
+        refused = Unavailable("the stream is closed") if not self._open else _in_the_way(self._extension)
+        if refused is None and self._paused:
+            self._paused = False
+            self._watch()
+            self._session.resume()
+        return refused
 
     def close(self) -> None:
         """Issue what is pending and take everything back. May be called twice."""
@@ -106,22 +167,13 @@ class Stream:
             self._session.close()
         finally:
             self._undo.close()
+            self._graphs.close()
             _closed.append(self)
             settle()
 
     def flush(self) -> None:
         """Issue what is pending."""
         self._session.flush()
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Inside, operators of this thread run as if there were no stream, and cost what they cost then."""
-        self.flush()
-        self._extension.include_key(False)
-        try:
-            yield
-        finally:
-            self._extension.include_key(self._open)
 
     @property
     def is_open(self) -> bool:
@@ -154,17 +206,15 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     """Open a stream for this thread and those that it starts."""
     if _current is not None:
         return Unavailable("a stream is open already")
-    others = threads.others()
-    if others:
-        return Unavailable(f"thread {others[0]} runs, and its operators would not be seen")
     settle()
     if _closed:
         return Unavailable("a stream that was closed is still in use")
     extension = native.load()
     if isinstance(extension, Unavailable):
         return extension
-    if extension.in_backward():
-        return Unavailable("a backward is running")
+    refused = _in_the_way(extension)
+    if refused is not None:
+        return refused
     refusal = extension.refusal()
     if refusal:
         return Unavailable(refusal)
@@ -202,6 +252,13 @@ def _no_cuda() -> str:
     return ""
 
 
+def _in_the_way(extension: ModuleType) -> Unavailable | None:
+    others = threads.others()
+    if others:
+        return Unavailable(f"thread {others[0]} runs, and its operators would not be seen")
+    return Unavailable("a backward is running") if extension.in_backward() else None
+
+
 def settle() -> None:
     """Take back what closed streams had to leave."""
     _closed[:] = [stream for stream in _closed if not stream._take_back()]
@@ -227,5 +284,8 @@ def _before_fork() -> None:
 
 
 def _in_child() -> None:
+    global _current
     if _current is not None:
         _current._session.in_forked_child()
+        _current._open = False  # what is in torch stays there, and passes everything through
+        _current = None

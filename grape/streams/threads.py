@@ -9,9 +9,11 @@ _running: set[threading.Thread] = set()
 
 
 def others() -> list[str]:
-    """Names of threads beside this one that are no daemons: they may read a result before it is issued."""
-    here = threading.current_thread()
-    return [thread.name for thread in threading.enumerate() if thread is not here and not thread.daemon]
+    """Names of threads beside this one that are no daemons and carry no key: they may read a result before it is
+    issued.
+    """
+    seen = {threading.current_thread(), *_running}
+    return [thread.name for thread in threading.enumerate() if thread not in seen and not thread.daemon]
 
 
 def running() -> bool:

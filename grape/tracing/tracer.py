@@ -109,6 +109,8 @@ class Tracer(TorchDispatchMode):
         self.positions = positions
         self.recorder: Recorder | None = None
         self.on_wait: Callable[[Recorder, OpRecord], None] | None = None
+        self.on_overflow: Callable[[], None] | None = None
+        """Called once the recorder has had enough, where the person's code goes on."""
         self.on_stack = False
         self.own_ns = 0
         """What the tracer took so far beside the operators."""
@@ -143,14 +145,14 @@ class Tracer(TorchDispatchMode):
 
     def leave(self) -> None:
         """Leave the mode stack, unless a mode of the person's lies on top; then stay, passing operators through."""
-        self.recorder = self.on_wait = None
+        self.recorder = self.on_wait = self.on_overflow = None
         if self.on_stack and _get_current_dispatch_mode() is self:
             _pop_mode()
             self.on_stack = False
 
     def mute(self) -> None:
         """Stop recording. Operators no longer reach the tracer."""
-        self.recorder = self.on_wait = None
+        self.recorder = self.on_wait = self.on_overflow = None
         self.unwatch()
         if self.on_stack and _get_current_dispatch_mode() is self:
             _include(False)
@@ -194,11 +196,15 @@ class Tracer(TorchDispatchMode):
         if sys.gettrace() is not None:
             return
 
+        on_overflow = self.on_overflow
+
         def at_line(_: FrameType, event: str, argument: Any) -> None:
             sys.settrace(None)
             frame.f_trace = None
             if self.recorder is None or self.recorder.overflowed:
                 self.retire()
+                if on_overflow is not None:
+                    on_overflow()
 
         frame.f_trace = at_line
         sys.settrace(unwatched)
@@ -324,10 +330,11 @@ def record(
     keep: bool = False,
     on_wait: Callable[[Recorder, OpRecord], None] | None = None,
     limit: int = LIMIT,
+    on_overflow: Callable[[], None] | None = None,
 ) -> tuple[Any, RecordedCall, tuple[tuple[str, Position | None], ...]]:
     """Run `body` once under the tracer; its result, what it dispatched, and what escaped the dispatcher's sight.
 
-    `keep`, `limit` and `on_wait` are those of `Recorder` and `Tracer`.
+    `keep`, `limit`, `on_wait` and `on_overflow` are those of `Recorder` and `Tracer`.
     """
     recorder = Recorder(device, leaves, limit, keep)
     stays, own_ns = tracer.on_stack, tracer.own_ns
@@ -335,7 +342,7 @@ def record(
     try:  # from here on an interrupt may come
         tracer.enter()
         tracer.listen(recorder)
-        tracer.on_wait = on_wait
+        tracer.on_wait, tracer.on_overflow = on_wait, on_overflow
         tracer.watch()
         with without_outer_casts():
             result = body()

@@ -12,6 +12,7 @@ BUILDING = "tests/unit/test_building.py"
 GUARDS = "tests/unit/test_runtime_guards.py"
 HIDDEN = ("tests/unit/test_hidden_kernels.py",)
 GROWING = ("tests/unit/test_slots_growing.py",)
+ATTENTION = "tests/integration/test_attention_of_cells.py"
 ARGUMENTS = "tests/unit/test_runtime_arguments.py"
 
 ROWS = (
@@ -54,6 +55,41 @@ ROWS = (
         ("attributes that the call deleted kept", "        del attributes[name]", "        pass"),
         ("builders hold themselves", "    namespace.clear()", "    _ = 0"),
         ("a container is made wherever it stands", "        if known is not None:", "        if False:"),
+    ),
+    *rows_of(
+        f"{RUNTIME}.intercept",
+        ("tests/unit/test_intercept.py",),
+        (
+            "let be: a module in which nothing replays is asked about at each call",
+            " or (not situation.observing and number_of(module) in bystanders)",
+            "",
+        ),
+        (
+            "let be: modules are met where none has a graph",
+            "        elif not self._serves_modules:\n            self._unpatch_modules()\n",
+            "",
+        ),
+        (
+            "let be: functions with defaults are new in each cell",
+            "a.__defaults__ is b.__defaults__",
+            "a.__defaults__ is b.__defaults__ is None",
+        ),
+    ),
+    *rows_of(
+        f"{RUNTIME}.state.names",
+        ("tests/unit/test_intercept.py",),
+        ("let be: a patch of Grape's that comes anew is a change", "if base is not torch.nn.Module:", "if True:"),
+    ),
+    *rows_of(
+        f"{RUNTIME}.calls",
+        ("tests/unit/test_runtime_effects.py", ATTENTION),
+        ("watched: modules are loaded under the watch", "if self.ends_at_imports and", "if False and"),
+        ("watched: much Python to its end", "if self.events > self.limit and", "if False and"),
+    ),
+    *rows_of(
+        "grape.hoisting.hoister",
+        (ATTENTION,),
+        ("let be: loops in which nothing replays are entered each time", "        loop.sleep()\n", ""),
     ),
     *rows_of(
         f"{RUNTIME}.interrupts",

@@ -16,6 +16,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import grape
+from grape.hoisting.loop import Loop
 from grape.magics import load, unload
 from grape.runtime.intercept import SHORT_LIVED
 from grape.sessions import engine
@@ -208,6 +209,63 @@ def test_half_a_trace_says_nothing_about_a_region(on_a_cpu: Notebook, monkeypatc
     assert plain()
 
 
+HOLDS = """
+import sys
+def holds(x):
+    if (x.sum() - x.mean()).item() > 1e9:
+        return x
+    for _ in range(9):
+        x = x + 1
+    seen.append(sys.getprofile())
+    y = net(x)
+    seen.append(sys.getprofile())
+    return y
+seen = []
+"""
+
+
+COUNTS = """
+import math, sys
+def counts(x, n):
+    global watch
+    total = 0.0
+    for i in range(n):
+        total += math.cos(0.0)
+    watch = sys.getprofile()
+    return x + total
+"""
+
+
+def test_a_call_that_is_recorded_no_further_is_watched_no_further(
+    on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first operators give the floor to what it calls; more come before that is called."""
+    monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1.0)
+    monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
+    monkeypatch.setattr("grape.runtime.attention.TRACED_OPERATOR_MS", 0.2)
+    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr(engine().situation.attention, "operator_ms", 0.2)
+    write = print
+    on_a_cpu.run(HOLDS)
+    on_a_cpu.run("%%grape\ny = holds(x)\n")
+    assert on_a_cpu["seen"] == [None, None]
+    assert print is write
+
+
+@pytest.mark.parametrize("rounds", [100, 100_000])
+def test_a_call_with_much_python_in_it_is_watched_within_the_allowance(
+    on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 2.0)
+    monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
+    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    on_a_cpu.run(COUNTS)
+    report = on_a_cpu.run(f"%%grape\ny = counts(x, {rounds})\n")
+    assert (on_a_cpu["watch"] is None) == (rounds > 10_000)
+    assert [region["outcome"] for region in report["regions"]] == ["observed" if rounds > 10_000 else "refused"]
+    assert plain() and on_a_cpu["y"].equal(on_a_cpu["x"] + rounds)
+
+
 def test_modules_that_are_made_anew_in_each_call_are_let_be(notebook: Notebook) -> None:
     cell = "%%grape\nfor _ in range(60):\n    y = Net()(x)\n"
     notebook.run(cell)
@@ -387,3 +445,23 @@ def test_modules_in_which_nothing_replays_are_let_alone_in_cells_that_nobody_obs
     notebook.run(SERVED.removeprefix("%%grape\n") + "    for _ in range(50):\n        w = once(x)\n")
     assert seldom.calls == before
     assert sum(region.replays for region in by_name.values()) > replayed
+
+
+def test_loops_in_which_nothing_replays_are_entered_once_in_a_cell_that_is_served(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nest = "for i in range(50):\n    j = 0\n    while j < 3:\n        j = max(j, j + 1)\n"
+    for _ in range(2):
+        notebook.run(SERVED + nest)
+    entered: list[bool] = []
+    stays = Loop.stays
+
+    def counted(loop: Loop) -> bool:
+        entered.append(stays(loop))
+        return entered[-1]
+
+    monkeypatch.setattr(Loop, "stays", counted)
+    report = notebook.run(SERVED + nest)
+    assert grape.last is not None and "its graphs serve it" in grape.last.evidence.notes[0]
+    assert entered == [False] and notebook["j"] == 3
+    assert sum(region["replays"] for region in report["regions"]) > 20

@@ -732,14 +732,15 @@ REST = ["--tolerance", "--memory-budget", "--no-widget", "--output", "--json"]
         (
             "%%grape ",
             True,
-            ["--profile", "--rewrite", "--tolerance", "--memory-budget", "--no-widget", "-o", "--output", "--json"],
+            ["--engine", *FIRST, "--tolerance", "--memory-budget", "--no-widget", "-o", "--output", "--json"],
         ),
         (
             "%%grape --profile --",
             True,
-            ["--rewrite", "--tolerance", "--memory-budget", "--no-widget", "--output", "--json"],
+            ["--engine", "--rewrite", "--tolerance", "--memory-budget", "--no-widget", "--output", "--json"],
         ),
         ("%%grape --json ", True, []),
+        ("%%grape --engine s", True, ["streams"]),
         ("%%grape --pro", False, []),
         ("%%grape", True, []),
         ("%grape s", True, ["status", "save"]),

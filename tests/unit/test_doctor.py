@@ -39,6 +39,7 @@ def test_this_machine() -> None:
         "cuda.bindings",
         "conditional nodes",
         "NVML",
+        "operator streams",
         "IPython",
         "ipywidgets",
         "anywidget",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import inspect
+import sys
 import threading
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -212,7 +214,7 @@ def test_settle_keeps_what_replays_and_gives_back_the_rest(notebook: Notebook) -
     notebook.observed(LOOP)
     assert step.__code__ is not codes[0]
     assert unused.__code__ is codes[1]
-    assert torch.nn.Module.__call__ is not module_call
+    assert torch.nn.Module.__call__ is module_call  # no module has a graph
     notebook.region("step").release()
     notebook.interceptor.settle()
     assert step.__code__ is codes[0]
@@ -258,6 +260,35 @@ def test_a_refused_module_in_which_nothing_replays_costs_nothing_in_later_cells(
     assert passes or notebook.region("Net (net)").replays == replays + 3
     notebook.observed("refused(x)")
     assert refused.calls > calls[0]
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["observed before", "new"])
+def test_such_a_module_passes_through_one_function_of_grapes(notebook: Notebook, seen: bool) -> None:
+    """The very first call of a new one asks what is in it."""
+    notebook.plain("class Idle(torch.nn.Module):\n    def forward(self, x):\n        return x\nidle = Idle()")
+    notebook.observed(f"for _ in range(24):\n    y = net(x)\n{'idle(x)' if seen else ''}")
+    assert notebook.region("Net (net)").entries and torch.nn.Module.__call__ is not torch.nn.Module._wrapped_call_impl
+    idle, x, entered = notebook.names["idle"], notebook.names["x"], list[str]()
+
+    def watch(frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "call" and "grape/runtime" in frame.f_code.co_filename:
+            entered.append(frame.f_code.co_name)
+
+    idle(x)
+    sys.setprofile(watch)
+    idle(x)
+    sys.setprofile(None)
+    assert entered == ["__call__"]
+
+
+def test_graphs_serve_on_after_everything_was_taken_back_for_a_while(notebook: Notebook) -> None:
+    """What Grape puts in the place of `nn.Module.__call__` is another function each time."""
+    notebook.plain(STEP)
+    notebook.observed(LOOP)
+    graphs = notebook.region("step").entries
+    notebook.interceptor.remove()
+    notebook.observed(LOOP)
+    assert graphs and notebook.region("step").entries == graphs
 
 
 EQUAL = """
@@ -378,6 +409,18 @@ def test_a_function_defined_again_keeps_its_graphs_only_if_it_is_the_same(notebo
     notebook.observed(LOOP)
     assert region.calls == 40
     assert sorted(region.calls for region in notebook.interceptor.regions) == [20, 40]
+
+
+def test_a_function_with_defaults_is_the_one_that_it_was_in_the_cell_before(notebook: Notebook) -> None:
+    notebook.plain("def step(x, k=0.5, *, add=0):\n    print(end='')\n    return net(x) * k + x + add\n")
+    notebook.observed(LOOP)
+    region = notebook.region("step")
+    assert region.refused is not None
+    notebook.observed(LOOP)
+    assert notebook.region("step") is region and region.calls == 40
+    notebook.plain("step.__defaults__ = (0.25,)")
+    notebook.observed(LOOP)
+    assert notebook.region("step") is not region
 
 
 def test_calls_of_other_threads_are_not_met(notebook: Notebook) -> None:

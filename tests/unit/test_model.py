@@ -339,6 +339,7 @@ def test_the_contract_of_a_report() -> None:
         "cell": {
             "file": "In[4]",
             "backend": "cuda",
+            "engine": "regions",
             "wall_ms": 12.5,
             "plain_ms": None,
             "plain_basis": None,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grape.errors import GrapeError, UsageError
 from grape.options import OPTIONS, Options, parse_bytes, parse_options
 
-FLAGS = "--profile, --rewrite, --tolerance, --memory-budget, --no-widget, -o, --output, --json"
+FLAGS = "--engine, --profile, --rewrite, --tolerance, --memory-budget, --no-widget, -o, --output, --json"
 
 
 @pytest.mark.parametrize(

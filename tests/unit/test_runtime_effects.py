@@ -224,6 +224,24 @@ def test_the_profile_function_is_gone_after_a_traced_call() -> None:
     assert served.evidence().replays  # type: ignore[union-attr]
 
 
+def test_modules_are_loaded_at_their_own_pace_and_what_their_call_does_is_seen_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "grape_loaded.py").write_text("import sys\nwatch = sys.getprofile()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "grape_loaded", raising=False)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        import grape_loaded  # noqa: F401
+
+        os.getloadavg()
+        return work(x)
+
+    found = refused(function)
+    assert sys.modules["grape_loaded"].watch is None  # type: ignore[attr-defined]
+    assert found.code == "GR404" and "getloadavg" in found.why
+
+
 def test_who_watches_calls_sees_all_of_them() -> None:
     seen: list[str] = []
 

@@ -40,18 +40,38 @@ class Engine {
   Engine(Settings settings, std::unique_ptr<Device> device)
       : settings_(settings), device_(std::move(device)), finder_(settings.budget), epoch_(*device_, settings.graphs), launcher_(*device_) {}
 
-  void open() { owner_ = std::this_thread::get_id(), open_ = true; }
+  // Also after a pause, and then on any thread: nothing is pending.
+  void open() {
+    std::lock_guard lock(mutex_);
+    owner_ = std::this_thread::get_id(), open_ = alive_ = true;
+  }
+  // Defers nothing until `open`. Fragments, the position in one and a record that is begun stay: behind a launch they
+  // need nothing of what runs unseen (E1).
+  void pause() {
+    std::exception_ptr raised;
+    try {
+      flush();
+    } catch (...) {
+      raised = std::current_exception();
+    }
+    {
+      std::lock_guard lock(mutex_);
+      open_ = false;
+    }
+    if (raised) std::rethrow_exception(raised);
+  }
   void close() {
     auto raised = forget();
     {
       std::lock_guard lock(mutex_);
-      open_ = false;
+      open_ = alive_ = false;
       exposed_.clear();
     }
     if (raised) std::rethrow_exception(raised);
   }
-  bool is_open() const { return open_; }
-  void in_forked_child() { open_ = false; }
+  // False once it is closed, and in a forked child. Memory is exposed, and operators change, during a pause as well.
+  bool is_alive() const { return alive_; }
+  void in_forked_child() { open_ = alive_ = false; }
   const Device& device() const { return *device_; }
 
   // Threads of Python that carry the key: while there are any, only the owner's operators are deferred.
@@ -59,20 +79,20 @@ class Engine {
   void left() { others_--; }
 
   // While the person captures, operators are passed through.
-  void pause(bool paused) {
+  void pass_through(bool passing) {
     flush();
-    paused_ = paused;
+    passing_ = passing;
   }
 
   // What a kernel at the key does with an operator.
   void call(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
     if (!open_.load(std::memory_order_relaxed) || !device_->concerns(op.arguments, *stack)) return run(op, below, stack);
-    Reason apart = paused_ ? Reason::Capturing : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
+    Reason apart = passing_ ? Reason::Capturing : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
         : !device_->is_current()                                ? Reason::Stream : Reason::None;
     if (apart != Reason::None) {
-      if (!paused_) flush();
-      if (!paused_ && !device_->is_current()) leave_to_other_stream(op, *stack);
+      if (!passing_) flush();
+      if (!passing_ && !device_->is_current()) leave_to_other_stream(op, *stack);
       { std::lock_guard lock(mutex_); counts.seen++, counts.written[index(apart)]++; }
       return run(op, below, stack);
     }
@@ -89,6 +109,7 @@ class Engine {
       auto begin = sampling_ ? Clock::now() : Clock::time_point();
       decision = decide(op, *stack, signature);
       if (sampling_) counts.sampled++, counts.sampled_ns += (Clock::now() - begin - std::exchange(launching_, {})).count();
+      sampling_ = false;
       raised = std::exchange(raised_, nullptr);
       recording = recording_;
       capture_now = wanted_ && others_ == 0 && (capturer_ || device_->is_cpu());
@@ -118,7 +139,11 @@ class Engine {
 
   // An operator that was defined after the session opened: behind everything that is pending.
   void call_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    if (open_) flush();
+    if (open_) {
+      flush();
+      std::lock_guard lock(mutex_);
+      counts.seen++, counts.written[index(Reason::Foreign)]++;
+    }
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY), stack);
   }
@@ -194,6 +219,7 @@ class Engine {
   const Copies& copies() const { return epoch_.copies; }
   size_t fragments() const { return finder_.fragments(); }
   size_t steps() const { return finder_.steps(); }
+  size_t bytes() const { return finder_.bytes(); }
   const std::string& last_divergence() const { return last_divergence_; }
 
  private:
@@ -565,8 +591,8 @@ class Engine {
   const std::unique_ptr<Device> device_;
   Finder finder_;
   std::mutex mutex_;
-  std::atomic<bool> open_{false};
-  std::atomic<bool> paused_{false};
+  std::atomic<bool> open_{false}, alive_{false};
+  std::atomic<bool> passing_{false};
   std::atomic<int> others_{0};
   std::thread::id owner_;
   Epoch epoch_;

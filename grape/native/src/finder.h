@@ -56,6 +56,7 @@ class Finder {
   bool room() const { return live_ < 200'000 && bytes_ < budget_; }
   size_t fragments() const { return made_; }
   size_t steps() const { return steps_; }
+  size_t bytes() const { return bytes_; }
   void clear() {
     heads_.clear();
     counts_.clear();

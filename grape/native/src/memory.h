@@ -53,9 +53,9 @@ inline Tenancy* tenancy_of(const StorageImpl* storage) {
 }
 
 // Memory that only operators reach: torch's allocator made it, or it is a home. NumPy's, shared and lazily copied memory
-// has other deleters.
+// has other deleters; what was handed to NumPy, whenever that was, cannot be resized any more.
 inline bool is_torchs_own(const StorageImpl* storage, const Device& device) {
-  return device.allocated(storage) || is_lent(storage);
+  return storage->resizable() && (device.allocated(storage) || is_lent(storage));
 }
 
 // What dies only when no lock is held: the last reference to a storage may need the GIL.

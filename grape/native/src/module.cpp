@@ -25,6 +25,17 @@ class Session {
     return missing;
   }
 
+  // Between calls of what is served. Kernels stay, and nobody comes to them: the key is off.
+  void pause() {
+    c10::impl::tls_set_dispatch_key_included(KEY, false);
+    py::gil_scoped_release release;
+    engine_->pause();
+  }
+  void resume() {
+    engine_->open();
+    c10::impl::tls_set_dispatch_key_included(KEY, true);
+  }
+
   // Ends deferring. Kernels stay, and pass everything through, until nothing can carry the key any more.
   void close() {
     std::exception_ptr raised;
@@ -86,9 +97,9 @@ class Session {
   }
   std::vector<uint64_t> dropped() { return engine_->dropped->take(); }
 
-  void pause(bool paused) {
+  void pass_through(bool passing) {
     py::gil_scoped_release release;
-    engine_->pause(paused);
+    engine_->pass_through(passing);
   }
 
   void flush() {
@@ -113,6 +124,7 @@ class Session {
     all["entered"] = c.entered;
     all["recorded"] = c.recorded;
     all["raised"] = c.raised;
+    all["bytes"] = engine_->bytes();
     all["fragments"] = engine_->fragments();
     all["steps"] = engine_->steps();
     all["copied_in"] = engine_->copies().in;
@@ -159,6 +171,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<Session>(m, "Session")
       .def(py::init<const Settings&, int>())
       .def("open", &Session::open)
+      .def("pause", &Session::pause)
+      .def("resume", &Session::resume)
       .def("close", &Session::close)
       .def("take_back", &Session::take_back)
       .def("join", &Session::join)
@@ -168,7 +182,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("captured", &Session::captured)
       .def("refused", &Session::refused)
       .def("dropped", &Session::dropped)
-      .def("pause", &Session::pause)
+      .def("pass_through", &Session::pass_through)
       .def("flush", &Session::flush)
       .def("in_forked_child", &Session::in_forked_child)
       .def("kernels", &Session::kernels)

@@ -77,6 +77,11 @@ struct Operator {
     else if (checks_data(schema.name())) always = Reason::Checks;
   }
 
+  // A library of the person's may define an operator anew.
+  bool is_still(const c10::FunctionSchema& schema) const {
+    return schema.arguments().size() == arguments && schema.returns().size() == returns;
+  }
+
   // Views, `empty` and the profiler's marks touch no memory: a fallthrough costs them nothing. Composite operators
   // arrive whole under inference mode only; passed over, their parts arrive one by one as everywhere else.
   static Treatment treatment(const c10::OperatorHandle& op) {

@@ -88,7 +88,7 @@ struct Readers {
 
   // False: an exception is set.
   static bool prepare(PyObject* value, Effect effect) {
-    if (!engine || !engine->is_open()) return true;
+    if (!engine || !engine->is_alive()) return true;
     std::string error;
     Py_BEGIN_ALLOW_THREADS  // who holds the engine's lock may need the GIL
     try {

@@ -39,7 +39,10 @@ class Registration {
  private:
   struct Kernel final : c10::OperatorKernel {
     Kernel(Engine* engine, Operator* op) : engine(engine), op(op) {}
-    void operator()(const c10::OperatorHandle&, c10::DispatchKeySet keys, Stack* stack) { engine->call(*op, keys, stack); }
+    void operator()(const c10::OperatorHandle& now, c10::DispatchKeySet keys, Stack* stack) {
+      if (op->always == Reason::Foreign && !op->is_still(now.schema())) engine->call_unknown(now, keys, stack);
+      else engine->call(*op, keys, stack);
+    }
     Engine* engine;
     Operator* op;
   };

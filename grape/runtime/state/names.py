@@ -246,7 +246,8 @@ class Names:
             self._watch(functools.partial(_names_of, base))
         for name in names:
             value = space[name]
-            self._item(space, name, value)
+            if base is not torch.nn.Module:  # which is watched as a whole, without what Grape puts there for a while
+                self._item(space, name, value)
             if own:
                 self._attribute_of_class(value, name, f"{cls.__name__}.{name}", base)
             elif type(value) is types.FunctionType:

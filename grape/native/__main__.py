@@ -1,0 +1,10 @@
+"""Builds the extension, or says in one line why there is none."""
+
+from __future__ import annotations
+
+import sys
+
+from . import Unavailable, load
+
+result = load()
+sys.exit(result.reason if isinstance(result, Unavailable) else 0)

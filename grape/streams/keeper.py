@@ -1,0 +1,149 @@
+"""The one stream of a process. Cells and functions are inside it in turn; what it learned from one serves the others.
+
+It is open while somebody is inside, paused while somebody holds it, and closed once nobody does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from subprocess import Popen
+
+from .. import native
+from ..native import Unavailable
+from .session import Evidence, Settings, Stream, open_stream
+
+__all__ = ["Building", "Keeper", "shared"]
+
+_IN_USE = "another thread is served by the stream"
+
+
+class Building(Unavailable):
+    """The extension is compiled in another process; until then everything runs as written."""
+
+
+class Keeper:
+    """Whoever `enter`s must `leave`; whoever `hold`s must `release`."""
+
+    def __init__(self) -> None:
+        self.stream: Stream | None = None
+        self._settings: Settings | None = None
+        self._holders: set[Hashable] = set()
+        self._inside: list[Hashable] = []
+        self._thread = 0
+        self._user: Hashable = None
+        self._since: Evidence | None = None
+        self._found: dict[Hashable, Evidence] = {}
+        self._build: Popen[bytes] | None = None
+        self._failed: Unavailable | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Whether somebody is inside now."""
+        return self._living() is not None and bool(self._inside)
+
+    def held_by(self, holder: Hashable) -> bool:
+        return holder in self._holders and self._living() is not None
+
+    def hold(self, holder: Hashable) -> None:
+        """Keep what is recorded until `release`, also while nobody is inside."""
+        self._holders.add(holder)
+
+    def release(self, holder: Hashable) -> None:
+        """Give that up. The last one who does closes the stream, also where somebody is inside, who runs as written."""
+        self._holders.discard(holder)
+        if not self._holders:
+            self.close()
+
+    def enter(self, user: Hashable, settings: Settings | None = None) -> Stream | Unavailable:
+        """Serve this thread from now on. What it does is counted for the outermost `user` that is not None. Where it is
+        served already, settings do not matter; else others than before begin anew, and None are those of before.
+        """
+        here = threading.get_ident()
+        stream = self._living()
+        if self._inside and stream is not None:
+            if self._thread != here:
+                return Unavailable(_IN_USE)
+            self._inside.append(user)
+            self._charge(stream)
+            return stream
+        wanted = settings or self._settings or Settings()
+        if stream is not None and wanted != self._settings:
+            self.close()
+            stream = None
+        entered = self._open(wanted) if stream is None else stream.resume() or stream
+        if isinstance(entered, Stream):
+            self.stream, self._settings = entered, wanted
+            self._inside, self._thread = [user], here
+            self._charge(entered)
+        return entered
+
+    def evidence(self, user: Hashable, *, forget: bool = False) -> Evidence | None:
+        """What `user` was served by so far; None where it was by nothing."""
+        if self.stream is not None:
+            self._settle(self.stream)
+        if forget and self._user is user:
+            self._user = None
+        return self._found.pop(user, None) if forget else self._found.get(user)
+
+    def _charge(self, stream: Stream) -> None:
+        user = next((one for one in self._inside if one is not None), None)
+        if user is not self._user:
+            self._settle(stream)
+            self._user = user
+
+    def _settle(self, stream: Stream) -> None:
+        now, since, user = stream.evidence(), self._since, self._user
+        self._since = now
+        if user is not None:
+            found = now.since(since) if since is not None else now
+            before = self._found.get(user)
+            self._found[user] = found if before is None else before.plus(found)
+
+    def leave(self) -> None:
+        """Issue what is pending. May raise what an operator raised that was issued late."""
+        if self._inside:
+            self._inside.pop()
+        if self.stream is None:
+            return
+        if self._inside:
+            self._charge(self.stream)
+        elif self._holders:
+            self.stream.pause()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Take everything back, whoever holds it."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            try:
+                stream.close()
+            finally:
+                self._settle(stream)
+                self._user = self._since = None
+                self._inside = []
+
+    def _living(self) -> Stream | None:
+        """None where it was closed, or this process was forked from the one that has it."""
+        if self.stream is not None and not self.stream.is_open:
+            self.stream = self._user = self._since = None
+            self._inside = []
+        return self.stream
+
+    def _open(self, settings: Settings) -> Stream | Unavailable:
+        return self._not_built() or open_stream(settings)
+
+    def _not_built(self) -> Unavailable | None:
+        """Begins to build where that is to be done; None once it is."""
+        if self._failed is not None or native.ready():
+            return self._failed
+        if self._build is None:
+            self._failed = native.missing()
+            self._build = native.start() if self._failed is None else None
+        elif self._build.poll() is not None:
+            self._failed = Unavailable(native.said(self._build))
+        return self._failed or Building("the C++ of operator streams is compiled for this torch, in the background")
+
+
+shared = Keeper()

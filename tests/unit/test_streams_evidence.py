@@ -1,0 +1,157 @@
+"""What streams say of themselves: counts, their differences, and the words of the report."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from grape.model import CellEvidence, CellTime, StreamEvidence
+from grape.options import Options, engine_named, parse_options
+from grape.render import build_report
+from grape.streams import Evidence, Settings, Stream, shared
+from tests.property.stream_programs import needs_compiler
+
+COUNTS = {field.name: 0 for field in fields(Evidence) if field.name not in ("written", "last_divergence")}
+
+
+def counted(**changes: Any) -> Evidence:
+    return Evidence(**{**COUNTS, "written": {}, **changes})
+
+
+EARLIER = counted(seen=10, matched=4, written={"host read": 2, "number changed": 1}, fragments=1, diverged=1)
+LATER = replace(EARLIER, seen=30, matched=20, written={"host read": 5, "number changed": 1, "raised": 1}, fragments=3)
+
+
+def test_what_came_since() -> None:
+    since = replace(LATER, bytes=8, last_divergence="expected a, found b").since(EARLIER)
+    assert (since.seen, since.matched, since.diverged) == (20, 16, 0)
+    assert since.written == {"host read": 3, "raised": 1}
+    assert (since.fragments, since.bytes) == (3, 8)
+    assert since.last_divergence == "", "that was before"
+
+
+def test_two_counts_together() -> None:
+    both = EARLIER.plus(replace(LATER.since(EARLIER), last_divergence=""))
+    assert replace(both, last_divergence="") == replace(LATER, last_divergence="")
+
+
+STREAM = StreamEvidence(
+    name="In[4]",
+    operators=2000,
+    matched=1500,
+    issued=1500,
+    recorded=100,
+    as_written=(("number changed", 300), ("host read", 100)),
+    segments=40,
+    partial=1,
+    iterations=39,
+    diverged=2,
+    last_divergence="expected aten::mul, found aten::add",
+    fragments=2,
+    steps=100,
+    bytes=4096,
+    copies=3,
+    copied_bytes=96,
+    kept=1,
+    own_ms=1.5,
+)
+
+
+def cell(*streams: StreamEvidence, **changes: Any) -> CellEvidence:
+    time = CellTime(wall_ms=20.0, plain_ms=None, basis="no run of this cell as written was timed")
+    known: dict[str, Any] = {
+        "file": "In[4]", "source": "", "device": "CPU", "backend": "tape", "wall_ms": 20.0, "engine": "streams",
+        "streams": streams, "torch_ran": True, "time": time,
+    }  # fmt: skip
+    return CellEvidence(**{**known, **changes})
+
+
+@pytest.mark.parametrize(
+    ("evidence", "verdict"),
+    [
+        (cell(STREAM), "no GPU here: nothing gets faster; 1,500 of 2,000 operators matched, issued in 40 segments"),
+        (
+            cell(replace(STREAM, matched=0, segments=0)),
+            "no GPU here: nothing gets faster; 2,000 operators seen and some recorded; run the cell again to have them "
+            "matched",
+        ),
+        (
+            cell(replace(STREAM, matched=0, recorded=0, operators=7)),
+            "no GPU here: nothing gets faster; of 7 operators none came often enough to be recorded",
+        ),
+        (
+            cell(replace(STREAM, operators=0, matched=0, recorded=0)),
+            "no GPU here: nothing gets faster; no PyTorch work in this cell",
+        ),
+        (cell(as_written="a reason"), "left as written: a reason"),
+        (
+            cell(STREAM, cuda=True, backend="cuda"),
+            "1,500 of 2,000 operators matched, issued in 40 segments",
+        ),
+    ],
+)
+def test_the_verdict(evidence: CellEvidence, verdict: str) -> None:
+    assert build_report(evidence, ()).verdict == verdict
+
+
+def test_the_lines_of_the_report() -> None:
+    text = build_report(cell(STREAM), ()).to_text(width=120)
+    assert text.splitlines()[1:] == [
+        "CPU, operator streams, In[4] took 20.0 ms",
+        "",
+        "operator stream: 75% of 2,000 operators matched",
+        "  issued: 1,500 in 40 segments, 1 of them cut short",
+        "  known: 100 operators in 2 fragments, 4.00 KB of results",
+        "  comparing and recording: about 1.50 ms",
+        "  as written: number changed 300, host read 100",
+        "  diverged 2 times, at last: expected aten::mul, found aten::add",
+    ]
+    little = build_report(cell(replace(STREAM, matched=0, issued=0, segments=0, fragments=0, steps=0)), ()).to_text()
+    assert "issued" not in little and "known" not in little
+    html = build_report(cell(STREAM), ()).to_html()
+    assert "75% of 2,000 operators matched" in html and "expected aten::mul, found aten::add" in html
+
+
+def test_the_engine_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRAPE_ENGINE", raising=False)
+    assert engine_named(Options().engine) == "regions"
+    assert engine_named(parse_options("--engine streams").engine) == "streams"
+    monkeypatch.setenv("GRAPE_ENGINE", "streams")
+    assert engine_named(Options().engine) == "streams"
+    assert engine_named(parse_options("--engine=regions").engine) == "regions"
+
+
+@needs_compiler
+def test_who_is_inside_and_for_whom_it_counts() -> None:
+    import torch
+
+    def work() -> None:
+        torch.ones(3).add(1)
+
+    outer, inner = object(), object()
+    shared.hold(outer)
+    try:
+        stream = shared.enter(None)
+        assert isinstance(stream, Stream) and shared.inside
+        work()
+        assert shared.enter(outer) is stream
+        work()
+        assert shared.enter(inner) is stream
+        work()
+        shared.leave()
+        shared.leave()
+        work()
+        shared.leave()
+        assert not shared.inside and shared.stream is stream
+        found = shared.evidence(outer, forget=True)
+        assert found is not None and shared.evidence(inner) is None
+        assert found.seen * 2 == stream.evidence().seen > 0
+        other = shared.enter(inner, Settings(budget=1))
+        assert isinstance(other, Stream) and other is not stream and not stream.is_open
+        shared.leave()
+    finally:
+        shared.release(outer)
+    assert shared.stream is None
+    assert shared.evidence(inner, forget=True) is not None
