@@ -310,8 +310,9 @@ def measure(program: Program, device: str, small: bool, seconds: float) -> dict[
         before = asdict(stream.evidence())
         while rounds < 3 or (rounds < 40 and time.monotonic() < until):
             ours.round(steps, timed=True)
-            with stream.aside():
-                plain.round(steps, timed=True)
+            stream.pause()
+            plain.round(steps, timed=True)
+            assert stream.resume() is None
             rounds += 1
         after = asdict(stream.evidence())
     while len(plain.read) < len(ours.read):

@@ -109,26 +109,28 @@ def watch(session: Any) -> Callable[[], None]:
     plain = {name: getattr(kind, name) for name in ("capture_begin", "capture_end", "replay")}
 
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
-        session.capturing(True)
+        session.pass_through(True)
         try:
             plain["capture_begin"](self, *args, **kwargs)
         except BaseException:
-            session.capturing(False)
+            session.pass_through(False)
             raise
 
     def capture_end(self: Any) -> None:
         try:
             plain["capture_end"](self)
         finally:
-            session.capturing(False)
+            session.pass_through(False)
 
     def replay(self: Any) -> None:
         session.flush()
         plain["replay"](self)
 
-    def put(methods: dict[str, Any]) -> None:
-        for name, method in methods.items():
-            setattr(kind, name, method)
+    for made in (capture_begin, capture_end, replay):
+        setattr(kind, made.__name__, made)
 
-    put({"capture_begin": capture_begin, "capture_end": capture_end, "replay": replay})
-    return lambda: put(plain)
+    def undo() -> None:
+        for name, function in plain.items():
+            setattr(kind, name, function)
+
+    return undo

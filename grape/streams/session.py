@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from types import ModuleType, TracebackType
 from typing import Any, Literal
@@ -15,7 +14,8 @@ import torch
 
 from .. import native
 from ..native import Unavailable
-from . import captures, compiled, threads
+from . import compiled, threads
+from .captures import Captures, watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,7 @@ class Evidence:
         return replace(later, **counted, **by_reason, last_divergence=later.last_divergence or self.last_divergence)
 
 
-_BY_REASON = ("written", "uncaptured")
-_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence")
+_NOW = ("written", "uncaptured", "fragments", "steps", "bytes", "last_divergence")
 _COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
 
 
@@ -104,7 +103,7 @@ class Stream:
         self._extension = extension
         self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
-        self._undo, self._at_end = ExitStack(), ExitStack()
+        self._undo, self._graphs = ExitStack(), ExitStack()
         self._open = False
         self._paused = False
 
@@ -114,9 +113,9 @@ class Stream:
         _current = self
         self._open = True
         if self._cuda is not None:
-            graphs = captures.Captures(self._session, self._cuda)
-            self._session.on_capture(graphs.capture)
-            self._at_end.callback(graphs.close)
+            captures = Captures(self._session, self._cuda)
+            self._session.on_capture(captures.capture)
+            self._graphs.callback(captures.close)
         self._watch()
         missing: list[str] = self._session.open()
         return missing
@@ -125,7 +124,7 @@ class Stream:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
         self._undo.callback(compiled.watch(self._apart))
         if self._cuda is not None:
-            self._undo.callback(captures.watch(self._session))
+            self._undo.callback(watch(self._session))
 
     def _apart(self, call: Callable[[], Any]) -> Any:
         """Run what launches kernels without operators: behind what is pending, and with nothing deferred."""
@@ -167,23 +166,13 @@ class Stream:
             self._session.close()
         finally:
             self._undo.close()
-            self._at_end.close()
+            self._graphs.close()
             _closed.append(self)
             settle()
 
     def flush(self) -> None:
         """Issue what is pending."""
         self._session.flush()
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Inside, operators of this thread run as if there were no stream, and cost what they cost then."""
-        self.flush()
-        self._extension.include_key(False)
-        try:
-            yield
-        finally:
-            self._extension.include_key(self._open)
 
     @property
     def is_open(self) -> bool:
@@ -247,13 +236,6 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     return stream
 
 
-def _in_the_way(extension: ModuleType) -> Unavailable | None:
-    others = threads.others()
-    if others:
-        return Unavailable(f"thread {others[0]} runs, and its operators would not be seen")
-    return Unavailable("a backward is running") if extension.in_backward() else None
-
-
 def _automatic() -> Literal["cpu", "cuda"]:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -267,6 +249,13 @@ def _no_cuda() -> str:
         return "the current stream is being captured"
     torch.cuda.init()
     return ""
+
+
+def _in_the_way(extension: ModuleType) -> Unavailable | None:
+    others = threads.others()
+    if others:
+        return Unavailable(f"thread {others[0]} runs, and its operators would not be seen")
+    return Unavailable("a backward is running") if extension.in_backward() else None
 
 
 def settle() -> None:

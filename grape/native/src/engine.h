@@ -79,20 +79,20 @@ class Engine {
   void left() { others_--; }
 
   // While the person captures, operators are passed through.
-  void capturing(bool now) {
+  void pass_through(bool passing) {
     flush();
-    capturing_ = now;
+    passing_ = passing;
   }
 
   // What a kernel at the key does with an operator.
   void call(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
     if (!open_.load(std::memory_order_relaxed) || !device_->concerns(op.arguments, *stack)) return run(op, below, stack);
-    Reason apart = capturing_ ? Reason::Capturing : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
+    Reason apart = passing_ ? Reason::Capturing : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
         : !device_->is_current()                                ? Reason::Stream : Reason::None;
     if (apart != Reason::None) {
-      if (!capturing_) flush();
-      if (!capturing_ && !device_->is_current()) leave_to_other_stream(op, *stack);
+      if (!passing_) flush();
+      if (!passing_ && !device_->is_current()) leave_to_other_stream(op, *stack);
       { std::lock_guard lock(mutex_); counts.seen++, counts.written[index(apart)]++; }
       return run(op, below, stack);
     }
@@ -591,7 +591,8 @@ class Engine {
   const std::unique_ptr<Device> device_;
   Finder finder_;
   std::mutex mutex_;
-  std::atomic<bool> open_{false}, alive_{false}, capturing_{false};
+  std::atomic<bool> open_{false}, alive_{false};
+  std::atomic<bool> passing_{false};
   std::atomic<int> others_{0};
   std::thread::id owner_;
   Epoch epoch_;

@@ -161,8 +161,9 @@ class Epoch {
       else if (slot.home->read_in(number_)) move_home(fragment, slot);
       return;
     }
-    slot.same = base == slot.last ? slot.same + 1 : 0;
+    slot.same = base == slot.last && lent == slot.lender ? slot.same + 1 : 0;
     slot.last = base;
+    slot.lender = lent;
     // Before the segment is captured, rather than after: a graph would be stale.
     if (slot.floating && slot.same >= (graphs_ ? 2 : 4) && slot.settled < (graphs_ ? 2 : 8) && !(graphs_ && lent && is_made_by(fragment, lent))) {
       slot.settled++;  // it stays where it is: no more copies

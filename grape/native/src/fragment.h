@@ -29,6 +29,7 @@ struct Slot {
   char* base = nullptr;         // where the slot's first byte lies in that storage
 
   char* last = nullptr;         // where it lay before, to settle there if it stays
+  const Tenancy* lender = nullptr;  // whose memory that was
   int same = 0, settled = 0;
 
   bool owned() const { return home || floating; }

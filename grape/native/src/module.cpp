@@ -97,9 +97,9 @@ class Session {
   }
   std::vector<uint64_t> dropped() { return engine_->dropped->take(); }
 
-  void capturing(bool now) {
+  void pass_through(bool passing) {
     py::gil_scoped_release release;
-    engine_->capturing(now);
+    engine_->pass_through(passing);
   }
 
   void flush() {
@@ -182,7 +182,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("captured", &Session::captured)
       .def("refused", &Session::refused)
       .def("dropped", &Session::dropped)
-      .def("capturing", &Session::capturing)
+      .def("pass_through", &Session::pass_through)
       .def("flush", &Session::flush)
       .def("in_forked_child", &Session::in_forked_child)
       .def("kernels", &Session::kernels)
