@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
@@ -86,7 +87,8 @@ class Evidence:
         return replace(later, **counted, **by_reason, last_divergence=later.last_divergence or self.last_divergence)
 
 
-_NOW = ("written", "uncaptured", "fragments", "steps", "bytes", "last_divergence")
+_BY_REASON = ("written", "uncaptured")
+_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence")
 _COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
 
 
