@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..options import budget_bytes
 from ..streams import Evidence, Settings, Stream, shared
 from .process import engine
-from .streamed import StreamedSession, hindrance
+from .streamed import StreamedSession, hindrance, settings_for
 
 __all__ = ["StreamedFunction", "stream"]
 
@@ -111,5 +111,4 @@ def stream(fn: Callable[P, R], *, memory_budget: int | str | None = None) -> Str
     """
     if not callable(fn):
         raise UsageError(f"grape.stream takes something to call, not {type(fn).__name__}")
-    budget = budget_bytes(memory_budget)
-    return StreamedFunction(fn, Settings() if budget is None else Settings(budget=budget))
+    return StreamedFunction(fn, settings_for(budget_bytes(memory_budget)))

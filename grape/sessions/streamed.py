@@ -25,8 +25,10 @@ _PROFILE = "operator streams have nothing to look on at (--profile); --engine re
 _RELEASED = "graphs of earlier cells were released: this cell asked for operator streams"
 
 
-def settings_for(options: Options) -> Settings:
-    return Settings() if options.memory_budget is None else Settings(budget=options.memory_budget)
+def settings_for(memory_budget: int | None) -> Settings:
+    """On a GPU, too, operators of the CPU alone are deferred: what no GPU has checked yet serves nobody."""
+    served = Settings(device="cpu")
+    return served if memory_budget is None else replace(served, budget=memory_budget)
 
 
 def hindrance(owner: Engine) -> str | None:
@@ -79,7 +81,7 @@ class StreamedSession:
         self._as_written = _PROFILE if self.options.profile else hindrance(owner)
         if self._as_written is not None:
             return
-        entered = shared.enter(self, settings_for(self.options))
+        entered = shared.enter(self, settings_for(self.options.memory_budget))
         if not isinstance(entered, Stream):
             later = "; it is served once that has ended" if isinstance(entered, Building) else ""
             self._as_written = entered.reason + later

@@ -256,7 +256,8 @@ def test_while_it_is_compiled_a_cell_runs_as_written(
     notebook: Notebook, not_built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = not_built / "go"
-    script = f"while [ ! -e {go} ]; do sleep 0.05; done\necho 'x.cpp: error: no luck' >&2\nexit 1"
+    waits = f"n=0; while [ ! -e {go} ] && [ $n -lt 600 ]; do sleep 0.1; n=$((n + 1)); done"
+    script = f"{waits}\necho 'x.cpp: error: no luck' >&2\nexit 1"
     monkeypatch.setenv("CXX", compiler(not_built, script))
     began = time.monotonic()
     report = notebook.under_grape()
