@@ -20,13 +20,14 @@ from .timing import CellClock, CellRuns
 __all__ = ["StreamedSession", "begin_plain_cell", "end_plain_cell", "hindrance", "settings_for"]
 
 NO_GPU = "no GPU here, and on a CPU streams make nothing faster"
+NOT_YET = "operator streams serve no cell on a GPU yet; --engine regions does"
 _NESTED = "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
 _PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
 _RELEASED = "graphs of earlier cells were released: this cell asked for operator streams"
 
 
 def settings_for(memory_budget: int | None) -> Settings:
-    """On a GPU, too, operators of the CPU alone are deferred: what no GPU has checked yet serves nobody."""
+    """Operators of the CPU alone are deferred: see `NOT_YET`."""
     served = Settings(device="cpu")
     return served if memory_budget is None else replace(served, budget=memory_budget)
 
@@ -37,6 +38,8 @@ def hindrance(owner: Engine) -> str | None:
 
     if not owner.situation.serves:
         return NO_GPU
+    if not owner.situation.unhurried:
+        return NOT_YET  # what launches CUDA graphs has run on no GPU
     return BESIDE_GROUP if process_group() else None
 
 

@@ -161,6 +161,14 @@ def test_on_a_cpu_a_cell_runs_as_written(notebook: Notebook, monkeypatch: pytest
     assert nothing_left()
 
 
+def test_on_a_gpu_a_cell_runs_as_written(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What launches CUDA graphs has run on none. There `serves` is set, and nobody asked for the reference."""
+    monkeypatch.setattr(engine().situation, "unhurried", False)
+    report = notebook.under_grape()
+    assert "left as written: operator streams serve no cell on a GPU yet" in report["verdict"]
+    assert same(notebook.learned(), plainly(TRAIN, 1))
+
+
 def test_profile_applies_nothing(notebook: Notebook) -> None:
     report = notebook.under_grape(STREAMED.replace("streams", "streams --profile"))
     assert "left as written: operator streams have nothing to look on at (--profile)" in report["verdict"]
