@@ -1,6 +1,6 @@
 """Whole programs, plain and under `%%grape`: are the results the same, and what does the person wait?
 
-    python benchmarks/programs.py FOLDER [NAME ...] [--device cpu|cuda] [--pairs 2] [--jobs 1] [--out FILE]
+    python benchmarks/programs.py FOLDER [NAME ...] [--device cpu|cuda] [--pairs 2] [--out FILE]
 
 A program is a Python file whose cells are separated by lines that begin with `# %%`; those that somebody would speed
 up begin with `# %%grape`, and the last cell binds RESULT. Each runs in processes of its own: plain, plain again, and
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -183,34 +183,16 @@ def machine_of() -> dict[str, Any]:
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 
-def measured(
-    programs: Sequence[Path], kind: str, arguments: argparse.Namespace, folder: Path, *, jobs: int = 1
-) -> dict[str, dict[str, Any]]:
-    """What processes found that were forked for the programs, `jobs` at once, by the programs' names.
-
-    This one has imported torch, and has not touched a GPU.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    waiting, running = list(programs), {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            program = waiting.pop(0)
-            out = folder / f"{program.stem}.{kind}.json"
-            process = multiprocessing.get_context("fork").Process(
-                target=child, args=(program, kind, arguments.pairs, out)
-            )
-            process.start()
-            running[program.stem] = process, out, time.monotonic() + arguments.timeout
-        for name, (process, out, until) in list(running.items()):
-            process.join(0.02)
-            late = process.is_alive() and time.monotonic() > until
-            if late:
-                process.kill()
-                process.join()
-            if not process.is_alive():
-                del running[name]
-                found[name] = _outcome(out, process.exitcode, f"longer than {arguments.timeout:g} s" if late else None)
-    return found
+def measured(program: Path, kind: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What a process found that was forked for the program. This one has imported torch, and has not touched a GPU."""
+    out = folder / f"{program.stem}.{kind}.json"
+    process = multiprocessing.get_context("fork").Process(target=child, args=(program, kind, arguments.pairs, out))
+    process.start()
+    process.join(arguments.timeout)
+    if late := process.is_alive():
+        process.kill()
+        process.join()
+    return _outcome(out, process.exitcode, f"longer than {arguments.timeout:g} s" if late else None)
 
 
 def _outcome(out: Path, status: int | None, why: str | None) -> dict[str, Any]:
@@ -274,8 +256,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--pairs", type=int, default=2, help="of a plain pass and one under Grape, in one process")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at once, of the second plain run")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for each of the three processes")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for each process")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
@@ -295,11 +276,13 @@ def main() -> None:
     rows, machine = [], None
     with tempfile.TemporaryDirectory() as name:
         kept = Path(name)
-        again = measured(programs, "again", arguments, kept, jobs=arguments.jobs)
         for program in programs:
-            runs = {kind: measured([program], kind, arguments, kept)[program.stem] for kind in ("plain", "grape")}
+            runs = {kind: measured(program, kind, arguments, kept) for kind in ("plain", "grape")}
+            runs["again"] = runs["plain"]
+            if differences(runs):
+                runs["again"] = measured(program, "again", arguments, kept)
             machine = machine or runs["grape"].get("machine")
-            rows.append(row_of(program.stem, runs | {"again": again[program.stem]}))
+            rows.append(row_of(program.stem, runs))
             print(summary(rows[-1]), flush=True)
             write(out, {"device": arguments.device, "machine": machine, "passes": PASSES, "programs": rows})
 

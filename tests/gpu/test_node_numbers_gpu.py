@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
 from IPython.core.interactiveshell import InteractiveShell
 
 import grape
@@ -17,6 +18,7 @@ from grape.sessions import close_engine
 DEVICE = torch.device("cuda")
 SETUP = """
 import torch
+import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh(),
                           torch.nn.Linear(64, 4)).cuda()
