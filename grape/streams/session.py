@@ -26,7 +26,9 @@ class Settings:
     longest: int = 100  # operators of a segment
     shortest: int = 32  # operators of a fragment that leads back to its own begin
     furthest: int = 4000  # operators of any fragment
-    hot: int = 3  # times that a context is met before what follows is recorded
+    settled: int = 1000  # operators for which a period without a host read holds before it is recorded
+    hot: int = 3  # of what has no period: times that a context is met before what follows is recorded
+    patience: int = 4000  # and operators since the first of them
     budget: int = 4 << 30  # bytes of all homes
     strays: int = 16  # operators in a row that may come in between
     issue: bool = True  # False: nothing is computed, to measure what matching alone takes

@@ -19,7 +19,7 @@ from tests.property.stream_programs import flat, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
 
-EAGER_TO_MATCH = Settings(device="cuda", shortest=1, hot=2)
+EAGER_TO_MATCH = Settings(device="cuda", shortest=1, hot=2, settled=0, patience=0)
 
 
 @pytest.fixture(autouse=True)

@@ -485,7 +485,9 @@ def settings_of(seed: int) -> Settings:
     return Settings(
         longest=r.choice([1, 3, 20, 100]),
         shortest=r.choice([1, 8, 32]),
+        settled=r.choice([0, 0, 100]),
         hot=r.choice([2, 3]),
+        patience=r.choice([0, 0, 100]),
         strays=r.choice([0, 2, 16]),
         steady=r.choice([0, 1, 2]),
     )

@@ -18,7 +18,7 @@ from tests.property.stream_programs import device, flat, needs_compiler  # noqa:
 
 pytestmark = needs_compiler
 
-EAGER_TO_MATCH = Settings(shortest=1, hot=2)
+EAGER_TO_MATCH = Settings(shortest=1, hot=2, settled=0, patience=0)
 
 
 def under_a_stream(function: Callable[[], Any], settings: Settings = EAGER_TO_MATCH) -> tuple[Any, Evidence]:
@@ -144,8 +144,8 @@ def test_a_read_sees_everything_before_it() -> None:
 
 def test_a_segment_is_no_longer_than_asked() -> None:
     x = torch.ones(3)
-    few = agrees(lambda: [chain(x) for _ in range(60)][-1], Settings(shortest=1, hot=2, longest=1000))
-    many = agrees(lambda: [chain(x) for _ in range(60)][-1], Settings(shortest=1, hot=2, longest=1))
+    few = agrees(lambda: [chain(x) for _ in range(60)][-1], Settings(shortest=1, hot=2, settled=0, patience=0, longest=1000))
+    many = agrees(lambda: [chain(x) for _ in range(60)][-1], Settings(shortest=1, hot=2, settled=0, patience=0, longest=1))
     assert many.segments > few.segments
     assert many.segments == many.issued
 
@@ -413,7 +413,7 @@ def test_another_tensor_in_the_place_of_a_pending_one() -> None:
             out.append(x)
         return out
 
-    agrees(loop, Settings(shortest=32, hot=2))
+    agrees(loop, Settings(shortest=32, hot=2, settled=0, patience=0))
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(1, 3)], ids=["whole", "overlapping"])
@@ -521,7 +521,7 @@ def test_a_warning_names_its_line_each_time() -> None:
 
 def test_homes_stay_inside_their_budget() -> None:
     x = torch.ones(1000)
-    _, small = under_a_stream(lambda: [chain(x) for _ in range(40)], Settings(shortest=1, hot=2, budget=0))
+    _, small = under_a_stream(lambda: [chain(x) for _ in range(40)], Settings(shortest=1, hot=2, settled=0, patience=0, budget=0))
     assert (small.recorded, small.matched) == (0, 0)
 
 

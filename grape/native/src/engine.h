@@ -20,7 +20,9 @@ struct Settings {
   size_t longest = 100;   // operators of a segment
   size_t shortest = 32;   // of a fragment that leads back to its own head
   size_t furthest = 4000; // of any fragment
-  size_t hot = 3;         // a context is a head when it was met so often
+  size_t settled = 1000;  // operators for which a period without a host read has to hold before it is recorded
+  size_t hot = 3;         // what has no period: a context is a head when it was met so often
+  size_t patience = 4000; // and so many operators ago for the first time
   size_t budget = size_t{4} << 30;  // bytes of all homes
   size_t strays = 16;     // operators in a row that may come in between without leaving the fragment
   bool issue = true;      // false: nothing is issued, to measure what matching alone costs
@@ -38,7 +40,7 @@ struct Counts {
 class Engine {
  public:
   Engine(Settings settings, std::unique_ptr<Device> device)
-      : settings_(settings), device_(std::move(device)), finder_(settings.budget), epoch_(*device_, settings.graphs), launcher_(*device_) {}
+      : settings_(settings), device_(std::move(device)), finder_(settings.budget, settings.furthest, settings.settled, settings.shortest), epoch_(*device_, settings.graphs), launcher_(*device_) {}
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {
@@ -133,8 +135,8 @@ class Engine {
     if (decision == Decision::Run) return;
     std::lock_guard lock(mutex_);
     if (!open_) return;  // its own kernel closed the session
-    if (decision == Decision::Record && recorder_ && recording == recording_) record(*stack, signature, warned > 0);
-    else observe(signature);
+    if (decision == Decision::Record && recorder_ && recording == recording_) record(op, *stack, signature, warned > 0);
+    else observe(op, signature);
   }
 
   // An operator that was defined after the session opened: behind everything that is pending.
@@ -373,44 +375,64 @@ class Engine {
       leave();
       recorder_ = std::make_unique<Recorder>(0, *device_);
       recording_++;
-      parent_ = parent, side_ = key;
+      parent_ = parent, side_ = key, planned_ = 0;
       recorder_->before(op, stack, sig, touches_exposed(op, stack));
       return Decision::Record;
     }
     return Decision::Observe;
   }
 
-  void record(const Stack& stack, uint64_t sig, bool warned) {
+  void record(const Operator& op, const Stack& stack, uint64_t sig, bool warned) {
     recorder_->after(stack, warned);
     counts.recorded++;
-    finder_.push(sig);
+    finder_.push(sig, op.kind());
     uint64_t context = finder_.context();
     Fragment* next = finder_.behind(context);
-    bool back = !parent_ && context == head_ && recorder_->size() >= settings_.shortest;
-    bool known = next && recorder_->size() >= (parent_ ? 1 : settings_.shortest);
-    if (!back && !known && recorder_->size() < settings_.furthest) return;
+    if (planned_) {
+      if (!finder_.periods.holds(period_)) return recorder_.reset();  // another iteration than those before
+      if (recorder_->size() < planned_) return;
+    } else {
+      bool back = !parent_ && context == head_ && recorder_->size() >= settings_.shortest;
+      bool known = next && recorder_->size() >= (parent_ ? 1 : settings_.shortest);
+      if (!back && !known && recorder_->size() < settings_.furthest) return;
+    }
     finder_.add(recorder_->finish(settings_.longest), parent_, side_);
     recorder_.reset();
     parent_ = nullptr;
     if ((next = finder_.behind(context))) enter(next);
   }
 
-  void observe(uint64_t sig) {
-    finder_.push(sig);
+  void observe(const Operator& op, uint64_t sig) {
+    if (fragment_ || recorder_) finder_.push(sig);
+    else finder_.push(sig, op.kind());
     uint64_t context = finder_.context();
     if (Fragment* next = finder_.behind(context)) return enter(next);
-    if (!fragment_ && !recorder_ && finder_.room() && finder_.hot(context, settings_.hot)) {
-      finder_.cool(context);
-      head_ = context;
-      parent_ = nullptr;
-      recorder_ = std::make_unique<Recorder>(context, *device_);
+    if (fragment_ || recorder_ || !finder_.room()) return;
+    if (size_t period = finder_.periods.found(); period && period != period_) {
+      period_ = period;
+      iteration_ = finder_.iteration(period);
+    } else if (period_ && !finder_.periods.holds(period_)) {
+      period_ = 0;
     }
+    if (period_ && context == iteration_) return begin(context, (settings_.shortest + period_ - 1) / period_ * period_);
+    if (!finder_.hot(context, settings_.hot, settings_.patience) || !(settings_.patience == 0 || finder_.may_begin())) return;
+    finder_.cool(context);
+    begin(context, 0);
+  }
+
+  // A record, behind this context: of so many operators, or until something comes back.
+  void begin(uint64_t context, size_t planned) {
+    head_ = context;
+    planned_ = planned;
+    parent_ = nullptr;
+    recorder_ = std::make_unique<Recorder>(context, *device_);
   }
 
   void enter(Fragment* fragment) {
     if (fragment->uncut) fragment->cut(settings_.longest);
     fragment_ = fragment;
-    at_ = from_ = strays_ = 0;
+    at_ = from_ = strays_ = period_ = 0;
+    finder_.periods.begin();
     fragment->entered++;
     counts.entered++;
   }
@@ -493,6 +515,7 @@ class Engine {
   }
 
   bool same_tensor(const Input& in, const at::Tensor& t, Reason& reason) const {
+    if (in.kind == Input::Any) return true;
     if (!t.defined() || in.kind == Input::Undefined) return !t.defined() && in.kind == Input::Undefined;
     if (in.kind == Input::Number) {
       if (!device_->is_scalar(t) || is_number(t) != is_number(in.number) || t.dtype() != in.layout.dtype) return false;
@@ -512,6 +535,7 @@ class Engine {
     c10::SmallVector<std::pair<int, c10::Storage>, 4> handed;
     auto make = [&](const Made& made) -> at::Tensor {
       if (made.slot == -1) return at::Tensor();
+      if (made.slot == -3) return zero(c10::typeMetaToScalarType(made.layout.dtype));
       c10::Storage storage;
       for (auto& [slot, same] : handed)
         if (slot == made.slot) storage = same;
@@ -530,6 +554,8 @@ class Engine {
       const Output& output = step.outputs[r];
       if (output.argument >= 0) {
         stack.push_back(std::move(returned[r]));
+      } else if (output.number.isInt()) {
+        stack.push_back(output.number);
       } else if (output.list) {
         c10::List<at::Tensor> list;
         list.reserve(output.made.size());
@@ -562,6 +588,8 @@ class Engine {
     counts.issued += at_ - first;
     counts.segments++;
     counts.partial += !whole;
+    // Something launches there each time that is no operator, or none of this fragment.
+    if (Step& last = fragment_->steps[at_ - 1]; !whole && !last.ends && ++last.splits >= 3 && 2 * last.splits > fragment_->entered) fragment_->split(last);
     if (!settings_.issue) return epoch_.end();
     auto begin = sampling_ ? Clock::now() : Clock::time_point();
     std::optional<c10::StreamGuard> guard;
@@ -609,6 +637,8 @@ class Engine {
   uint64_t recording_ = 0;  // counts the operators that are recorded
   Fragment* parent_ = nullptr;  // of the side that is recorded
   uint64_t side_ = 0, head_ = 0;
+  size_t period_ = 0, planned_ = 0;  // of what repeats, and of its record
+  uint64_t iteration_ = 0;           // the context behind which that begins
   std::exception_ptr raised_;
   bool sampling_ = false;
   Clock::duration launching_{};  // of the operator that is sampled

@@ -1,6 +1,7 @@
 // What repeats: contexts (the last operators) that come back are heads, and fragments begin behind them.
 #pragma once
 #include "fragment.h"
+#include "periods.h"
 
 #include <deque>
 
@@ -9,9 +10,28 @@ namespace grape {
 class Finder {
  public:
   static constexpr size_t CONTEXT = 4;
-  explicit Finder(size_t budget) : budget_(budget) {}
+  Finder(size_t budget, size_t furthest, size_t settled, size_t shortest) : periods(furthest, settled, shortest), budget_(budget) {}
 
   void push(uint64_t signature) { recent_[at_++ % CONTEXT] = signature; }
+
+  // The same, of an operator that no fragment followed.
+  void push(uint64_t signature, uint8_t kind) {
+    push(signature);
+    periods.push(signature, context(), kind);
+    if (kind & Periods::READ) read_ = at_;
+  }
+
+  // The context behind which to record an iteration, of `period` operators; 0 where none is known to repeat.
+  uint64_t iteration(size_t period) const {
+    return periods.head(period, [](auto before) {
+      uint64_t hash = 1;
+      for (size_t k = CONTEXT; k-- > 0;) hash = mix(hash, before(k));
+      return hash;
+    });
+  }
+
+  // Reads cut a loop in iterations: where there are any, fragments that no period tells of begin behind one.
+  bool may_begin() const { return read_ == at_ || read_ + 4096 < at_; }
 
   // The operators that a fragment answered, of which only the last matter.
   void passed(const Fragment& fragment, size_t end) {
@@ -29,12 +49,13 @@ class Finder {
     return found == heads_.end() || found->second->dead ? nullptr : found->second;
   }
 
-  // True when the context was met so often that a record should begin.
-  bool hot(uint64_t context, size_t times) {
+  // True when the context was met so often, and for so long, that a record should begin.
+  bool hot(uint64_t context, size_t times, size_t patience) {
     if (heads_.size() >= 4096 || counts_.size() > 65536) return false;
-    return ++counts_[context] >= static_cast<int>(times);
+    auto [met, is_new] = counts_.try_emplace(context, Met{0, at_});
+    return ++met->second.times >= static_cast<int>(times) && at_ - met->second.first >= patience;
   }
-  void cool(uint64_t context) { counts_[context] = -64; }
+  void cool(uint64_t context) { counts_[context].times = -64; }
 
   Fragment* add(std::unique_ptr<Fragment> fragment, Fragment* parent, uint64_t side) {
     Fragment* made = fragment.get();
@@ -60,16 +81,24 @@ class Finder {
   void clear() {
     heads_.clear();
     counts_.clear();
+    periods.begin();
     fragments_.clear();
     live_ = bytes_ = 0;
   }
 
+  Periods periods;
+
  private:
+  struct Met {
+    int times = 0;
+    size_t first = 0;
+  };
+
   uint64_t recent_[CONTEXT] = {};
-  size_t at_ = 0, steps_ = 0, made_ = 0, live_ = 0, bytes_ = 0;
+  size_t at_ = 0, read_ = 0, steps_ = 0, made_ = 0, live_ = 0, bytes_ = 0;
   const size_t budget_;
   std::unordered_map<uint64_t, Fragment*> heads_;
-  std::unordered_map<uint64_t, int> counts_;
+  std::unordered_map<uint64_t, Met> counts_;
   std::deque<std::unique_ptr<Fragment>> fragments_;
 };
 

@@ -45,7 +45,7 @@ struct Slot {
 };
 
 struct Input {
-  enum Kind : uint8_t { Undefined, Number, Empty, Outside } kind = Undefined;
+  enum Kind : uint8_t { Undefined, Number, Empty, Outside, Any } kind = Undefined;
   bool written = false;
   uint8_t bumps = 0;  // of the version counter, by the kernel itself: foreach and fused operators do what autograd does for others
   int slot = -1;
@@ -61,7 +61,7 @@ struct Argument {
 };
 
 struct Made {
-  int slot = -1;  // -1: undefined, -2: without elements
+  int slot = -1;  // -1: undefined, -2: without elements, -3: a number on the CPU that nobody reads
   uint8_t version = 0;  // `full` fills, and so counts, what it returns
   int64_t at = 0;
   Layout layout;
@@ -70,6 +70,7 @@ struct Made {
 struct Output {
   int argument = -1;  // the argument that is returned
   bool list = false;
+  IValue number;
   std::vector<Made> made;
 };
 
@@ -80,6 +81,8 @@ struct Step {
   size_t segment = 0;
   bool bumps = false;         // a version counter
   uint32_t refused = 0;       // times that it matched but for where its tensors lie
+  uint32_t splits = 0;        // times that its segment was launched behind it, unforeseen
+  bool last = false;          // and so it ends there
   uint64_t signature = 0;
   std::vector<Argument> arguments;
   std::vector<Input> inputs;
@@ -127,10 +130,15 @@ struct Fragment {
   uint64_t generation = 0;  // counts the slots' moves
   uint64_t entered = 0, failed = 0;
   bool dead = false;
-  bool uncut = true;        // a step runs as written since it was cut
+  bool uncut = true;        // a step runs as written, or a segment ends elsewhere, since it was cut
 
   void demote(Step& step, Reason reason) {
     step.run = reason;
+    uncut = true;
+  }
+
+  void split(Step& step) {
+    step.last = true;
     uncut = true;
   }
 
@@ -142,7 +150,7 @@ struct Fragment {
     size_t n = 0;
     for (size_t i = 0; i < steps.size(); i++) {
       n = steps[i].run == Reason::None ? n + 1 : 0;
-      bool last = i + 1 == steps.size() || steps[i + 1].run != Reason::None || n >= longest;
+      bool last = i + 1 == steps.size() || steps[i + 1].run != Reason::None || n >= longest || steps[i].last;
       steps[i].ends = n > 0 && last;
       if (!steps[i].ends) continue;
       steps[i].segment = segments.size();
@@ -186,7 +194,7 @@ struct Fragment {
     step.built = generation;
     auto tensor = [&](const Input& in) -> at::Tensor {
       if (in.kind == Input::Undefined) return at::Tensor();
-      if (in.kind == Input::Number) return in.number;
+      if (in.kind == Input::Number || in.kind == Input::Any) return in.number;
       if (in.kind == Input::Outside) return slots[in.slot].tensor(in.layout, in.at, device);
       Slot none;
       none.lies_at(nullptr, device);

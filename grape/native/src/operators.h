@@ -31,8 +31,11 @@ struct Operator {
   std::vector<int> returned_argument; // by return; -1: a fresh tensor
   Reason always = Reason::None;       // runs as written for this reason at every call
   bool pointwise = false;
+  bool changes = false;               // any argument
+  int dropout = -1;                   // of attention: the argument without which nothing is drawn
+  std::vector<bool> seed;             // by argument: what was drawn, if anything was
   bool lends = false;                 // memory to another stream
-  bool kernel_checked = false;
+  bool kernel_checked = false, in_python = false;
 
   explicit Operator(const c10::OperatorHandle& op) : handle(op) {
     const auto& schema = op.schema();
@@ -67,6 +70,13 @@ struct Operator {
       tensors_only = tensors_only && tensors;
     }
     pointwise = op.hasTag(at::Tag::pointwise);
+    changes = any_write;
+    if (schema.name().find("_attention") != std::string::npos)
+      for (size_t i = 0; i < arguments; i++) {
+        const std::string& name = schema.arguments()[i].name();
+        if (name == "dropout_p") dropout = static_cast<int>(i);
+        seed.push_back(name == "philox_seed" || name == "philox_offset");
+      }
     lends = schema.name() == "aten::record_stream";
     if (!is_of_torch(schema.name())) always = Reason::Foreign;
     else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || draws(schema.name())) always = Reason::Random;
@@ -76,6 +86,15 @@ struct Operator {
     else if (aliases) always = Reason::Alias;
     else if (checks_data(schema.name())) always = Reason::Checks;
   }
+
+  bool draws_nothing(const Stack& stack) const {
+    if (dropout < 0) return false;
+    const IValue& p = stack[stack.size() - arguments + dropout];
+    return p.isDouble() && p.toDouble() == 0.0;
+  }
+
+  // What tells iterations apart: see `Periods`.
+  uint8_t kind() const { return (always == Reason::Read ? 1 : 0) | (changes ? 2 : 0); }
 
   // A library of the person's may define an operator anew.
   bool is_still(const c10::FunctionSchema& schema) const {
@@ -108,9 +127,9 @@ struct Operator {
   bool has_python_kernel() {
     if (!kernel_checked) {
       kernel_checked = true;
-      if (always == Reason::None && python_registered(handle.dumpState())) always = Reason::PythonKernel;
+      in_python = python_registered(handle.dumpState());
     }
-    return always == Reason::PythonKernel;
+    return in_python;
   }
 
  private:

@@ -89,6 +89,7 @@ struct Readers {
   // False: an exception is set.
   static bool prepare(PyObject* value, Effect effect) {
     if (!engine || !engine->is_alive()) return true;
+    if (effect != Effect::Changes && !engine->device().is_cpu() && is_of_the_cpu(value)) return true;  // nothing of it is pending
     std::string error;
     Py_BEGIN_ALLOW_THREADS  // who holds the engine's lock may need the GIL
     try {
@@ -107,6 +108,12 @@ struct Readers {
       if (t.defined() && is_plain(t)) engine->expose(storage_of(t));
     }
     return true;
+  }
+
+  static bool is_of_the_cpu(PyObject* value) {
+    if (!value || !THPVariable_Check(value)) return false;
+    const at::Tensor& t = THPVariable_Unpack(value);
+    return t.defined() && is_plain(t) && t.is_cpu();
   }
 
   template <size_t N>

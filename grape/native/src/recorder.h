@@ -20,7 +20,9 @@ class Recorder {
     step.op = &op;
     step.signature = signature;
     step.run = op.always == Reason::Checks && !device_.is_cpu() ? Reason::None : op.always;
-    if (step.run == Reason::None && op.has_python_kernel()) step.run = op.always;
+    still_ = op.draws_nothing(stack);
+    if (still_ && step.run == Reason::Random) step.run = Reason::None;
+    if (step.run == Reason::None && op.has_python_kernel()) step.run = Reason::PythonKernel;
     if (step.run == Reason::None && exposed) step.run = Reason::Memory;
     size_t base = stack.size() - op.arguments;
     given_.clear();
@@ -37,6 +39,7 @@ class Recorder {
         argument.kind = value.isTensor() ? Argument::Tensor : Argument::Tensors;
         if (!value.isTensor() && !value.isTensorList()) step.run = Reason::Opaque;
         for_each_tensor(value, [&](const at::Tensor& t) {
+          if (still_ && op.seed[i]) return step.inputs.push_back(any());
           step.inputs.push_back(input(step, t, op.writes[i]));
           integers = integers || (device_.is_cpu() && t.defined() && !is_number(t) && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false));
         });
@@ -70,9 +73,10 @@ class Recorder {
       Output output;
       output.argument = op.returned_argument[r];
       output.list = value.isTensorList();
-      if (output.argument < 0)
+      if (still_ && value.isInt()) output.number = value;  // of lengths, which follow from the arguments' layouts
+      else if (output.argument < 0)
         for_each_tensor(value, [&](const at::Tensor& t) { output.made.push_back(made(step, t, fresh)); });
-      if (output.argument < 0 && !output.list && output.made.size() != 1 && step.run == Reason::None) step.run = Reason::Opaque;
+      if (output.argument < 0 && !output.list && output.made.size() + output.number.isInt() != 1 && step.run == Reason::None) step.run = Reason::Opaque;
       step.outputs.push_back(std::move(output));
     }
     for (auto [storage, count] : fresh)  // somebody else has it as well: a cache, or the operator's own memory
@@ -163,10 +167,7 @@ class Recorder {
     if (device_.is_scalar(t) && (is_number(t) || (step.op->pointwise && !write))) {
       in.kind = Input::Number;
       in.layout = Layout::of(t);
-      in.number = at::Tensor(c10::make_intrusive<c10::TensorImpl>(
-          c10::Storage(c10::Storage::use_byte_size_t(), t.itemsize(), c10::GetCPUAllocator(), false),
-          c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype()));
-      in.number.unsafeGetTensorImpl()->set_sizes_contiguous({});
+      in.number = zero(t.scalar_type());
       in.number.unsafeGetTensorImpl()->set_wrapped_number(is_number(t));
       std::memcpy(in.number.mutable_data_ptr(), t.const_data_ptr(), t.itemsize());
       return in;
@@ -193,9 +194,22 @@ class Recorder {
     return in;
   }
 
+  // A seed that nobody reads.
+  static Input any() {
+    Input in;
+    in.kind = Input::Any;
+    in.number = zero(at::kLong);
+    return in;
+  }
+
   Made made(Step& step, const at::Tensor& t, std::vector<std::pair<StorageImpl*, size_t>>& fresh) {
     Made m;
     if (!t.defined()) return m;
+    if (still_ && t.is_cpu() && t.dim() == 0 && is_plain(t) && !device_.is_cpu()) {  // a seed that was not drawn
+      m.slot = -3;
+      m.layout = Layout::of(t);
+      return m;
+    }
     if (!device_.holds(t) || is_number(t)) { step.run = Reason::Opaque; return m; }
     if (device_.is_cpu() && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false)) { step.run = Reason::Integers; return m; }
     m.layout = Layout::of(t);
@@ -268,6 +282,7 @@ class Recorder {
   std::vector<c10::weak_intrusive_ptr<StorageImpl>> storages_;  // of everything that was seen, so that no address is used twice
   std::vector<Given> given_;
   bool between_ = true;
+  bool still_ = false;  // an operator that may draw, and does not
   std::string generator_;
 };
 

@@ -4,6 +4,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
@@ -43,6 +45,16 @@ struct Layout {
     return static_cast<size_t>(last + 1) * dtype.itemsize();
   }
 };
+
+// On the CPU, without dimensions.
+inline at::Tensor zero(at::ScalarType type) {
+  auto dtype = c10::scalarTypeToTypeMeta(type);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), dtype.itemsize(), c10::GetCPUAllocator(), /*resizable=*/true);
+  std::memset(storage.mutable_data(), 0, dtype.itemsize());
+  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
+  impl->set_sizes_contiguous({});
+  return at::Tensor(std::move(impl));
+}
 
 inline int64_t byte_offset(const at::Tensor& t) {
   return t.storage_offset() * static_cast<int64_t>(t.itemsize());

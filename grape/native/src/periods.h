@@ -1,0 +1,105 @@
+// The operators that ran last, and the distance at which they repeat themselves.
+#pragma once
+#include "values.h"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <vector>
+
+namespace grape {
+
+// A loop repeats at the distance of its iterations, and inside of them at the distance of its layers. The longer one is
+// wanted: a fragment of a whole iteration begins where little is alive. So a short period has to hold for long, and is
+// believed at once only where it contains a host read, as iterations do.
+class Periods {
+ public:
+  static constexpr uint8_t READ = 1, WRITES = 2;
+
+  Periods(size_t longest, size_t settled, size_t shortest) : longest_(longest), settled_(settled), shortest_(shortest), ring_(4 * ROOM), kinds_(4 * ROOM) {}
+
+  // `context`: of this operator and those in front of it, `CONTEXT` in all.
+  void push(uint64_t signature, uint64_t context, uint8_t kind) {
+    at(n_) = signature;
+    kinds_[n_ % kinds_.size()] = kind;
+    for (Candidate& c : candidates_)
+      if (c.period && at(n_ - c.period) == signature) c.run++;
+      else c.period = 0;
+    auto [last, is_new] = last_.try_emplace(context, n_);
+    if (!is_new) {
+      size_t period = n_ - std::exchange(last->second, n_);
+      if (period <= std::min(longest_, ROOM)) consider(period);
+    }
+    n_++;
+    if (last_.size() > 65536) begin();
+  }
+
+  // Whatever ran in between was not seen.
+  void begin() {
+    n_ = ROOM;
+    last_.clear();
+    for (Candidate& c : candidates_) c.period = 0;
+  }
+
+  bool holds(size_t period) const {
+    for (const Candidate& c : candidates_)
+      if (c.period == period) return true;
+    return false;
+  }
+
+  // What repeats, where that is known now; else 0.
+  size_t found() const {
+    size_t best = 0;
+    for (const Candidate& c : candidates_)
+      if (c.period > best && c.run >= c.period && (c.run >= settled_ || (c.run % c.period == 0 && c.run >= 2 * shortest_ && any_read(c.period)))) best = c.period;
+    return best;
+  }
+
+  // The context behind which an iteration best begins: one that comes once in it, behind a read, or else a write.
+  template <class F>
+  uint64_t head(size_t period, F context_of) const {
+    std::unordered_map<uint64_t, int> times;
+    std::vector<uint64_t> contexts(period);
+    for (size_t k = 0; k < period; k++) times[contexts[k] = context_of([&](size_t back) { return ring_[(n_ - period + k - back) % ring_.size()]; })]++;
+    size_t best = 0;
+    int most = -1;
+    for (size_t k = 0; k < period; k++) {
+      uint8_t kind = kinds_[(n_ - period + k) % kinds_.size()];
+      int score = (times[contexts[k]] == 1 ? 4 : 0) + (kind & READ ? 2 : kind & WRITES ? 1 : 0);
+      if (score >= most) most = score, best = k;
+    }
+    return contexts[best];
+  }
+
+ private:
+  static constexpr size_t ROOM = 4096;
+  struct Candidate {
+    size_t period = 0, run = 0;
+  };
+
+  uint64_t& at(size_t n) { return ring_[n % ring_.size()]; }
+
+  bool any_read(size_t period) const {
+    for (size_t k = 1; k <= period; k++)
+      if (kinds_[(n_ - k) % kinds_.size()] & READ) return true;
+    return false;
+  }
+
+  void consider(size_t period) {
+    Candidate* least = &candidates_[0];
+    for (Candidate& c : candidates_) {
+      if (c.period == period) return;
+      if (!c.period || (least->period && c.run < least->run)) least = &c;
+    }
+    *least = {period, 0};
+  }
+
+  const size_t longest_, settled_, shortest_;
+  std::vector<uint64_t> ring_;
+  std::vector<uint8_t> kinds_;
+  std::array<Candidate, 6> candidates_{};
+  std::unordered_map<uint64_t, size_t> last_;
+  size_t n_ = ROOM;
+};
+
+}  // namespace grape
