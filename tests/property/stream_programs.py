@@ -7,8 +7,9 @@ import copy
 import random
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -57,11 +58,20 @@ class State:
 
 
 class Program:
-    """A loop of random statements. Two programs of one seed do the same."""
+    """A loop of random statements on a device. Two programs of one seed do the same."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, device: str = "cpu") -> None:
         self.random = r = random.Random(seed)
+        self.device, self.on_gpu = torch.device(device), device == "cuda"
         torch.manual_seed(seed)
+        with self.place():
+            self._make(r, seed)
+
+    def place(self) -> AbstractContextManager[object]:
+        """Factories make tensors there."""
+        return self.device if self.on_gpu else nullcontext()
+
+    def _make(self, r: random.Random, seed: int) -> None:
         self.batch, self.width = r.choice([2, 4]), r.choice([3, 4, 8])
         b, d = self.batch, self.width
         layers: list[nn.Module] = []
@@ -83,7 +93,7 @@ class Program:
             ys=torch.randint(0, d, (self.batches, b)),
             values={name: torch.ones(b, d) for name in TENSORS}
             | {"buffer": torch.zeros(5, b, d), "loss": torch.zeros(())},
-            generator=torch.Generator().manual_seed(seed),
+            generator=torch.Generator(self.device).manual_seed(seed),
         )
         self.s.recent = collections.deque(maxlen=r.choice([1, 2, 5]))
         foreach, rate = r.choice([None, True, False]), 0.02
@@ -104,17 +114,21 @@ class Program:
             self.body.insert(r.randrange(len(self.body) + 1), self.training())
 
     def run(self, iterations: int) -> None:
-        for i in range(iterations):
-            try:
-                for statement in self.body:
-                    statement(i)
-            except (Stop, KeyboardInterrupt, RuntimeError, IndexError, ValueError) as error:
-                self.s.log.append(f"{type(error).__name__} {error}"[:120])
+        with self.place():
+            for i in range(iterations):
+                try:
+                    for statement in self.body:
+                        statement(i)
+                except (Stop, KeyboardInterrupt, RuntimeError, IndexError, ValueError) as error:
+                    self.s.log.append(f"{type(error).__name__} {error}"[:120])
 
     def result(self) -> list[Any]:
         s = self.s
         left = [s.values, s.kept, s.recent, s.arrays, s.log, s.xs, s.ys, s.net.state_dict(), s.optimizer.state_dict()]
-        return flat([*left, [p.grad for p in s.net.parameters()], torch.get_rng_state(), s.generator.get_state()])
+        return flat([*left, [p.grad for p in s.net.parameters()], *self.random_states(), s.generator.get_state()])
+
+    def random_states(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.on_gpu else [])]
 
     # Statements. Each draws its choices when it is made, so that an iteration does the same as the one before.
 
@@ -231,7 +245,7 @@ class Program:
             elif q == 2:
                 v[k] = torch.tensor([[float(i + j) for j in range(d)]] * b)
             elif q == 3:
-                v[k] = torch.from_numpy(np.full((b, d), i % 7, dtype=np.float32)) * self.get(k)
+                v[k] = torch.from_numpy(np.full((b, d), i % 7, dtype=np.float32)).to(self.device) * self.get(k)
             elif q == 4:
                 v[k] = x @ self.s.net[0].weight.detach()  # type: ignore[index]
             elif q == 5:
@@ -297,7 +311,7 @@ class Program:
             elif q == 2:
                 s.recent.append(v)
             elif q == 3:
-                s.arrays.append(v.numpy())
+                s.arrays.append(v.cpu().numpy() if self.on_gpu else v.numpy())
             elif q == 4:
                 s.kept = [*s.kept[-20:], v[..., :1] if v.dim() else v]
             elif q == 5 and i % 3 == 0:
@@ -307,7 +321,7 @@ class Program:
             elif q == 7:
                 s.log.append(v.tolist())
             elif q == 8:
-                s.arrays.append(np.from_dlpack(v))
+                s.arrays.append(torch.from_dlpack(v) if self.on_gpu else np.from_dlpack(v))
             elif q == 9:
                 s.log.append(repr(v))
 
@@ -333,7 +347,12 @@ class Program:
     def mode(self, depth: int) -> Statement:
         inside = [self.pure(), self.binary(), self.in_place(), self.pure()]
         enter = self.random.choice(
-            [torch.no_grad, torch.enable_grad, lambda: torch.autocast("cpu", torch.bfloat16), torch.inference_mode]
+            [
+                torch.no_grad,
+                torch.enable_grad,
+                self.lower,
+                torch.inference_mode,
+            ]
         )
 
         def statement(i: int) -> None:
@@ -344,6 +363,9 @@ class Program:
                 self.s.values[k] = self.s.values[k].float().clone()
 
         return statement
+
+    def lower(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def training(self) -> Statement:
         r = self.random
@@ -434,7 +456,7 @@ class Program:
                     s.log.append(s.net(s.xs[0]).sum().item())
                 s.net.train()
             else:
-                F.embedding(torch.tensor([self.batch]), self.get("a"))  # IndexError
+                F.embedding(torch.tensor([self.batch], device="cpu"), self.get("a"))  # fails
 
         return statement
 
@@ -445,7 +467,7 @@ class Program:
         def statement(i: int) -> None:
             t = self.get(k)
             if q == 0 and t.is_contiguous():
-                array = t.numpy()
+                array: Any = torch.from_dlpack(t) if self.on_gpu else t.numpy()
                 other = t * 2
                 array[0] = i % 5
                 self.s.values[k] = other.clamp(-3, 3)
@@ -462,7 +484,7 @@ class Program:
                 t.mul_(0.5)
                 self.s.log.append([storage[n] for n in range(4)])
             elif q == 4:
-                torch.add(t, 1.0).apply_(lambda x: min(x, 2.0))
+                torch.add(t, 1.0).cpu().apply_(lambda x: min(x, 2.0))
 
         return statement
 
@@ -480,9 +502,10 @@ def flat(x: Any) -> list[Any]:
     return [x.tobytes()] if isinstance(x, np.ndarray) else [repr(x)]
 
 
-def settings_of(seed: int) -> Settings:
+def settings_of(seed: int, device: Literal["auto", "cuda"] = "auto") -> Settings:
     r = random.Random(seed + 1)
     return Settings(
+        device=device,
         longest=r.choice([1, 3, 20, 100]),
         shortest=r.choice([1, 8, 32]),
         settled=r.choice([0, 0, 100]),
@@ -493,11 +516,13 @@ def settings_of(seed: int) -> Settings:
     )
 
 
-def outcome(seed: int, iterations: int, *, stream: bool) -> tuple[list[Any], Evidence | None]:
+def outcome(
+    seed: int, iterations: int, *, stream: bool, device: Literal["cpu", "cuda"] = "cpu"
+) -> tuple[list[Any], Evidence | None]:
     """What a program leaves, plain or under a stream that is open while it is made and runs."""
-    opened = open_stream(settings_of(seed)) if stream else None
+    opened = open_stream(settings_of(seed, "cuda" if device == "cuda" else "auto")) if stream else None
     try:
-        program = Program(seed)
+        program = Program(seed, device)
         program.run(iterations)
     finally:
         if isinstance(opened, Stream):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,8 +145,8 @@ def test_a_read_sees_everything_before_it() -> None:
 
 def test_a_segment_is_no_longer_than_asked() -> None:
     x = torch.ones(3)
-    few = agrees(lambda: [chain(x) for _ in range(60)][-1], Settings(shortest=1, hot=2, settled=0, patience=0, longest=1000))
-    many = agrees(lambda: [chain(x) for _ in range(60)][-1], Settings(shortest=1, hot=2, settled=0, patience=0, longest=1))
+    few = agrees(lambda: [chain(x) for _ in range(60)][-1], replace(EAGER_TO_MATCH, longest=1000))
+    many = agrees(lambda: [chain(x) for _ in range(60)][-1], replace(EAGER_TO_MATCH, longest=1))
     assert many.segments > few.segments
     assert many.segments == many.issued
 
@@ -521,7 +522,7 @@ def test_a_warning_names_its_line_each_time() -> None:
 
 def test_homes_stay_inside_their_budget() -> None:
     x = torch.ones(1000)
-    _, small = under_a_stream(lambda: [chain(x) for _ in range(40)], Settings(shortest=1, hot=2, settled=0, patience=0, budget=0))
+    _, small = under_a_stream(lambda: [chain(x) for _ in range(40)], replace(EAGER_TO_MATCH, budget=0))
     assert (small.recorded, small.matched) == (0, 0)
 
 
