@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -646,3 +647,26 @@ def test_an_array_that_was_exported_before_the_stream_opened() -> None:
 
     result, _ = under_a_stream(again)
     assert flat(result) == flat(expected)
+
+
+def test_a_network_that_was_copied_is_served() -> None:
+    """`deepcopy` shows each storage to Python, where nobody keeps it."""
+    net, x = copy.deepcopy(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))), torch.randn(4, 8)
+    _, evidence = under_a_stream(lambda: [net(x).sum() for _ in range(40)], EAGER_TO_MATCH)
+    assert evidence.matched > 0.7 * evidence.seen
+
+
+@pytest.mark.parametrize("hold", [lambda storage: storage, weakref.ref])
+def test_a_storage_that_python_can_reach_is_not_deferred(hold: Callable[[Any], Any]) -> None:
+    def loop() -> list[float]:
+        x, read = torch.ones(4), []
+        held = hold(x.untyped_storage())
+        for _ in range(40):
+            torch.tanh(x * 1.5, out=x)
+            x.add_(0.25)
+            _ = torch.tanh(torch.ones(3) * 2) - 1
+            storage = held() if isinstance(held, weakref.ref) else held
+            read.append(storage[0])
+        return read
+
+    agrees(loop, EAGER_TO_MATCH)

@@ -4,6 +4,7 @@
 #include "epoch.h"
 #include "finder.h"
 #include "graphs.h"
+#include "python_objects.h"
 #include "recorder.h"
 
 #include <torch/csrc/autograd/graph_task.h>
@@ -304,6 +305,8 @@ class Engine {
   // A segment without a graph was launched.
   void consider_capture(Segment* segment) {
     if (!settings_.graphs || !segment || segment->graph || fragment_->uncut || fragment_->steady(*segment) < settings_.steady << segment->captures) return;
+    if (segment->captures >= 2)  // what comes from elsewhere now and then is copied from now on, wherever it lies
+      for (int id : segment->slots) fragment_->slots[id].settled = Slot::NEVER;
     if (++segment->captures > settings_.captures) {
       for (size_t i = segment->first; i < segment->last; i++) fragment_->demote(fragment_->steps[i], Reason::Moves);
       return;
@@ -600,8 +603,7 @@ class Engine {
   }
 
   bool is_exposed(StorageImpl* storage) const {
-    // A storage with a Python object may be read through that object, without an operator.
-    return storage->pyobj_slot()->load_pyobj() != nullptr || (!exposed_.empty() && exposed_.count(storage));
+    return is_held_in_python(storage) || (!exposed_.empty() && exposed_.count(storage));
   }
 
   bool touches_exposed(Operator& op, const Stack& stack) const {

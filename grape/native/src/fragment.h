@@ -30,6 +30,7 @@ struct Slot {
 
   char* last = nullptr;         // where it lay before, to settle there if it stays
   const Tenancy* lender = nullptr;  // whose memory that was
+  static constexpr int NEVER = 1 << 20;
   int same = 0, settled = 0;
 
   bool owned() const { return home || floating; }
@@ -55,7 +56,7 @@ struct Input {
 };
 
 struct Argument {
-  enum Kind : uint8_t { Plain, Tensor, Tensors } kind = Plain;
+  enum Kind : uint8_t { Plain, Tensor, Tensors, Optionals } kind = Plain;
   IValue value;             // of a plain one
   uint32_t first = 0, end = 0;  // into the step's inputs
 };
@@ -203,7 +204,14 @@ struct Fragment {
     for (const Argument& argument : step.arguments) {
       if (argument.kind == Argument::Plain) step.issue.push_back(argument.value);
       else if (argument.kind == Argument::Tensor) step.issue.emplace_back(tensor(step.inputs[argument.first]));
-      else {
+      else if (argument.kind == Argument::Optionals) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (uint32_t k = argument.first; k < argument.end; k++) {
+          at::Tensor t = tensor(step.inputs[k]);
+          list.push_back(t.defined() ? std::optional(std::move(t)) : std::nullopt);
+        }
+        step.issue.emplace_back(std::move(list));
+      } else {
         c10::List<at::Tensor> list;
         for (uint32_t k = argument.first; k < argument.end; k++) list.push_back(tensor(step.inputs[k]));
         step.issue.emplace_back(std::move(list));

@@ -32,6 +32,7 @@ struct Operator {
   Reason always = Reason::None;       // runs as written for this reason at every call
   bool pointwise = false;
   bool changes = false;               // any argument
+  bool index = false;                 // by tensors: what of booleans makes lengths that the host reads
   int dropout = -1;                   // of attention: the argument without which nothing is drawn
   std::vector<bool> seed;             // by argument: what was drawn, if anything was
   bool lends = false;                 // memory to another stream
@@ -80,6 +81,7 @@ struct Operator {
     lends = schema.name() == "aten::record_stream";
     if (!is_of_torch(schema.name())) always = Reason::Foreign;
     else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || draws(schema.name())) always = Reason::Random;
+    else if (indexes(schema.name())) index = true, always = Reason::Read;
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
     else if (op.hasTag(at::Tag::inplace_view) || changes_metadata(schema.name())) always = Reason::Metadata;
     else if (returns == 0 && !any_write) always = Reason::Effect;
@@ -93,8 +95,19 @@ struct Operator {
     return p.isDouble() && p.toDouble() == 0.0;
   }
 
+  // Positions, and no masks.
+  bool is_by_position(const Stack& stack) const {
+    bool only = index;
+    for (size_t i = stack.size() - arguments; i < stack.size() && only; i++)
+      if (stack[i].isOptionalTensorList())
+        for_each_tensor(stack[i], [&](const at::Tensor& t) {
+          only = only && (!t.defined() || t.scalar_type() == at::kLong || t.scalar_type() == at::kInt);
+        });
+    return only;
+  }
+
   // What tells iterations apart: see `Periods`.
-  uint8_t kind() const { return (always == Reason::Read ? 1 : 0) | (changes ? 2 : 0); }
+  uint8_t kind() const { return (always == Reason::Read && !index ? 1 : 0) | (changes ? 2 : 0); }
 
   // A library of the person's may define an operator anew.
   bool is_still(const c10::FunctionSchema& schema) const {
@@ -115,6 +128,7 @@ struct Operator {
     if (name == "aten::empty" || name == "aten::empty_strided" || name == "aten::empty_like" || name == "aten::new_empty" ||
         name == "aten::new_empty_strided" || name == "aten::empty_permuted")
       return op.schema().overload_name().find("out") == std::string::npos ? Treatment::Transparent : Treatment::Boxed;
+    if (name == "aten::_unsafe_view" || name == "aten::unsafe_split" || name == "aten::unsafe_split_with_sizes") return Treatment::Transparent;
     if (name.rfind("aten::", 0) != 0 || schema.returns().empty()) return Treatment::Boxed;
     for (const auto& argument : schema.arguments())
       if (argument.alias_info() && argument.alias_info()->isWrite()) return Treatment::Boxed;
@@ -143,6 +157,11 @@ struct Operator {
   static bool changes_metadata(const std::string& n) {
     return n == "aten::set_" || n == "aten::resize_" || n == "aten::resize_as_" || n == "aten::_resize_output_" ||
         n == "aten::record_stream" || n == "aten::set_data" || n == "aten::_pin_memory" || n == "aten::_lazy_clone";
+  }
+
+  static bool indexes(const std::string& n) {
+    return n == "aten::index" || n == "aten::index_put" || n == "aten::index_put_" || n == "aten::_index_put_impl_" ||
+        n == "aten::_unsafe_index" || n == "aten::_unsafe_index_put";
   }
 
   static bool maybe_copies(const std::string& n) {

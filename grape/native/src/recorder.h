@@ -22,6 +22,7 @@ class Recorder {
     step.run = op.always == Reason::Checks && !device_.is_cpu() ? Reason::None : op.always;
     still_ = op.draws_nothing(stack);
     if (still_ && step.run == Reason::Random) step.run = Reason::None;
+    if (op.is_by_position(stack)) step.run = device_.is_cpu() ? Reason::Checks : Reason::None;
     if (step.run == Reason::None && op.has_python_kernel()) step.run = Reason::PythonKernel;
     if (step.run == Reason::None && exposed) step.run = Reason::Memory;
     size_t base = stack.size() - op.arguments;
@@ -36,8 +37,8 @@ class Recorder {
         argument.value = value;
         if (!same_number(value, value)) step.run = Reason::Opaque;
       } else {
-        argument.kind = value.isTensor() ? Argument::Tensor : Argument::Tensors;
-        if (!value.isTensor() && !value.isTensorList()) step.run = Reason::Opaque;
+        argument.kind = value.isTensor() ? Argument::Tensor : value.isOptionalTensorList() ? Argument::Optionals : Argument::Tensors;
+        if (argument.kind == Argument::Tensors && !value.isTensorList()) step.run = Reason::Opaque;
         for_each_tensor(value, [&](const at::Tensor& t) {
           if (still_ && op.seed[i]) return step.inputs.push_back(any());
           step.inputs.push_back(input(step, t, op.writes[i]));

@@ -83,6 +83,8 @@ template <class F>
 inline void for_each_tensor(const IValue& value, F f) {
   if (value.isTensor()) {
     f(value.toTensor());
+  } else if (value.isOptionalTensorList()) {
+    for (const IValue& element : value.toListRef()) f(element.isTensor() ? element.toTensor() : at::Tensor());
   } else if (value.isList()) {
     for (const IValue& element : value.toListRef())
       if (element.isTensor()) f(element.toTensor());
