@@ -118,9 +118,9 @@ def test_what_has_no_function_or_no_torch_is_harmless(say: Said) -> None:
     said = say("""
         import registers
         with open_stream() as stream:
-            loop(nothing)
+            loop(nothing, 2500)
             import counts
-            loop(nothing)
+            loop(nothing, 2500)
             print(stream.stopped, stream.evidence().matched > 200)
         registers.function = print
         print(open_stream().reason)
@@ -142,7 +142,7 @@ def test_what_has_no_function_or_no_torch_is_harmless(say: Said) -> None:
 def test_loaded_while_a_stream_is_open(say: Said, device: str, load: str) -> None:
     said = say(f"""
         stream = open_stream(Settings(shortest=1, hot=2, device="{device}"))
-        loop(nothing)
+        loop(nothing, 2500)
         before = stream.evidence()
         assert before.matched > 20
         {load}
@@ -161,7 +161,7 @@ def test_loaded_during_a_pause(say: Said) -> None:
     said = say("""
         shared.hold("it")
         first = shared.enter("it")
-        loop(nothing)
+        loop(nothing, 2500)
         shared.leave()
         import reads
         print(shared.stream is first, shared.enter("it").reason, shared.stream)
@@ -174,7 +174,7 @@ def test_loaded_in_a_call_of_a_function(say: Said) -> None:
     said = say("""
         import grape
         def work(last):
-            found = loop(nothing)
+            found = loop(nothing, 2500)
             if last:
                 import reads
                 inner(4)
@@ -203,7 +203,7 @@ def test_loaded_in_a_cell(say: Said) -> None:
             return grape.last.to_dict()
         before = sys.stdout
         sys.stdout = sys.stderr
-        one = run("loop(nothing)\\nimport reads\\nfound = loop(reads.first)\\n")
+        one = run("loop(nothing, 2500)\\nimport reads\\nfound = loop(reads.first)\\n")
         other = run("again = loop(reads.first)\\n")
         sys.stdout = before
         print(one["cell"]["notes"][-1])
