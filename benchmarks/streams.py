@@ -4,8 +4,8 @@
 
 Each program is a step that is called again and again. Two copies are made from the same seed, and rounds of steps
 alternate between them: one under a stream, one aside of it. Both must leave the same losses and the same state, bit for
-bit. Writes `results/streams.json`: machine, versions, medians
-and samples in milliseconds per step, from an idle device to an idle device, and what the stream did.
+bit. Writes `results/streams.json`: machine, versions, medians and samples in milliseconds per step, from an idle device
+to an idle device, and what the stream did.
 
 On the CPU streams defer nothing to a GPU: `--small` checks that the programs run and agree.
 """
@@ -29,6 +29,7 @@ from _measure import numbers, same, synchronize
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from grape.runtime.node_numbers import advance, in_backward, numbered
 from grape.streams import Settings, Stream, open_stream
 
 Step = Callable[[], object]
@@ -44,59 +45,53 @@ def state_of(net: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
     return state
 
 
-def mlp_adam(device: str, small: bool) -> tuple[Step, State]:
-    x, y = torch.randn(128, 784).to(device), torch.randint(0, 10, (128,)).to(device)
-    net = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
-    optimizer = torch.optim.Adam(net.parameters())
+def training(net: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> tuple[Step, State]:
+    """One step of `optimizer` against `loss`, which is read."""
 
     def step() -> float:
         optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()
+        value = loss()
+        value.backward()
         optimizer.step()
-        return loss.item()
+        return value.item()
 
     return step, state_of(net, optimizer)
+
+
+def mlp_adam(device: str, small: bool) -> tuple[Step, State]:
+    x, y = torch.randn(128, 784).to(device), torch.randint(0, 10, (128,)).to(device)
+    net = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+    return training(net, torch.optim.Adam(net.parameters()), lambda: F.cross_entropy(net(x), y))
 
 
 def heat_equation(device: str, small: bool) -> tuple[Step, State]:
     """A physics-informed network: two derivatives by autograd, a third for the step."""
     net = nn.Sequential(nn.Linear(2, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1)).to(device)
     at = torch.rand(400, 2).to(device).requires_grad_()
-    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
 
-    def step() -> float:
+    def loss() -> Tensor:
         u = net(at)
         (du,) = torch.autograd.grad(u.sum(), at, create_graph=True)
         (ddu,) = torch.autograd.grad(du[:, 0].sum(), at, create_graph=True)
-        loss = (du[:, 1] - 0.1 * ddu[:, 0]).square().mean() + (u - at[:, :1].sin()).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return (du[:, 1] - 0.1 * ddu[:, 0]).square().mean() + (u - at[:, :1].sin()).square().mean()
 
-    return step, state_of(net, optimizer)
+    return training(net, torch.optim.Adam(net.parameters(), 1e-3), loss)
 
 
 def lstm_unrolled(device: str, small: bool) -> tuple[Step, State]:
     length = 6 if small else 20
     net = nn.ModuleDict({"cell": nn.LSTMCell(64, 64), "head": nn.Linear(64, 50)}).to(device)
     xs, ys = torch.randn(length, 8, 64).to(device), torch.randint(0, 50, (length, 8)).to(device)
-    optimizer = torch.optim.Adam(net.parameters())
 
-    def step() -> float:
+    def loss() -> Tensor:
         h = c = torch.zeros(8, 64, device=device)
         losses = []
         for k in range(length):
             h, c = net["cell"](xs[k], (h, c))
             losses.append(F.cross_entropy(net["head"](h), ys[k]))
-        loss = torch.stack(losses).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return torch.stack(losses).mean()
 
-    return step, state_of(net, optimizer)
+    return training(net, torch.optim.Adam(net.parameters()), loss)
 
 
 class Block(nn.Module):
@@ -151,16 +146,11 @@ def gpt2_training(device: str, small: bool) -> tuple[Step, State]:
     net = language(small).to(device)
     ids = torch.randint(0, net.words.num_embeddings, (4, 65)).to(device)
     places = torch.arange(64, device=device)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
 
-    def step() -> float:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(ids[:, :-1], places).flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+    def loss() -> Tensor:
+        return F.cross_entropy(net(ids[:, :-1], places).flatten(0, 1), ids[:, 1:].flatten())
 
-    return step, state_of(net, optimizer)
+    return training(net, torch.optim.AdamW(net.parameters(), lr=1e-4), loss)
 
 
 def decoding(device: str, small: bool) -> tuple[Step, State]:
@@ -191,15 +181,7 @@ def cnn(device: str, small: bool) -> tuple[Step, State]:
     ).to(device)
     x, y = torch.randn(32, 3, 32, 32).to(device), torch.randint(0, 10, (32,)).to(device)
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
-
-    def step() -> float:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return step, state_of(net, optimizer)
+    return training(net, optimizer, lambda: F.cross_entropy(net(x), y))
 
 
 def runge_kutta(device: str, small: bool) -> tuple[Step, State]:
@@ -248,15 +230,7 @@ def mobilenet(device: str, small: bool) -> tuple[Step, State]:
     net = _without_dropout(torchvision.models.mobilenet_v3_small(num_classes=10)).to(device)
     x, y = torch.randn(16, 3, 64, 64).to(device), torch.randint(0, 10, (16,)).to(device)
     optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
-
-    def step() -> float:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return step, state_of(net, optimizer)
+    return training(net, optimizer, lambda: F.cross_entropy(net(x), y))
 
 
 PROGRAMS: dict[str, Program] = {
@@ -275,22 +249,47 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
+def level(device: str) -> None:
+    """On a GPU autograd numbers nodes of backward passes in a thread of its own; how those numbers compare with this
+    thread's decides in which order gradients are added up. Both count on from the same number.
+    """
+    if device != "cuda":
+        return
+    place = torch.device(device)
+
+    def lead() -> int:
+        theirs = in_backward(place, numbered)
+        assert theirs is not None
+        return numbered() - theirs
+
+    if (ahead := lead()) > 0:
+        in_backward(place, lambda: advance(ahead))
+    advance(-lead())
+
+
 class Side:
-    """One copy of a program and what its rounds gave."""
+    """One copy of a program and what its rounds gave. Two copies must be given the same rounds: see `level`."""
 
     def __init__(self, program: Program, device: str, small: bool) -> None:
         torch.manual_seed(0)
+        self.device = device
         self.step, self.state = program(device, small)
         self.read: list[object] = []
         self.samples: list[float] = []
 
-    def round(self, steps: int, *, timed: bool) -> None:
+    def round(self, steps: int, *, timed: bool, stream: Stream | None = None) -> None:
+        """Under `stream`, which is paused before and after, if there is one."""
+        level(self.device)
+        if stream is not None:
+            assert stream.resume() is None
         synchronize()
         began = time.perf_counter()
         self.read += [self.step() for _ in range(steps)]
         synchronize()
         if timed:
             self.samples.append((time.perf_counter() - began) * 1e3 / steps)
+        if stream is not None:
+            stream.pause()
 
 
 def measure(program: Program, device: str, small: bool, seconds: float) -> dict[str, Any]:
@@ -304,19 +303,18 @@ def measure(program: Program, device: str, small: bool, seconds: float) -> dict[
     rounds = warm = 0
     steps = 3 if small else 10
     with stream:
+        stream.pause()
         while warm < 60 // steps and time.monotonic() < until - seconds / 2:  # found, recorded, captured
-            ours.round(steps, timed=False)
+            ours.round(steps, timed=False, stream=stream)
             warm += 1
         before = asdict(stream.evidence())
         while rounds < 3 or (rounds < 40 and time.monotonic() < until):
-            ours.round(steps, timed=True)
-            stream.pause()
+            ours.round(steps, timed=True, stream=stream)
             plain.round(steps, timed=True)
-            assert stream.resume() is None
             rounds += 1
         after = asdict(stream.evidence())
     while len(plain.read) < len(ours.read):
-        plain.round(1, timed=False)
+        plain.round(steps, timed=False)
     eager_ms, stream_ms = numbers(plain.samples), numbers(ours.samples)
     assert eager_ms is not None and stream_ms is not None
     per_step = {

@@ -23,6 +23,7 @@ NO_GPU = "no GPU here, and on a CPU streams make nothing faster"
 NOT_YET = "operator streams serve no cell on a GPU yet; --engine regions does"
 _NESTED = "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
 _PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
+_STOPPED = "what came after an import ran as written: "
 _RELEASED = "graphs of earlier cells were released: this cell asked for operator streams"
 
 
@@ -119,6 +120,8 @@ class StreamedSession:
             return None
         if self._entered:
             self._entered = False
+            if shared.stream is not None and shared.stream.stopped:
+                self._notes = (*self._notes, _STOPPED + shared.stream.stopped)
             try:
                 shared.leave()
             except Exception as late:  # of an operator that was issued behind the cell's last line

@@ -64,6 +64,8 @@ class Keeper:
         if self._inside and stream is not None:
             if self._thread != here:
                 return Unavailable(_IN_USE)
+            if stream.stopped:
+                return Unavailable(stream.stopped)
             self._inside.append(user)
             self._charge(stream)
             return stream
@@ -76,6 +78,8 @@ class Keeper:
             self.stream, self._settings = entered, wanted
             self._inside, self._thread = [user], here
             self._charge(entered)
+        elif stream is not None and stream.stopped:
+            self.close()
         return entered
 
     def evidence(self, user: Hashable, *, forget: bool = False) -> Evidence | None:
@@ -108,7 +112,7 @@ class Keeper:
             return
         if self._inside:
             self._charge(self.stream)
-        elif self._holders:
+        elif self._holders and not self.stream.stopped:
             self.stream.pause()
         else:
             self.close()

@@ -15,7 +15,7 @@ import torch
 
 from .. import native
 from ..native import Unavailable
-from . import compiled, threads
+from . import compiled, extensions, threads
 from .captures import Captures, watch
 
 
@@ -110,6 +110,8 @@ class Stream:
         self._undo, self._graphs = ExitStack(), ExitStack()
         self._open = False
         self._paused = False
+        self.stopped = ""
+        """Why nothing is deferred any more, also where it is open: an extension was loaded. Empty until then."""
 
     def open(self) -> list[str]:
         """Begin; the names of what torch has and cannot be watched."""
@@ -127,6 +129,7 @@ class Stream:
     def _watch(self) -> None:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
         self._undo.callback(compiled.watch(self._apart))
+        self._undo.callback(extensions.watch(self._stop_beside_extensions))
         if self._cuda is not None:
             self._undo.callback(watch(self._session))
 
@@ -139,7 +142,14 @@ class Stream:
         try:
             return call()
         finally:
-            self._extension.include_key(True)
+            self._extension.include_key(self._open and not self._paused)
+
+    def _stop_beside_extensions(self) -> None:
+        if self.stopped or self._paused:
+            return
+        self.stopped = extensions.in_the_way(self._extension)
+        if self.stopped:
+            self.pause()
 
     def pause(self) -> None:
         """Issue what is pending and defer nothing until `resume`. What was recorded stays."""
@@ -152,7 +162,10 @@ class Stream:
 
     def resume(self) -> Unavailable | None:
         """Go on after a pause, in this thread and those that it starts; why not, if not."""
-        refused = Unavailable("the stream is closed") if not self._open else _in_the_way(self._extension)
+        if not self._open:
+            return Unavailable("the stream is closed")
+        self.stopped = self.stopped or extensions.in_the_way(self._extension)
+        refused = Unavailable(self.stopped) if self.stopped else _in_the_way(self._extension)
         if refused is None and self._paused:
             self._paused = False
             self._watch()
@@ -218,7 +231,7 @@ def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     refused = _in_the_way(extension)
     if refused is not None:
         return refused
-    refusal = extension.refusal()
+    refusal = extensions.in_the_way(extension) or extension.refusal()
     if refusal:
         return Unavailable(refusal)
     _hook_process()

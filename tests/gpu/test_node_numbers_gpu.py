@@ -6,16 +6,15 @@ import threading
 from typing import Any
 
 import pytest
-import torch
-import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
+import torch._dynamo  # noqa: F401 - optimizers import it, and it wraps functions of torch for good
 from IPython.core.interactiveshell import InteractiveShell
 
 import grape
 from grape.magics import load, unload
 from grape.runtime.node_numbers import advance, in_backward, is_supported, numbered
 from grape.sessions import close_engine
+from tests.gpu.numbering import DEVICE, lead, level
 
-DEVICE = torch.device("cuda")
 SETUP = """
 import torch
 import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
@@ -52,20 +51,6 @@ def test_numbers_of_the_thread_of_backward_passes() -> None:
     in_backward(DEVICE, lambda: advance(17))
     assert in_backward(DEVICE, numbered) == (before or 0) + 17
     assert numbered() == mine + 2
-
-
-def lead() -> int:
-    """How far this thread's numbers are ahead of the ones of backward passes."""
-    theirs = in_backward(DEVICE, numbered)
-    assert theirs is not None
-    return numbered() - theirs
-
-
-def level() -> None:
-    """Both count on from the same number."""
-    if (ahead := lead()) > 0:
-        in_backward(DEVICE, lambda: advance(ahead))
-    advance(-lead())
 
 
 @pytest.mark.parametrize("cells", [(FIRST_ORDER,), (SECOND_ORDER,), (FIRST_ORDER, SECOND_ORDER) * 2])

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from grape import native
 from grape.streams import Evidence, Settings, Stream, open_stream, session
-from tests.property.stream_cases import CASES, batches, mlp
+from tests.gpu.numbering import level
+from tests.property.stream_cases import CASES, RAISES, batches, mlp
 from tests.property.stream_programs import flat, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
@@ -37,9 +38,11 @@ def agrees(function: Callable[[], Any], settings: Settings = EAGER_TO_MATCH) -> 
     """Twice plain, to know that it repeats itself, then under a stream."""
     plains = []
     for _ in range(2):
+        level()
         torch.manual_seed(1)
         plains.append(flat(function()))
     assert plains[0] == plains[1], "the program does not repeat itself"
+    level()
     torch.manual_seed(1)
     stream = open_stream(settings)
     assert isinstance(stream, Stream), stream
@@ -61,7 +64,7 @@ def test_a_program_leaves_what_eager_code_leaves(name: str) -> None:
     print(name, evidence)
     assert evidence.matched > 0.3 * evidence.seen
     assert evidence.launched > 0
-    assert evidence.raised == 0
+    assert evidence.raised == RAISES.get(name, 0)
 
 
 def test_the_programs_are_captured_without_failure() -> None:

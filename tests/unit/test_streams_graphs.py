@@ -10,7 +10,7 @@ import torch._dynamo  # optimizers import it, and it wraps functions of torch fo
 from torch import Tensor
 
 from grape.streams import Evidence, Settings, Stream, open_stream
-from tests.property.stream_cases import CASES
+from tests.property.stream_cases import CASES, RAISES
 from tests.property.stream_programs import flat, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
@@ -32,6 +32,7 @@ def agrees(function: Any, **options: Any) -> Evidence:
 def test_programs_of_the_gpu_tests(name: str) -> None:
     evidence = agrees(lambda: CASES[name]("cpu"))
     assert evidence.launched > 0
+    assert evidence.raised == RAISES.get(name, 0)
     assert evidence.uncaptured == {}
 
 

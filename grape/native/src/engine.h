@@ -52,13 +52,12 @@ class Engine {
   // need nothing of what runs unseen (E1).
   void pause() {
     std::exception_ptr raised;
-    try {
-      flush();
-    } catch (...) {
-      raised = std::current_exception();
-    }
+    Trash trash;
     {
       std::lock_guard lock(mutex_);
+      launch();
+      raised = std::exchange(raised_, nullptr);
+      take_trash(trash);
       open_ = false;
     }
     if (raised) std::rethrow_exception(raised);
@@ -110,7 +109,7 @@ class Engine {
       std::lock_guard lock(mutex_);
       sampling_ = (++counts.seen & 63) == 0;
       auto begin = sampling_ ? Clock::now() : Clock::time_point();
-      decision = decide(op, *stack, signature);
+      decision = open_ ? decide(op, *stack, signature) : Decision::Run;  // another thread may have paused it
       if (sampling_) counts.sampled++, counts.sampled_ns += (Clock::now() - begin - std::exchange(launching_, {})).count();
       sampling_ = false;
       raised = std::exchange(raised_, nullptr);

@@ -1,5 +1,6 @@
 // What Python sees: a session, which owns the engine and its kernels. The only translation unit, for torch's headers take
 // most of the time that a build takes.
+#include "objects.h"
 #include "readers.h"
 #include "registration.h"
 
@@ -190,6 +191,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("kernels", &Session::kernels)
       .def("evidence", &Session::evidence);
   m.def("refusal", &grape::Registration::refusal);
+  m.def("loads", &grape::Objects::loads);
+  m.def("modules", &grape::Objects::modules);
   m.def("in_backward", [] { return torch::autograd::get_current_graph_task_id() != -1; });
   m.def("include_key", [](bool on) { c10::impl::tls_set_dispatch_key_included(grape::KEY, on); });
   m.def("key_included", [] { return c10::impl::tls_is_dispatch_key_included(grape::KEY); });
