@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from grape.runtime.node_numbers import advance, in_backward, numbered
+from tests.gpu.numbering import level
 from tests.property.stream_programs import needs_compiler, outcome
 
 PROGRAMS = 40
@@ -23,16 +23,6 @@ def the_same_kernels_each_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     yield
     torch.cuda.synchronize()
-
-
-def level() -> None:
-    """Gradients are added in the order of nodes' numbers, which two threads give: see `grape.runtime.node_numbers`."""
-    cuda = torch.device("cuda")
-    ahead = numbered() - (in_backward(cuda, numbered) or 0)
-    if ahead > 0:
-        in_backward(cuda, lambda: advance(ahead))
-    else:
-        advance(-ahead)
 
 
 def agree(seed: int, iterations: int) -> str:
