@@ -175,7 +175,7 @@ class GrapeCell:
             self._display.close()
 
     def _open(self, filename: str, code: CodeType | None) -> None:
-        from ..sessions import Cell
+        from ..sessions import Cell, session_for
 
         def shown(file: str) -> str:
             label = self._shell.compile.format_code_name(file)
@@ -196,21 +196,13 @@ class GrapeCell:
             key=self._key,
             ahead_ms=self._ahead.ms,
         )
-        session: Session | StreamedSession
-        if self._streamed:
-            from ..sessions import StreamedSession
-
-            session = StreamedSession(options=self.options, cell=cell)
-        else:
-            from ..sessions import Session
-
-            session = Session(
-                options=self.options,
-                cell=cell,
-                namespace=self._shell.user_ns,
-                on_progress=self._display.progress,
-                file_names=shown,
-            )
+        session = session_for(
+            options=self.options,
+            cell=cell,
+            namespace=self._shell.user_ns,
+            on_progress=self._display.progress,
+            file_names=shown,
+        )
         try:
             session.open(code)
         except BaseException:
