@@ -119,7 +119,8 @@ class Session:
         from ..tracing import Recorder, process_group
 
         cell, names = self.cell, self._file_names
-        if shared.inside or engine_named(self.options.engine) == "regions":
+        # Regions ask for addresses: what they look at while a stream is paused, it would never defer again (E4).
+        if cell.mode != "leave" or shared.inside or engine_named(self.options.engine) == "regions":
             shared.release(CELLS)
         if shared.inside:
             shared.close()
