@@ -175,7 +175,7 @@ class GrapeCell:
             self._display.close()
 
     def _open(self, filename: str, code: CodeType | None) -> None:
-        from ..sessions import Cell, session_for
+        from ..sessions import Cell
 
         def shown(file: str) -> str:
             label = self._shell.compile.format_code_name(file)
@@ -196,7 +196,7 @@ class GrapeCell:
             key=self._key,
             ahead_ms=self._ahead.ms,
         )
-        session = session_for(
+        session = self._make_session()(
             options=self.options,
             cell=cell,
             namespace=self._shell.user_ns,
@@ -211,6 +211,16 @@ class GrapeCell:
         self._session = session
         if replacement is not None and rewritten is not None:
             at_once.remember(replacement.ran(shown(filename), filename))
+
+    def _make_session(self) -> Callable[..., Session | StreamedSession]:
+        """Who makes the session: a cell that regions look at or serve is theirs under every engine but streams."""
+        if self._streamed or self._mode == "leave":
+            from ..sessions import session_for
+
+            return session_for
+        from ..sessions import Session
+
+        return Session
 
     def _guard(self, what: str, step: Callable[..., None], *args: object) -> None:
         """Run `step` of the session; where it fails, say so and go on without a session. An interrupt passes."""

@@ -318,6 +318,8 @@ class Session:
         streamless = self._past is not None and self._past.streamless is not None
         if self._gain is None or self.cell.key is None or engine_named(self.options.engine) != "auto" or streamless:
             return None
+        if not self._runs(owner).torch_ran:
+            return None
         hindered = hindrance(owner) is not None or not isinstance(shared.prepare(), Building | None)
         return None if hindered else STREAMS_SAVE
 

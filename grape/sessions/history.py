@@ -48,6 +48,8 @@ class Past:
     """Graphs would have served, if operator streams were not expected to save more."""
     streamed: bool = False
     """Operator streams served it in its last run."""
+    operators: int | None = None
+    """In the first run that they served."""
     lost: int = 0
     """Runs in a row in which they gained nothing."""
     streamless: str | None = None

@@ -18,7 +18,7 @@ from ..streams import Building, Evidence, Settings, Stream, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .cell import IN_THE_NOTEBOOK, Cell, engine_and_ms
 from .history import Past
-from .judged import after_streamed_run, without_streams
+from .judged import after_streamed_run, did_other_work, without_streams
 from .process import CELLS, Engine, engine
 from .timing import CellClock, CellRuns
 
@@ -201,6 +201,8 @@ class StreamedSession:
     ) -> Report:
         """What regions found, and what streams did. The history remembers what became of it."""
         time = self._time(found, runs, finished=error is None)
+        if found is not None and did_other_work(past, found.operators):
+            time = replace(time, plain_ms=None, basis="this run had more or less to do than the one that was timed")
         stance = "operator streams serve it"
         if self._as_written is not None:
             refused = f"operator streams do not serve it: {self._as_written}"
@@ -208,7 +210,7 @@ class StreamedSession:
             if past.outbid and not self._is_building:
                 past = without_streams(past, refused)
         elif error is None and found is not None and found.operators:
-            plain_ms = runs.known[0].ms if runs.known is not None and not owner.situation.unhurried else None
+            plain_ms = time.plain_ms if not owner.situation.unhurried else None
             past = after_streamed_run(
                 past, operators=found.operators, matched=found.matched, wall_ms=time.wall_ms, plain_ms=plain_ms
             )

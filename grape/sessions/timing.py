@@ -12,7 +12,7 @@ from ..model import CallsAccount, CellTime, OwnTime, Served
 if TYPE_CHECKING:
     from ..runtime.attention import Attention, Purpose
 
-__all__ = ["CellClock", "CellRuns", "PlainRun", "estimate"]
+__all__ = ["AGREES", "CellClock", "CellRuns", "PlainRun", "estimate"]
 
 NEARLY_PLAIN = 0.05
 """A run in which nothing was replayed and Grape took less than this share tells what the plain cell takes."""

@@ -154,6 +154,17 @@ def test_an_exception_is_the_persons(notebook: Notebook) -> None:
     assert grape.last.to_dict()["cell"]["engine"] == "streams" and not is_on()
 
 
+def test_the_time_of_a_run_with_more_to_do_tells_nothing(notebook: Notebook) -> None:
+    cell = LEFT.replace("40", "n")
+    told = []
+    for n in (40, 40, 80, 40):
+        notebook.shell.user_ns["n"] = n
+        told.append(notebook.under_grape(cell)["cell"])
+    assert [one["engine"] for one in told] == ["regions", "streams", "streams", "streams"]
+    assert [one["plain_ms"] is None for one in told] == [False, False, True, False]
+    assert told[2]["plain_basis"] == "this run had more or less to do than the one that was timed"
+
+
 # Beside graphs
 
 

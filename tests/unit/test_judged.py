@@ -7,7 +7,7 @@ import pytest
 from grape.model import CellEvidence
 from grape.options import Options
 from grape.sessions.history import History, Past
-from grape.sessions.judged import after_streamed_run, without_streams
+from grape.sessions.judged import after_streamed_run, did_other_work, without_streams
 from grape.sessions.timing import CellRuns, PlainRun
 
 LEFT = Past(
@@ -52,12 +52,19 @@ def test_regions_look_again_where_they_made_room() -> None:
     assert not without_streams(past, "a reason").settled
 
 
+def test_a_run_that_did_other_work() -> None:
+    assert not did_other_work(LEFT, 100)
+    served = after(LEFT)
+    assert [did_other_work(served, operators) for operators in (74, 75, 125, 126)] == [True, False, False, True]
+
+
 def test_whether_any_cell_is_streamed() -> None:
     history = History()
-    history.remember(("a", frozenset()), after(LEFT))
-    assert history.streamed
-    history.remember(("a", frozenset()), without_streams(LEFT, "a reason"))
-    assert not history.streamed
+    told = []
+    for past in (LEFT, after(LEFT), without_streams(after(LEFT), "a reason")):
+        history.remember(("a", frozenset()), past)
+        told.append(history.streamed)
+    assert told == [False, True, False]
 
 
 def test_what_is_known_of_the_plain_time() -> None:
