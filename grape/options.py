@@ -19,6 +19,7 @@ __all__ = [
     "ENGINES",
     "OPTIONS",
     "REFERENCE",
+    "Applied",
     "Option",
     "Options",
     "budget_bytes",
@@ -32,7 +33,11 @@ REFERENCE = "GRAPE_REFERENCE"
 everywhere however long it takes to look at a call. Slower; it shows what graphs do, and the tests run with it."""
 ENGINE = "GRAPE_ENGINE"
 """This variable of the environment names the engine of cells that name none."""
-ENGINES = ("regions", "streams")
+ENGINES = ("auto", "regions", "streams")
+"""The first is the default."""
+
+Applied = tuple[float, int | None, str]
+"""Tolerance, memory budget in bytes, engine."""
 
 
 def engine_named(name: str | None) -> str:
@@ -58,9 +63,9 @@ class Options:
     json: str | None = None
 
     @property
-    def applied(self) -> tuple[float, int | None]:
-        """Those that decide which graphs serve a cell."""
-        return self.tolerance, self.memory_budget
+    def applied(self) -> Applied:
+        """Those that decide what serves a cell."""
+        return self.tolerance, self.memory_budget, engine_named(self.engine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +83,8 @@ OPTIONS: tuple[Option, ...] = (
         flags=("--engine",),
         field="engine",
         metavar="NAME",
-        help="regions: graphs of calls and of bodies of loops (default); streams: operators that repeat",
+        help="regions: graphs of calls and of bodies of loops; streams: operators that repeat; "
+        "auto: regions look, and streams serve what they leave (default)",
     ),
     Option(flags=("--profile",), field="profile", metavar=None, help="observe and advise; apply nothing"),
     Option(

@@ -85,7 +85,7 @@ def streams() -> Iterator[Check]:
         name="operator streams",
         ok=None if broken else True,
         found=broken.reason if broken else "built" if built else "built at first use, in about half a minute",
-        effect="no --engine streams and no grape.stream; regions work",
+        effect="no operator streams (--engine auto or streams, grape.stream); regions work",
     )
 
 

@@ -196,21 +196,13 @@ class GrapeCell:
             key=self._key,
             ahead_ms=self._ahead.ms,
         )
-        session: Session | StreamedSession
-        if self._streamed:
-            from ..sessions import StreamedSession
-
-            session = StreamedSession(options=self.options, cell=cell)
-        else:
-            from ..sessions import Session
-
-            session = Session(
-                options=self.options,
-                cell=cell,
-                namespace=self._shell.user_ns,
-                on_progress=self._display.progress,
-                file_names=shown,
-            )
+        session = self._make_session()(
+            options=self.options,
+            cell=cell,
+            namespace=self._shell.user_ns,
+            on_progress=self._display.progress,
+            file_names=shown,
+        )
         try:
             session.open(code)
         except BaseException:
@@ -219,6 +211,16 @@ class GrapeCell:
         self._session = session
         if replacement is not None and rewritten is not None:
             at_once.remember(replacement.ran(shown(filename), filename))
+
+    def _make_session(self) -> Callable[..., Session | StreamedSession]:
+        """Who makes the session: a cell that regions look at or serve is theirs under every engine but streams."""
+        if self._streamed or self._mode == "leave":
+            from ..sessions import session_for
+
+            return session_for
+        from ..sessions import Session
+
+        return Session
 
     def _guard(self, what: str, step: Callable[..., None], *args: object) -> None:
         """Run `step` of the session; where it fails, say so and go on without a session. An interrupt passes."""

@@ -116,7 +116,7 @@ class CellEvidence:
     backend: str
     wall_ms: float
     engine: str = "regions"
-    """What was asked to serve the cell: ``regions`` or ``streams``."""
+    """What looked at the cell, or served it: ``regions`` or ``streams``."""
     streams: tuple[StreamEvidence, ...] = ()
     regions: tuple[RegionEvidence, ...] = ()
     trace: Trace | None = None
@@ -136,7 +136,9 @@ class CellEvidence:
     time: CellTime | None = None
     """What the person waited, and what the plain cell takes; set when the report is made."""
     given_up: str | None = None
-    """Why the next runs of the cell run as written although graphs were captured; None where they do not."""
+    """Why graphs do not serve the next runs of the cell although they could; None where nothing is to be said."""
+    left_to: str = "it runs as written"
+    """What becomes of the next runs then, in words."""
     torch_ran: bool = False
     """Whether an operator of torch was seen anywhere in the cell."""
     captured_at_ms: tuple[float, ...] = ()

@@ -150,12 +150,15 @@ class ReportData:
     @property
     def speedup(self) -> float | None:
         """Of the cell: what the plain cell takes over what this run took, its report included. None where nothing is
-        claimed: no GPU was timed, too few calls, outputs not compared, or no significant change.
+        claimed: no GPU was timed, too few calls, outputs not compared, or no significant change. What operator streams
+        matched is the cell's own operators, in their order.
         """
         time, cell = self.evidence.time, self.evidence
         if time is None or time.ratio is None or not cell.cuda or cell.backend == "tape":
             return None
         if time.ratio < 1:
+            return time.ratio
+        if any(stream.matched for stream in cell.streams):
             return time.ratio
         replayed = [region for region in self.regions if region.outcome == "replayed"]
         proven = bool(replayed) and all(region.verified is not None for region in replayed)

@@ -220,7 +220,11 @@ def _replayed(
     parts += [f"{plural(others, 'more region')} replayed"] if others and not change else []
     parts += [f"{_name(costlier)} stays eager"] if costlier else []
     said = ", ".join([*parts, *_outputs(regions)])
-    return f"{said}; {evidence.given_up}: it runs as written from now on" if evidence.given_up else said
+    return f"{said}{_given_up(evidence)}"
+
+
+def _given_up(evidence: CellEvidence) -> str:
+    return f"; {evidence.given_up}: {evidence.left_to} from now on" if evidence.given_up else ""
 
 
 def _replays(region: RegionReport) -> str:
@@ -326,7 +330,7 @@ def _captured(evidence: CellEvidence, region: RegionReport) -> str:
 def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
     seen = f"observed {_calls(main)}"
     if evidence.given_up:
-        return f"{seen}; {evidence.given_up}: it runs as written from now on"
+        return seen + _given_up(evidence)
     last = last_decision(evidence, main)
     if evidence.profile_only:
         return f"{seen}; nothing applied (--profile)"

@@ -14,6 +14,7 @@ import torch
 from ..errors import UsageError
 from ..model import Position, RegionEvidence
 from ..options import budget_bytes
+from ..streams import shared as streams
 from ..tracing import PositionFinder, Tracer, process_group
 from .alias import Predictor
 from .backends.cuda import CudaBackend
@@ -73,7 +74,7 @@ class GraphedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._thread is None:
             self._thread = get_ident()
-        if self._running or get_ident() != self._thread or is_transformed() or process_group():
+        if self._running or get_ident() != self._thread or streams.inside or is_transformed() or process_group():
             return self.__wrapped__(*args, **kwargs)
         if self._region is None:
             self._region = self._make_region()

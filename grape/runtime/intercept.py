@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..model import Position
+from ..streams import shared as streams
 from ..tracing import busy, grape_works, is_profiled, is_watched, process_group
 from .abandoned import release_abandoned
 from .candidates import candidates, compiles, is_compiled, last_line
@@ -123,9 +124,10 @@ class Interceptor:
     @property
     def serves(self) -> bool:
         """Whether a call that comes now on this thread may be looked at, or replayed. Beside a process group none may;
-        `situation.beside_group` notes that there was one.
+        `situation.beside_group` notes that there was one. Nor may one inside an operator stream: a graph would read
+        what is pending.
         """
-        if get_ident() != self._thread:
+        if get_ident() != self._thread or streams.inside:
             return False
         if process_group():
             self.situation.beside_group = True

@@ -6,6 +6,7 @@ the name of a function below: importing it would put the module in the function'
 
 from .block import session
 from .cell import Cell, Session
+from .choice import session_for
 from .function import StreamedFunction, stream
 from .history import CellKey, Mode
 from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
@@ -27,5 +28,6 @@ __all__ = [
     "preload",
     "release_abandoned",
     "session",
+    "session_for",
     "stream",
 ]

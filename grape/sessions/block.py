@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import UsageError
-from ..options import Options, budget_bytes, engine_named
+from ..options import Options, budget_bytes
 from .cell import Cell, Session
+from .choice import session_for
 from .streamed import StreamedSession
 
 __all__ = ["session"]
@@ -26,7 +27,8 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     calling module and modules called in the block are candidates of regions; streams serve the thread of the block.
     Raises `UsageError` for unknown settings, a budget that is no size, an engine that does not exist, or a session
     inside a session. Each block is looked at anew, however long that takes: nothing tells that it is the same as an
-    earlier one. An exception of the block propagates; what was observed until then is still reported.
+    earlier one, so under ``auto`` regions serve it. An exception of the block propagates; what was observed until then
+    is still reported.
     """
     try:
         chosen = replace(options or Options(), **settings)
@@ -37,11 +39,7 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     chosen = replace(chosen, memory_budget=budget_bytes(chosen.memory_budget))
     filename, namespace = _caller()
     cell = Cell(name=filename, source="".join(linecache.getlines(filename)), filename=filename)
-    current: Session | StreamedSession
-    if engine_named(chosen.engine) == "streams":
-        current = StreamedSession(options=chosen, cell=cell)
-    else:
-        current = Session(options=chosen, cell=cell, namespace=namespace)
+    current = session_for(options=chosen, cell=cell, namespace=namespace)
     current.open()
     failure: BaseException | None = None
     try:

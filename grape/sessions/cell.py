@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 from ..advisor import advise, predict
 from ..errors import UsageError
 from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCurve, RegionEvidence
-from ..options import Options
+from ..options import Options, engine_named
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..streams import shared
+from ..streams import Building, shared
+from .again import evidence_again, report_again, why_no_graphs
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past
 from .process import CELLS, Engine, engine
-from .prospect import Gain, Prospect, prospect
-from .timing import CellClock, CellRuns
-from .told import distinct, evidence_as, findings_as, renamed, sources, told
+from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
+from .timing import CellClock, CellRuns, PlainRun
+from .told import distinct, evidence_as, renamed, sources, told
 
 if TYPE_CHECKING:
     from ..profiling import MemorySampler
@@ -65,10 +66,6 @@ class Cell:
     """What Grape took of it before its first statement."""
 
 
-_NOTHING = "nothing in it could be served"
-_LOOKED_AT = "looked at in run {runs}; since then {stance}; %grape reset has it looked at again"
-
-
 class Session:
     """One cell under Grape. `open` before it runs, `close` after it, `statement_boundary` between its statements."""
 
@@ -94,9 +91,11 @@ class Session:
         self._outside: Recorder | None = None
         self._gain: Gain | None = None
         self._prospect: Prospect | None = None
+        self._cold = False
 
     def open(self, code: CodeType | None = None) -> None:
         """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
+        self._cold = _is_cold()
         owner, took_ms = engine_and_ms()
         self._past: Past | None = None
         if owner.session is not None:
@@ -120,7 +119,9 @@ class Session:
         from ..tracing import Recorder, process_group
 
         cell, names = self.cell, self._file_names
-        shared.release(CELLS)
+        # Regions ask for addresses: what they look at while a stream is paused, it would never defer again (E4).
+        if cell.mode != "leave" or shared.inside or engine_named(self.options.engine) == "regions":
+            shared.release(CELLS)
         if shared.inside:
             shared.close()
 
@@ -261,8 +262,7 @@ class Session:
         with contextlib.suppress(Exception):  # costs neither the report nor the cell; the next one tries again
             if self.cell.mode == "leave" and not owner.has_graphs:
                 return
-            owner.forget_edited(self.cell.id, self.cell.filename, finished=finished)
-            owner.release_abandoned(namespace)
+            owner.end_cell(self.cell.id, self.cell.filename, namespace, finished=finished)
 
     def _report(self, owner: Engine, error: BaseException | None) -> Report:
         from ..fixing import FixesLater
@@ -280,9 +280,11 @@ class Session:
         findings = advise(evidence, costs)
         fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
         timed = self._timed(owner, evidence, error)
-        self._prospect = self._expect(owner, timed) if error is None else None
+        bar = self._bar(owner)
+        self._prospect = self._expect(owner, timed, bar) if error is None else None
         if self._prospect is not None and self._prospect.why is not None:
-            timed = replace(timed, given_up=self._prospect.why)
+            left_to = timed.left_to if bar is None else "operator streams serve it"
+            timed = replace(timed, given_up=self._prospect.why, left_to=left_to)
         self.report = owner.report = build_report(timed, findings, fixes)
         self._remember(owner, evidence, findings)
         return self.report
@@ -300,6 +302,8 @@ class Session:
             evidence=evidence,
             findings=findings,
             applied=self.options.applied,
+            outbid=found.outbid,
+            streamless=self._past.streamless if self._past is not None else None,
         )
         owner.history.remember(self.cell.key, past)
         owner.keep_graphs(self.cell.key, worth=found.served)
@@ -307,7 +311,19 @@ class Session:
     def _runs_so_far(self) -> int:
         return (self._past.runs if self._past is not None else 0) + 1
 
-    def _expect(self, owner: Engine, evidence: CellEvidence) -> Prospect | None:
+    def _bar(self, owner: Engine) -> float | None:
+        """What graphs have to save because streams would serve the cell instead; None where they would not."""
+        from .streamed import hindrance
+
+        streamless = self._past is not None and self._past.streamless is not None
+        if self._gain is None or self.cell.key is None or engine_named(self.options.engine) != "auto" or streamless:
+            return None
+        if not self._runs(owner).torch_ran:
+            return None
+        hindered = hindrance(owner) is not None or not isinstance(shared.prepare(), Building | None)
+        return None if hindered else STREAMS_SAVE
+
+    def _expect(self, owner: Engine, evidence: CellEvidence, bar: float | None) -> Prospect | None:
         """What the next run may expect; None where this one, of which Grape saw only a part, does not tell."""
         if self.options.profile or owner.situation.beside_group or owner.interceptor.withdrawn:
             return None
@@ -321,38 +337,25 @@ class Session:
             captured=owner.situation.captures != self._captures,
             denied=owner.situation.attention.denied,
             serves=owner.situation.serves,
+            bar=bar,
         )
 
     def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
         """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
-        from ..fixing import FixesLater
-
-        name = self.cell.name
-        known = evidence_as(past.evidence, name, traces=False)
+        stance = "its graphs serve it and nothing is observed"
+        if self.cell.mode == "leave":
+            lost = f", and {past.streamless}" if past.streamless is not None else ""
+            stance = f"it runs as written, for {why_no_graphs(past)}{lost}"
+        said = f"{type(error).__name__}: {error}" if error is not None else None
+        evidence = evidence_again(past, self.cell.name, stance=stance, wall_ms=self._wall_ms, error=said)
         if self.cell.mode == "serve":
             here = [region for region in owner.interceptor.regions if region.calls_in_run]
             now = [region.evidence() for region in told(here)]
-            known = replace(known, regions=distinct([*self._divided(owner), *now]))
-        stance = "its graphs serve it and nothing is observed"
-        if self.cell.mode == "leave":
-            stance = f"it runs as written, for {past.why or _NOTHING}"
-        evidence = replace(
-            known,
-            wall_ms=self._wall_ms,
-            error=f"{type(error).__name__}: {error}" if error is not None else None,
-            notes=(_LOOKED_AT.format(runs=past.runs, stance=stance),),
-            captured_at_ms=(),
-            memory=MemoryCurve(),
-            as_written=_beside_group() if owner.situation.beside_group else None,
-        )
-        findings = findings_as(past.findings, past.evidence.file, name)
-        fixes = FixesLater(
-            lambda: evidence_as(replace(past.evidence, error=evidence.error), name, traces=True),
-            findings,
-            self.namespace if self._file_names is not None else None,
-            busy=lambda: owner.session is not None,
-        )
-        self.report = owner.report = build_report(self._timed(owner, evidence, error), findings, fixes)
+            evidence = replace(evidence, regions=distinct([*self._divided(owner), *now]))
+        if owner.situation.beside_group:
+            evidence = replace(evidence, as_written=_beside_group())
+        namespace = self.namespace if self._file_names is not None else None
+        self.report = report_again(owner, past, self._timed(owner, evidence, error), namespace)
         return self.report
 
     def _divided(self, owner: Engine) -> list[RegionEvidence]:
@@ -370,7 +373,11 @@ class Session:
 
     def _timed(self, owner: Engine, evidence: CellEvidence, error: BaseException | None) -> CellEvidence:
         """`evidence` with what the person waited until now, and what the plain cell takes."""
-        return replace(evidence, time=self._clock.time(self._calls, self._runs(owner), finished=error is None))
+        runs = self._runs(owner)
+        time = self._clock.time(self._calls, runs, finished=error is None)
+        if error is None and self.cell.mode == "watch" and time.plain_ms is not None and not self._cold:
+            runs.estimated = PlainRun(number=runs.count, ms=time.plain_ms)
+        return replace(evidence, time=time)
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
         import torch
@@ -423,6 +430,12 @@ def engine_and_ms() -> tuple[Engine, float]:
     began = time.perf_counter() if "torch" in sys.modules else None
     owner = engine()
     return owner, (time.perf_counter() - began) * 1e3 if began is not None else 0.0
+
+
+def _is_cold() -> bool:
+    """Whether a cell that begins now is the one that loads torch, or makes CUDA's context."""
+    torch = sys.modules.get("torch")
+    return torch is None or (torch.cuda.is_available() and not torch.cuda.is_initialized())
 
 
 def _process_group() -> bool:

@@ -102,10 +102,10 @@ def stream(fn: Callable[P, R], *, memory_budget: int | str | None = None) -> Str
 
     Its operators are compared with those of earlier calls; those that match are issued together, without the launches
     in between. `memory_budget` is what their results may hold, in bytes or as text (``"2GB"``). Where streams cannot
-    serve a call, it runs as written, and `as_written` of the result says why: no ``GRAPE_REFERENCE=1`` in the
-    environment (streams serve the CPU only so far), no C++ compiler, while the extension is compiled in the background
-    at first use, another thread. There is one stream in a process: two functions share what was recorded where their
-    budgets are the same.
+    serve a call, it runs as written, and `as_written` of the result says why: no GPU and no ``GRAPE_REFERENCE=1`` in
+    the environment, no C++ compiler, while the extension is compiled in the background at first use, another thread.
+    Graphs of cells replay nothing inside. There is one stream in a process: two functions share what was recorded where
+    their budgets are the same.
 
     Raises `UsageError` where `fn` cannot be called, or the budget is no size. What `fn` raises propagates; an error of
     an operator that was issued late is raised by the call it belongs to, at its end at the latest.

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..model import CellEvidence, Finding
+from ..options import Applied
 from ..quiet import without_warnings
 
 __all__ = ["CellKey", "History", "Mode", "Past", "key_of"]
@@ -40,9 +41,19 @@ class Past:
     served: bool
     evidence: CellEvidence
     findings: tuple[Finding, ...]
-    applied: tuple[float, int | None]
+    applied: Applied
     why: str | None = None
     """What speaks against graphs that were captured; None where they serve, or where there were none."""
+    outbid: bool = False
+    """Graphs would have served, if operator streams were not expected to save more."""
+    streamed: bool = False
+    """Operator streams served it in its last run."""
+    operators: int | None = None
+    """In the first run that they served."""
+    lost: int = 0
+    """Runs in a row in which they gained nothing."""
+    streamless: str | None = None
+    """Why operator streams serve it no more."""
 
 
 class History:
@@ -54,7 +65,12 @@ class History:
     def clear(self) -> None:
         self._past.clear()
 
-    def of(self, key: CellKey | None, applied: tuple[float, int | None]) -> Past | None:
+    @property
+    def streamed(self) -> bool:
+        """Whether operator streams serve any of the cells."""
+        return any(past.streamed for past in self._past.values())
+
+    def of(self, key: CellKey | None, applied: Applied) -> Past | None:
         """None where it last ran with other options: what served it then, and what was found, may not hold."""
         past = self._past.get(key) if key is not None else None
         return past if past is not None and past.applied == applied else None

@@ -271,6 +271,11 @@ class Engine:
         """A cell has ended: forget the loops that it had before it was edited. See `Hoister.end_cell`."""
         self.interceptor.undisturbed(lambda: self.hoister.end_cell(cell, filename, finished=finished))
 
+    def end_cell(self, cell: str | None, filename: str, namespace: Mapping[str, Any], *, finished: bool) -> None:
+        """A cell under Grape has ended: forget what it no longer has, and release what the person has let go of."""
+        self.forget_edited(cell, filename, finished=finished)
+        self.release_abandoned(namespace)
+
     def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
         """A cell has ended: release the graphs of code and state that the person has let go of."""
 

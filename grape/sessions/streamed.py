@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
+from typing import Any
 
 from ..errors import UsageError
 from ..model import CallsAccount, CellEvidence, CellTime, Served, StreamEvidence
-from ..options import Options
+from ..options import REFERENCE, Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
 from ..streams import Building, Evidence, Settings, Stream, shared
+from .again import evidence_again, report_again, why_no_graphs
 from .cell import IN_THE_NOTEBOOK, Cell, engine_and_ms
+from .history import Past
+from .judged import after_streamed_run, did_other_work, without_streams
 from .process import CELLS, Engine, engine
 from .timing import CellClock, CellRuns
 
 __all__ = ["StreamedSession", "begin_plain_cell", "end_plain_cell", "hindrance", "settings_for"]
 
 NO_GPU = "no GPU here, and on a CPU streams make nothing faster"
-NOT_YET = "operator streams serve no cell on a GPU yet; --engine regions does"
 _NESTED = "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
 _PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
 _STOPPED = "what came after an import ran as written: "
@@ -28,8 +32,11 @@ _RELEASED = "graphs of earlier cells were released: this cell asked for operator
 
 
 def settings_for(memory_budget: int | None) -> Settings:
-    """Operators of the CPU alone are deferred: see `NOT_YET`."""
-    served = Settings(device="cpu")
+    """Operators of the GPU are deferred where there is one; with `REFERENCE` set, those of the CPU."""
+    import torch
+
+    on_gpu = torch.cuda.is_available() and os.environ.get(REFERENCE) != "1"
+    served = Settings(device="cuda" if on_gpu else "cpu")
     return served if memory_budget is None else replace(served, budget=memory_budget)
 
 
@@ -39,23 +46,34 @@ def hindrance(owner: Engine) -> str | None:
 
     if not owner.situation.serves:
         return NO_GPU
-    if not owner.situation.unhurried:
-        return NOT_YET  # what launches CUDA graphs has run on no GPU
     return BESIDE_GROUP if process_group() else None
 
 
 class StreamedSession:
-    """One cell under streams; the same calls as `Session`."""
+    """One cell under streams; the same calls as `Session`. `past`: what regions found that left the cell to streams;
+    None where the person asked for them.
+    """
 
-    def __init__(self, *, options: Options, cell: Cell, file_names: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        options: Options,
+        cell: Cell,
+        namespace: dict[str, Any],
+        file_names: Callable[[str], str] | None = None,
+        past: Past | None = None,
+    ) -> None:
         self.options = options
         self.cell = cell
+        self.namespace = namespace
+        self._past = past
         self.report: Report | None = None
         self._file_names = file_names
         self._engine: Engine | None = None
         self._entered = False
         self._found: Evidence | None = None
         self._as_written: str | None = None
+        self._is_building = False
         self._notes: tuple[str, ...] = ()
         self._late: BaseException | None = None
         self._wall_ms = 0.0
@@ -80,14 +98,15 @@ class StreamedSession:
         self._clock.start()
 
     def _open(self, owner: Engine) -> None:
-        if owner.release_regions():
+        if self._past is None and owner.release_regions():
             self._notes = (_RELEASED,)
         self._as_written = _PROFILE if self.options.profile else hindrance(owner)
         if self._as_written is not None:
             return
         entered = shared.enter(self, settings_for(self.options.memory_budget))
         if not isinstance(entered, Stream):
-            later = "; it is served once that has ended" if isinstance(entered, Building) else ""
+            self._is_building = isinstance(entered, Building)
+            later = "; it is served once that has ended" if self._is_building else ""
             self._as_written = entered.reason + later
             return
         self._entered = True
@@ -101,16 +120,29 @@ class StreamedSession:
 
     def abandon(self) -> None:
         """Leave without a report."""
-        self._leave()
+        owner = self._leave()
+        if owner is not None:
+            self._let_go(owner, finished=False)
 
     def close(self, error: BaseException | None) -> Report:
         """Leave, and report. `error` is what the cell raised, if it did."""
         owner = self._leave()
         if owner is None:
             raise UsageError("this session is not open")
-        with without_warnings(), owner.situation.attention.spend("report"):
-            self.report = owner.report = self._report(owner, error if error is not None else self._late)
+        failure = error if error is not None else self._late
+        try:
+            with without_warnings(), owner.situation.attention.spend("report"):
+                self.report = owner.report = self._report(owner, failure)
+        finally:
+            self._let_go(owner, finished=failure is None)
         return self.report
+
+    def _let_go(self, owner: Engine, *, finished: bool) -> None:
+        """Graphs of other cells stay, but for those of what the cell no longer has."""
+        namespace, self.namespace = self.namespace, {}
+        with contextlib.suppress(Exception):  # costs neither the report nor the cell; the next one tries again
+            if owner.has_graphs:
+                owner.end_cell(self.cell.id, self.cell.filename, namespace, finished=finished)
 
     def _leave(self) -> Engine | None:
         from ..runtime import let_through
@@ -146,6 +178,9 @@ class StreamedSession:
         )
         runs = owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
         runs.torch_ran |= found is not None and found.operators > 0
+        said = f"{type(error).__name__}: {error}" if error is not None else None
+        if self._past is not None:
+            return self._report_again(owner, self._past, found, runs, said)
         evidence = CellEvidence(
             file=name,
             source=self.cell.source,
@@ -154,7 +189,7 @@ class StreamedSession:
             engine="streams",
             wall_ms=self._wall_ms,
             streams=(found,) if found is not None else (),
-            error=f"{type(error).__name__}: {error}" if error is not None else None,
+            error=said,
             cuda=torch.cuda.is_available(),
             torch_ran=runs.torch_ran,
             notes=(*self._notes, *rewritten),
@@ -164,16 +199,52 @@ class StreamedSession:
         )
         return build_report(evidence, ())
 
+    def _report_again(
+        self, owner: Engine, past: Past, found: StreamEvidence | None, runs: CellRuns, error: str | None
+    ) -> Report:
+        """What regions found, and what streams did. The history remembers what became of it."""
+        time = self._time(found, runs, finished=error is None)
+        if found is not None and did_other_work(past, found.operators):
+            time = replace(time, plain_ms=None, basis="this run had more or less to do than the one that was timed")
+        stance = "operator streams serve it"
+        if self._as_written is not None:
+            refused = f"operator streams do not serve it: {self._as_written}"
+            stance = f"it runs as written, for {why_no_graphs(past)}, and {refused}"
+            if past.outbid and not self._is_building:
+                past = without_streams(past, refused)
+        elif error is None and found is not None and found.operators:
+            plain_ms = time.plain_ms if not owner.situation.unhurried else None
+            past = after_streamed_run(
+                past, operators=found.operators, matched=found.matched, wall_ms=time.wall_ms, plain_ms=plain_ms
+            )
+            if past.streamless is not None:
+                stance = past.streamless
+        if past.streamless is not None:
+            stance += "; regions look at the next run" if past.outbid else ", so it runs as written from now on"
+        evidence = evidence_again(past, self.cell.name, stance=stance, wall_ms=self._wall_ms, error=error)
+        evidence = replace(
+            evidence,
+            engine="streams" if found is not None else "regions",
+            streams=(found,) if found is not None else (),
+            torch_ran=runs.torch_ran,
+            time=time,
+        )
+        if self.cell.key is not None:
+            owner.history.remember(self.cell.key, past)
+        if past.streamless is not None and not owner.history.streamed:
+            shared.release(CELLS)  # what was recorded serves no cell any more
+        return report_again(owner, past, evidence, self.namespace if self._file_names is not None else None)
+
     def _time(self, found: StreamEvidence | None, runs: CellRuns, *, finished: bool) -> CellTime:
         """Where something was served, what the plain cell takes is known only from an earlier run as written."""
         if found is None or not found.matched:
             return self._clock.time(CallsAccount(), runs, finished=finished)
         served = Served(streams=found.matched / found.operators)
         time = self._clock.time(CallsAccount(replays=found.matched, unknown=found.name), runs, finished=finished)
-        if runs.plain is None:
+        if runs.known is None:
             return replace(time, basis="no run of this cell as written was timed", served=served)
-        basis = f"measured in run {runs.plain.number} of this cell"
-        return replace(time, plain_ms=runs.plain.ms, basis=basis, served=served)
+        plain, basis = runs.known
+        return replace(time, plain_ms=plain.ms, basis=basis, served=served)
 
     def _stream(self) -> StreamEvidence | None:
         e = self._found
@@ -205,6 +276,8 @@ def begin_plain_cell() -> bool:
     """A cell without Grape begins: what streams learned serves it. True where `end_plain_cell` has to be called."""
     if shared.stream is None or not shared.held_by(CELLS) or engine().session is not None or hindrance(engine()):
         return False
+    if engine().has_graphs:
+        return False  # they serve the cell, as nothing of theirs does inside a stream
     from ..runtime import hold_off, let_through
 
     hold_off(shared)

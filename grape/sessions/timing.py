@@ -12,7 +12,7 @@ from ..model import CallsAccount, CellTime, OwnTime, Served
 if TYPE_CHECKING:
     from ..runtime.attention import Attention, Purpose
 
-__all__ = ["CellClock", "CellRuns", "PlainRun", "estimate"]
+__all__ = ["AGREES", "CellClock", "CellRuns", "PlainRun", "estimate"]
 
 NEARLY_PLAIN = 0.05
 """A run in which nothing was replayed and Grape took less than this share tells what the plain cell takes."""
@@ -34,11 +34,23 @@ class PlainRun:
 
 @dataclass(slots=True)
 class CellRuns:
-    """Of one cell: how often it ran under Grape, and its last plain run but for the first, which is cold."""
+    """Of one cell: how often it ran under Grape, its last plain run but for the first, which is cold, and what the last
+    run that regions looked at tells of the plain time.
+    """
 
     count: int = 0
     torch_ran: bool = False
     plain: PlainRun | None = None
+    estimated: PlainRun | None = None
+
+    @property
+    def known(self) -> tuple[PlainRun, str] | None:
+        """The plain time and its basis, in words; None where no run tells."""
+        if self.plain is not None:
+            return self.plain, f"measured in run {self.plain.number} of this cell"
+        if self.estimated is not None:
+            return self.estimated, f"estimated in run {self.estimated.number} of this cell"
+        return None
 
 
 @dataclass(slots=True)

@@ -82,6 +82,10 @@ class Keeper:
             self.close()
         return entered
 
+    def prepare(self) -> Unavailable | None:
+        """Begin to build, where that is to be done; why nothing can be served yet, or at all."""
+        return self._not_built()
+
     def evidence(self, user: Hashable, *, forget: bool = False) -> Evidence | None:
         """What `user` was served by so far; None where it was by nothing."""
         if self.stream is not None:

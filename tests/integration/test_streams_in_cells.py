@@ -26,6 +26,7 @@ from grape.errors import UsageError
 from grape.magics import unload
 from grape.native import build
 from grape.sessions import engine
+from grape.sessions.streamed import settings_for
 from grape.streams import shared
 from tests.property.stream_programs import needs_compiler
 
@@ -161,12 +162,12 @@ def test_on_a_cpu_a_cell_runs_as_written(notebook: Notebook, monkeypatch: pytest
     assert nothing_left()
 
 
-def test_on_a_gpu_a_cell_runs_as_written(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What launches CUDA graphs has run on none. There `serves` is set, and nobody asked for the reference."""
-    monkeypatch.setattr(engine().situation, "unhurried", False)
-    report = notebook.under_grape()
-    assert "left as written: operator streams serve no cell on a GPU yet" in report["verdict"]
-    assert same(notebook.learned(), plainly(TRAIN, 1))
+def test_whose_operators_are_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (settings_for(None).device, settings_for(64).budget) == ("cpu", 64)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert settings_for(None).device == "cpu", "the reference is the CPU's"
+    monkeypatch.delenv("GRAPE_REFERENCE")
+    assert settings_for(None).device == "cuda"
 
 
 def test_profile_applies_nothing(notebook: Notebook) -> None:
@@ -442,10 +443,10 @@ def test_a_session_of_a_script(closed_engine: None) -> None:
 
 
 def test_an_engine_that_does_not_exist(closed_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"^--engine is one of regions, streams, not 'graphs'$"):
+    with pytest.raises(UsageError, match=r"^--engine is one of auto, regions, streams, not 'graphs'$"):
         grape.session(engine="graphs").__enter__()
     monkeypatch.setenv("GRAPE_ENGINE", "graphs")
-    with pytest.raises(UsageError, match=r"^GRAPE_ENGINE is one of regions, streams, not 'graphs'$"):
+    with pytest.raises(UsageError, match=r"^GRAPE_ENGINE is one of auto, regions, streams, not 'graphs'$"):
         grape.session().__enter__()
 
 
@@ -454,7 +455,7 @@ def test_the_environment_names_the_engine(notebook: Notebook, monkeypatch: pytes
     assert notebook.under_grape("%%grape\n" + TRAIN)["cell"]["engine"] == "streams"
     monkeypatch.setenv("GRAPE_ENGINE", "nothing")
     notebook.run("%%grape\nranthrough = 1").raise_error()
-    assert "UsageError: %%grape: GRAPE_ENGINE is one of regions, streams, not 'nothing'" in notebook.said
+    assert "UsageError: %%grape: GRAPE_ENGINE is one of auto, regions, streams, not 'nothing'" in notebook.said
     assert notebook["ranthrough"] == 1
 
 

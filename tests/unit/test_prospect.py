@@ -55,6 +55,20 @@ CASES: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
         (True, False),
     ),
     "a backend that serves nobody": ({"runs": 1, "serves": False, "gain": None}, (True, True)),
+    "graphs that save less than what would serve instead make room, after a first run": (
+        {"runs": 1, "gain": Gain(made_ms=300.0, foreseen_ms=400.0), "bar": 0.4},
+        (True, False),
+    ),
+    "what they are expected to save counts as well": (
+        {"runs": 1, "gain": Gain(made_ms=300.0, foreseen_ms=600.0), "bar": 0.4},
+        (False, True),
+    ),
+    "but for what is waited for no longer": (
+        {"gain": Gain(made_ms=700.0, foreseen_ms=900.0), "bar": 0.4},
+        (True, False),
+    ),
+    "graphs that save more stay": ({"gain": Gain(made_ms=900.0), "bar": 0.4}, (True, True)),
+    "graphs whose gain does not matter make no room": ({"gain": None, "bar": 0.4}, (True, True)),
     "graphs whose gain does not matter": ({"gain": None}, (True, True)),
 }
 
@@ -73,6 +87,21 @@ def test_the_reason_names_the_share() -> None:
     waiting = {"gain": Gain(), "has_graphs": False, "plain_ms": 200.0}
     found = prospect(**KNOWN | waiting | {"regions": (replace(OBSERVED, decisions=(WAITS,)),)})
     assert found.why == "captures would cost more than they save"
+
+
+@pytest.mark.parametrize(
+    ("changes", "outbid", "why"),
+    [
+        ({"gain": Gain(made_ms=400.0)}, True, "graphs would save 20% of the cell"),
+        ({"gain": Gain(foreseen_ms=20.0), "runs": 1}, True, None),
+        ({"gain": Gain(made_ms=20.0)}, False, "graphs would save 1% of the cell, too little to stand between"),
+        ({"gain": Gain(), "has_graphs": False, "regions": (replace(OBSERVED, refused=REFUSED),)}, False, None),
+        ({"gain": Gain(made_ms=400.0), "bar": None}, False, None),
+    ],
+)
+def test_graphs_that_made_room_are_remembered(changes: dict[str, Any], outbid: bool, why: str | None) -> None:
+    found = prospect(**KNOWN | {"bar": 0.4} | changes)
+    assert (found.outbid, found.why) == (outbid, why)
 
 
 @dataclass

@@ -125,6 +125,18 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         f"no significant change (0.30 -> 0.30 s), outputs identical; {TOO_LITTLE}: it runs as written from now on{OWN}",
     ),
     (
+        "graphs that save less than operator streams do",
+        cell(
+            observed(),
+            time=took(305.0, 300.0),
+            given_up="graphs would save 20% of the cell",
+            left_to="streams serve it",
+        ),
+        (),
+        f"no significant change (0.30 -> 0.30 s); observed 64 calls of {FORWARD}; graphs would save 20% of the cell: "
+        f"streams serve it from now on{OWN}",
+    ),
+    (
         "graphs that save too little, and replayed nothing yet",
         cell(observed(), time=took(305.0, 300.0), given_up=TOO_LITTLE),
         (),

@@ -70,6 +70,9 @@ def cell(*streams: StreamEvidence, **changes: Any) -> CellEvidence:
     return CellEvidence(**{**known, **changes})
 
 
+TIMED = CellTime(wall_ms=1000.0, plain_ms=1800.0, basis="estimated in run 1 of this cell")
+
+
 @pytest.mark.parametrize(
     ("evidence", "verdict"),
     [
@@ -88,6 +91,14 @@ def cell(*streams: StreamEvidence, **changes: Any) -> CellEvidence:
             "no GPU here: nothing gets faster; no PyTorch work in this cell",
         ),
         (cell(as_written="a reason"), "left as written: a reason"),
+        (
+            cell(STREAM, cuda=True, backend="cuda", time=TIMED),
+            "cell 1.8x faster (1.80 -> 1.00 s); 1,500 of 2,000 operators matched, issued in 40 segments",
+        ),
+        (
+            cell(replace(STREAM, matched=0, segments=0), cuda=True, backend="cuda", time=TIMED),
+            "2,000 operators seen and some recorded; run the cell again to have them matched",
+        ),
         (
             cell(STREAM, cuda=True, backend="cuda"),
             "1,500 of 2,000 operators matched, issued in 40 segments",
@@ -118,7 +129,7 @@ def test_the_lines_of_the_report() -> None:
 
 def test_the_engine_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRAPE_ENGINE", raising=False)
-    assert engine_named(Options().engine) == "regions"
+    assert engine_named(Options().engine) == "auto"
     assert engine_named(parse_options("--engine streams").engine) == "streams"
     monkeypatch.setenv("GRAPE_ENGINE", "streams")
     assert engine_named(Options().engine) == "streams"

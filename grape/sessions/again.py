@@ -1,0 +1,52 @@
+"""The report of a cell that is not looked at any more: what is known of it, and what this run took."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..model import CellEvidence, MemoryCurve
+from ..render import Report, build_report
+from .told import evidence_as, findings_as
+
+if TYPE_CHECKING:
+    from .history import Past
+    from .process import Engine
+
+__all__ = ["evidence_again", "report_again", "why_no_graphs"]
+
+_LOOKED_AT = "looked at in run {runs}; since then {stance}; %grape reset has it looked at again"
+
+
+def why_no_graphs(past: Past) -> str:
+    """Why graphs do not serve a cell that was left."""
+    return past.why or ("graphs were not waited for" if past.outbid else "nothing in it could be served")
+
+
+def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error: str | None) -> CellEvidence:
+    """What the last watched run told, as of a run of the cell that is called `name` now. `stance`: what serves it."""
+    return replace(
+        evidence_as(past.evidence, name, traces=False),
+        wall_ms=wall_ms,
+        error=error,
+        notes=(_LOOKED_AT.format(runs=past.runs, stance=stance),),
+        captured_at_ms=(),
+        memory=MemoryCurve(),
+        as_written=None,
+    )
+
+
+def report_again(owner: Engine, past: Past, evidence: CellEvidence, namespace: dict[str, Any] | None) -> Report:
+    """The report made of `evidence`, with the findings and fixes of the run that was watched."""
+    from ..fixing import FixesLater
+
+    name, error = evidence.file, evidence.error
+    findings = findings_as(past.findings, past.evidence.file, name)
+    fixes = FixesLater(
+        lambda: evidence_as(replace(past.evidence, error=error), name, traces=True),
+        findings,
+        namespace,
+        busy=lambda: owner.session is not None,
+    )
+    report = owner.report = build_report(evidence, findings, fixes)
+    return report

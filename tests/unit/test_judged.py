@@ -1,0 +1,76 @@
+"""Whether operator streams go on serving a cell that regions left to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from grape.model import CellEvidence
+from grape.options import Options
+from grape.sessions.history import History, Past
+from grape.sessions.judged import after_streamed_run, did_other_work, without_streams
+from grape.sessions.timing import CellRuns, PlainRun
+
+LEFT = Past(
+    runs=1,
+    settled=True,
+    served=False,
+    evidence=CellEvidence(file="In[1]", source="", device="CPU", backend="tape", wall_ms=1.0),
+    findings=(),
+    applied=Options().applied,
+)
+
+
+def after(past: Past, matched: int = 90, wall_ms: float = 500.0, plain_ms: float | None = 1000.0) -> Past:
+    return after_streamed_run(past, operators=100, matched=matched, wall_ms=wall_ms, plain_ms=plain_ms)
+
+
+@pytest.mark.parametrize(
+    ("runs", "why"),
+    [
+        ([{}, {}, {}], None),
+        ([{"wall_ms": 1100.0}], None),
+        ([{"wall_ms": 1035.0}] * 3, None),
+        ([{"wall_ms": 1036.0}] * 2, "operator streams made it slower (1.00 -> 1.04 s)"),
+        ([{"wall_ms": 1100.0}, {}, {"wall_ms": 1100.0}], None),
+        ([{"wall_ms": 1100.0, "plain_ms": None}] * 3, None),
+        ([{"matched": 5}] * 3, None),
+        ([{"matched": 4}] * 2, "operator streams matched 4 of 100 operators"),
+        ([{"matched": 4, "plain_ms": None}] * 2, "operator streams matched 4 of 100 operators"),
+        ([{"wall_ms": 1200.0}, {"matched": 4}], "operator streams matched 4 of 100 operators"),
+    ],
+)
+def test_two_runs_in_a_row_without_a_gain_end_it(runs: list[dict[str, float]], why: str | None) -> None:
+    past = LEFT
+    for run in runs:
+        past = after(past, **run)  # type: ignore[arg-type]
+    assert past.streamless == why
+    assert past.streamed == (why is None) and past.settled and not past.served
+
+
+def test_regions_look_again_where_they_made_room() -> None:
+    past = Past(**{**{name: getattr(LEFT, name) for name in LEFT.__slots__}, "outbid": True})
+    assert not without_streams(past, "a reason").settled
+
+
+def test_a_run_that_did_other_work() -> None:
+    assert not did_other_work(LEFT, 100)
+    served = after(LEFT)
+    assert [did_other_work(served, operators) for operators in (74, 75, 125, 126)] == [True, False, False, True]
+
+
+def test_whether_any_cell_is_streamed() -> None:
+    history = History()
+    told = []
+    for past in (LEFT, after(LEFT), without_streams(after(LEFT), "a reason")):
+        history.remember(("a", frozenset()), past)
+        told.append(history.streamed)
+    assert told == [False, True, False]
+
+
+def test_what_is_known_of_the_plain_time() -> None:
+    runs = CellRuns()
+    assert runs.known is None
+    runs.estimated = PlainRun(number=1, ms=20.0)
+    assert runs.known == (runs.estimated, "estimated in run 1 of this cell")
+    runs.plain = PlainRun(number=3, ms=18.0)
+    assert runs.known == (runs.plain, "measured in run 3 of this cell")
