@@ -32,11 +32,14 @@ _RELEASED = "graphs of earlier cells were released: this cell asked for operator
 
 
 def settings_for(memory_budget: int | None) -> Settings:
-    """Operators of the GPU are deferred where there is one; with `REFERENCE` set, those of the CPU."""
+    """Operators of the GPU are deferred where there is one, else those of the CPU; with `REFERENCE` set from the first
+    that repeat, as tests are short.
+    """
     import torch
 
-    on_gpu = torch.cuda.is_available() and os.environ.get(REFERENCE) != "1"
-    served = Settings(device="cuda" if on_gpu else "cpu")
+    served = Settings(device="cuda" if torch.cuda.is_available() else "cpu")
+    if os.environ.get(REFERENCE) == "1":
+        served = replace(served, settled=0, patience=0)
     return served if memory_budget is None else replace(served, budget=memory_budget)
 
 

@@ -27,7 +27,7 @@ from grape.magics import unload
 from grape.native import build
 from grape.sessions import engine
 from grape.sessions.streamed import settings_for
-from grape.streams import shared
+from grape.streams import Settings, shared
 from tests.property.stream_programs import needs_compiler
 
 pytestmark = needs_compiler
@@ -165,9 +165,9 @@ def test_on_a_cpu_a_cell_runs_as_written(notebook: Notebook, monkeypatch: pytest
 def test_whose_operators_are_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings_for(None).device, settings_for(64).budget) == ("cpu", 64)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert settings_for(None).device == "cpu", "the reference is the CPU's"
+    assert (settings_for(None).device, settings_for(None).settled) == ("cuda", 0)
     monkeypatch.delenv("GRAPE_REFERENCE")
-    assert settings_for(None).device == "cuda"
+    assert settings_for(None) == Settings(device="cuda")
 
 
 def test_profile_applies_nothing(notebook: Notebook) -> None:
