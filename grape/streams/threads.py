@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 _running: set[threading.Thread] = set()
 
+_RUN_NO_OPERATOR = {"tqdm._monitor"}
+"""Modules of threads that run on for good and never call torch."""
+
 
 def others() -> list[str]:
     """Names of threads beside this one that are no daemons and carry no key: they may read a result before it is
@@ -28,6 +31,8 @@ def watch(join: Callable[[], None], leave: Callable[[], None]) -> Callable[[], N
     plain: Callable[[threading.Thread], None] = getattr(threading.Thread, name)
 
     def bootstrap(self: threading.Thread) -> None:
+        if type(self).__module__ in _RUN_NO_OPERATOR:
+            return plain(self)
         _running.add(self)
         join()
         try:

@@ -274,6 +274,19 @@ def test_a_thread_that_outlives_the_stream_runs_on() -> None:
     assert not has_kernel()
 
 
+def test_the_monitor_of_a_progress_bar_does_not_keep_a_stream() -> None:
+    def loop() -> list[Tensor]:
+        x = torch.ones(3)
+        return [chain(x) for _ in tqdm.tqdm(range(40), disable=None, file=io.StringIO(), mininterval=0)]
+
+    tqdm = pytest.importorskip("tqdm")
+    tqdm.tqdm.monitor = None
+    for _ in range(2):
+        _, evidence = under_a_stream(loop, EAGER_TO_MATCH)
+        assert isinstance(tqdm.tqdm.monitor, threading.Thread) and tqdm.tqdm.monitor.is_alive()
+        assert evidence.matched > 0
+
+
 def test_a_thread_that_ran_before_refuses_the_stream() -> None:
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, name="loader")

@@ -76,9 +76,16 @@ class Engine {
   void in_forked_child() { open_ = alive_ = false; }
   const Device& device() const { return *device_; }
 
-  // Threads of Python that carry the key: while there are any, only the owner's operators are deferred.
-  void joined() { others_++; }
-  void left() { others_--; }
+  // Threads of Python that carry the key. Once one of them runs an operator or a backward, and until it ends, only the
+  // owner's operators are deferred; many never do.
+  void joined() { of_python_ = true; }
+  void left() {
+    of_python_ = false;
+    if (std::exchange(counted_by_, nullptr) == this) others_--;
+  }
+  void count_thread() {
+    if (of_python_ && counted_by_ != this) counted_by_ = this, others_++;
+  }
 
   // While the person captures, operators are passed through.
   void pass_through(bool passing) {
@@ -90,6 +97,7 @@ class Engine {
   void call(Operator& op, c10::DispatchKeySet keys, Stack* stack) {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
     if (!open_.load(std::memory_order_relaxed) || !device_->concerns(op.arguments, *stack)) return run(op, below, stack);
+    count_thread();
     Reason apart = passing_ ? Reason::Capturing : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
         : !device_->is_current()                                ? Reason::Stream : Reason::None;
     if (apart != Reason::None) {
@@ -623,6 +631,8 @@ class Engine {
   std::atomic<bool> open_{false}, alive_{false};
   std::atomic<bool> passing_{false};
   std::atomic<int> others_{0};
+  static inline thread_local bool of_python_ = false;  // and another thread than the owner's
+  static inline thread_local const Engine* counted_by_ = nullptr;
   std::thread::id owner_;
   Epoch epoch_;
   Launcher launcher_;

@@ -18,6 +18,7 @@ enum class Effect : uint8_t {
   Reads,    // memory, or waits for the device, now
   Exposes,  // memory, for good
   Changes,  // how operators compute: what was recorded is forgotten
+  Spreads,  // over autograd's threads
 };
 
 struct Watched {
@@ -30,6 +31,7 @@ struct Watched {
 inline constexpr std::array WATCHED = {
     Watched{"numpy", Effect::Exposes, "Tensor", true},
     Watched{"data_ptr", Effect::Exposes, "Tensor", true},
+    Watched{"run_backward", Effect::Spreads, "_ImperativeEngine", true},
     Watched{"tolist", Effect::Reads, "Tensor", true},
     Watched{"untyped_storage", Effect::Reads, "Tensor", true},  // its object is seen while it lives
     Watched{"apply_", Effect::Reads, "Tensor", true},
@@ -93,6 +95,7 @@ struct Readers {
   // False: an exception is set.
   static bool prepare(PyObject* value, Effect effect) {
     if (!engine || !engine->is_alive()) return true;
+    if (effect == Effect::Spreads) return engine->count_thread(), true;
     if (effect != Effect::Changes && !engine->device().is_cpu() && is_of_the_cpu(value)) return true;  // nothing of it is pending
     std::string error;
     Py_BEGIN_ALLOW_THREADS  // who holds the engine's lock may need the GIL
