@@ -8,7 +8,7 @@ under Grape, three passes each. The first pass runs all cells, later ones the ma
 RESULT and the random states after each pass, and output and exception of each marked cell; what differs between the two
 plain runs is not judged. Times are those of the marked cells with their reports. The process under Grape goes on with
 pairs of a plain pass, everything taken back, and one under Grape: how long a pass takes differs from process to process
-by more than is to be seen. The estimate of the plain time that the reports give is set against those plain passes.
+by more than is to be seen. GRAPE_ENGINE names the engine. The estimate of the plain time that the reports give is set against those plain passes.
 `--jobs` is for the second plain runs alone, whose times do not count; let nothing else run on the machine.
 """
 
@@ -284,7 +284,9 @@ def main() -> None:
             machine = machine or runs["grape"].get("machine")
             rows.append(row_of(program.stem, runs))
             print(summary(rows[-1]), flush=True)
-            write(out, {"device": arguments.device, "machine": machine, "passes": PASSES, "programs": rows})
+            engine = os.environ.get("GRAPE_ENGINE", "auto")
+            about = {"device": arguments.device, "engine": engine, "machine": machine, "passes": PASSES}
+            write(out, about | {"programs": rows})
 
 
 if __name__ == "__main__":
