@@ -3,13 +3,13 @@
     python benchmarks/programs.py FOLDER [NAME ...] [--device cpu|cuda] [--pairs 2] [--out FILE]
 
 A program is a Python file whose cells are separated by lines that begin with `# %%`; those that somebody would speed
-up begin with `# %%grape`, and the last cell binds RESULT. Each runs in processes of its own: plain, plain again, and
-under Grape, three passes each. The first pass runs all cells, later ones the marked cells and the last. Compared are
-RESULT and the random states after each pass, and output and exception of each marked cell; what differs between the two
-plain runs is not judged. Times are those of the marked cells with their reports. The process under Grape goes on with
-pairs of a plain pass, everything taken back, and one under Grape: how long a pass takes differs from process to process
-by more than is to be seen. GRAPE_ENGINE names the engine. The estimate of the plain time that the reports give is set against those plain passes.
-`--jobs` is for the second plain runs alone, whose times do not count; let nothing else run on the machine.
+up begin with `# %%grape`, and the last cell binds RESULT. Each runs in processes of its own, plain and under Grape,
+three passes each. The first pass runs all cells, later ones the marked cells and the last. Compared are RESULT and the
+random states after each pass, and output and exception of each marked cell; where something differs the program runs
+plainly once more, and what differs between the two plain runs is not judged. Times are those of the marked cells with
+their reports. The process under Grape goes on with pairs of a plain pass, everything taken back, and one under Grape:
+how long a pass takes differs from process to process by more than is to be seen. The estimate of the plain time that
+the reports give is set against those plain passes. GRAPE_ENGINE names the engine. Let nothing else run on the machine.
 """
 
 from __future__ import annotations

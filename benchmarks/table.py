@@ -327,8 +327,8 @@ def programs_table(device: str) -> str:
     measured_on = where(machine) if machine["gpu"] else f"CPU, {machine['cpus']} cores, torch {machine['torch']}"
     error = f"{statistics.median(errors):.0%}, at most {max(errors):.0%}" if errors else "not known"
     return (
-        f"{markdown(rows)}\n\n{measured_on}; engine: {found['engine']}; passes with their reports, later ones from the third on. Ratio: median "
-        f"{statistics.median(ratios):.2f}, at most {max(ratios):.2f}; error of the estimate: median {error}."
+        f"{markdown(rows)}\n\n{measured_on}; engine: {found['engine']}; passes with their reports, later ones from the "
+        f"third on. Ratio: median {statistics.median(ratios):.2f}, at most {max(ratios):.2f}; error of the estimate: median {error}."
     )
 
 
