@@ -102,8 +102,8 @@ def run(program: Path, *, under_grape: bool, pairs: int) -> Iterator[dict[str, A
     cells = cells_of(program.read_text())
     for number in range(PASSES + 2 * pairs):
         observes = under_grape and (number < PASSES or (number - PASSES) % 2 == 1)
-        if under_grape and not observes:
-            take_everything_back()
+        if number >= PASSES:
+            serve(observes)
         seconds, estimate_ms, ran = 0.0, 0.0, []
         for index, (marked, source) in enumerate(cells):
             if number and not marked and index != len(cells) - 1:
@@ -128,12 +128,16 @@ def run(program: Path, *, under_grape: bool, pairs: int) -> Iterator[dict[str, A
         }
 
 
-def take_everything_back() -> None:
-    """Nothing of the person's or of torch's is replaced any more; what was captured stays, for the next pass."""
+def serve(on: bool) -> None:
+    """Or take everything back: nothing of the person's or of torch's is replaced then. What was captured and recorded
+    stays, for the next pass.
+    """
     from grape.sessions import engine
 
-    engine().interceptor.remove()
-    engine().hoister.withdraw()
+    engine().situation.serves = on and engine().situation.backend.kind == "cuda"  # else no stream serves plain cells
+    if not on:
+        engine().interceptor.remove()
+        engine().hoister.withdraw()
 
 
 def run_cell(shell: Any, source: str) -> tuple[float, str, str | None]:

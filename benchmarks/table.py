@@ -328,7 +328,8 @@ def programs_table(device: str) -> str:
     error = f"{statistics.median(errors):.0%}, at most {max(errors):.0%}" if errors else "not known"
     return (
         f"{markdown(rows)}\n\n{measured_on}; engine: {found['engine']}; passes with their reports, later ones from the "
-        f"third on. Ratio: median {statistics.median(ratios):.2f}, at most {max(ratios):.2f}; error of the estimate: median {error}."
+        f"third on. Ratio: median {statistics.median(ratios):.2f}, at most {max(ratios):.2f}; error of the estimate: "
+        f"median {error}."
     )
 
 
