@@ -257,14 +257,13 @@ def level(device: str) -> None:
         return
     place = torch.device(device)
 
-    def lead() -> int:
-        theirs = in_backward(place, numbered)
-        assert theirs is not None
-        return numbered() - theirs
-
-    if (ahead := lead()) > 0:
-        in_backward(place, lambda: advance(ahead))
-    advance(-lead())
+    before = numbered()
+    theirs = in_backward(place, numbered)
+    ahead, passing = numbered() - (theirs or 0), numbered() - before  # a pass of ours takes numbers of this thread
+    if ahead > 0:
+        in_backward(place, lambda: advance(ahead + passing))
+    else:
+        advance(-ahead)
 
 
 class Side:

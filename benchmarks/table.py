@@ -333,6 +333,21 @@ def programs_table(device: str) -> str:
     )
 
 
+def streams_table() -> str:
+    """Markdown: a step of training, decoding or solving, as eager code and under operator streams, in one process."""
+    found = json.loads((RESULTS / "streams.json").read_text())
+    rows = [("step", "eager", "streams", "faster", "operators matched", "graphs launched", "results"), ("---",) * 7]
+    for name, row in found["programs"].items():
+        if "eager_ms" not in row:
+            rows.append((name, *["-"] * 5, row.get("error") or row["skipped"]))
+            continue
+        times = (f"{row[side]['median']:.2f} ms" for side in ("eager_ms", "stream_ms"))
+        counts = (f"{row['per_step'][count]:.0f}" for count in ("matched", "launched"))
+        said = "identical" if row["identical"] else "other bits"
+        rows.append((name, *times, f"{row['speedup']:.1f}x", *counts, said))
+    return f"{markdown(rows)}\n\n{where(found['machine'])}; medians of rounds of ten steps, in turn with eager code."
+
+
 def markdown(rows: list[tuple[str, ...]]) -> str:
     """The lines of a table; the second row is the one of dashes."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -349,6 +364,7 @@ MADE = (
     ("shapes", shapes_table),
     ("updates", updates_table),
     ("predicted", predicted_table),
+    ("streams", streams_table),
     ("programs_cuda", partial(programs_table, "cuda")),
     ("programs_cpu", partial(programs_table, "cpu")),
 )

@@ -33,7 +33,7 @@ REFERENCE = "GRAPE_REFERENCE"
 everywhere however long it takes to look at a call. Slower; it shows what graphs do, and the tests run with it."""
 ENGINE = "GRAPE_ENGINE"
 """This variable of the environment names the engine of cells that name none."""
-ENGINES = ("auto", "regions", "streams")
+ENGINES = ("regions", "auto", "streams")
 """The first is the default."""
 
 Applied = tuple[float, int | None, str]
@@ -84,7 +84,7 @@ OPTIONS: tuple[Option, ...] = (
         field="engine",
         metavar="NAME",
         help="regions: graphs of calls and of bodies of loops; streams: operators that repeat; "
-        "auto: regions look, and streams serve what they leave (default)",
+        "auto: regions look, and streams serve what they leave",
     ),
     Option(flags=("--profile",), field="profile", metavar=None, help="observe and advise; apply nothing"),
     Option(

@@ -164,7 +164,8 @@ class Stream:
         """Go on after a pause, in this thread and those that it starts; why not, if not."""
         if not self._open:
             return Unavailable("the stream is closed")
-        self.stopped = self.stopped or extensions.in_the_way(self._extension)
+        fused = self._cuda is not None and torch._C._last_executed_optimized_graph() is not None
+        self.stopped = self.stopped or extensions.in_the_way(self._extension) or (_FUSED if fused else "")
         refused = Unavailable(self.stopped) if self.stopped else _in_the_way(self._extension)
         if refused is None and self._paused:
             self._paused = False
@@ -218,6 +219,9 @@ _closed: list[Stream] = []
 _hooked = 0
 
 
+_FUSED = "TorchScript ran in this process, and no operator announces the kernels that it fuses"
+
+
 def open_stream(settings: Settings | None = None) -> Stream | Unavailable:
     """Open a stream for this thread and those that it starts."""
     if _current is not None:
@@ -264,6 +268,8 @@ def _no_cuda() -> str:
         return "torch's allocator is not its own"
     if torch.cuda.is_current_stream_capturing():
         return "the current stream is being captured"
+    if torch._C._last_executed_optimized_graph() is not None:
+        return _FUSED
     torch.cuda.init()
     return ""
 

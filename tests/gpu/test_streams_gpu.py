@@ -13,6 +13,7 @@ import torch._dynamo  # optimizers import it, and it wraps functions of torch fo
 from torch import Tensor, nn
 
 from grape import native
+from grape.native import Unavailable
 from grape.streams import Evidence, Settings, Stream, open_stream, session
 from tests.gpu.numbering import level
 from tests.property.stream_cases import CASES, RAISES, batches, mlp
@@ -304,3 +305,20 @@ def test_a_stream_that_is_open_on_a_stream_of_the_person() -> None:
     with torch.cuda.stream(side):
         assert agrees(loop).launched > 0
         torch.cuda.synchronize()
+
+
+def test_beside_torchscript_nothing_is_deferred() -> None:
+    """What it fuses is launched over pointers, without an operator, in backward passes as well."""
+    scripted = torch.jit.script(chain)
+
+    def loop() -> list[Tensor]:
+        x, out = torch.ones(8, device="cuda", requires_grad=True), []
+        for i in range(30):
+            y = chain(x * 0.5) if i < 15 else scripted(x * 0.5)
+            y.sum().backward()
+            out.append(y.detach() + 1)
+        return [*out, x.grad]
+
+    assert agrees(loop).written["beside TorchScript"] > 0
+    refused = open_stream(EAGER_TO_MATCH)
+    assert isinstance(refused, Unavailable) and "TorchScript ran" in refused.reason

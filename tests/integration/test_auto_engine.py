@@ -35,7 +35,7 @@ SERVES = "looked at in run 1; since then operator streams serve it; %grape reset
 @pytest.fixture
 def notebook(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> Iterator[Notebook]:
     monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
-    monkeypatch.delenv("GRAPE_ENGINE", raising=False)
+    monkeypatch.setenv("GRAPE_ENGINE", "auto")
     shell.run_cell("%load_ext grape")
     notebook = Notebook(shell)
     notebook.run(SAYS).raise_error()
@@ -133,7 +133,7 @@ def test_a_cell_without_torch_is_left(notebook: Notebook) -> None:
 
 
 def test_a_block_of_a_script_is_looked_at_each_time(closed_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GRAPE_ENGINE", raising=False)
+    monkeypatch.setenv("GRAPE_ENGINE", "auto")
     names: dict[str, Any] = {}
     exec(SETUP + SAYS, names)
     for _ in range(2):

@@ -73,6 +73,12 @@ class Engine {
   }
   // False once it is closed, and in a forked child. Memory is exposed, and operators change, during a pause as well.
   bool is_alive() const { return alive_; }
+  // Issues what is pending and defers nothing any more: kernels that nothing announces may run at any time.
+  void bar() {
+    flush();
+    barred_ = true;
+  }
+  bool is_barred() const { return barred_; }
   void in_forked_child() { open_ = alive_ = false; }
   const Device& device() const { return *device_; }
 
@@ -98,7 +104,7 @@ class Engine {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
     if (!open_.load(std::memory_order_relaxed) || !device_->concerns(op.arguments, *stack)) return run(op, below, stack);
     count_thread();
-    Reason apart = passing_ ? Reason::Capturing : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
+    Reason apart = barred_ ? Reason::Fused : passing_ ? Reason::Capturing : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
         : !device_->is_current()                                ? Reason::Stream : Reason::None;
     if (apart != Reason::None) {
       if (!passing_) flush();
@@ -628,7 +634,7 @@ class Engine {
   const std::unique_ptr<Device> device_;
   Finder finder_;
   std::mutex mutex_;
-  std::atomic<bool> open_{false}, alive_{false};
+  std::atomic<bool> open_{false}, alive_{false}, barred_{false};
   std::atomic<bool> passing_{false};
   std::atomic<int> others_{0};
   static inline thread_local bool of_python_ = false;  // and another thread than the owner's

@@ -19,6 +19,7 @@ enum class Effect : uint8_t {
   Exposes,  // memory, for good
   Changes,  // how operators compute: what was recorded is forgotten
   Spreads,  // over autograd's threads
+  Fuses,    // on a GPU: launches kernels of TorchScript's over pointers, in backward passes as well
 };
 
 struct Watched {
@@ -32,6 +33,8 @@ inline constexpr std::array WATCHED = {
     Watched{"numpy", Effect::Exposes, "Tensor", true},
     Watched{"data_ptr", Effect::Exposes, "Tensor", true},
     Watched{"run_backward", Effect::Spreads, "_ImperativeEngine", true},
+    Watched{"__call__", Effect::Fuses, "ScriptFunction", true},
+    Watched{"__call__", Effect::Fuses, "ScriptMethod", true},
     Watched{"tolist", Effect::Reads, "Tensor", true},
     Watched{"untyped_storage", Effect::Reads, "Tensor", true},  // its object is seen while it lives
     Watched{"apply_", Effect::Reads, "Tensor", true},
@@ -96,11 +99,13 @@ struct Readers {
   static bool prepare(PyObject* value, Effect effect) {
     if (!engine || !engine->is_alive()) return true;
     if (effect == Effect::Spreads) return engine->count_thread(), true;
+    if (effect == Effect::Fuses && (engine->device().is_cpu() || engine->is_barred())) return true;
     if (effect != Effect::Changes && !engine->device().is_cpu() && is_of_the_cpu(value)) return true;  // nothing of it is pending
     std::string error;
     Py_BEGIN_ALLOW_THREADS  // who holds the engine's lock may need the GIL
     try {
-      if (effect != Effect::Changes) engine->flush();
+      if (effect == Effect::Fuses) engine->bar();
+      else if (effect != Effect::Changes) engine->flush();
       else if (auto raised = engine->forget()) std::rethrow_exception(raised);
     } catch (const std::exception& e) {
       error = e.what();
@@ -198,6 +203,8 @@ struct Readers {
       Py_XDECREF(holder);
       PyErr_Clear();
     }
+    if (found && PyInstanceMethod_Check(found)) found = PyInstanceMethod_GET_FUNCTION(found);  // pybind's
+    if (found && PyCFunction_Check(found)) return reinterpret_cast<PyCFunctionObject*>(found)->m_ml;
     return found && Py_IS_TYPE(found, &PyMethodDescr_Type) ? reinterpret_cast<PyMethodDescrObject*>(found)->d_method : nullptr;
   }
   static PyMethodDef* function(const char* name) {

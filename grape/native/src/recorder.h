@@ -40,7 +40,7 @@ class Recorder {
         argument.kind = value.isTensor() ? Argument::Tensor : value.isOptionalTensorList() ? Argument::Optionals : Argument::Tensors;
         if (argument.kind == Argument::Tensors && !value.isTensorList()) step.run = Reason::Opaque;
         for_each_tensor(value, [&](const at::Tensor& t) {
-          if (still_ && op.seed[i]) return step.inputs.push_back(any());
+          if (still_ && op.seed[i] && t.defined() && t.is_cpu()) return step.inputs.push_back(any());
           step.inputs.push_back(input(step, t, op.writes[i]));
           integers = integers || (device_.is_cpu() && t.defined() && !is_number(t) && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false));
         });
