@@ -38,6 +38,7 @@ class Settings:
     """
     steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
     captures: int = 6  # of one segment
+    price: float = 3.0  # milliseconds that a capture takes, until some were measured; 0: a segment has not to earn it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

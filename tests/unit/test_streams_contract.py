@@ -19,7 +19,7 @@ from tests.property.stream_programs import device, flat, needs_compiler  # noqa:
 
 pytestmark = needs_compiler
 
-EAGER_TO_MATCH = Settings(shortest=1, hot=2, settled=0, patience=0)
+EAGER_TO_MATCH = Settings(shortest=1, hot=2, settled=0, patience=0, price=0)
 
 
 def under_a_stream(function: Callable[[], Any], settings: Settings = EAGER_TO_MATCH) -> tuple[Any, Evidence]:
@@ -414,7 +414,7 @@ def test_another_tensor_in_the_place_of_a_pending_one() -> None:
             out.append(x)
         return out
 
-    agrees(loop, Settings(shortest=32, hot=2, settled=0, patience=0))
+    agrees(loop, Settings(shortest=32, hot=2, settled=0, patience=0, price=0))
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(1, 3)], ids=["whole", "overlapping"])

@@ -20,7 +20,7 @@ def agrees(function: Any, **options: Any) -> Evidence:
     torch.manual_seed(1)
     plain = flat(function())
     torch.manual_seed(1)
-    stream = open_stream(Settings(device="pretended", **({"settled": 0, "patience": 0} | options)))
+    stream = open_stream(Settings(device="pretended", **({"settled": 0, "patience": 0, "price": 0} | options)))
     assert isinstance(stream, Stream), stream
     with stream:
         result = function()
@@ -49,6 +49,8 @@ def test_a_segment_is_captured_once_its_memory_stays() -> None:
     assert evidence.captured >= 1
     assert evidence.launched > 0.5 * evidence.segments
     assert agrees(loop, shortest=1, hot=2, steady=1000).captured == 0
+    assert agrees(loop, shortest=1, hot=2, price=1e9).captured == 0, "its launches have not taken as long as a capture"
+    assert agrees(loop, shortest=1, hot=2, price=1e-6).captured >= 1
 
 
 def test_a_home_that_moved_has_its_segment_captured_again() -> None:  # G1

@@ -30,6 +30,7 @@ struct Settings {
   bool graphs = false;    // segments are captured; on the CPU, pretended to be
   int steady = 2;         // launches of a segment over the same memory before it is captured
   int captures = 6;       // of one segment
+  double price = 3.0;     // milliseconds that a capture takes, until some were measured; 0: a segment has not to earn it
 };
 
 struct Counts {
@@ -41,7 +42,7 @@ struct Counts {
 class Engine {
  public:
   Engine(Settings settings, std::unique_ptr<Device> device)
-      : settings_(settings), device_(std::move(device)), finder_(settings.budget, settings.furthest, settings.settled, settings.shortest), epoch_(*device_, settings.graphs), launcher_(*device_) {}
+      : settings_(settings), device_(std::move(device)), price_(settings.price), finder_(settings.budget, settings.furthest, settings.settled, settings.shortest), epoch_(*device_, settings.graphs), launcher_(*device_) {}
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {
@@ -243,6 +244,7 @@ class Engine {
   enum class Decision : uint8_t { Answered, Run, Observe, Record };
   enum class Match : uint8_t { Yes, Other, Written };
 
+  static double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
   static size_t index(Reason reason) { return static_cast<size_t>(reason); }
 
   // The owner's operators, and those of a backward, which autograd runs on threads of its own for some devices. Nobody
@@ -276,7 +278,9 @@ class Engine {
   void capture() {
     if (capturer_) {
       c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+      auto begin = Clock::now();
       capturer_();
+      if (price_ > 0) price_ += 0.2 * (milliseconds(Clock::now() - begin) - price_);
     } else {
       std::lock_guard lock(mutex_);
       launch();
@@ -315,9 +319,12 @@ class Engine {
     wanted_ = nullptr;
   }
 
-  // A segment without a graph was launched.
+  // A segment without a graph was launched. It is captured once its launches from the record have taken as long as a
+  // capture does: then that costs at most as much again, however often it comes.
   void consider_capture(Segment* segment) {
     if (!settings_.graphs || !segment || segment->graph || fragment_->uncut || fragment_->steady(*segment) < settings_.steady << segment->captures) return;
+    if (segment->spent < price_) return;
+    segment->spent = 0;
     if (segment->captures >= 2)  // what comes from elsewhere now and then is copied from now on, wherever it lies
       for (int id : segment->slots) fragment_->slots[id].settled = Slot::NEVER;
     if (++segment->captures > settings_.captures) {
@@ -610,7 +617,10 @@ class Engine {
     auto begin = sampling_ ? Clock::now() : Clock::time_point();
     std::optional<c10::StreamGuard> guard;
     device_->enter_stream(guard);
+    bool earns = whole && !whole->graph && price_ > 0;
+    auto issued = earns ? Clock::now() : Clock::time_point();
     if (auto raised = epoch_.launch(launcher_, *fragment_, first, at_, whole); raised && !raised_) raised_ = raised;
+    if (earns) whole->spent += milliseconds(Clock::now() - issued);
     consider_capture(whole);
     if (sampling_) launching_ += Clock::now() - begin;
   }
@@ -632,6 +642,7 @@ class Engine {
 
   const Settings settings_;
   const std::unique_ptr<Device> device_;
+  double price_;  // of a capture, in milliseconds
   Finder finder_;
   std::mutex mutex_;
   std::atomic<bool> open_{false}, alive_{false}, barred_{false};

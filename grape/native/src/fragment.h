@@ -110,6 +110,7 @@ struct Segment {
   uint64_t moves = 0;      // of its slots, when it was launched last
   int steady = 0;          // launches since
   int captures = 0, failed = 0;
+  double spent = 0;        // milliseconds, on launches from the record
 };
 
 struct Fragment;

@@ -170,7 +170,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("issue", &Settings::issue)
       .def_readwrite("graphs", &Settings::graphs)
       .def_readwrite("steady", &Settings::steady)
-      .def_readwrite("captures", &Settings::captures);
+      .def_readwrite("captures", &Settings::captures)
+      .def_readwrite("price", &Settings::price);
   py::class_<Session>(m, "Session")
       .def(py::init<const Settings&, int>())
       .def("open", &Session::open)
