@@ -207,21 +207,21 @@ def _outcome(out: Path, status: int | None, why: str | None) -> dict[str, Any]:
 
 
 def row_of(name: str, runs: dict[str, Any]) -> dict[str, Any]:
-    """`later_s`: a plain pass and one under Grape, the middle one by their ratio of the third passes of two processes
-    and the pairs in one. Medians of either would set passes beside each other that do different work: a program that
-    trains on may end earlier in each.
+    """`later_s`: a plain pass and one under Grape, of the pairs in one process the middle one by its ratio; without
+    pairs the third passes of two processes, which differ by more than Grape takes. Medians of either would set passes
+    beside each other that do different work: a program that trains on may end earlier in each.
     """
     times = {kind: [one["seconds"] for one in runs[kind]["passes"]] for kind in KINDS}
     later = times["grape"][PASSES:]
     pairs = [later[at : at + 2] for at in range(0, len(later), 2)]
-    beside = [*zip(times["plain"][PASSES - 1 :], times["grape"][PASSES - 1 : PASSES], strict=False), *pairs]
-    beside.sort(key=lambda one: one[1] / one[0])
+    third = zip(times["plain"][PASSES - 1 :], times["grape"][PASSES - 1 : PASSES], strict=False)
+    beside = sorted(pairs or third, key=lambda one: one[1] / one[0])
     return {
         "name": name,
         "plain_s": times["plain"],
         "grape_s": times["grape"][:PASSES],
         "pairs_s": pairs,
-        "later_s": list(beside[(len(beside) - 1) // 2]) if beside else None,
+        "later_s": list(beside[len(beside) // 2]) if beside else None,
         "estimate_s": [one["estimate_s"] for one in runs["grape"]["passes"] if one["estimate_s"] is not None],
         "failed": {kind: run["failed"] for kind, run in runs.items() if "failed" in run},
         "differences": differences(runs),
