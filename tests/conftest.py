@@ -269,12 +269,6 @@ def without_eager_calls_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def under_regions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells that name no engine are those of regions: what these leave runs as written."""
-    monkeypatch.setenv("GRAPE_ENGINE", "regions")
-
-
-@pytest.fixture
 def closed_engine() -> Iterator[None]:
     """The process's engine holds nothing any more when the test is over."""
     yield

@@ -40,7 +40,7 @@ class Keeper:
     @property
     def inside(self) -> bool:
         """Whether somebody is inside now."""
-        return self._living() is not None and bool(self._inside)
+        return bool(self._inside) and self._living() is not None
 
     def held_by(self, holder: Hashable) -> bool:
         return holder in self._holders and self._living() is not None

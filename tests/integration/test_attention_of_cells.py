@@ -156,7 +156,6 @@ def test_findings_of_a_cell_that_is_left_alone_name_this_cell(on_a_cpu: Notebook
     assert files[1] == {again["cell"]["file"]} != files[0]
 
 
-@pytest.mark.usefixtures("under_regions")
 def test_where_everything_is_refused_the_next_run_is_plain(notebook: Notebook) -> None:
     report = notebook.run(REFUSED)
     assert {(region["outcome"], region["reason"]) for region in report["regions"]} == {("refused", "GR404")}
@@ -334,7 +333,6 @@ def _unbounded(self: Any, region: Any, args: Any, kwargs: Any, since: Any = None
     return self._enter(region, args, kwargs)
 
 
-@pytest.mark.usefixtures("under_regions")
 def test_graphs_that_save_too_little_of_the_cell_go(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine(), "gain_of", lambda replayed: Gain(made_ms=0.0))
     notebook.run(SERVED)
@@ -347,7 +345,6 @@ def test_graphs_that_save_too_little_of_the_cell_go(notebook: Notebook, monkeypa
     assert plain()
 
 
-@pytest.mark.usefixtures("under_regions")
 def test_graphs_that_are_worth_it_in_another_cell_stay(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     other = SERVED.replace("range(40)", "range(50)")
     for _ in range(3):

@@ -683,3 +683,18 @@ def test_a_storage_that_python_can_reach_is_not_deferred(hold: Callable[[Any], A
         return read
 
     agrees(loop, EAGER_TO_MATCH)
+
+
+def test_from_the_first_call_of_torchscript_on_nothing_is_deferred() -> None:
+    scripted = torch.jit.script(chain)
+
+    def loop() -> list[Tensor]:
+        x, out = torch.ones(8, requires_grad=True), []
+        for i in range(40):
+            y = chain(x * 0.5) if i < 20 else scripted(x * 0.5)
+            y.sum().backward()
+            out.append(y.detach() + 1)
+        return [*out, x.grad]
+
+    evidence = agrees(loop)
+    assert evidence.written["beside TorchScript"] > 100

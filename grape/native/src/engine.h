@@ -42,7 +42,9 @@ struct Counts {
 class Engine {
  public:
   Engine(Settings settings, std::unique_ptr<Device> device)
-      : settings_(settings), device_(std::move(device)), price_(settings.price), finder_(settings.budget, settings.furthest, settings.settled, settings.shortest), epoch_(*device_, settings.graphs), launcher_(*device_) {}
+      : settings_(settings), device_(std::move(device)), price_(settings.price),
+        finder_(settings.budget, settings.furthest, settings.settled, settings.shortest),
+        epoch_(*device_, settings.graphs), launcher_(*device_) {}
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {

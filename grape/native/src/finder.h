@@ -18,7 +18,7 @@ class Finder {
   void push(uint64_t signature, uint8_t kind) {
     push(signature);
     periods.push(signature, context(), kind);
-    if (kind & Periods::READ) read_ = at_;
+    if (kind & Operator::READ) read_ = at_;
   }
 
   // The context behind which to record an iteration, of `period` operators; 0 where none is known to repeat.

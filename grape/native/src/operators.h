@@ -107,7 +107,8 @@ struct Operator {
   }
 
   // What tells iterations apart: see `Periods`.
-  uint8_t kind() const { return (always == Reason::Read && !index ? 1 : 0) | (changes ? 2 : 0); }
+  static constexpr uint8_t READ = 1, WRITES = 2;
+  uint8_t kind() const { return (always == Reason::Read && !index ? READ : 0) | (changes ? WRITES : 0); }
 
   // A library of the person's may define an operator anew.
   bool is_still(const c10::FunctionSchema& schema) const {

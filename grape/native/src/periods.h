@@ -1,6 +1,6 @@
 // The operators that ran last, and the distance at which they repeat themselves.
 #pragma once
-#include "values.h"
+#include "operators.h"
 
 #include <algorithm>
 #include <array>
@@ -14,8 +14,6 @@ namespace grape {
 // believed at once only where it contains a host read, as iterations do.
 class Periods {
  public:
-  static constexpr uint8_t READ = 1, WRITES = 2;
-
   Periods(size_t longest, size_t settled, size_t shortest) : longest_(longest), settled_(settled), shortest_(shortest), ring_(4 * ROOM), kinds_(4 * ROOM) {}
 
   // `context`: of this operator and those in front of it, `CONTEXT` in all.
@@ -65,7 +63,7 @@ class Periods {
     int most = -1;
     for (size_t k = 0; k < period; k++) {
       uint8_t kind = kinds_[(n_ - period + k) % kinds_.size()];
-      int score = (times[contexts[k]] == 1 ? 4 : 0) + (kind & READ ? 2 : kind & WRITES ? 1 : 0);
+      int score = (times[contexts[k]] == 1 ? 4 : 0) + (kind & Operator::READ ? 2 : kind & Operator::WRITES ? 1 : 0);
       if (score >= most) most = score, best = k;
     }
     return contexts[best];
@@ -81,7 +79,7 @@ class Periods {
 
   bool any_read(size_t period) const {
     for (size_t k = 1; k <= period; k++)
-      if (kinds_[(n_ - k) % kinds_.size()] & READ) return true;
+      if (kinds_[(n_ - k) % kinds_.size()] & Operator::READ) return true;
     return false;
   }
 

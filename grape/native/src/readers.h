@@ -19,7 +19,7 @@ enum class Effect : uint8_t {
   Exposes,  // memory, for good
   Changes,  // how operators compute: what was recorded is forgotten
   Spreads,  // over autograd's threads
-  Fuses,    // on a GPU: launches kernels of TorchScript's over pointers, in backward passes as well
+  Fuses,    // launches kernels of TorchScript's over pointers, in backward passes as well
 };
 
 struct Watched {
@@ -99,7 +99,7 @@ struct Readers {
   static bool prepare(PyObject* value, Effect effect) {
     if (!engine || !engine->is_alive()) return true;
     if (effect == Effect::Spreads) return engine->count_thread(), true;
-    if (effect == Effect::Fuses && (engine->device().is_cpu() || engine->is_barred())) return true;
+    if (effect == Effect::Fuses && engine->is_barred()) return true;
     if (effect != Effect::Changes && !engine->device().is_cpu() && is_of_the_cpu(value)) return true;  // nothing of it is pending
     std::string error;
     Py_BEGIN_ALLOW_THREADS  // who holds the engine's lock may need the GIL
