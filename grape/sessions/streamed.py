@@ -39,7 +39,7 @@ def settings_for(memory_budget: int | None) -> Settings:
 
     served = Settings(device="cuda" if torch.cuda.is_available() else "cpu")
     if os.environ.get(REFERENCE) == "1":
-        served = replace(served, settled=0, patience=0, price=0)
+        served = replace(served, settled=0, patience=0, price=0, doubt=0)
     return served if memory_budget is None else replace(served, budget=memory_budget)
 
 

@@ -38,7 +38,8 @@ class Settings:
     """
     steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
     captures: int = 6  # of one segment
-    price: float = 3.0  # milliseconds that a capture takes, until some were measured; 0: a segment has not to earn it
+    price: float = 3.0  # milliseconds that a capture takes, until some were measured; 0: nothing has to be earned
+    doubt: int = 32  # laps of a fragment after which it is compared with code as written; 0: never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class Evidence:
     entered: int  # times that a fragment began
     recorded: int
     raised: int
+    lost: int  # fragments that were slower than code as written, and serve no more
     fragments: int
     steps: int  # operators of all fragments
     copied_in: int
@@ -66,6 +68,8 @@ class Evidence:
     launched: int  # graphs
     stale: int  # graphs dropped, for memory that they name had moved
     uncaptured: Mapping[str, int]  # captures that failed, by reason
+    capture_ns: int
+    issue_ns: int  # of launches without a graph
     own_ns: int  # estimated from every 64th operator, what is issued apart
     bytes: int = 0  # of all homes now
     last_divergence: str = ""

@@ -21,7 +21,7 @@ from tests.property.stream_programs import flat, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
 
-EAGER_TO_MATCH = Settings(device="cuda", shortest=1, hot=2, settled=0, patience=0, price=0)
+EAGER_TO_MATCH = Settings(device="cuda", shortest=1, hot=2, settled=0, patience=0, price=0, doubt=0)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def chain(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_leaves_what_eager_code_leaves(name: str) -> None:
-    evidence = agrees(lambda: CASES[name]("cuda"), Settings(device="cuda", settled=0, patience=0, price=0))
+    evidence = agrees(lambda: CASES[name]("cuda"), Settings(device="cuda", settled=0, patience=0, price=0, doubt=0))
     print(name, evidence)
     assert evidence.matched > 0.3 * evidence.seen
     assert evidence.launched > 0
@@ -70,7 +70,7 @@ def test_a_program_leaves_what_eager_code_leaves(name: str) -> None:
 
 def test_the_programs_are_captured_without_failure() -> None:
     for name, case in CASES.items():
-        settings = Settings(device="cuda", settled=0, patience=0, price=0)
+        settings = Settings(device="cuda", settled=0, patience=0, price=0, doubt=0)
         assert agrees(lambda case=case: case("cuda"), settings).uncaptured == {}, name
 
 
@@ -236,7 +236,7 @@ def test_half_precision_autocast_and_attention() -> None:
             losses.append(loss.item())
         return [losses, list(layer.parameters())]
 
-    agrees(loop, Settings(device="cuda", settled=0, patience=0, price=0))
+    agrees(loop, Settings(device="cuda", settled=0, patience=0, price=0, doubt=0))
 
 
 def test_a_change_of_precision_is_noticed() -> None:

@@ -513,7 +513,8 @@ def settings_of(seed: int, device: Literal["auto", "cuda"] = "auto") -> Settings
         patience=r.choice([0, 0, 100]),
         strays=r.choice([0, 2, 16]),
         steady=r.choice([0, 1, 2]),
-        price=r.choice([0, 0, 0.02]),
+        price=r.choice([0, 0, 1e-4, 0.01]),
+        doubt=r.choice([0, 0, 1, 9]),
     )
 
 

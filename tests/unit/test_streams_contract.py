@@ -19,7 +19,7 @@ from tests.property.stream_programs import device, flat, needs_compiler  # noqa:
 
 pytestmark = needs_compiler
 
-EAGER_TO_MATCH = Settings(shortest=1, hot=2, settled=0, patience=0, price=0)
+EAGER_TO_MATCH = Settings(shortest=1, hot=2, settled=0, patience=0, price=0, doubt=0)
 
 
 def under_a_stream(function: Callable[[], Any], settings: Settings = EAGER_TO_MATCH) -> tuple[Any, Evidence]:
@@ -76,7 +76,7 @@ def training(make_optimizer: Callable[..., Any], **options: Any) -> Callable[[],
     ids=str,
 )
 def test_a_training_loop_with_a_read_and_kept_losses_at_every_step(optimizer: Any, options: dict[str, Any]) -> None:
-    evidence = agrees(training(optimizer, **options), Settings())
+    evidence = agrees(training(optimizer, **options), Settings(price=0, doubt=0))
     assert evidence.matched > 0.5 * evidence.seen
 
 
@@ -414,7 +414,7 @@ def test_another_tensor_in_the_place_of_a_pending_one() -> None:
             out.append(x)
         return out
 
-    agrees(loop, Settings(shortest=32, hot=2, settled=0, patience=0, price=0))
+    agrees(loop, Settings(shortest=32, hot=2, settled=0, patience=0, price=0, doubt=0))
 
 
 @pytest.mark.parametrize("part", [slice(None), slice(1, 3)], ids=["whole", "overlapping"])
@@ -563,7 +563,7 @@ def test_autograd_notices_a_saved_tensor_that_was_changed_in_place() -> None:
 
 
 def test_evidence_adds_up() -> None:
-    evidence = agrees(training(torch.optim.Adam), Settings())
+    evidence = agrees(training(torch.optim.Adam), Settings(price=0, doubt=0))
     assert evidence.seen == evidence.matched + sum(evidence.written.values()) + evidence.recorded
     assert evidence.issued == evidence.matched
     assert evidence.partial <= evidence.segments

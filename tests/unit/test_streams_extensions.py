@@ -141,7 +141,7 @@ def test_what_has_no_function_or_no_torch_is_harmless(say: Said) -> None:
 )
 def test_loaded_while_a_stream_is_open(say: Said, device: str, load: str) -> None:
     said = say(f"""
-        stream = open_stream(Settings(shortest=1, hot=2, device="{device}"))
+        stream = open_stream(Settings(shortest=1, hot=2, device="{device}", price=0))
         loop(nothing, 2500)
         before = stream.evidence()
         assert before.matched > 20

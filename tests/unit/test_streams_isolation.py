@@ -76,12 +76,12 @@ def test_a_process_ends_well_with_a_stream_open_and_with_results_of_a_closed_one
     code = """
         import torch
         from grape.streams import Settings, open_stream
-        stream = open_stream(Settings(shortest=1, hot=2, settled=0, patience=0, price=0))
+        stream = open_stream(Settings(shortest=1, hot=2, settled=0, patience=0, price=0, doubt=0))
         kept = []
         for _ in range(40):
             kept.append(torch.tanh(torch.ones(4) * 2))
         stream.close()
-        again = open_stream(Settings(shortest=1, hot=2, settled=0, patience=0, price=0))
+        again = open_stream(Settings(shortest=1, hot=2, settled=0, patience=0, price=0, doubt=0))
         for _ in range(40):
             kept.append(torch.tanh(torch.ones(4) * 2))
         assert again.evidence().matched > 0
@@ -401,7 +401,7 @@ def test_a_storage_that_is_held_is_read_through() -> None:
             out.append([storage[i] for i in range(16)])
         return out
 
-    agrees(loop, Settings(shortest=13, hot=2, settled=0, patience=0, price=0))
+    agrees(loop, Settings(shortest=13, hot=2, settled=0, patience=0, price=0, doubt=0))
 
 
 def test_shared_memory_moves_a_result() -> None:
@@ -520,7 +520,7 @@ def test_a_module_of_the_person_with_packed_sequences() -> None:
             out.append(torch.tensor_split(torch.arange(6.0) * 2, torch.tensor([1, 3]) + 1))
         return out
 
-    agrees(loop, Settings(shortest=1, hot=2, settled=0, patience=0, price=0))
+    agrees(loop, Settings(shortest=1, hot=2, settled=0, patience=0, price=0, doubt=0))
 
 
 # Code that Inductor made
@@ -534,7 +534,7 @@ def test_compiled_code_finds_what_is_pending_issued() -> None:
         from grape.streams import Settings, open_stream
         torch.manual_seed(0)
         net, x0 = torch.nn.Linear(8, 8), torch.randn(4, 8)
-        stream = open_stream(Settings(shortest=1, hot=2, settled=0, patience=0, price=0))
+        stream = open_stream(Settings(shortest=1, hot=2, settled=0, patience=0, price=0, doubt=0))
         imported = "torch._inductor.output_code" in sys.modules
 
         @torch.compile
@@ -595,7 +595,7 @@ def test_what_was_recorded_outlives_a_pause_in_which_nothing_is_deferred() -> No
 
 
 def test_a_record_goes_on_behind_a_pause() -> None:
-    stream = open_stream(Settings(settled=100))
+    stream = open_stream(Settings(settled=100, price=0))
     assert isinstance(stream, Stream)
     x, out = torch.ones(4), []
     for _ in range(60):

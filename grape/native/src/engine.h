@@ -30,12 +30,15 @@ struct Settings {
   bool graphs = false;    // segments are captured; on the CPU, pretended to be
   int steady = 2;         // launches of a segment over the same memory before it is captured
   int captures = 6;       // of one segment
-  double price = 3.0;     // milliseconds that a capture takes, until some were measured; 0: a segment has not to earn it
+  double price = 3.0;     // milliseconds that a capture takes, until some were measured; 0: nothing has to be earned
+  size_t doubt = 32;      // laps of a fragment after which it is compared with code as written; 0: never
 };
 
 struct Counts {
   uint64_t seen = 0, matched = 0, issued = 0, segments = 0, partial = 0, diverged = 0, entered = 0, recorded = 0, raised = 0;
   uint64_t sampled = 0, sampled_ns = 0, captured = 0;
+  uint64_t capture_ns = 0, issue_ns = 0;  // what captures and launches without a graph took
+  uint64_t lost = 0;  // fragments that were slower than code as written
   std::array<uint64_t, static_cast<size_t>(Reason::Count)> written{};
 };
 
@@ -192,6 +195,7 @@ class Engine {
     leave();
     recorder_.reset();
     wanted_ = nullptr;
+    doubted_ = nullptr;
     finder_.clear();
     return raised;
   }
@@ -282,7 +286,9 @@ class Engine {
       c10::impl::ExcludeDispatchKeyGuard guard(KEY);
       auto begin = Clock::now();
       capturer_();
-      if (price_ > 0) price_ += 0.2 * (milliseconds(Clock::now() - begin) - price_);
+      auto took = Clock::now() - begin;
+      counts.capture_ns += took.count();
+      if (price_ > 0 && is_warm_.exchange(true)) price_ += 0.2 * (milliseconds(took) - price_);
     } else {
       std::lock_guard lock(mutex_);
       launch();
@@ -321,14 +327,16 @@ class Engine {
     wanted_ = nullptr;
   }
 
-  // A segment without a graph was launched. It is captured once its launches from the record have taken as long as a
-  // capture does: then that costs at most as much again, however often it comes.
+  // What a fragment's operators have to take as written before captures are made of it: so much as those take. Then both
+  // together cost at most twice what the better of the two would have cost, however often it comes.
+  double price_of(const Fragment& fragment) const {
+    if (!settings_.graphs || price_ <= 0) return 0;
+    return price_ * static_cast<double>(fragment.segments.size()) + (is_warm_ ? 0 : COLD * price_);
+  }
+
+  // A segment without a graph was launched.
   void consider_capture(Segment* segment) {
     if (!settings_.graphs || !segment || segment->graph || fragment_->uncut || fragment_->steady(*segment) < settings_.steady << segment->captures) return;
-    if (segment->spent < price_) return;
-    segment->spent = 0;
-    if (segment->captures >= 2)  // what comes from elsewhere now and then is copied from now on, wherever it lies
-      for (int id : segment->slots) fragment_->slots[id].settled = Slot::NEVER;
     if (++segment->captures > settings_.captures) {
       for (size_t i = segment->first; i < segment->last; i++) fragment_->demote(fragment_->steps[i], Reason::Moves);
       return;
@@ -413,6 +421,8 @@ class Engine {
     finder_.push(sig, op.kind());
     uint64_t context = finder_.context();
     Fragment* next = finder_.behind(context);
+    lost_ = finder_.is_lost(context) ? lost_ + 1 : 0;
+    if (lost_ >= settings_.shortest) return recorder_.reset();  // it leads through what does not pay
     if (planned_) {
       if (!finder_.periods.holds(period_)) return recorder_.reset();  // another iteration than those before
       if (recorder_->size() < planned_) return;
@@ -424,15 +434,16 @@ class Engine {
     finder_.add(recorder_->finish(settings_.longest), parent_, side_);
     recorder_.reset();
     parent_ = nullptr;
-    if ((next = finder_.behind(context))) enter(next);
+    if ((next = finder_.behind(context))) arrive(next);
   }
 
   void observe(const Operator& op, uint64_t sig) {
     if (fragment_ || recorder_) finder_.push(sig);
     else finder_.push(sig, op.kind());
     uint64_t context = finder_.context();
-    if (Fragment* next = finder_.behind(context)) return enter(next);
-    if (fragment_ || recorder_ || !finder_.room()) return;
+    if (Fragment* next = finder_.behind(context)) return arrive(next);
+    if (doubted_ && counts.seen > doubted_until_) judge();
+    if (doubted_ || fragment_ || recorder_ || !finder_.room() || finder_.is_lost(context)) return;
     if (size_t period = finder_.periods.found(); period && period != period_) {
       period_ = period;
       iteration_ = finder_.iteration(period);
@@ -453,8 +464,38 @@ class Engine {
     recorder_ = std::make_unique<Recorder>(context, *device_);
   }
 
+  // At the head of a fragment. While one is doubted, none is entered.
+  void arrive(Fragment* fragment) {
+    if (settings_.doubt && fragment->live) {
+      Pace& pace = fragment->pace;
+      pace.lap(!doubted_, counts.seen);
+      if (doubted_ == fragment) {
+        if (pace.laps_without() > LAPS_WITHOUT) judge();
+      } else if (!doubted_ && pace.is_due(settings_.doubt)) {
+        doubted_ = fragment;
+        doubted_until_ = counts.seen + 8 * settings_.furthest;
+        pace.lap(false, counts.seen);
+      }
+    }
+    if (!doubted_ && !fragment->dead) enter(fragment);
+  }
+
+  // Whether code as written was faster than what served it. A fragment of which that is said twice serves no more.
+  void judge() {
+    Fragment* fragment = std::exchange(doubted_, nullptr);
+    Pace& pace = fragment->pace;
+    double ratio = pace.judge();
+    if (ratio <= WORTHWHILE) return pace.wait(8 * pace.laps()), pace.lost = 0, void();
+    pace.wait(pace.laps() + settings_.doubt);
+    if (++pace.lost < 2 && ratio < 1.2) return;
+    counts.lost++;
+    fragment->dead = true;
+    finder_.lose(*fragment);
+  }
+
   void enter(Fragment* fragment) {
     if (fragment->uncut) fragment->cut(settings_.longest);
+    if (!fragment->live && fragment->earned >= price_of(*fragment)) fragment->begin_to_live(price_of(*fragment));
     fragment_ = fragment;
     at_ = from_ = strays_ = period_ = 0;
     finder_.periods.begin();
@@ -476,16 +517,21 @@ class Engine {
     Fragment* done = fragment_;
     leave();
     finder_.passed(*done, done->steps.size());
-    if (Fragment* next = finder_.behind(finder_.context())) enter(next);
+    if (Fragment* next = finder_.behind(finder_.context())) arrive(next);
   }
 
   Match follow(Operator& op, Stack& stack) {
     Step& step = fragment_->steps[at_];
     if (step.op != &op) return Match::Other;
     Reason reason = step.run;
-    if (reason == Reason::None) {
+    if (reason == Reason::None && !fragment_->live) {
+      if (compare(step, op, stack, reason) == Match::Other) return Match::Other;
+      if (reason == Reason::Number) fragment_->demote(step, reason);
+      else reason = Reason::Unearned, fragment_->earned += OPERATOR;
+    } else if (reason == Reason::None) {
       auto mark = epoch_.mark();
       Match match = compare(step, op, stack, reason);
+      if (match == Match::Yes) match = bind(step, op, stack, reason);
       if (match == Match::Yes) {
         answer(step, op, stack);
         counts.matched++;
@@ -504,7 +550,6 @@ class Engine {
     return Match::Written;
   }
 
-  // Everything is compared before anything is bound.
   Match compare(Step& step, Operator& op, const Stack& stack, Reason& reason) {
     size_t base = stack.size() - op.arguments;
     for (size_t i = 0; i < op.arguments; i++) {
@@ -524,11 +569,15 @@ class Engine {
       });
       if (!same || k != argument.end) return Match::Other;
     }
-    if (reason != Reason::None) return Match::Written;
+    return reason == Reason::None ? Match::Yes : Match::Written;
+  }
+
+  // Everything was compared before anything is bound.
+  Match bind(Step& step, Operator& op, const Stack& stack, Reason& reason) {
     for (size_t i = 0; i < op.arguments; i++) {
       uint32_t k = step.arguments[i].first;
       if (step.arguments[i].kind != Argument::Plain)
-        for_each_tensor(stack[base + i], [&](const at::Tensor& t) {
+        for_each_tensor(stack[stack.size() - op.arguments + i], [&](const at::Tensor& t) {
           const Input& in = step.inputs[k++];
           if (in.kind != Input::Outside || reason != Reason::None) return;
           if (is_exposed(storage_of(t))) { reason = Reason::Memory; return; }
@@ -619,10 +668,10 @@ class Engine {
     auto begin = sampling_ ? Clock::now() : Clock::time_point();
     std::optional<c10::StreamGuard> guard;
     device_->enter_stream(guard);
-    bool earns = whole && !whole->graph && price_ > 0;
-    auto issued = earns ? Clock::now() : Clock::time_point();
+    bool by_one = !(whole && whole->graph);
+    auto issued = by_one ? Clock::now() : Clock::time_point();
     if (auto raised = epoch_.launch(launcher_, *fragment_, first, at_, whole); raised && !raised_) raised_ = raised;
-    if (earns) whole->spent += milliseconds(Clock::now() - issued);
+    if (by_one) counts.issue_ns += (Clock::now() - issued).count();
     consider_capture(whole);
     if (sampling_) launching_ += Clock::now() - begin;
   }
@@ -641,6 +690,12 @@ class Engine {
   void take_trash(Trash& trash) {
     if (!epoch_.trash.storages.empty() || !epoch_.trash.memory.empty()) std::swap(trash, epoch_.trash);
   }
+
+  static constexpr double OPERATOR = 0.005;   // milliseconds, roughly, of one as written
+  static constexpr double COLD = 35;          // captures, that the first one of a process takes as long as
+  static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
+  static constexpr double WORTHWHILE = 0.97;  // of that
+  static inline std::atomic<bool> is_warm_{false};
 
   const Settings settings_;
   const std::unique_ptr<Device> device_;
@@ -663,8 +718,11 @@ class Engine {
   Fragment* fragment_ = nullptr;  // that is followed
   size_t at_ = 0, from_ = 0;      // the next operator, and the first that is pending
   size_t strays_ = 0;
+  Fragment* doubted_ = nullptr;  // nothing is deferred, to see what that is worth
+  uint64_t doubted_until_ = 0;
   std::unique_ptr<Recorder> recorder_;
   uint64_t recording_ = 0;  // counts the operators that are recorded
+  size_t lost_ = 0;         // of them, the last ones that a lost fragment had as well
   Fragment* parent_ = nullptr;  // of the side that is recorded
   uint64_t side_ = 0, head_ = 0;
   size_t period_ = 0, planned_ = 0;  // of what repeats, and of its record

@@ -50,6 +50,10 @@ class Epoch {
   // What an operator of the fragment makes, in its home if that is vacant.
   c10::Storage hand_out(Fragment& fragment, int id) {
     Slot& slot = fragment.slots[id];
+    if (slot.kept && slot.returned < 2) {
+      slot.dead = slot.last_kept.use_count() == 0 ? slot.dead + 1 : 0;
+      if (slot.dead > 8 && slot.home->vacant()) slot.kept = false, slot.dead = 0, slot.returned++;
+    }
     if (!slot.kept && !slot.home->vacant()) {
       slot.kept = true;
       copies.kept++;
@@ -58,7 +62,8 @@ class Epoch {
     c10::Storage storage;
     if (slot.kept) {
       storage = device_.storage(slot.nbytes);
-      copies_out_.push_back({c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl()), 0, id});
+      slot.last_kept = c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl());
+      copies_out_.push_back({slot.last_kept, 0, id});
     } else {
       storage = slot.home->lend();
     }
@@ -164,9 +169,8 @@ class Epoch {
     slot.same = base == slot.last && lent == slot.lender ? slot.same + 1 : 0;
     slot.last = base;
     slot.lender = lent;
-    // Before the segment is captured, rather than after: a graph would be stale.
-    if (slot.floating && slot.same >= (graphs_ ? 2 : 4) && slot.settled < (graphs_ ? 2 : 8) && !(graphs_ && lent && is_made_by(fragment, lent))) {
-      slot.settled++;  // it stays where it is: no more copies
+    if (may_settle(fragment, slot, lent)) {  // it stays where it is: no more copies
+      slot.settled = fragment.settlements + 1;
       trash.memory.push_back(std::move(slot.floating));
       slot.floating = at::DataPtr();
       move(fragment, slot, base);
@@ -179,12 +183,21 @@ class Epoch {
     }
   }
 
+  // Before the segment is captured, rather than after: its graph would be stale. After, the copies have to be worth it.
+  bool may_settle(Fragment& fragment, const Slot& slot, const Tenancy* lent) const {
+    if (!slot.floating || slot.same < (slot.settled ? 16 : 2) || (graphs_ && lent && is_made_by(fragment, lent))) return false;
+    if (slot.settled && slot.settled > fragment.settlements) fragment.copies_from_where_it_stays(slot.changed ? 2 * COPY : COPY);
+    return slot.settled <= fragment.settlements;
+  }
+
   // A graph may use a home's memory for something else before it writes the result there: see G3.
   static bool is_made_by(const Fragment& fragment, const Tenancy* tenancy) {
     for (const Slot& slot : fragment.slots)
       if (slot.home && slot.home->has(tenancy)) return true;
     return false;
   }
+
+  static constexpr double COPY = 0.003;  // milliseconds, of a small one
 
   const Device& device_;
   const bool graphs_;

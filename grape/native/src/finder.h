@@ -4,6 +4,7 @@
 #include "periods.h"
 
 #include <deque>
+#include <unordered_set>
 
 namespace grape {
 
@@ -74,6 +75,17 @@ class Finder {
     for (auto& fragment : fragments_) f(*fragment);
   }
 
+  // Nothing that leads through a fragment's operators is recorded any more.
+  void lose(const Fragment& fragment) {
+    size_t n = fragment.steps.size();
+    for (size_t i = 0; i < n; i++) {
+      uint64_t hash = 1;
+      for (size_t k = CONTEXT; k-- > 0;) hash = mix(hash, fragment.steps[(i + n * CONTEXT - k) % n].signature);
+      lost_.insert(hash);
+    }
+  }
+  bool is_lost(uint64_t context) const { return !lost_.empty() && lost_.count(context); }
+
   bool room() const { return live_ < 200'000 && bytes_ < budget_; }
   size_t fragments() const { return made_; }
   size_t steps() const { return steps_; }
@@ -81,6 +93,7 @@ class Finder {
   void clear() {
     heads_.clear();
     counts_.clear();
+    lost_.clear();
     periods.begin();
     fragments_.clear();
     live_ = bytes_ = 0;
@@ -99,6 +112,7 @@ class Finder {
   const size_t budget_;
   std::unordered_map<uint64_t, Fragment*> heads_;
   std::unordered_map<uint64_t, Met> counts_;
+  std::unordered_set<uint64_t> lost_;
   std::deque<std::unique_ptr<Fragment>> fragments_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "memory.h"
 #include "operators.h"
+#include "pace.h"
 
 #include <algorithm>
 #include <memory>
@@ -18,6 +19,8 @@ struct Slot {
   bool written = false;         // made or changed by an operator of the fragment: no other slot may share its storage
   bool changed = false;         // changed in place
   bool kept = false;            // its results outlived a pass: they get memory of their own from the start
+  c10::weak_intrusive_ptr<StorageImpl> last_kept{c10::intrusive_ptr<StorageImpl>()};
+  int dead = 0, returned = 0;   // kept ones in a row that did not outlive a pass after all; times that this was believed
   std::unique_ptr<Home> home;   // of what the fragment makes
   at::DataPtr floating;         // of what comes from outside and lies elsewhere each time
   size_t nbytes = 0;            // of a made storage
@@ -30,7 +33,6 @@ struct Slot {
 
   char* last = nullptr;         // where it lay before, to settle there if it stays
   const Tenancy* lender = nullptr;  // whose memory that was
-  static constexpr int NEVER = 1 << 20;
   int same = 0, settled = 0;
 
   bool owned() const { return home || floating; }
@@ -109,8 +111,9 @@ struct Segment {
   std::unique_ptr<Graph> graph;
   uint64_t moves = 0;      // of its slots, when it was launched last
   int steady = 0;          // launches since
-  int captures = 0, failed = 0;
-  double spent = 0;        // milliseconds, on launches from the record
+  int captures = 0, failed = 0;  // since one of its graphs was worth it
+  uint64_t served = 0;     // launches of its graph
+  static constexpr uint64_t WORTH = 100;  // of them make up for a capture
 };
 
 struct Fragment;
@@ -133,6 +136,32 @@ struct Fragment {
   uint64_t entered = 0, failed = 0;
   bool dead = false;
   bool uncut = true;        // a step runs as written, or a segment ends elsewhere, since it was cut
+  bool live = false;        // its operators are deferred; until it has earned that, they are only compared
+  double earned = 0;        // milliseconds that its operators took as written
+  double moving = 0;        // and that copies took from memory that seems to stay where it is
+  double settling = 0;      // what they have to amount to, before that memory is taken for the slot's
+  int settlements = 0;      // times that they did
+  Pace pace;
+
+  // From now on results have homes. What was learned counts from here.
+  void begin_to_live(double settling_price) {
+    live = true;
+    settling = settling_price;
+    entered = failed = 0;
+    for (Slot& slot : slots) {
+      if (!slot.nbytes) continue;
+      slot.home = std::make_unique<Home>(slot.nbytes, device);
+      slot.lies_at(slot.home->address(), device);
+    }
+    generation++;
+  }
+
+  void copies_from_where_it_stays(double ms) {
+    moving += ms;
+    if (moving < settling) return;
+    moving = 0;
+    settlements++;
+  }
 
   void demote(Step& step, Reason reason) {
     step.run = reason;

@@ -25,12 +25,13 @@ class Launcher {
   std::exception_ptr launch(Fragment& fragment, size_t first, size_t last, Segment* whole) {
     if (whole && whole->graph) {
       try {
-        if (fragment.lies_as_captured(*whole) && whole->graph->launch()) return graphs++, nullptr;
+        if (fragment.lies_as_captured(*whole) && whole->graph->launch()) return graphs++, whole->served++, nullptr;
       } catch (...) {
         whole->graph.reset();
         return std::current_exception();
       }
       whole->graph.reset(), stale++;
+      if (std::exchange(whole->served, 0) >= Segment::WORTH) whole->captures = 0;
     }
     BelowEverything guard;
     std::exception_ptr raised;

@@ -135,6 +135,9 @@ class Session {
     all["floated"] = engine_->copies().floated;
     all["own_ns"] = c.sampled ? c.sampled_ns * 64 : 0;
     all["captured"] = c.captured;
+    all["capture_ns"] = c.capture_ns;
+    all["issue_ns"] = c.issue_ns;
+    all["lost"] = c.lost;
     all["launched"] = engine_->launcher().graphs;
     all["stale"] = engine_->launcher().stale;
     all["uncaptured"] = engine_->uncaptured;
@@ -171,7 +174,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("graphs", &Settings::graphs)
       .def_readwrite("steady", &Settings::steady)
       .def_readwrite("captures", &Settings::captures)
-      .def_readwrite("price", &Settings::price);
+      .def_readwrite("price", &Settings::price)
+      .def_readwrite("doubt", &Settings::doubt);
   py::class_<Session>(m, "Session")
       .def(py::init<const Settings&, int>())
       .def("open", &Session::open)

@@ -133,13 +133,8 @@ class Recorder {
         for (Made& m : out.made)
           if (m.slot >= 0) place(m.slot, m.at, m.layout, step, slot_of);
     }
-    for (Slot& slot : slots) {
-      if (slot.nbytes) {
-        slot.home = std::make_unique<Home>(slot.nbytes, device_);
-        slot.address = slot.home->address();
-      }
-      slot.lies_at(slot.address, device_);
-    }
+    for (Slot& slot : slots)
+      if (!slot.nbytes) slot.lies_at(slot.address, device_);
     fragment_->cut(longest);
     return std::move(fragment_);
   }
