@@ -33,7 +33,7 @@ REFERENCE = "GRAPE_REFERENCE"
 everywhere however long it takes to look at a call. Slower; it shows what graphs do, and the tests run with it."""
 ENGINE = "GRAPE_ENGINE"
 """This variable of the environment names the engine of cells that name none."""
-ENGINES = ("regions", "auto", "streams")
+ENGINES = ("auto", "regions", "streams")
 """The first is the default."""
 
 Applied = tuple[float, int | None, str]

@@ -443,10 +443,10 @@ def test_a_session_of_a_script(closed_engine: None) -> None:
 
 
 def test_an_engine_that_does_not_exist(closed_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"^--engine is one of regions, auto, streams, not 'graphs'$"):
+    with pytest.raises(UsageError, match=r"^--engine is one of auto, regions, streams, not 'graphs'$"):
         grape.session(engine="graphs").__enter__()
     monkeypatch.setenv("GRAPE_ENGINE", "graphs")
-    with pytest.raises(UsageError, match=r"^GRAPE_ENGINE is one of regions, auto, streams, not 'graphs'$"):
+    with pytest.raises(UsageError, match=r"^GRAPE_ENGINE is one of auto, regions, streams, not 'graphs'$"):
         grape.session().__enter__()
 
 
@@ -455,7 +455,7 @@ def test_the_environment_names_the_engine(notebook: Notebook, monkeypatch: pytes
     assert notebook.under_grape("%%grape\n" + TRAIN)["cell"]["engine"] == "streams"
     monkeypatch.setenv("GRAPE_ENGINE", "nothing")
     notebook.run("%%grape\nranthrough = 1").raise_error()
-    assert "UsageError: %%grape: GRAPE_ENGINE is one of regions, auto, streams, not 'nothing'" in notebook.said
+    assert "UsageError: %%grape: GRAPE_ENGINE is one of auto, regions, streams, not 'nothing'" in notebook.said
     assert notebook["ranthrough"] == 1
 
 

@@ -20,7 +20,9 @@ def agrees(function: Any, **options: Any) -> Evidence:
     torch.manual_seed(1)
     plain = flat(function())
     torch.manual_seed(1)
-    stream = open_stream(Settings(device="pretended", **({"settled": 0, "patience": 0, "price": 0, "doubt": 0} | options)))
+    stream = open_stream(
+        Settings(device="pretended", **({"settled": 0, "patience": 0, "price": 0, "doubt": 0} | options))
+    )
     assert isinstance(stream, Stream), stream
     with stream:
         result = function()

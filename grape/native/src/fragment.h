@@ -113,7 +113,7 @@ struct Segment {
   int steady = 0;          // launches since
   int captures = 0, failed = 0;  // since one of its graphs was worth it
   uint64_t served = 0;     // launches of its graph
-  static constexpr uint64_t WORTH = 100;  // of them make up for a capture
+  static constexpr uint64_t WORTH = 20;  // of them make up for a capture
 };
 
 struct Fragment;
