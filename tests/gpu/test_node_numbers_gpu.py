@@ -10,10 +10,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch import Tensor
 
 import grape
+from benchmarks._numbering import DEVICE, lead, level
 from grape.magics import load, unload
 from grape.runtime.node_numbers import advance, in_backward, is_supported, numbered
 from grape.sessions import close_engine
-from tests.gpu.numbering import DEVICE, lead, level
 
 SETUP = """
 import torch

@@ -12,10 +12,10 @@ import torch
 import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
 from torch import Tensor, nn
 
+from benchmarks._numbering import level
 from grape import native
 from grape.native import Unavailable
 from grape.streams import Evidence, Settings, Stream, open_stream, session
-from tests.gpu.numbering import level
 from tests.property.stream_cases import CASES, RAISES, batches, mlp
 from tests.property.stream_programs import flat, needs_compiler
 
