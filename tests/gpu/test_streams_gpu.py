@@ -341,3 +341,15 @@ def test_beside_torchscript_nothing_is_deferred() -> None:
     assert found == plain
     assert int(written) > 0
     assert "TorchScript ran" in refused
+
+
+def test_functions_of_torchscript_that_never_run_are_no_obstacle() -> None:
+    torch.jit.script(chain)
+
+    def loop() -> Tensor:
+        x = torch.ones(8, device="cuda")
+        for _ in range(40):
+            x = chain(x)
+        return x
+
+    assert agrees(loop).launched > 0

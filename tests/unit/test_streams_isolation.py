@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -693,6 +694,44 @@ SCRIPTED = """
     def ran():  # what stands in the way of a stream on a GPU
         return torch._C._last_executed_optimized_graph() is not None
 """
+LIBRARY = """
+from typing import Optional
+import torch
+from torch import Tensor
+
+@torch.jit.script
+def scale(x: Tensor, by: Optional[float] = None) -> Tensor:
+    if by is None:
+        by = 2.0
+    return torch.tanh(x * by)
+
+@torch.jit.script
+class Pair:
+    def __init__(self, one: Tensor, other: Tensor):
+        self.one = one
+        self.other = other
+
+    def total(self) -> Tensor:
+        return self.one + scale(self.other)
+
+@torch.jit.script_if_tracing
+def shift(x: Tensor) -> Tensor:
+    return x + 1
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scale(self.inner(x))
+
+    @torch.jit.export
+    def twice(self, x: Tensor) -> Tensor:
+        return self.forward(self.forward(x))
+
+net = torch.jit.script(Net())
+"""
 
 
 def test_from_the_first_call_of_torchscript_on_nothing_is_deferred(device: str) -> None:  # noqa: F811
@@ -711,3 +750,23 @@ def test_from_the_first_call_of_torchscript_on_nothing_is_deferred(device: str) 
         print(evidence.written["beside TorchScript"] > 100, ran())
     """
     assert lines_of(textwrap.dedent(SCRIPTED) + textwrap.dedent(code)) == ["True True"]
+
+
+def test_functions_of_torchscript_that_were_only_defined_are_no_obstacle(device: str, tmp_path: Path) -> None:  # noqa: F811
+    """Libraries define some when they are imported."""
+    (tmp_path / "library.py").write_text(LIBRARY)
+    code = f"""
+        import library
+
+        def loop():
+            x = torch.ones(8)
+            for _ in range(40):
+                x = chain(library.shift(x))
+            return x
+
+        evidence = agrees(loop, replace(EAGER_TO_MATCH, device="{device}"))
+        print(evidence.matched > 0.5 * evidence.seen, evidence.written.get("beside TorchScript"), ran())
+        library.scale(torch.ones(4))
+        print(ran())
+    """
+    assert lines_of(textwrap.dedent(SCRIPTED) + textwrap.dedent(code), tmp_path) == ["True None False", "True"]
