@@ -26,10 +26,10 @@ import torch
 import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
 from _machine import machine, result_path, write
 from _measure import numbers, same, synchronize
+from _numbering import level
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grape.runtime.node_numbers import advance, in_backward, numbered
 from grape.streams import Settings, Stream, open_stream
 
 Step = Callable[[], object]
@@ -249,23 +249,6 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-def level(device: str) -> None:
-    """On a GPU autograd numbers nodes of backward passes in a thread of its own; how those numbers compare with this
-    thread's decides in which order gradients are added up. Both count on from the same number.
-    """
-    if device != "cuda":
-        return
-    place = torch.device(device)
-
-    before = numbered()
-    theirs = in_backward(place, numbered)
-    ahead, passing = numbered() - (theirs or 0), numbered() - before  # a pass of ours takes numbers of this thread
-    if ahead > 0:
-        in_backward(place, lambda: advance(ahead + passing))
-    else:
-        advance(-ahead)
-
-
 class Side:
     """One copy of a program and what its rounds gave. Two copies must be given the same rounds: see `level`."""
 
@@ -278,7 +261,8 @@ class Side:
 
     def round(self, steps: int, *, timed: bool, stream: Stream | None = None) -> None:
         """Under `stream`, which is paused before and after, if there is one."""
-        level(self.device)
+        if self.device == "cuda":
+            level()
         if stream is not None:
             assert stream.resume() is None
         synchronize()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from tests.gpu.numbering import level
+from benchmarks._numbering import level
 from tests.property.stream_programs import needs_compiler, outcome
 
 PROGRAMS = 40

@@ -12,10 +12,10 @@ import torch
 import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
 from torch import Tensor, nn
 
+from benchmarks._numbering import level
 from grape import native
-from grape.native import Unavailable
 from grape.streams import Evidence, Settings, Stream, open_stream, session
-from tests.gpu.numbering import level
+from tests.processes import lines_of
 from tests.property.stream_cases import CASES, RAISES, batches, mlp
 from tests.property.stream_programs import flat, needs_compiler
 
@@ -307,18 +307,49 @@ def test_a_stream_that_is_open_on_a_stream_of_the_person() -> None:
         torch.cuda.synchronize()
 
 
-def test_beside_torchscript_nothing_is_deferred() -> None:
-    """What it fuses is launched over pointers, without an operator, in backward passes as well."""
+BESIDE_TORCHSCRIPT = """
+    import torch
+    from grape.streams import open_stream
+    from tests.gpu.test_streams_gpu import EAGER_TO_MATCH, chain
+    from tests.property.stream_programs import flat
     scripted = torch.jit.script(chain)
 
-    def loop() -> list[Tensor]:
+    def loop():
         x, out = torch.ones(8, device="cuda", requires_grad=True), []
         for i in range(30):
             y = chain(x * 0.5) if i < 15 else scripted(x * 0.5)
             y.sum().backward()
             out.append(y.detach() + 1)
-        return [*out, x.grad]
+        return flat([*out, x.grad])
+"""
 
-    assert agrees(loop).written["beside TorchScript"] > 0
-    refused = open_stream(EAGER_TO_MATCH)
-    assert isinstance(refused, Unavailable) and "TorchScript ran" in refused.reason
+
+def test_beside_torchscript_nothing_is_deferred() -> None:
+    """What it fuses is launched over pointers, without an operator, in backward passes as well.
+
+    Where it ran no stream opens any more, and what it fuses comes after its first calls: so once in a process without a
+    stream, once in one with.
+    """
+    (plain,) = lines_of(f"{BESIDE_TORCHSCRIPT}\n    print(loop())")
+    code = """
+    with open_stream(EAGER_TO_MATCH) as stream:
+        print(loop())
+    print(stream.evidence().written["beside TorchScript"])
+    print(open_stream(EAGER_TO_MATCH).reason)
+    """
+    found, written, refused = lines_of(BESIDE_TORCHSCRIPT + code)
+    assert found == plain
+    assert int(written) > 0
+    assert "TorchScript ran" in refused
+
+
+def test_functions_of_torchscript_that_never_run_are_no_obstacle() -> None:
+    torch.jit.script(chain)
+
+    def loop() -> Tensor:
+        x = torch.ones(8, device="cuda")
+        for _ in range(40):
+            x = chain(x)
+        return x
+
+    assert agrees(loop).launched > 0

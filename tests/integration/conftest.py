@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import random
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import IPython
 import pytest
@@ -14,6 +16,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from grape.magics import unload
+
+if TYPE_CHECKING:
+    from tests.integration.notebook import Notebook
 
 
 @pytest.fixture
@@ -33,3 +38,17 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Interacti
     atexit.unregister(made.atexit_operations)
     made.atexit_operations()
     InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def notebook(
+    request: pytest.FixtureRequest, shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, closed_engine: None
+) -> Iterator[Notebook]:
+    """A notebook with Grape loaded, whose first cell is `SETUP` of the test's file. Streams leave nothing behind."""
+    from tests.integration.notebook import Notebook, nothing_left  # imports torch, which not every test does
+
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    shell.run_cell("%load_ext grape")
+    yield Notebook(shell, request.module.SETUP)
+    unload(shell)
+    assert nothing_left()

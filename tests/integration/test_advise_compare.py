@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from grape.cli import main
 from grape.errors import UsageError
 from grape.render import build_report
 from grape.render.comparison import compare_reports, comparison_text, reports_of
+from tests.integration.notebook_files import notebook_file
 from tests.unit.sample_evidence import sample
 
 TRAINING = """\
@@ -31,19 +31,18 @@ for i in range(9):
 """
 
 
-def notebook_file(folder: Path, *sources: str) -> Path:
-    cells = [new_markdown_cell("# Title"), *map(new_code_cell, sources)]
-    path = folder / "notebook.ipynb"
-    nbformat.write(new_notebook(cells=cells), path)
-    return path
-
-
 def run(*words: str | Path) -> int:
     return main([str(word) for word in words])
 
 
 def test_advise_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = notebook_file(tmp_path, "import torch\nimport os\nos.abort()", "%%bash\nls", "%%grape\n" + TRAINING)
+    path = notebook_file(
+        tmp_path,
+        new_markdown_cell("# Title"),
+        "import torch\nimport os\nos.abort()",
+        "%%bash\nls",
+        "%%grape\n" + TRAINING,
+    )
     content = path.read_bytes()
     assert run("advise", path, "--json", tmp_path / "found.json") == 0
     assert path.read_bytes() == content
@@ -117,8 +116,7 @@ def test_advise_bad_input(
 
 def test_a_notebook_with_100_mb_of_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = new_output("stream", text="x" * 100_000_000)
-    path = tmp_path / "large.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell(TRAINING, outputs=[output])]), path)
+    path = notebook_file(tmp_path, new_code_cell(TRAINING, outputs=[output]), name="large.ipynb")
     size = path.stat().st_size
     assert run("advise", path) == 0
     assert capsys.readouterr().out.startswith("large.ipynb: 2 findings")

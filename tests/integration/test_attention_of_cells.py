@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pkgutil
 import time
-import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,14 +11,13 @@ import torch
 import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from traitlets.config import Config
 
 import grape
 from grape.hoisting.loop import Loop
-from grape.magics import load, unload
 from grape.runtime.intercept import SHORT_LIVED
 from grape.sessions import engine
 from grape.sessions.prospect import Gain
+from tests.integration.notebook import Notebook
 
 SETUP = """
 import torch
@@ -43,36 +40,6 @@ SERVED = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n  
 REFUSED = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n        y = says(y)\n"
 
 
-class Notebook:
-    def __init__(self, shell: InteractiveShell) -> None:
-        self._shell = shell
-        self.run(SETUP)
-
-    def run(self, source: str) -> dict[str, Any]:
-        """The cell's part of the report."""
-        with capture_output():
-            result = self._shell.run_cell(source, store_history=True)
-        result.raise_error()
-        report = grape.last
-        return report.to_dict() if report is not None else {}
-
-    def __getitem__(self, name: str) -> Any:
-        return self._shell.user_ns[name]
-
-
-@pytest.fixture
-def notebook(monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> Iterator[Notebook]:
-    monkeypatch.setitem(__import__("sys").modules, "__main__", types.ModuleType("__main__"))
-    config = Config()
-    config.HistoryManager.hist_file = ":memory:"
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance(config=config)
-    load(shell)
-    yield Notebook(shell)
-    unload(shell)
-    InteractiveShell.clear_instance()
-
-
 @pytest.fixture
 def on_a_cpu(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
     """Without the variable that has the reference serve."""
@@ -87,7 +54,7 @@ def plain() -> bool:
 
 
 def test_on_a_cpu_a_graph_is_checked_and_serves_nobody(on_a_cpu: Notebook) -> None:
-    report = on_a_cpu.run(SERVED)
+    report = on_a_cpu.under_grape(SERVED)
     checked = [region for region in report["regions"] if region["verified"] == "identical"]
     assert [region["outcome"] for region in checked] == ["observed"]
     assert all(region["replays"] == 0 for region in report["regions"])
@@ -96,11 +63,11 @@ def test_on_a_cpu_a_graph_is_checked_and_serves_nobody(on_a_cpu: Notebook) -> No
 
 
 def test_on_a_cpu_the_second_run_is_the_plain_cell(on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = on_a_cpu.run(SERVED)
+    first = on_a_cpu.under_grape(SERVED)
     code = on_a_cpu["step"].__code__
     monkeypatch.setattr(engine().interceptor, "install", _never)
     monkeypatch.setattr(engine().hoister, "compile", _never)
-    again = on_a_cpu.run(SERVED)
+    again = on_a_cpu.under_grape(SERVED)
     assert on_a_cpu["step"].__code__ is code
     assert [region["name"] for region in again["regions"]] == [region["name"] for region in first["regions"]]
     assert again["cell"]["notes"] == [
@@ -111,65 +78,65 @@ def test_on_a_cpu_the_second_run_is_the_plain_cell(on_a_cpu: Notebook, monkeypat
 
 
 def test_a_cell_whose_code_changed_is_looked_at_again(on_a_cpu: Notebook) -> None:
-    on_a_cpu.run(SERVED)
-    on_a_cpu.run("def step(x):\n    return net(x) * 0.25 + x\n")
-    report = on_a_cpu.run(SERVED)
+    on_a_cpu.under_grape(SERVED)
+    on_a_cpu.run("def step(x):\n    return net(x) * 0.25 + x\n").raise_error()
+    report = on_a_cpu.under_grape(SERVED)
     assert report["cell"]["notes"] == []
     assert [region["verified"] for region in report["regions"]] == ["identical"]
 
 
 def test_options_that_decide_what_is_applied_have_it_looked_at_again(notebook: Notebook) -> None:
     for _ in range(4):
-        served = notebook.run(SERVED)
+        served = notebook.under_grape(SERVED)
     assert "its graphs serve it" in served["cell"]["notes"][0]
-    starved = notebook.run(SERVED.replace("%%grape", "%%grape --memory-budget 1"))
+    starved = notebook.under_grape(SERVED.replace("%%grape", "%%grape --memory-budget 1"))
     assert starved["cell"]["notes"] == []
     assert "GR405" in [finding["code"] for finding in starved["findings"]]
-    again = notebook.run(SERVED)
+    again = notebook.under_grape(SERVED)
     assert again["cell"]["notes"] == [] and "GR405" not in [finding["code"] for finding in again["findings"]]
-    told = notebook.run(SERVED.replace("%%grape", "%%grape --no-widget -o kept"))
+    told = notebook.under_grape(SERVED.replace("%%grape", "%%grape --no-widget -o kept"))
     assert [region["outcome"] for region in told["regions"]] == ["replayed"]
 
 
 def test_reset_has_it_looked_at_again(on_a_cpu: Notebook) -> None:
-    on_a_cpu.run(SERVED)
+    on_a_cpu.under_grape(SERVED)
     engine().reset()
-    assert on_a_cpu.run(SERVED)["cell"]["notes"] == []
+    assert on_a_cpu.under_grape(SERVED)["cell"]["notes"] == []
 
 
 def test_a_cell_that_raised_is_looked_at_again(on_a_cpu: Notebook) -> None:
-    on_a_cpu.run("%%grape\nfail = False\n" + SERVED.partition("\n")[2])
+    on_a_cpu.under_grape("%%grape\nfail = False\n" + SERVED.partition("\n")[2])
     broken = "%%grape\nfor _ in range(40):\n    y = step(x)\nif stop:\n    raise ValueError(1)\n"
-    on_a_cpu.run("stop = True")
+    on_a_cpu.run("stop = True").raise_error()
     with pytest.raises(ValueError, match="1"):
-        on_a_cpu.run(broken)
-    on_a_cpu.run("stop = False")
-    assert on_a_cpu.run(broken)["cell"]["notes"] == []
+        on_a_cpu.under_grape(broken)
+    on_a_cpu.run("stop = False").raise_error()
+    assert on_a_cpu.under_grape(broken)["cell"]["notes"] == []
 
 
 def test_findings_of_a_cell_that_is_left_alone_name_this_cell(on_a_cpu: Notebook) -> None:
-    on_a_cpu.run(REFUSED)
+    on_a_cpu.under_grape(REFUSED)
     cell = "%%grape\nwith torch.no_grad():\n    for _ in range(30):\n        y = net(x)\n        z = y.sum().item()\n"
-    first, again = on_a_cpu.run(cell), on_a_cpu.run(cell)
+    first, again = on_a_cpu.under_grape(cell), on_a_cpu.under_grape(cell)
     files = [{finding["file"] for finding in report["findings"]} for report in (first, again)]
     assert files[0] and files[0] == {first["cell"]["file"]}
     assert files[1] == {again["cell"]["file"]} != files[0]
 
 
 def test_where_everything_is_refused_the_next_run_is_plain(notebook: Notebook) -> None:
-    report = notebook.run(REFUSED)
+    report = notebook.under_grape(REFUSED)
     assert {(region["outcome"], region["reason"]) for region in report["regions"]} == {("refused", "GR404")}
     assert plain()
-    again = notebook.run(REFUSED)
+    again = notebook.under_grape(REFUSED)
     assert again["cell"]["notes"][0].startswith("looked at in run 1; since then it runs as written")
     assert plain()
 
 
 def test_what_replays_goes_on_from_the_first_iteration_and_is_looked_at_no_more(notebook: Notebook) -> None:
     for _ in range(2):
-        notebook.run(SERVED)
+        notebook.under_grape(SERVED)
     for _ in range(3):
-        report = notebook.run(SERVED)
+        report = notebook.under_grape(SERVED)
         assert [(region["calls"], region["replays"]) for region in report["regions"]] == [(40, 40)]
         assert sum(report["cell"]["own_ms"][one] for one in ("record", "capture", "verify")) == 0
 
@@ -177,16 +144,16 @@ def test_what_replays_goes_on_from_the_first_iteration_and_is_looked_at_no_more(
 def test_a_loop_of_the_cell_replays_from_its_first_iteration(notebook: Notebook) -> None:
     cell = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n        y = net(y) * 0.5 + y\n"
     for _ in range(2):
-        notebook.run(cell)
-    report = notebook.run(cell)
+        notebook.under_grape(cell)
+    report = notebook.under_grape(cell)
     assert [(region["calls"], region["replays"]) for region in report["regions"]] == [(40, 40)]
 
 
 def test_a_model_that_was_made_anew_is_looked_at_again(notebook: Notebook) -> None:
     for _ in range(3):
-        notebook.run(SERVED)
-    notebook.run("net = Net().eval()")
-    assert sum(region["replays"] for region in notebook.run(SERVED)["regions"]) > 0
+        notebook.under_grape(SERVED)
+    notebook.run("net = Net().eval()").raise_error()
+    assert sum(region["replays"] for region in notebook.under_grape(SERVED)["regions"]) > 0
 
 
 def test_who_takes_more_than_the_allowance_looks_no_further(
@@ -194,7 +161,7 @@ def test_who_takes_more_than_the_allowance_looks_no_further(
 ) -> None:
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 0.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 1e-6)
-    report = on_a_cpu.run(SERVED)
+    report = on_a_cpu.under_grape(SERVED)
     assert all(region["calls"] < 10 for region in report["regions"])
     assert plain()
 
@@ -204,7 +171,7 @@ def test_half_a_trace_says_nothing_about_a_region(on_a_cpu: Notebook, monkeypatc
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
     monkeypatch.setattr("grape.runtime.observer.FEWEST", 2)
     monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
-    report = on_a_cpu.run(SERVED)
+    report = on_a_cpu.under_grape(SERVED)
     assert {region["outcome"] for region in report["regions"]} <= {"observed"}
     assert plain()
 
@@ -246,8 +213,8 @@ def test_a_call_that_is_recorded_no_further_is_watched_no_further(
     monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
     monkeypatch.setattr(engine().situation.attention, "operator_ms", 0.2)
     write = print
-    on_a_cpu.run(HOLDS)
-    on_a_cpu.run("%%grape\ny = holds(x)\n")
+    on_a_cpu.run(HOLDS).raise_error()
+    on_a_cpu.under_grape("%%grape\ny = holds(x)\n")
     assert on_a_cpu["seen"] == [None, None]
     assert print is write
 
@@ -259,8 +226,8 @@ def test_a_call_with_much_python_in_it_is_watched_within_the_allowance(
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 2.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
     monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
-    on_a_cpu.run(COUNTS)
-    report = on_a_cpu.run(f"%%grape\ny = counts(x, {rounds})\n")
+    on_a_cpu.run(COUNTS).raise_error()
+    report = on_a_cpu.under_grape(f"%%grape\ny = counts(x, {rounds})\n")
     assert (on_a_cpu["watch"] is None) == (rounds > 10_000)
     assert [region["outcome"] for region in report["regions"]] == ["observed" if rounds > 10_000 else "refused"]
     assert plain() and on_a_cpu["y"].equal(on_a_cpu["x"] + rounds)
@@ -268,7 +235,7 @@ def test_a_call_with_much_python_in_it_is_watched_within_the_allowance(
 
 def test_modules_that_are_made_anew_in_each_call_are_let_be(notebook: Notebook) -> None:
     cell = "%%grape\nfor _ in range(60):\n    y = Net()(x)\n"
-    notebook.run(cell)
+    notebook.under_grape(cell)
     regions = engine().interceptor.regions
     assert len([region for region in regions if region.root_is_module]) <= SHORT_LIVED + 2
 
@@ -283,8 +250,8 @@ for _ in range(24):
 
 
 def test_what_a_loop_was_divided_for_is_told_in_each_run(notebook: Notebook) -> None:
-    notebook.run("optimizer = torch.optim.Adam(net.parameters(), lr=0.01)")
-    reports = [notebook.run(TRAINING) for _ in range(4)]
+    notebook.run("optimizer = torch.optim.Adam(net.parameters(), lr=0.01)").raise_error()
+    reports = [notebook.under_grape(TRAINING) for _ in range(4)]
     for number, report in enumerate(reports):
         (finding,) = [one for one in report["findings"] if one["code"] == "GR403"]
         assert (finding["file"], finding["line"]) == (report["cell"]["file"], 6), number
@@ -292,8 +259,8 @@ def test_what_a_loop_was_divided_for_is_told_in_each_run(notebook: Notebook) -> 
         apart, rest = (one for one in report["regions"] if one["name"].startswith("loop at line 2"))
         assert (apart["outcome"], apart["reason"], apart["calls"]) == ("refused", "GR403", 0 if number else 1)
         assert (rest["name"], rest["outcome"]) == ("loop at line 2 #2", "replayed")
-    notebook.run("optimizer = torch.optim.SGD(net.parameters(), lr=0.01)")
-    assert not [one for one in notebook.run(TRAINING)["findings"] if one["code"] == "GR403"]
+    notebook.run("optimizer = torch.optim.SGD(net.parameters(), lr=0.01)").raise_error()
+    assert not [one for one in notebook.under_grape(TRAINING)["findings"] if one["code"] == "GR403"]
 
 
 def _late(call: Any, by_s: float) -> Any:
@@ -312,7 +279,7 @@ def test_what_comes_before_the_first_statement_is_grapes_own(
 ) -> None:
     monkeypatch.setattr(engine(), "plan", _late(engine().plan, 0.2))
     monkeypatch.setattr(engine().hoister, "compile", _late(engine().hoister.compile, 0.2))
-    cell = on_a_cpu.run(LOOP)["cell"]
+    cell = on_a_cpu.under_grape(LOOP)["cell"]
     assert cell["own_ms"]["observe"] >= 400
     assert cell["plain_ms"] <= cell["wall_ms"] - 400
 
@@ -320,7 +287,7 @@ def test_what_comes_before_the_first_statement_is_grapes_own(
 def test_what_is_made_for_a_loop_is_grapes_own(on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     for function in ("grape.hoisting.run.divide", "grape.hoisting.parts.pure_code", "grape.hoisting.parts.eager_code"):
         monkeypatch.setattr(function, _late(pkgutil.resolve_name(function), 0.2))
-    cell = on_a_cpu.run(LOOP)["cell"]
+    cell = on_a_cpu.under_grape(LOOP)["cell"]
     assert cell["own_ms"]["observe"] >= 600
     assert cell["plain_ms"] <= cell["wall_ms"] - 600
 
@@ -335,11 +302,11 @@ def _unbounded(self: Any, region: Any, args: Any, kwargs: Any, since: Any = None
 
 def test_graphs_that_save_too_little_of_the_cell_go(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine(), "gain_of", lambda replayed: Gain(made_ms=0.0))
-    notebook.run(SERVED)
+    notebook.under_grape(SERVED)
     assert engine().applied_count == 1  # a first run tells too little
-    notebook.run(SERVED)
+    notebook.under_grape(SERVED)
     assert engine().applied_count == 0 and plain()
-    third = notebook.run(SERVED)
+    third = notebook.under_grape(SERVED)
     assert "graphs would save 0% of the cell" in third["cell"]["notes"][0]
     assert sum(third["cell"]["own_ms"][one] for one in ("observe", "record", "capture", "verify")) < 5.0
     assert plain()
@@ -348,12 +315,12 @@ def test_graphs_that_save_too_little_of_the_cell_go(notebook: Notebook, monkeypa
 def test_graphs_that_are_worth_it_in_another_cell_stay(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     other = SERVED.replace("range(40)", "range(50)")
     for _ in range(3):
-        notebook.run(other)
+        notebook.under_grape(other)
     monkeypatch.setattr(engine(), "gain_of", lambda replayed: Gain(made_ms=0.0))
     for _ in range(2):
-        notebook.run(SERVED)
+        notebook.under_grape(SERVED)
     assert engine().applied_count == 1
-    report = notebook.run(other)
+    report = notebook.under_grape(other)
     assert [(region["calls"], region["replays"]) for region in report["regions"]] == [(50, 50)]
 
 
@@ -364,7 +331,7 @@ def test_a_with_block_has_no_allowance(on_a_cpu: Notebook, monkeypatch: pytest.M
     block = "import grape\nwith grape.session():\n" + SERVED.partition("\n")[2].replace("with", "    with").replace(
         "\n    ", "\n        "
     )
-    report = on_a_cpu.run(block)
+    report = on_a_cpu.under_grape(block)
     assert [region["calls"] for region in report["regions"]] == [40]
     assert [region["verified"] for region in report["regions"]] == ["identical"]
 
@@ -375,8 +342,8 @@ def test_a_cell_of_which_nothing_was_seen_is_looked_at_again(
     monkeypatch.setattr(engine().situation, "unhurried", False)
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1e-3)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
-    assert sum(region["replays"] for region in notebook.run(SERVED)["regions"]) == 0
-    second = notebook.run(SERVED)
+    assert sum(region["replays"] for region in notebook.under_grape(SERVED)["regions"]) == 0
+    second = notebook.under_grape(SERVED)
     assert second["cell"]["notes"] == [] and sum(region["replays"] for region in second["regions"]) > 0
 
 
@@ -398,11 +365,11 @@ def test_a_cell_that_raised_gives_nothing_up(notebook: Notebook, monkeypatch: py
     """What it says of later runs holds for them: they look again."""
     monkeypatch.setattr(engine(), "gain_of", lambda replayed: Gain(made_ms=0.0))
     raises = SERVED + "if stop:\n    raise ValueError(1)\n"
-    notebook.run("stop = []")
-    notebook.run(raises)
-    notebook.run("stop.append(1)")  # no flag: the cell is the same one
+    notebook.run("stop = []").raise_error()
+    notebook.under_grape(raises)
+    notebook.run("stop.append(1)").raise_error()  # no flag: the cell is the same one
     with pytest.raises(ValueError, match="1"):
-        notebook.run(raises)
+        notebook.under_grape(raises)
     assert grape.last is not None and grape.last.evidence.given_up is None
     assert engine().applied_count == 1
 
@@ -419,30 +386,30 @@ ROUNDS = "%%grape\nz = rounds(x, 40)\n"
 
 
 def test_loops_of_functions_go_on_after_a_cell_that_was_left_to_itself(notebook: Notebook) -> None:
-    notebook.run(LOOP_IN_A_FUNCTION)
+    notebook.run(LOOP_IN_A_FUNCTION).raise_error()
 
     def replays() -> int:
-        return sum(region["replays"] for region in notebook.run(ROUNDS)["regions"])
+        return sum(region["replays"] for region in notebook.under_grape(ROUNDS)["regions"])
 
-    notebook.run(ROUNDS)
+    notebook.under_grape(ROUNDS)
     assert replays() > 20
-    notebook.run("%%grape\nimport sys\nsys.setprofile(None)\nz = rounds(x, 40)\n")
+    notebook.under_grape("%%grape\nimport sys\nsys.setprofile(None)\nz = rounds(x, 40)\n")
     assert replays() > 20
-    notebook.run(ROUNDS.removeprefix("%%grape\n"))
+    notebook.run(ROUNDS.removeprefix("%%grape\n")).raise_error()
     assert replays() > 20
 
 
 def test_modules_in_which_nothing_replays_are_let_alone_in_cells_that_nobody_observes(notebook: Notebook) -> None:
     """Whether they were refused, or were seen too seldom: here by one call in each run."""
-    notebook.run("once = Net().eval()\n")
+    notebook.run("once = Net().eval()\n").raise_error()
     both = SERVED + "    w = once(x)\n"
     for _ in range(2):
-        notebook.run(both)
+        notebook.under_grape(both)
     by_name = {region.name: region for region in engine().interceptor.regions}
     seldom = next(region for name, region in by_name.items() if "once" in name)
     assert seldom.refused is None and not seldom.entries
     before, replayed = seldom.calls, sum(region.replays for region in by_name.values())
-    notebook.run(SERVED.removeprefix("%%grape\n") + "    for _ in range(50):\n        w = once(x)\n")
+    notebook.run(SERVED.removeprefix("%%grape\n") + "    for _ in range(50):\n        w = once(x)\n").raise_error()
     assert seldom.calls == before
     assert sum(region.replays for region in by_name.values()) > replayed
 
@@ -452,7 +419,7 @@ def test_loops_in_which_nothing_replays_are_entered_once_in_a_cell_that_is_serve
 ) -> None:
     nest = "for i in range(50):\n    j = 0\n    while j < 3:\n        j = max(j, j + 1)\n"
     for _ in range(2):
-        notebook.run(SERVED + nest)
+        notebook.under_grape(SERVED + nest)
     entered: list[bool] = []
     stays = Loop.stays
 
@@ -461,7 +428,7 @@ def test_loops_in_which_nothing_replays_are_entered_once_in_a_cell_that_is_serve
         return entered[-1]
 
     monkeypatch.setattr(Loop, "stays", counted)
-    report = notebook.run(SERVED + nest)
+    report = notebook.under_grape(SERVED + nest)
     assert grape.last is not None and "its graphs serve it" in grape.last.evidence.notes[0]
     assert entered == [False] and notebook["j"] == 3
     assert sum(region["replays"] for region in report["regions"]) > 20

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import types
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
-from IPython.core.interactiveshell import InteractiveShell
 
 import grape
-from grape.magics import unload
 from grape.sessions import engine
 from grape.sessions.prospect import Gain
 from grape.sessions.timing import PlainRun
 from grape.streams import shared
-from tests.integration.test_streams_in_cells import SETUP, Notebook, is_on, nothing_left, plainly, same
+from tests.integration.notebook import Notebook, is_on, nothing_left
+from tests.integration.test_streams_in_cells import SETUP, learned, plainly, same
 from tests.property.stream_programs import needs_compiler
 
 pytestmark = needs_compiler
@@ -32,16 +29,15 @@ SERVED = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n  
 SERVES = "looked at in run 1; since then operator streams serve it; %grape reset has it looked at again"
 
 
-@pytest.fixture
-def notebook(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> Iterator[Notebook]:
-    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+@pytest.fixture(autouse=True)
+def engine_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPE_ENGINE", "auto")
-    shell.run_cell("%load_ext grape")
-    notebook = Notebook(shell)
+
+
+@pytest.fixture
+def notebook(notebook: Notebook) -> Notebook:
     notebook.run(SAYS).raise_error()
-    yield notebook
-    unload(shell)
-    assert nothing_left()
+    return notebook
 
 
 @pytest.fixture
@@ -64,7 +60,7 @@ def replays() -> int:
 
 
 def trained(notebook: Notebook, times: int) -> bool:
-    return same(notebook.learned(), plainly("for _ in range(40):\n    step(x)\n", times))
+    return same(learned(notebook), plainly("for _ in range(40):\n    step(x)\n", times))
 
 
 # What serves a cell
@@ -132,8 +128,7 @@ def test_a_cell_without_torch_is_left(notebook: Notebook) -> None:
     assert report["cell"]["engine"] == "regions" and "it runs as written" in notes(report)[0]
 
 
-def test_a_block_of_a_script_is_looked_at_each_time(closed_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRAPE_ENGINE", "auto")
+def test_a_block_of_a_script_is_looked_at_each_time(closed_engine: None) -> None:
     names: dict[str, Any] = {}
     exec(SETUP + SAYS, names)
     for _ in range(2):

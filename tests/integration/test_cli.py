@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 
 import grape
 from grape.cli import main
 from grape.cli.notebook import code_cells
+from tests.integration import notebook_files
 
-
-def notebook_file(folder: Path, *sources: str, kernel: str = "python3") -> Path:
-    notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
-    notebook.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
-    path = folder / "notebook.ipynb"
-    nbformat.write(notebook, path)
-    return path
+notebook_file = functools.partial(notebook_files.notebook_file, kernel="python3")
 
 
 def failed(capsys: pytest.CaptureFixture[str], code: int, *argv: str | Path) -> str:

@@ -18,6 +18,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 
 from grape.cli import main
+from tests.integration.notebook_files import notebook_file
 
 MODEL = """\
 import torch
@@ -30,13 +31,6 @@ with torch.inference_mode():
     for _ in range(30):
         x = layer(x)
 """
-
-
-def notebook_file(folder: Path, *sources: str) -> Path:
-    notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
-    path = folder / "notebook.ipynb"
-    nbformat.write(notebook, path)
-    return path
 
 
 def run(path: Path, *options: str | Path) -> int:
@@ -187,8 +181,7 @@ def test_an_old_notebook_is_converted_in_memory(tmp_path: Path, outputs: dict[st
 def test_a_notebook_with_100_mb_of_outputs(tmp_path: Path, outputs: dict[str, Path]) -> None:
     """Outputs of cells that run are made anew; of the file on disk nothing changes."""
     old = new_output("stream", text="x" * 100_000_000)
-    path = tmp_path / "large.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell("%%grape\nx = 1", outputs=[old])]), path)
+    path = notebook_file(tmp_path, new_code_cell("%%grape\nx = 1", outputs=[old]))
     before = path.stat()
     assert run(path, *flags(outputs)) == 0
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
@@ -228,9 +221,8 @@ class TestACellThatRaises:
         assert {file.read_text() for file in outputs.values()} == {"from before"}
 
     def test_as_its_tag_says_it_does(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        cells = [new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]}), new_code_cell("%%grape\nx = 1")]
-        nbformat.write(new_notebook(cells=cells), tmp_path / "notebook.ipynb")
-        assert run(tmp_path / "notebook.ipynb") == 0
+        raising = new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]})
+        assert run(notebook_file(tmp_path, raising, "%%grape\nx = 1")) == 0
         assert "Code cell 2" in capsys.readouterr().out
 
     def test_because_of_a_syntax_error_says_so(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import nbformat
 import pytest
+from nbformat.v4 import new_markdown_cell
 
 from grape.cli.entry import main
+from tests.integration.notebook_files import notebook_file
 
 REPORT = {"version": 1, "device": "CPU", "verdict": "x", "cell": {"file": "In[1]"}, "regions": [], "findings": []}
 JSON: dict[str, tuple[bytes, str]] = {
@@ -28,8 +29,7 @@ def test_what_is_no_json(command: str, name: str, tmp_path: Path, capsys: pytest
     content, said = JSON[name]
     file = tmp_path / "odd.json"
     file.write_bytes(content)
-    notebook = tmp_path / "work.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 1")]), notebook)
+    notebook = notebook_file(tmp_path, "x = 1", name="work.ipynb")
     words = {
         "view": ["view", str(file)],
         "compare": ["compare", str(file), str(file)],
@@ -104,9 +104,8 @@ def test_a_folder(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("kind", ["empty", "markdown"])
 def test_a_notebook_without_code(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / f"{kind}.ipynb"
-    cells = [nbformat.v4.new_markdown_cell("# Title")] if kind == "markdown" else []
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), file)
+    cells = [new_markdown_cell("# Title")] if kind == "markdown" else []
+    file = notebook_file(tmp_path, *cells, name=f"{kind}.ipynb")
     assert main(["advise", str(file)]) == 0
     assert capsys.readouterr().out == f"{kind}.ipynb: no cell of Python\n"
     assert main(["run", str(file)]) == 2

@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 
 from grape.cli.entry import main
 from grape.rewrite import Rewritten, fix
+from tests.integration.notebook_files import notebook_file
 from tests.unit.rewrite_cases import finding
 
 SETUP = """\
@@ -43,9 +44,8 @@ print(weights, loss.item().hex(), torch.rand(1).item().hex(), x.device, len(y))
 
 @pytest.mark.slow
 def test_prefetched_batches_in_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, out, report = tmp_path / "train.ipynb", tmp_path / "train.grape.ipynb", tmp_path / "report.json"
-    cells = [nbformat.v4.new_code_cell(source.rstrip()) for source in (SETUP, TRAIN, RESULT)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    path = notebook_file(tmp_path, *(source.rstrip() for source in (SETUP, TRAIN, RESULT)), name="train.ipynb")
+    out, report = tmp_path / "train.grape.ipynb", tmp_path / "report.json"
     found = []
     for line in (4, 5):  # one rewrite removes both
         one = finding("GR302", line, file="In[2]")

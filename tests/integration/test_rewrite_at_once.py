@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
 
 from grape.cli.entry import main
+from tests.integration.notebook_files import notebook_file
 from tests.integration.test_apply_magic import Kernel
 
 SETUP = """\
@@ -188,9 +188,7 @@ def test_batches_are_prefetched_from_source_alone(kernel: Kernel) -> None:
 
 
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    notebook, report = tmp_path / "work.ipynb", tmp_path / "report.json"
-    cells = [nbformat.v4.new_code_cell(source) for source in (SETUP, LOADER.partition("\n")[2])]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), notebook)
+    notebook, report = notebook_file(tmp_path, SETUP, LOADER.partition("\n")[2]), tmp_path / "report.json"
     before = notebook.read_bytes()
     assert main(["run", str(notebook), "--cell", "2", "--rewrite", "--json", str(report)]) == 0, capsys.readouterr()
     said = capsys.readouterr().out

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import traceback
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,16 +14,15 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
 
 import grape
 from grape.errors import UsageError
-from grape.magics import unload
 from grape.native import build
 from grape.sessions import engine
 from grape.sessions.streamed import settings_for
 from grape.streams import Settings, shared
+from tests.integration.notebook import Notebook, is_on, nothing_left
+from tests.processes import lines_of
 from tests.property.stream_programs import needs_compiler
 
 pytestmark = needs_compiler
@@ -56,54 +51,8 @@ STREAMED = f"%%grape --engine streams\n{TRAIN}"
 REGIONS = "%%grape --engine regions\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n        y = net(y)\n"
 
 
-class Notebook:
-    def __init__(self, shell: InteractiveShell) -> None:
-        self.shell = shell
-        self.said = ""
-        self.run(SETUP)
-
-    def run(self, source: str) -> Any:
-        with capture_output() as captured:
-            result = self.shell.run_cell(source, store_history=True)
-        shown = [output.data.get("text/plain", "") for output in captured.outputs]
-        self.said = "".join([captured.stdout, captured.stderr, *shown])
-        return result
-
-    def under_grape(self, source: str = STREAMED) -> dict[str, Any]:
-        """The report of a cell that has to end well."""
-        before = grape.last
-        self.run(source).raise_error()
-        assert grape.last is not None and grape.last is not before
-        return grape.last.to_dict()
-
-    def learned(self) -> list[torch.Tensor]:
-        names = self.shell.user_ns
-        return [*names["net"].parameters(), *names["losses"]]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.shell.user_ns[name]
-
-
-@pytest.fixture
-def notebook(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, closed_engine: None) -> Iterator[Notebook]:
-    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
-    shell.run_cell("%load_ext grape")
-    yield Notebook(shell)
-    unload(shell)
-    assert nothing_left()
-
-
-def has_kernel() -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key("aten::add.Tensor", "Fake"))
-
-
-def is_on() -> bool:
-    return bool(torch._C._dispatch_tls_is_dispatch_key_included("Fake"))  # type: ignore[attr-defined]
-
-
-def nothing_left() -> bool:
-    start = threading.Thread._bootstrap_inner.__qualname__  # type: ignore[attr-defined]
-    return not is_on() and not has_kernel() and shared.stream is None and start == "Thread._bootstrap_inner"
+def learned(notebook: Notebook) -> list[torch.Tensor]:
+    return [*notebook["net"].parameters(), *notebook["losses"]]
 
 
 def plainly(source: str, times: int) -> list[torch.Tensor]:
@@ -120,7 +69,7 @@ def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 
 def test_a_cell_is_served_and_says_so(notebook: Notebook) -> None:
-    report = notebook.under_grape()
+    report = notebook.under_grape(STREAMED)
     (stream,) = report["streams"]
     assert report["cell"]["engine"] == "streams" and report["regions"] == []
     assert 0 < stream["matched"] < stream["operators"] and stream["segments"] > 0 and stream["bytes"] > 0
@@ -128,18 +77,18 @@ def test_a_cell_is_served_and_says_so(notebook: Notebook) -> None:
     assert report["verdict"].startswith("no GPU here: nothing gets faster; ")
     assert f"{stream['matched']:,} of {stream['operators']:,} operators matched" in report["verdict"]
     assert f"issued: {stream['issued']:,} in {stream['segments']} segments" in notebook.said
-    assert same(notebook.learned(), plainly(TRAIN, 1))
+    assert same(learned(notebook), plainly(TRAIN, 1))
 
 
 def test_what_was_recorded_serves_the_cell_again_and_other_cells(notebook: Notebook) -> None:
-    first = notebook.under_grape()["streams"][0]
-    again = notebook.under_grape()["streams"][0]
+    first = notebook.under_grape(STREAMED)["streams"][0]
+    again = notebook.under_grape(STREAMED)["streams"][0]
     other = notebook.under_grape("%%grape --engine streams\nfor _ in range(20):\n    step(x)\n    pass\n")["streams"][0]
     assert first["recorded"] > 0
     assert again["recorded"] < first["recorded"] and again["matched"] > first["matched"]
     assert other["matched"] > 0.8 * other["operators"]
     expected = plainly(TRAIN + TRAIN + "for _ in range(20):\n    step(x)\n", 1)
-    assert same(notebook.learned(), expected)
+    assert same(learned(notebook), expected)
 
 
 def test_nothing_of_regions_stands_between(notebook: Notebook) -> None:
@@ -185,7 +134,7 @@ def matched() -> int:
 
 
 def test_plain_cells_are_served_until_it_is_undone(notebook: Notebook) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     assert not is_on()
     before = matched()
     notebook.run(TRAIN + "on = torch._C._dispatch_tls_is_dispatch_key_included('Fake')\n").raise_error()
@@ -199,22 +148,22 @@ def test_plain_cells_are_served_until_it_is_undone(notebook: Notebook) -> None:
     assert nothing_left()
     notebook.run(TRAIN).raise_error()
     assert nothing_left()
-    assert same(notebook.learned(), plainly(TRAIN, 3))
+    assert same(learned(notebook), plainly(TRAIN, 3))
 
 
 @pytest.mark.parametrize("command", ["%grape undo", "%grape reset", "%unload_ext grape"])
 def test_what_takes_it_back(notebook: Notebook, command: str) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     notebook.run(f"y = torch.ones(3)\n{command}\nz = y + 1\n").raise_error()
     assert nothing_left()
     assert notebook["z"].tolist() == [2, 2, 2]
 
 
 def test_undo_inside_a_cell_that_is_served(notebook: Notebook) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     notebook.under_grape(STREAMED + "get_ipython().run_line_magic('grape', 'undo')\n" + TRAIN)
     assert nothing_left()
-    assert same(notebook.learned(), plainly(TRAIN, 3))
+    assert same(learned(notebook), plainly(TRAIN, 3))
 
 
 def test_a_cell_that_records_nothing_holds_nothing(notebook: Notebook) -> None:
@@ -224,12 +173,12 @@ def test_a_cell_that_records_nothing_holds_nothing(notebook: Notebook) -> None:
 
 
 def test_a_cell_under_regions_gives_it_back_and_takes_it_over(notebook: Notebook) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     notebook.under_grape(REGIONS)
     assert nothing_left()
     notebook.under_grape(REGIONS)
     assert engine().has_graphs
-    report = notebook.under_grape()
+    report = notebook.under_grape(STREAMED)
     assert not engine().has_graphs
     assert report["cell"]["notes"] == ["graphs of earlier cells were released: this cell asked for operator streams"]
 
@@ -269,16 +218,16 @@ def test_while_it_is_compiled_a_cell_runs_as_written(
     script = f"{waits}\necho 'x.cpp: error: no luck' >&2\nexit 1"
     monkeypatch.setenv("CXX", compiler(not_built, script))
     began = time.monotonic()
-    report = notebook.under_grape()
+    report = notebook.under_grape(STREAMED)
     assert time.monotonic() - began < 10
     assert "left as written: the C++ of operator streams is compiled for this torch, in the back" in report["verdict"]
-    assert "in the background" in notebook.under_grape()["verdict"]
+    assert "in the background" in notebook.under_grape(STREAMED)["verdict"]
     go.touch()
     assert shared._build is not None
     shared._build.wait(60)
-    report = notebook.under_grape()
+    report = notebook.under_grape(STREAMED)
     assert "left as written: the extension does not compile: x.cpp: error: no luck" in report["verdict"]
-    assert same(notebook.learned(), plainly(TRAIN, 3))
+    assert same(learned(notebook), plainly(TRAIN, 3))
 
 
 def test_without_a_compiler_one_line_says_so(
@@ -286,7 +235,7 @@ def test_without_a_compiler_one_line_says_so(
 ) -> None:
     monkeypatch.setenv("PATH", str(not_built))
     monkeypatch.delenv("CXX", raising=False)
-    report = notebook.under_grape()
+    report = notebook.under_grape(STREAMED)
     assert "left as written: there is no C++ compiler; install one with: apt-get install g++" in report["verdict"]
 
 
@@ -294,7 +243,7 @@ def test_without_a_compiler_one_line_says_so(
 
 
 def test_an_exception_is_the_persons_and_what_was_computed_is_there(notebook: Notebook) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     result = notebook.run(STREAMED + "y = x * 3 + 1\nraise ValueError(1)\n")
     assert isinstance(result.error_in_exec, ValueError)
     files = [entry.filename for entry in traceback.extract_tb(result.error_in_exec.__traceback__)]
@@ -302,12 +251,12 @@ def test_an_exception_is_the_persons_and_what_was_computed_is_there(notebook: No
     assert not is_on()
     assert torch.equal(notebook["y"], notebook["x"] * 3 + 1)
     assert grape.last is not None and grape.last.verdict.startswith("stopped by ValueError")
-    notebook.under_grape()
-    assert same(notebook.learned(), plainly(TRAIN, 3))
+    notebook.under_grape(STREAMED)
+    assert same(learned(notebook), plainly(TRAIN, 3))
 
 
 def test_an_interrupt_ends_the_cell(notebook: Notebook) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     cell = (
         "import signal\nfor i in range(40):\n    step(x)\n    if i == 20:\n        signal.raise_signal(signal.SIGINT)\n"
     )
@@ -315,12 +264,12 @@ def test_an_interrupt_ends_the_cell(notebook: Notebook) -> None:
     assert isinstance(result.error_in_exec, KeyboardInterrupt)
     assert notebook["i"] == 20 and not is_on()
     notebook.run(TRAIN).raise_error()
-    assert same(notebook.learned(), plainly(TRAIN + "for _ in range(21):\n    step(x)\n" + TRAIN, 1))
+    assert same(learned(notebook), plainly(TRAIN + "for _ in range(21):\n    step(x)\n" + TRAIN, 1))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_sessions_and_cells_inside(notebook: Notebook) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     inner = (
         "import grape\n"
         "try:\n    with grape.session(engine='streams'):\n        pass\n"
@@ -331,14 +280,14 @@ def test_sessions_and_cells_inside(notebook: Notebook) -> None:
     notebook.under_grape(STREAMED + inner + TRAIN)
     assert notebook["said"].endswith("take one of them away, they do not nest")
     assert not is_on()
-    assert same(notebook.learned(), plainly(TRAIN + TRAIN + "step(x)\nstep(x)\n" + TRAIN, 1))
+    assert same(learned(notebook), plainly(TRAIN + TRAIN + "step(x)\nstep(x)\n" + TRAIN, 1))
 
 
 def test_below_another_magic(notebook: Notebook) -> None:
     notebook.under_grape("%%time\n" + STREAMED)
     report = notebook.under_grape("%%time\n" + STREAMED)
     assert report["streams"] and report["streams"][0]["matched"] > 0, report["verdict"]
-    assert same(notebook.learned(), plainly(TRAIN, 2))
+    assert same(learned(notebook), plainly(TRAIN, 2))
 
 
 def test_top_level_await(notebook: Notebook) -> None:
@@ -346,11 +295,11 @@ def test_top_level_await(notebook: Notebook) -> None:
     report = notebook.under_grape("%%grape --engine streams\n" + cell)
     assert report["streams"] and report["streams"][0]["matched"] > 0, report["verdict"]
     assert not is_on()
-    assert same(notebook.learned(), plainly(TRAIN, 1))
+    assert same(learned(notebook), plainly(TRAIN, 1))
 
 
 def test_threads_and_forks(notebook: Notebook) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     cell = (
         "import os, threading\nread = []\n"
         "for _ in range(20):\n"
@@ -364,30 +313,30 @@ def test_threads_and_forks(notebook: Notebook) -> None:
     notebook.under_grape("%%grape --engine streams\n" + cell)
     expected = (notebook["x"] * 2 + 1).sum().item()
     assert notebook["read"] == [expected, 0] * 20
-    assert same(notebook.learned(), plainly(TRAIN + "for _ in range(20):\n    step(x)\n", 1))
+    assert same(learned(notebook), plainly(TRAIN + "for _ in range(20):\n    step(x)\n", 1))
 
 
 def test_a_thread_that_runs_already_leaves_the_cell_as_written(notebook: Notebook) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, name="loader")
     thread.start()
     try:
-        report = notebook.under_grape()
+        report = notebook.under_grape(STREAMED)
         assert "left as written: thread loader runs, and its operators would not be seen" in report["verdict"]
         notebook.run(TRAIN).raise_error()
     finally:
         stop.set()
         thread.join()
-    assert notebook.under_grape()["streams"][0]["matched"] > 0
-    assert same(notebook.learned(), plainly(TRAIN, 4))
+    assert notebook.under_grape(STREAMED)["streams"][0]["matched"] > 0
+    assert same(learned(notebook), plainly(TRAIN, 4))
 
 
 def test_a_thread_of_a_cell_that_still_runs_in_the_next(notebook: Notebook) -> None:
     cell = "import threading\nstop = threading.Event()\nthread = threading.Thread(target=stop.wait)\nthread.start()\n"
     notebook.under_grape(STREAMED + cell)
     try:
-        assert notebook.under_grape()["streams"][0]["matched"] > 0
+        assert notebook.under_grape(STREAMED)["streams"][0]["matched"] > 0
     finally:
         notebook["stop"].set()
         notebook["thread"].join()
@@ -557,18 +506,14 @@ def test_a_script_ends_well_with_a_stream_that_nobody_closed() -> None:
         assert step.evidence().matched > 0 and len({float(k) for k in kept}) == 1
         print("end")
     """
-    environment = {**os.environ, "GRAPE_REFERENCE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, env=environment
-    )
-    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+    assert lines_of(code) == ["end"]
 
 
 def test_a_function_inside_a_plain_cell_counts_its_own(notebook: Notebook) -> None:
-    notebook.under_grape()
+    notebook.under_grape(STREAMED)
     notebook.run("import grape\nserved = grape.stream(step)\n" + TRAIN + "served(x)\n" + TRAIN).raise_error()
     found = notebook["served"].evidence()
     assert found.matched > 0 and found.seen < 30
     notebook.run("served.close()\ndel served\n%grape undo")
     assert nothing_left()
-    assert same(notebook.learned(), plainly(TRAIN + TRAIN + "step(x)\n" + TRAIN, 1))
+    assert same(learned(notebook), plainly(TRAIN + TRAIN + "step(x)\n" + TRAIN, 1))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from grape.model import CellEvidence
 from grape.options import Options
-from grape.sessions.history import MOST_CELLS, History, Past, key_of
+from grape.sessions.history import MOST_CELLS, History, key_of
+from tests.unit.sample_past import LEFT
 
 FUNCTIONS = "def inner(x):\n    return x * SCALE\ndef step(x):\n    return inner(x) + 1\ndef other(x):\n    return x\n"
 
@@ -73,19 +73,11 @@ def test_magics_are_no_obstacle_and_a_percent_sign_is_no_magic() -> None:
 
 def test_only_the_last_cells_are_kept() -> None:
     history = History()
-    past = Past(
-        runs=1,
-        settled=True,
-        served=False,
-        evidence=CellEvidence(file="In[1]", source="", device="CPU", backend="tape", wall_ms=1.0),
-        findings=(),
-        applied=Options().applied,
-    )
     keys = [(f"cell {number}", frozenset[Any]()) for number in range(MOST_CELLS + 3)]
     for key in keys:
-        history.remember(key, past)
-    assert [history.of(key, past.applied) for key in keys[:4]] == [None, None, None, past]
+        history.remember(key, LEFT)
+    assert [history.of(key, LEFT.applied) for key in keys[:4]] == [None, None, None, LEFT]
     for other in (Options(memory_budget=0), Options(tolerance=1e-6), Options(engine="auto")):
         assert history.of(keys[-1], other.applied) is None
-    assert history.of(keys[-1], Options(no_widget=True, output="report", engine="regions").applied) is past
-    assert history.of(None, past.applied) is None
+    assert history.of(keys[-1], Options(no_widget=True, output="report", engine="regions").applied) is LEFT
+    assert history.of(None, LEFT.applied) is None

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from grape.model import CellEvidence
-from grape.options import Options
 from grape.sessions.history import History, Past
 from grape.sessions.judged import after_streamed_run, did_other_work, without_streams
 from grape.sessions.timing import CellRuns, PlainRun
-
-LEFT = Past(
-    runs=1,
-    settled=True,
-    served=False,
-    evidence=CellEvidence(file="In[1]", source="", device="CPU", backend="tape", wall_ms=1.0),
-    findings=(),
-    applied=Options().applied,
-)
+from tests.unit.sample_past import LEFT
 
 
 def after(past: Past, matched: int = 90, wall_ms: float = 500.0, plain_ms: float | None = 1000.0) -> Past:

@@ -4,16 +4,16 @@ deferred. An extension cannot be unloaded, so each test has a process of its own
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import sysconfig
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from grape.native import build
+from tests.processes import lines_of
 from tests.property.stream_programs import needs_compiler
 
 pytestmark = needs_compiler
@@ -45,6 +45,7 @@ MODULE = """
     static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "NAME", nullptr, 0, methods, slots};
     extern "C" __attribute__((visibility("default"))) PyObject* PyInit_NAME() { return PyModuleDef_Init(&definition); }
 """
+Say = Callable[[str], list[str]]
 REASON = "functions of C++ extensions may read results before they are issued: "
 
 
@@ -64,21 +65,9 @@ def extensions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def say(extensions: Path) -> Said:
-    return Said(extensions)
-
-
-class Said:
-    def __init__(self, folder: Path) -> None:
-        self.environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), str(folder)])}
-
-    def __call__(self, code: str) -> list[str]:
-        """The lines that a process prints behind a preamble."""
-        whole = textwrap.dedent(PREAMBLE) + textwrap.dedent(code)
-        command = [sys.executable, "-W", "ignore", "-c", whole]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=self.environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+def say(extensions: Path) -> Say:
+    """The lines that a process prints behind a preamble."""
+    return lambda code: lines_of(textwrap.dedent(PREAMBLE) + textwrap.dedent(code), extensions)
 
 
 PREAMBLE = """
@@ -110,11 +99,11 @@ PREAMBLE = """
 
 
 @pytest.mark.parametrize("load", ["import reads", "as_cpp_extension_does('reads')"])
-def test_loaded_before(say: Said, load: str) -> None:
+def test_loaded_before(say: Say, load: str) -> None:
     assert say(f"{load}\nprint(open_stream().reason)") == [REASON + "reads"]
 
 
-def test_what_has_no_function_or_no_torch_is_harmless(say: Said) -> None:
+def test_what_has_no_function_or_no_torch_is_harmless(say: Say) -> None:
     said = say("""
         import registers
         with open_stream() as stream:
@@ -139,7 +128,7 @@ def test_what_has_no_function_or_no_torch_is_harmless(say: Said) -> None:
     ],
     ids=["import", "as cpp_extension", "in a thread"],
 )
-def test_loaded_while_a_stream_is_open(say: Said, device: str, load: str) -> None:
+def test_loaded_while_a_stream_is_open(say: Say, device: str, load: str) -> None:
     said = say(f"""
         stream = open_stream(Settings(shortest=1, hot=2, device="{device}", price=0))
         loop(nothing, 2500)
@@ -157,7 +146,7 @@ def test_loaded_while_a_stream_is_open(say: Said, device: str, load: str) -> Non
     assert said == [REASON + "reads", "True True", "True False"]
 
 
-def test_loaded_during_a_pause(say: Said) -> None:
+def test_loaded_during_a_pause(say: Say) -> None:
     said = say("""
         shared.hold("it")
         first = shared.enter("it")
@@ -170,7 +159,7 @@ def test_loaded_during_a_pause(say: Said) -> None:
     assert said == [f"True {REASON}reads None", "True False"]
 
 
-def test_loaded_in_a_call_of_a_function(say: Said) -> None:
+def test_loaded_in_a_call_of_a_function(say: Say) -> None:
     said = say("""
         import grape
         def work(last):
@@ -191,7 +180,7 @@ def test_loaded_in_a_call_of_a_function(say: Said) -> None:
     assert said == [reason, "None None True", reason, f"True {reason}"]
 
 
-def test_loaded_in_a_cell(say: Said) -> None:
+def test_loaded_in_a_cell(say: Say) -> None:
     said = say("""
         import grape
         from IPython.core.interactiveshell import InteractiveShell

@@ -6,6 +6,8 @@ import torch
 
 from grape.runtime.node_numbers import advance, in_backward, numbered
 
+__all__ = ["DEVICE", "lead", "level"]
+
 DEVICE = torch.device("cuda")
 
 
