@@ -17,6 +17,7 @@ struct Slot {
   size_t span = 0;
   bool written = false;         // made or changed by an operator of the fragment: no other slot may share its storage
   bool changed = false;         // changed in place
+  bool exact = false;           // integers that are only read, by operators that are exact in them
   bool kept = false;            // its results outlived a pass: they get memory of their own from the start
   std::unique_ptr<Home> home;   // of what the fragment makes
   at::DataPtr floating;         // of what comes from outside and lies elsewhere each time
@@ -32,6 +33,8 @@ struct Slot {
   const Tenancy* lender = nullptr;  // whose memory that was
   static constexpr int NEVER = 1 << 20;
   int same = 0, settled = 0;
+  size_t residue = 0;           // of the addresses, by the alignment, where it lay otherwise than what floats
+  int otherwise = 0, turned = 0;  // times in a row, and that what floats was given that
 
   bool owned() const { return home || floating; }
   void lies_at(char* where, const Device& device) {
