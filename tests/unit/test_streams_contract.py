@@ -373,6 +373,28 @@ def test_an_input_that_lies_elsewhere_each_time() -> None:
     assert evidence.copied_in > 0
 
 
+def test_integers_and_booleans_match_wherever_they_lie() -> None:
+    """An alignment may choose a kernel and so how it rounds; what is exact comes out the same."""
+    x, counts, masks = torch.randn(3), torch.arange(240).view(80, 3), torch.rand(80, 3) > 0.5
+    evidence = agrees(lambda: [torch.tanh(x * counts[i]).masked_fill(masks[i], 0.5) for i in range(80)])
+    assert "other aliases than recorded" not in evidence.written
+    assert evidence.matched > 0.8 * evidence.seen
+
+
+def test_floats_that_are_aligned_otherwise_each_time_run_as_written() -> None:
+    x, factors = torch.randn(3), torch.randn(80, 3)
+    evidence = agrees(lambda: [torch.tanh(x * factors[i]) for i in range(80)])
+    assert evidence.written["other aliases than recorded"] > 50
+
+
+def test_floats_that_are_aligned_otherwise_from_now_on_match_again() -> None:
+    buffers = [torch.randn(24) for _ in range(160)]
+    xs = [buffer[4:12] if 40 <= i < 100 else buffer[:8] for i, buffer in enumerate(buffers)]
+    evidence = agrees(lambda: [torch.tanh(x * 1.5) - x.mean() for x in xs])
+    assert 3 <= evidence.written["other aliases than recorded"] < 40
+    assert evidence.matched > 0.8 * evidence.seen
+
+
 def test_views_of_one_storage_keep_their_aliases() -> None:
     def loop() -> list[Tensor]:
         out = []

@@ -667,6 +667,20 @@ def test_a_network_that_was_copied_is_served() -> None:
     assert evidence.matched > 0.7 * evidence.seen
 
 
+@pytest.mark.parametrize("expression", ["{p.data_ptr() for p in ps}", "set(map(Tensor.data_ptr, ps))"])
+def test_recurrent_layers_may_compare_where_their_weights_lie(expression: str) -> None:
+    source = f"class RNNBase:\n    def flatten_parameters(ps):\n        return len({expression})"
+    names: dict[str, Any] = {"Tensor": Tensor}
+    exec(compile(source, "/lib/torch/nn/modules/rnn.py", "exec"), names)
+    ps = [torch.randn(4) for _ in range(3)]
+
+    def loop() -> list[Any]:
+        return [(names["RNNBase"].flatten_parameters(ps), torch.tanh(ps[0] * ps[1]) - ps[2]) for _ in range(40)]
+
+    evidence = agrees(loop, EAGER_TO_MATCH)
+    assert "memory that is not torch's alone" not in evidence.written
+
+
 @pytest.mark.parametrize("hold", [lambda storage: storage, weakref.ref])
 def test_a_storage_that_python_can_reach_is_not_deferred(hold: Callable[[Any], Any]) -> None:
     def loop() -> list[float]:

@@ -32,7 +32,8 @@ class Epoch {
     if (!claim(storage, slot.written)) return Bound::Aliased;
     if (base != slot.address) {
       // Kernels may choose their code, and so their rounding, by the alignment of what they are given.
-      if (slot.owned() && misaligned(slot.address, base)) return Bound::Aliased;
+      if (slot.owned() && !slot.exact && misaligned(slot.address, base) && !turn(fragment, slot, base)) return Bound::Aliased;
+      slot.otherwise = 0;
       make_room(fragment, slot, base, tenancy_of(storage));
       if (base != slot.address) {
         copies_in_.push_back({slot.address, base, slot.span});
@@ -178,8 +179,7 @@ class Epoch {
       copies.floated++;
       slot.same = 0;
       slot.floating = device_.allocate(slot.span + device_.alignment);
-      char* begin = static_cast<char*>(slot.floating.get());
-      move(fragment, slot, begin + (reinterpret_cast<uintptr_t>(base) - reinterpret_cast<uintptr_t>(begin)) % device_.alignment);
+      float_at(fragment, slot, base);
     }
   }
 
@@ -188,6 +188,22 @@ class Epoch {
     if (!slot.floating || slot.same < (slot.settled ? 16 : 2) || (graphs_ && lent && is_made_by(fragment, lent))) return false;
     if (slot.settled && slot.settled > fragment.settlements) fragment.copies_from_where_it_stays(slot.changed ? 2 * COPY : COPY);
     return slot.settled <= fragment.settlements;
+  }
+
+  // What floats has the alignment of the first tensor that lay elsewhere. It takes another's once only those come.
+  bool turn(Fragment& fragment, Slot& slot, char* base) {
+    size_t residue = reinterpret_cast<uintptr_t>(base) % device_.alignment;
+    slot.otherwise = residue == slot.residue ? slot.otherwise + 1 : 1;
+    slot.residue = residue;
+    if (!slot.floating || slot.otherwise < 4 || slot.turned == 2) return false;
+    slot.turned++;
+    float_at(fragment, slot, base);
+    return true;
+  }
+
+  void float_at(Fragment& fragment, Slot& slot, const char* base) {
+    char* begin = static_cast<char*>(slot.floating.get());
+    move(fragment, slot, begin + (reinterpret_cast<uintptr_t>(base) - reinterpret_cast<uintptr_t>(begin)) % device_.alignment);
   }
 
   // A graph may use a home's memory for something else before it writes the result there: see G3.

@@ -18,6 +18,7 @@ struct Slot {
   size_t span = 0;
   bool written = false;         // made or changed by an operator of the fragment: no other slot may share its storage
   bool changed = false;         // changed in place
+  bool exact = false;           // integers that are only read, by operators that are exact in them
   bool kept = false;            // its results outlived a pass: they get memory of their own from the start
   c10::weak_intrusive_ptr<StorageImpl> last_kept{c10::intrusive_ptr<StorageImpl>()};
   int dead = 0, returned = 0;   // kept ones in a row that did not outlive a pass after all; times that this was believed
@@ -34,6 +35,8 @@ struct Slot {
   char* last = nullptr;         // where it lay before, to settle there if it stays
   const Tenancy* lender = nullptr;  // whose memory that was
   int same = 0, settled = 0;
+  size_t residue = 0;           // of the addresses, by the alignment, where it lay otherwise than what floats
+  int otherwise = 0, turned = 0;  // times in a row, and that what floats was given that
 
   bool owned() const { return home || floating; }
   void lies_at(char* where, const Device& device) {

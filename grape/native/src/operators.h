@@ -32,6 +32,7 @@ struct Operator {
   std::vector<int> returned_argument; // by return; -1: a fresh tensor
   Reason always = Reason::None;       // runs as written for this reason at every call
   bool pointwise = false;
+  bool exact = false;                 // in its integers: wherever they lie, the same bits come out
   bool changes = false;               // any argument
   bool index = false;                 // by tensors: what of booleans makes lengths that the host reads
   int dropout = -1;                   // of attention: the argument without which nothing is drawn
@@ -72,6 +73,7 @@ struct Operator {
       tensors_only = tensors_only && tensors;
     }
     pointwise = op.hasTag(at::Tag::pointwise);
+    exact = pointwise || by_position(schema.name());
     changes = any_write;
     if (schema.name().find("_attention") != std::string::npos)
       for (size_t i = 0; i < arguments; i++) {
@@ -164,6 +166,13 @@ struct Operator {
   static bool indexes(const std::string& n) {
     return n == "aten::index" || n == "aten::index_put" || n == "aten::index_put_" || n == "aten::_index_put_impl_" ||
         n == "aten::_unsafe_index" || n == "aten::_unsafe_index_put";
+  }
+
+  // Integers are positions, or copied. Not products: of quantized weights, kernels may sum in another order.
+  static bool by_position(const std::string& n) {
+    for (const char* start : {"aten::embedding", "aten::nll_loss", "aten::index", "aten::gather", "aten::scatter", "aten::take"})
+      if (n.rfind(start, 0) == 0) return true;
+    return n == "aten::clone" || n == "aten::copy_" || n == "aten::_to_copy" || n == "aten::cat" || n == "aten::stack";
   }
 
   static bool maybe_copies(const std::string& n) {

@@ -14,8 +14,8 @@ inline bool is_held_in_python(const c10::StorageImpl* storage) {
   PyObject* object = slot.load_pyobj();
   if (!object) return false;
   if (!slot.has_unique_reference()) return true;
-  Py_ssize_t weak = Py_TYPE(object)->tp_weaklistoffset;
-  return weak < 0 || (weak > 0 && *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + weak) != nullptr);
+  Py_ssize_t weak = Py_TYPE(object)->tp_weaklistoffset;  // below 0 from Python 3.12 on: in front of the object
+  return weak != 0 && *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + weak) != nullptr;
 }
 
 }  // namespace grape

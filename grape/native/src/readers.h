@@ -127,10 +127,10 @@ struct Readers {
     PyFrameObject* frame = PyEval_GetFrame();
     PyCodeObject* code = frame ? PyFrame_GetCode(frame) : nullptr;
     if (!code) return false;
-    const char* name = PyUnicode_AsUTF8(code->co_name);
+    const char* name = PyUnicode_AsUTF8(code->co_qualname);  // before Python 3.12 a comprehension is a function in it
     const char* file = PyUnicode_AsUTF8(code->co_filename);
     constexpr const char* RNN = "torch/nn/modules/rnn.py";
-    bool compares = name && file && !std::strcmp(name, "flatten_parameters") && std::strlen(file) >= std::strlen(RNN) &&
+    bool compares = name && file && std::strstr(name, "flatten_parameters") && std::strlen(file) >= std::strlen(RNN) &&
         !std::strcmp(file + std::strlen(file) - std::strlen(RNN), RNN);
     PyErr_Clear();
     Py_DECREF(code);

@@ -122,13 +122,18 @@ class Recorder {
         slots[id].address = low;
         slots[id].span = high - low;
       }
+      slots[id].exact = !slots[id].written;
       slots[id].changed = slots[id].changed || view.written;
       if (view.made) slots[id].nbytes = view.high;
       slot_of[v] = id;
     }
     for (Step& step : fragment_->steps) {
-      for (Input& in : step.inputs)
-        if (in.slot >= 0) place(in.slot, in.at, in.layout, step, slot_of);
+      for (Input& in : step.inputs) {
+        if (in.slot < 0) continue;
+        place(in.slot, in.at, in.layout, step, slot_of);
+        bool exact = step.run != Reason::None || (step.op->exact && is_integral(in.layout));
+        slots[in.slot].exact = slots[in.slot].exact && exact;
+      }
       for (Output& out : step.outputs)
         for (Made& m : out.made)
           if (m.slot >= 0) place(m.slot, m.at, m.layout, step, slot_of);
@@ -251,6 +256,10 @@ class Recorder {
     const Slot& target = fragment_->slots[slot];
     at = view.data + at - target.address;
     if (at % static_cast<int64_t>(layout.dtype.itemsize()) && step.run == Reason::None) step.run = Reason::Opaque;
+  }
+
+  static bool is_integral(const Layout& layout) {
+    return c10::isIntegralType(c10::typeMetaToScalarType(layout.dtype), /*includeBool=*/true);
   }
 
   static uint32_t version(const at::Tensor& t) {
