@@ -80,7 +80,7 @@ class Captures:
         """cuBLAS has a handle for each thread, and a workspace for each handle and stream."""
         thread = threading.get_ident()
         if thread not in self._warm:
-            warm_products(self._device, self._stream)
+            warm_products(self._device, self._stream, kinds=(torch.float32,))  # what is captured has run before
             self._warm.add(thread)
 
     def _recover(self, pool: Any) -> None:

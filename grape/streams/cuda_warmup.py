@@ -18,10 +18,20 @@ __all__ = ["warm_products"]
 _workspaces: dict[torch.device, torch.cuda.MemPool] = {}
 
 
-def warm_products(device: torch.device, stream: torch.cuda.Stream, *, autograd: bool = False) -> None:
-    """Have cuBLAS do each kind of product on `stream`, and wait for it. Not inside a capture.
+KINDS = (torch.float32, torch.float16, torch.bfloat16)
 
-    With `autograd` also in the thread that runs `backward`, which has a cuBLAS handle of its own.
+
+def warm_products(
+    device: torch.device,
+    stream: torch.cuda.Stream,
+    *,
+    autograd: bool = False,
+    kinds: tuple[torch.dtype, ...] = KINDS,
+) -> None:
+    """Have cuBLAS do products of each kind on `stream`, and wait for it. Not inside a capture.
+
+    With `autograd` also in the thread that runs `backward`, which has a cuBLAS handle of its own. One kind makes the
+    handle and its workspaces; the kernels of each other kind take a tenth of a second to load.
     """
     with (
         torch.cuda.device(device),
@@ -31,7 +41,7 @@ def warm_products(device: torch.device, stream: torch.cuda.Stream, *, autograd: 
         torch.no_grad(),
         torch.autocast("cuda", enabled=False),
     ):
-        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for dtype in kinds:
             square = torch.zeros(64, 64, device=device, dtype=dtype)
             torch.addmm(square[0], square, square)
             torch.bmm(square[None], square[None])

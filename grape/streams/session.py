@@ -15,7 +15,7 @@ import torch
 
 from .. import native
 from ..native import Unavailable
-from . import compiled, extensions, threads
+from . import compiled, extensions, profilers, threads
 from .captures import Captures, watch
 
 
@@ -135,6 +135,7 @@ class Stream:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
         self._undo.callback(compiled.watch(self._apart))
         self._undo.callback(extensions.watch(self._stop_beside_extensions))
+        self._undo.callback(profilers.watch(self._session.flush))
         if self._cuda is not None:
             self._undo.callback(watch(self._session))
 

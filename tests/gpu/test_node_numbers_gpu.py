@@ -38,7 +38,7 @@ for step in range(120):
     out = net(points)
     slope = torch.autograd.grad(out, points, torch.ones_like(out), create_graph=True)[0]
     bend = torch.autograd.grad(slope, points, torch.ones_like(slope), create_graph=True)[0]
-    loss = (bend + 3 * slope + 50 * out).square().mean() + (net(data) - data).square().mean()
+    loss = 0.01 * (bend + 3 * slope + 5 * out).square().mean() + (net(data) - data).square().mean()
     loss.backward()
     optimizer.step()
 """
@@ -57,8 +57,9 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
 
 
+@pytest.mark.parametrize("engine", ["regions", "streams"])
 @pytest.mark.parametrize("cells", [(FIRST_ORDER,), (SECOND_ORDER,), (FIRST_ORDER, SECOND_ORDER) * 2])
-def test_threads_are_as_far_apart_as_after_plain_cells(cells: tuple[str, ...]) -> None:
+def test_threads_are_as_far_apart_as_after_plain_cells(cells: tuple[str, ...], engine: str) -> None:
     def states(head: str) -> tuple[int, dict[str, Tensor]]:
         shell.run_cell(SETUP).raise_error()
         level()
@@ -71,18 +72,18 @@ def test_threads_are_as_far_apart_as_after_plain_cells(cells: tuple[str, ...]) -
     shell = InteractiveShell.instance()
     load(shell)
     try:
-        states("")  # the first run of a process gives other weights than every later one does, which all agree
         apart, expected = states("")
+        assert all(weight.isfinite().all() for weight in expected.values())
         again, weights = states("")
         assert again == apart and equal(weights, expected), "the program does not repeat itself"
         replays = 0
         for _ in range(3):
-            found, weights = states("%%grape --no-widget\n")
+            found, weights = states(f"%%grape --no-widget --engine {engine}\n")
             assert found == apart
             assert equal(weights, expected)
             assert grape.last is not None
             replays += sum(one["replays"] for one in grape.last.to_dict()["regions"])
-        if cells == (FIRST_ORDER,):
+        if cells == (FIRST_ORDER,) and engine == "regions":
             assert replays > 100
     finally:
         unload(shell)

@@ -40,6 +40,12 @@ SERVED = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n  
 REFUSED = "%%grape\nwith torch.no_grad():\n    y = x\n    for _ in range(40):\n        y = says(y)\n"
 
 
+@pytest.fixture(autouse=True)
+def regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they leave is served by streams otherwise (`test_auto_engine`)."""
+    monkeypatch.setenv("GRAPE_ENGINE", "regions")
+
+
 @pytest.fixture
 def on_a_cpu(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
     """Without the variable that has the reference serve."""

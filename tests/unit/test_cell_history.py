@@ -77,7 +77,7 @@ def test_only_the_last_cells_are_kept() -> None:
     for key in keys:
         history.remember(key, LEFT)
     assert [history.of(key, LEFT.applied) for key in keys[:4]] == [None, None, None, LEFT]
-    for other in (Options(memory_budget=0), Options(tolerance=1e-6), Options(engine="auto")):
+    for other in (Options(memory_budget=0), Options(tolerance=1e-6), Options(engine="regions")):
         assert history.of(keys[-1], other.applied) is None
-    assert history.of(keys[-1], Options(no_widget=True, output="report", engine="regions").applied) is LEFT
+    assert history.of(keys[-1], Options(no_widget=True, output="report", engine="auto").applied) is LEFT
     assert history.of(None, LEFT.applied) is None

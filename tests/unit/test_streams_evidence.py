@@ -129,7 +129,7 @@ def test_the_lines_of_the_report() -> None:
 
 def test_the_engine_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRAPE_ENGINE", raising=False)
-    assert engine_named(Options().engine) == "regions"
+    assert engine_named(Options().engine) == "auto"
     assert engine_named(parse_options("--engine streams").engine) == "streams"
     monkeypatch.setenv("GRAPE_ENGINE", "streams")
     assert engine_named(Options().engine) == "streams"

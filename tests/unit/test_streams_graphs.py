@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -177,3 +178,42 @@ def test_without_a_cuda_device_there_is_no_stream_of_one() -> None:
     refused = open_stream(Settings(device="cuda"))
     assert not isinstance(refused, Stream)
     assert refused.reason == "there is no CUDA device"
+
+
+def test_under_a_profiler_nothing_is_deferred() -> None:
+    """Kernels that come late would be outside of the ranges that they belong to."""
+
+    def loop() -> list[Any]:
+        x, names = torch.ones(4), []
+        for i in range(90):
+            if i == 30:
+                profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]).__enter__()
+            if i == 60:
+                profile.__exit__(None, None, None)
+                names = [event.count for event in profile.key_averages() if event.key == "aten::tanh"]
+            x = torch.tanh(x * 1.5) - x.mean()
+        return [x, names]
+
+    evidence = agrees(loop, shortest=1, hot=2)
+    assert evidence.written["a profiler's"] >= 100
+    assert evidence.matched > 100
+
+
+def test_nothing_is_captured_before_the_eyes_of_who_traces_python() -> None:
+    called = []
+
+    def loop() -> list[Tensor]:
+        x = torch.ones(4)
+        for _ in range(60):
+            x = torch.tanh(x * 1.5) - 0.25
+        return [x]
+
+    def traced() -> list[Tensor]:
+        sys.setprofile(lambda frame, event, argument: called.append(frame.f_code.co_filename))
+        try:
+            return loop()
+        finally:
+            sys.setprofile(None)
+
+    agrees(traced, shortest=1, hot=2)
+    assert not [name for name in called if "grape/streams" in name]

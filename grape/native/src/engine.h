@@ -8,6 +8,7 @@
 #include "recorder.h"
 
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 
 #include <chrono>
 #include <functional>
@@ -110,7 +111,8 @@ class Engine {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
     if (!open_.load(std::memory_order_relaxed) || !device_->concerns(op.arguments, *stack)) return run(op, below, stack);
     count_thread();
-    Reason apart = barred_ ? Reason::Fused : passing_ ? Reason::Capturing : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
+    Reason apart = barred_ ? Reason::Fused : passing_ ? Reason::Capturing : torch::profiler::impl::profilerEnabled() ? Reason::Profiled
+        : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
         : !device_->is_current()                                ? Reason::Stream : Reason::None;
     if (apart != Reason::None) {
       if (!passing_) flush();
@@ -209,8 +211,8 @@ class Engine {
   }
 
   // How a segment is captured, in the thread that launched it, where no lock is held: calls `issue_captured`, then
-  // `captured` or `refused`.
-  void on_capture(std::function<void()> capturer) { capturer_ = std::move(capturer); }
+  // `captured` or `refused`. False: not now.
+  void on_capture(std::function<bool()> capturer) { capturer_ = std::move(capturer); }
 
   // True: the segment that is wanted was issued on the stream that is captured.
   bool issue_captured() {
@@ -285,7 +287,7 @@ class Engine {
     if (capturer_) {
       c10::impl::ExcludeDispatchKeyGuard guard(KEY);
       auto begin = Clock::now();
-      capturer_();
+      if (!capturer_()) return postpone();
       auto took = Clock::now() - begin;
       counts.capture_ns += took.count();
       if (price_ > 0 && is_warm_.exchange(true)) price_ += 0.2 * (milliseconds(took) - price_);
@@ -307,6 +309,13 @@ class Engine {
     counts.captured++;
     graph->frozen = std::move(frozen_);
     wanted()->graph = std::move(graph);
+    wanted_ = nullptr;
+  }
+
+  // Until its segment was launched over the same memory for so often again.
+  void postpone() {
+    std::lock_guard lock(mutex_);
+    if (Segment* segment = wanted()) segment->steady = 0, segment->captures--;
     wanted_ = nullptr;
   }
 
@@ -710,7 +719,7 @@ class Engine {
   std::thread::id owner_;
   Epoch epoch_;
   Launcher launcher_;
-  std::function<void()> capturer_;
+  std::function<bool()> capturer_;
   Fragment* wanted_ = nullptr;  // whose segment should be captured
   size_t first_ = 0, last_ = 0;
   std::vector<char*> frozen_;

@@ -74,6 +74,7 @@ class Session {
     });
     engine_->on_capture([held] {
       py::gil_scoped_acquire gil;
+      if (is_traced()) return false;
       try {
         (*held)();
       } catch (py::error_already_set& raised) {  // Ctrl-C: torch hands on its own kind of error only
@@ -82,7 +83,21 @@ class Session {
         error.persist();
         throw error;
       }
+      return true;
     });
+  }
+
+  // Whoever profiles or traces Python would see what is not the person's; cProfile loses calls by it.
+  static bool is_traced() {
+    PyThreadState* thread = PyThreadState_Get();
+    if (thread->c_profilefunc || thread->c_tracefunc) return true;
+#if PY_VERSION_HEX >= 0x030C0000
+    constexpr int TOOLS = 6;
+    py::object monitoring = py::module_::import("sys").attr("monitoring");
+    for (int id = 0; id < TOOLS; id++)
+      if (!monitoring.attr("get_tool")(id).is_none() && monitoring.attr("get_events")(id).cast<int>() != 0) return true;
+#endif
+    return false;
   }
   bool issue_captured() {
     py::gil_scoped_release release;

@@ -1,0 +1,37 @@
+"""Profilers of torch see what runs while they are on: what was pending before has to be issued before they begin.
+
+While one is on, the engine defers nothing; a kernel launched late would be outside of the range that it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.autograd.profiler
+
+__all__ = ["watch"]
+
+_BEGINS = ("_prepare_profiler", "_enable_profiler")
+
+
+def watch(flush: Callable[[], None]) -> Callable[[], None]:
+    """Have `flush` called before a profiler of torch is switched on; the result undoes it."""
+    module: Any = torch.autograd.profiler
+    plain = {name: getattr(module, name) for name in _BEGINS}
+
+    def behind_flush(begin: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            flush()
+            return begin(*args, **kwargs)
+
+        return call
+
+    for name, begin in plain.items():
+        setattr(module, name, behind_flush(begin))
+
+    def undo() -> None:
+        for name, begin in plain.items():
+            setattr(module, name, begin)
+
+    return undo
