@@ -38,7 +38,7 @@ class Settings:
     """
     steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
     captures: int = 6  # of one segment
-    price: float = 3.0  # milliseconds that a capture takes, until some were measured; 0: nothing has to be earned
+    price: float = 0.5  # milliseconds of a capture beside its operators, until measured; 0: nothing has to be earned
     doubt: int = 32  # laps of a fragment after which it is compared with code as written; 0: never
 
 

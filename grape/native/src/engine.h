@@ -31,7 +31,8 @@ struct Settings {
   bool graphs = false;    // segments are captured; on the CPU, pretended to be
   int steady = 2;         // launches of a segment over the same memory before it is captured
   int captures = 6;       // of one segment
-  double price = 3.0;     // milliseconds that a capture takes, until some were measured; 0: nothing has to be earned
+  double price = 0.5;     // milliseconds that a capture takes beside its operators, until some were measured; 0: nothing
+                          // has to be earned
   size_t doubt = 32;      // laps of a fragment after which it is compared with code as written; 0: never
 };
 
@@ -286,11 +287,12 @@ class Engine {
   void capture() {
     if (capturer_) {
       c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+      double length = static_cast<double>(last_ - first_);
       auto begin = Clock::now();
       if (!capturer_()) return postpone();
       auto took = Clock::now() - begin;
       counts.capture_ns += took.count();
-      if (price_ > 0 && is_warm_.exchange(true)) price_ += 0.2 * (milliseconds(took) - price_);
+      if (price_ > 0 && is_warm_.exchange(true)) price_ += 0.2 * (std::max(0.1, milliseconds(took) - CAPTURED * length) - price_);
     } else {
       std::lock_guard lock(mutex_);
       launch();
@@ -340,7 +342,8 @@ class Engine {
   // together cost at most twice what the better of the two would have cost, however often it comes.
   double price_of(const Fragment& fragment) const {
     if (!settings_.graphs || price_ <= 0) return 0;
-    return price_ * static_cast<double>(fragment.segments.size()) + (is_warm_ ? 0 : COLD * price_);
+    if (fragment.segments.empty()) return 0;
+    return price_ * static_cast<double>(fragment.segments.size() + (is_warm_ ? 0 : COLD)) + CAPTURED * static_cast<double>(fragment.steps.size());
   }
 
   // A segment without a graph was launched.
@@ -481,6 +484,7 @@ class Engine {
       if (doubted_ == fragment) {
         if (pace.laps_without() > LAPS_WITHOUT) judge();
       } else if (!doubted_ && pace.is_due(settings_.doubt)) {
+        leave();
         doubted_ = fragment;
         doubted_until_ = counts.seen + 8 * settings_.furthest;
         pace.lap(false, counts.seen);
@@ -498,13 +502,13 @@ class Engine {
     pace.wait(pace.laps() + settings_.doubt);
     if (++pace.lost < 2 && ratio < 1.2) return;
     counts.lost++;
-    fragment->dead = true;
     finder_.lose(*fragment);
+    fragment->end(epoch_.trash);
   }
 
   void enter(Fragment* fragment) {
     if (fragment->uncut) fragment->cut(settings_.longest);
-    if (!fragment->live && fragment->earned >= price_of(*fragment)) fragment->begin_to_live(price_of(*fragment));
+    if (!fragment->live && fragment->earned >= price_of(*fragment) && finder_.afford(*fragment)) fragment->begin_to_live(price_of(*fragment));
     fragment_ = fragment;
     at_ = from_ = strays_ = period_ = 0;
     finder_.periods.begin();
@@ -701,7 +705,8 @@ class Engine {
   }
 
   static constexpr double OPERATOR = 0.005;   // milliseconds, roughly, of one as written
-  static constexpr double COLD = 35;          // captures, that the first one of a process takes as long as
+  static constexpr double CAPTURED = 0.01;    // the same, of one that is captured
+  static constexpr size_t COLD = 40;          // captures, that the first one of a process takes as long as
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
   static constexpr double WORTHWHILE = 0.97;  // of that
   static inline std::atomic<bool> is_warm_{false};

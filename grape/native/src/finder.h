@@ -63,7 +63,6 @@ class Finder {
     steps_ += made->steps.size();
     live_ += made->steps.size();
     made_++;
-    for (const Slot& slot : made->slots) bytes_ += slot.nbytes;
     fragments_.push_back(std::move(fragment));
     if (parent) parent->sides[side].fragment = made;
     else heads_[made->head] = made;
@@ -75,7 +74,14 @@ class Finder {
     for (auto& fragment : fragments_) f(*fragment);
   }
 
-  // Nothing that leads through a fragment's operators is recorded any more.
+  // Whether there is room for its homes, which it has from now on.
+  bool afford(const Fragment& fragment) {
+    if (bytes_ + fragment.bytes() > budget_) return false;
+    bytes_ += fragment.bytes();
+    return true;
+  }
+
+  // Its homes go. Nothing that leads through a fragment's operators is recorded any more.
   void lose(const Fragment& fragment) {
     size_t n = fragment.steps.size();
     for (size_t i = 0; i < n; i++) {
@@ -83,6 +89,7 @@ class Finder {
       for (size_t k = CONTEXT; k-- > 0;) hash = mix(hash, fragment.steps[(i + n * CONTEXT - k) % n].signature);
       lost_.insert(hash);
     }
+    bytes_ -= fragment.bytes();
   }
   bool is_lost(uint64_t context) const { return !lost_.empty() && lost_.count(context); }
 

@@ -159,6 +159,25 @@ struct Fragment {
     generation++;
   }
 
+  // It serves no more. Nothing of it is pending.
+  void end(Trash& trash) {
+    dead = true, live = false;
+    segments.clear();
+    uncut = true;
+    for (Slot& slot : slots) {
+      if (slot.home) slot.home->retire(trash);
+      slot.home.reset();
+      trash.memory.push_back(std::move(slot.floating));
+      slot.floating = at::DataPtr();
+    }
+  }
+
+  size_t bytes() const {
+    size_t all = 0;
+    for (const Slot& slot : slots) all += slot.nbytes;
+    return all;
+  }
+
   void copies_from_where_it_stays(double ms) {
     moving += ms;
     if (moving < settling) return;

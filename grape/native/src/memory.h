@@ -92,7 +92,13 @@ class Home {
   // H2: the occupant keeps the memory, under torch's own deleter; raw pointers to it stay good.
   void move_out(Trash& trash) { move_to(device_.allocate(nbytes_), trash); }
 
-  // The same, into memory that is there already: a graph writes to it.
+  // Whoever lives here keeps the memory; there is no home any more.
+  void retire(Trash& trash) {
+    hand_over(trash);
+    memory_ = at::DataPtr();
+  }
+
+  // As `move_out`, into memory that is there already: a graph writes to it.
   void move_to(at::DataPtr memory, Trash& trash) {
     hand_over(trash);
     memory_ = std::move(memory);
