@@ -37,7 +37,7 @@ FIRST_SHARE, FIRST_MS = 0.15, 60.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
 LATER_SHARE, LATER_MS = 0.02, 5.0
 """The same from the third run on. What the second captures is bounded by what it is expected to save."""
-DOUBTED_SHARE, DOUBTED_MS = 0.3, 500.0
+DOUBTED_SHARE, DOUBTED_MS = 0.2, 300.0
 """The same of a second run, where the first made no graph and operator streams would serve the cell instead."""
 
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"

@@ -14,7 +14,7 @@ from ..model import CallsAccount, CellEvidence, CellTime, Served, StreamEvidence
 from ..options import REFERENCE, Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..streams import Building, Evidence, Settings, Stream, shared
+from ..streams import WAITING, Building, Evidence, Settings, Stream, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .cell import IN_THE_NOTEBOOK, Cell, engine_and_ms
 from .history import Past
@@ -214,16 +214,21 @@ class StreamedSession:
             refused = f"operator streams do not serve it: {self._as_written}"
             stance = f"it runs as written, for {why_no_graphs(past)}, and {refused}"
             if past.outbid and not self._is_building:
-                past = without_streams(past, refused)
+                past = without_streams(past, refused, again=True)
         elif error is None and found is not None and found.operators:
             plain_ms = time.plain_ms if not owner.situation.unhurried else None
             past = after_streamed_run(
-                past, operators=found.operators, matched=found.matched, wall_ms=time.wall_ms, plain_ms=plain_ms
+                past,
+                operators=found.operators,
+                matched=found.matched,
+                waiting=dict(found.as_written).get(WAITING, 0),
+                wall_ms=time.wall_ms,
+                plain_ms=plain_ms,
             )
             if past.streamless is not None:
                 stance = past.streamless
         if past.streamless is not None:
-            stance += "; regions look at the next run" if past.outbid else ", so it runs as written from now on"
+            stance += "; regions look at the next run" if not past.settled else ", so it runs as written from now on"
         evidence = evidence_again(past, self.cell.name, stance=stance, wall_ms=self._wall_ms, error=error)
         evidence = replace(
             evidence,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from grape.sessions.history import History, Past
@@ -38,8 +40,19 @@ def test_two_runs_in_a_row_without_a_gain_end_it(runs: list[dict[str, float]], w
 
 
 def test_regions_look_again_where_they_made_room() -> None:
-    past = Past(**{**{name: getattr(LEFT, name) for name in LEFT.__slots__}, "outbid": True})
-    assert not without_streams(past, "a reason").settled
+    past = replace(LEFT, outbid=True, why=None)
+    assert not without_streams(past, "a reason", again=True).settled
+    for foreseen, settled in ((None, True), ("graphs would save 20% of the cell", False)):
+        tried = replace(past, why=foreseen)
+        assert after(after(tried, matched=0), matched=0).settled == settled
+
+
+def test_what_waits_for_its_captures_goes_on() -> None:
+    for waiting, goes_on in ((50, True), (49, False)):
+        past = LEFT
+        for _ in range(2):
+            past = after_streamed_run(past, operators=100, matched=0, waiting=waiting, wall_ms=10.0, plain_ms=None)
+        assert past.streamed == goes_on
 
 
 def test_a_run_that_did_other_work() -> None:
@@ -51,7 +64,7 @@ def test_a_run_that_did_other_work() -> None:
 def test_whether_any_cell_is_streamed() -> None:
     history = History()
     told = []
-    for past in (LEFT, after(LEFT), without_streams(after(LEFT), "a reason")):
+    for past in (LEFT, after(LEFT), without_streams(after(LEFT), "a reason", again=False)):
         history.remember(("a", frozenset()), past)
         told.append(history.streamed)
     assert told == [False, True, False]

@@ -217,3 +217,15 @@ def test_nothing_is_captured_before_the_eyes_of_who_traces_python() -> None:
 
     agrees(traced, shortest=1, hot=2)
     assert not [name for name in called if "grape/streams" in name]
+
+
+def test_a_fragment_without_room_for_its_results_runs_as_written() -> None:
+    def loop() -> list[Tensor]:
+        x = torch.ones(1000)
+        for _ in range(60):
+            x = torch.tanh(x * 1.5) - 0.25
+        return [x]
+
+    evidence = agrees(loop, shortest=1, hot=2, budget=1000)
+    assert evidence.written["no room for its results"] > 100
+    assert (evidence.matched, evidence.bytes) == (0, 0)

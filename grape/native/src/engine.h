@@ -508,7 +508,10 @@ class Engine {
 
   void enter(Fragment* fragment) {
     if (fragment->uncut) fragment->cut(settings_.longest);
-    if (!fragment->live && fragment->earned >= price_of(*fragment) && finder_.afford(*fragment)) fragment->begin_to_live(price_of(*fragment));
+    if (!fragment->live && fragment->earned >= price_of(*fragment)) {
+      fragment->large = !finder_.afford(*fragment);
+      if (!fragment->large) fragment->begin_to_live(price_of(*fragment));
+    }
     fragment_ = fragment;
     at_ = from_ = strays_ = period_ = 0;
     finder_.periods.begin();
@@ -540,7 +543,7 @@ class Engine {
     if (reason == Reason::None && !fragment_->live) {
       if (compare(step, op, stack, reason) == Match::Other) return Match::Other;
       if (reason == Reason::Number) fragment_->demote(step, reason);
-      else reason = Reason::Unearned, fragment_->earned += OPERATOR;
+      else reason = fragment_->large ? Reason::Room : Reason::Unearned, fragment_->earned += OPERATOR;
     } else if (reason == Reason::None) {
       auto mark = epoch_.mark();
       Match match = compare(step, op, stack, reason);

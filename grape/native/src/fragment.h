@@ -139,6 +139,7 @@ struct Fragment {
   uint64_t entered = 0, failed = 0;
   bool dead = false;
   bool uncut = true;        // a step runs as written, or a segment ends elsewhere, since it was cut
+  bool large = false;       // there was no room for its homes
   bool live = false;        // its operators are deferred; until it has earned that, they are only compared
   double earned = 0;        // milliseconds that its operators took as written
   double moving = 0;        // and that copies took from memory that seems to stay where it is
