@@ -288,7 +288,7 @@ def main() -> None:
             machine = machine or runs["grape"].get("machine")
             rows.append(row_of(program.stem, runs))
             print(summary(rows[-1]), flush=True)
-            engine = os.environ.get("GRAPE_ENGINE", "regions")
+            engine = os.environ.get("GRAPE_ENGINE", "auto")
             about = {"device": arguments.device, "engine": engine, "machine": machine, "passes": PASSES}
             write(out, about | {"programs": rows})
 

@@ -37,8 +37,6 @@ FIRST_SHARE, FIRST_MS = 0.15, 60.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
 LATER_SHARE, LATER_MS = 0.02, 5.0
 """The same from the third run on. What the second captures is bounded by what it is expected to save."""
-DOUBTED_SHARE, DOUBTED_MS = 0.2, 300.0
-"""The same of a second run, where the first made no graph and operator streams would serve the cell instead."""
 
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
 """The end of a note that speaks to somebody in the notebook."""
@@ -185,11 +183,7 @@ class Session:
         past = self._past
         if past is None:
             return Allowance(share=FIRST_SHARE, beside_ms=FIRST_MS)
-        if past.runs > 1:
-            return Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
-        if past.served or engine_named(self.options.engine) != "auto" or past.streamless is not None:
-            return Allowance()
-        return Allowance(share=DOUBTED_SHARE, beside_ms=DOUBTED_MS)
+        return Allowance() if past.runs == 1 else Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended: functions that it defined become candidates. `code` is the next one."""

@@ -80,12 +80,13 @@ def prospect(
     allowance.
 
     `gain`: None where graphs stay whatever they save. `bar`: the share of the plain time that graphs have to save
-    because something else would serve the cell instead, which is decided after the first run; None where nothing would.
+    because something else would serve the cell instead, which is decided after the first run, and after the second where
+    that captured nothing; None where nothing would.
     """
     hopeless = not has_graphs and not denied and all(region.refused is not None for region in regions)
     waits = any(one.action == "wait" for region in regions for one in region.decisions[-1:])
     more = captured or (waits and plain_ms >= SHORT_MS)
-    known = runs >= 2 and (runs >= MOST_WATCHED or not more or bar is not None)
+    known = runs >= 2 and (runs >= MOST_WATCHED or not more or (bar is not None and not captured))
     if gain is not None and plain_ms and (runs >= 2 or bar is not None):
         expected = gain.made_ms + (0.0 if known else gain.foreseen_ms)
         share = max(0.0, expected) / plain_ms

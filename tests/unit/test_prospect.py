@@ -67,6 +67,15 @@ CASES: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
         {"gain": Gain(made_ms=700.0, foreseen_ms=900.0), "bar": 0.4},
         (True, False),
     ),
+    "nor for what a second run did not capture": (
+        {
+            "gain": Gain(foreseen_ms=900.0),
+            "bar": 0.4,
+            "has_graphs": False,
+            "regions": (replace(OBSERVED, decisions=(WAITS,)),),
+        },
+        (True, False),
+    ),
     "graphs that save more stay": ({"gain": Gain(made_ms=900.0), "bar": 0.4}, (True, True)),
     "graphs whose gain does not matter make no room": ({"gain": None, "bar": 0.4}, (True, True)),
     "graphs whose gain does not matter": ({"gain": None}, (True, True)),
