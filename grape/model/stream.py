@@ -8,6 +8,12 @@ from typing import Any
 __all__ = ["StreamEvidence"]
 
 
+WAITING = "not worth a capture yet"
+"""Why operators run as written that will be deferred once there were enough of them: a reason in `as_written`."""
+NO_ROOM = "no room for its results"
+"""The same of those whose results are larger than the memory budget."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEvidence:
     """One stream in one cell, counted in operators unless named otherwise. `as_written` is by reason."""
@@ -37,6 +43,21 @@ class StreamEvidence:
     """Results that outlived a pass, whose memory was given away."""
     own_ms: float
     """What comparing, observing and recording took: an estimate."""
+    captured: int = 0
+    """Segments, in `capture_ms`."""
+    capture_ms: float = 0.0
+    lost: int = 0
+    """Fragments that were slower than code as written, and serve no more."""
+
+    @property
+    def waiting(self) -> int:
+        """Operators that repeat, and will be deferred once there were enough of them."""
+        return dict(self.as_written).get(WAITING, 0)
+
+    @property
+    def without_room(self) -> int:
+        """Operators that repeat, and whose results are too large for the memory budget."""
+        return dict(self.as_written).get(NO_ROOM, 0)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -58,4 +79,7 @@ class StreamEvidence:
             "copied_bytes": self.copied_bytes,
             "kept": self.kept,
             "own_ms": self.own_ms,
+            "captured": self.captured,
+            "capture_ms": self.capture_ms,
+            "lost": self.lost,
         }

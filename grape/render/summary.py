@@ -166,6 +166,10 @@ def _stream_lines(stream: StreamEvidence) -> list[str]:
         known = f"{plural(stream.steps, 'operator')} in {plural(stream.fragments, 'fragment')}"
         lines.append(f"  known: {known}, {nbytes(stream.bytes)} of results")
     lines.append(f"  comparing and recording: about {duration(stream.own_ms)}")
+    if stream.captured:
+        lines.append(f"  captures: {count(stream.captured)}, {duration(stream.capture_ms)}")
+    if stream.lost:
+        lines.append(f"  given up, for they were slower than code as written: {plural(stream.lost, 'fragment')}")
     if stream.as_written:
         shown = [f"{why} {count(n)}" for why, n in stream.as_written[:_REASONS_SHOWN]]
         more = len(stream.as_written) - _REASONS_SHOWN

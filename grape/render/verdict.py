@@ -80,6 +80,11 @@ def _streamed(evidence: CellEvidence, change: list[str]) -> str:
     elif matched:
         segments = sum(stream.segments for stream in evidence.streams)
         what = f"{count(matched)} of {plural(seen, 'operator')} matched, issued in {plural(segments, 'segment')}"
+    elif large := sum(stream.without_room for stream in evidence.streams):
+        what = f"{count(large)} of {plural(seen, 'operator')} repeat, with results larger than --memory-budget"
+    elif waiting := sum(stream.waiting for stream in evidence.streams):
+        repeat = f"{count(waiting)} of {plural(seen, 'operator')} repeat"
+        what = f"{repeat}, too few yet to be worth a capture; later runs go on"
     elif any(stream.recorded for stream in evidence.streams):
         what = f"{plural(seen, 'operator')} seen and some recorded; run the cell again to have them matched"
     else:

@@ -80,8 +80,8 @@ def prospect(
     allowance.
 
     `gain`: None where graphs stay whatever they save. `bar`: the share of the plain time that graphs have to save
-    because something else would serve the cell instead, which is decided after the first run, and after the second where
-    that captured nothing; None where nothing would.
+    because something else would serve the cell instead, which is decided after the first run, and after the second
+    where that captured nothing; None where nothing would.
     """
     hopeless = not has_graphs and not denied and all(region.refused is not None for region in regions)
     waits = any(one.action == "wait" for region in regions for one in region.decisions[-1:])

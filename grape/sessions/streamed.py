@@ -14,7 +14,7 @@ from ..model import CallsAccount, CellEvidence, CellTime, Served, StreamEvidence
 from ..options import REFERENCE, Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..streams import WAITING, Building, Evidence, Settings, Stream, shared
+from ..streams import Building, Evidence, Settings, Stream, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .cell import IN_THE_NOTEBOOK, Cell, engine_and_ms
 from .history import Past
@@ -221,7 +221,7 @@ class StreamedSession:
                 past,
                 operators=found.operators,
                 matched=found.matched,
-                waiting=dict(found.as_written).get(WAITING, 0),
+                waiting=found.waiting,
                 wall_ms=time.wall_ms,
                 plain_ms=plain_ms,
             )
@@ -277,6 +277,9 @@ class StreamedSession:
             copied_bytes=e.copied_bytes,
             kept=e.kept,
             own_ms=e.own_ns / 1e6,
+            captured=e.captured,
+            capture_ms=e.capture_ns / 1e6,
+            lost=e.lost,
         )
 
 

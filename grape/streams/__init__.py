@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .keeper import Building, Keeper, shared
-from .session import WAITING, Evidence, Settings, Stream, open_stream
+from .session import Evidence, Settings, Stream, open_stream
 
-__all__ = ["WAITING", "Building", "Evidence", "Keeper", "Settings", "Stream", "open_stream", "shared"]
+__all__ = ["Building", "Evidence", "Keeper", "Settings", "Stream", "open_stream", "shared"]

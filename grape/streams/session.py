@@ -18,9 +18,6 @@ from ..native import Unavailable
 from . import compiled, extensions, profilers, threads
 from .captures import Captures, watch
 
-WAITING = "not worth a capture yet"
-"""Why operators run as written that will be deferred once there were enough of them."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from grape.model import CellEvidence, CellTime, StreamEvidence
+from grape.model.stream import NO_ROOM, WAITING
 from grape.options import Options, engine_named, parse_options
 from grape.render import build_report
 from grape.streams import Evidence, Settings, Stream, shared
@@ -87,6 +88,16 @@ TIMED = CellTime(wall_ms=1000.0, plain_ms=1800.0, basis="estimated in run 1 of t
             "no GPU here: nothing gets faster; of 7 operators none came often enough to be recorded",
         ),
         (
+            cell(replace(STREAM, matched=0, as_written=((WAITING, 1900),))),
+            "no GPU here: nothing gets faster; 1,900 of 2,000 operators repeat, too few yet to be worth a capture; "
+            "later runs go on",
+        ),
+        (
+            cell(replace(STREAM, matched=0, as_written=((NO_ROOM, 1900),))),
+            "no GPU here: nothing gets faster; 1,900 of 2,000 operators repeat, with results larger than "
+            "--memory-budget",
+        ),
+        (
             cell(replace(STREAM, operators=0, matched=0, recorded=0)),
             "no GPU here: nothing gets faster; no PyTorch work in this cell",
         ),
@@ -121,6 +132,9 @@ def test_the_lines_of_the_report() -> None:
         "  as written: number changed 300, host read 100",
         "  diverged 2 times, at last: expected aten::mul, found aten::add",
     ]
+    more = build_report(cell(replace(STREAM, captured=3, capture_ms=4.0, lost=1)), ()).to_text(width=120)
+    assert "  captures: 3, 4.00 ms" in more.splitlines()
+    assert "  given up, for they were slower than code as written: 1 fragment" in more.splitlines()
     little = build_report(cell(replace(STREAM, matched=0, issued=0, segments=0, fragments=0, steps=0)), ()).to_text()
     assert "issued" not in little and "known" not in little
     html = build_report(cell(STREAM), ()).to_html()
