@@ -56,9 +56,9 @@ class Epoch {
       if (slot.dead > 8 && slot.home->vacant()) slot.kept = false, slot.dead = 0, slot.returned++;
     }
     if (!slot.kept && !slot.home->vacant()) {
+      move_home(fragment, slot);  // which fails where there is no memory
       slot.kept = true;
       copies.kept++;
-      move_home(fragment, slot);
     }
     c10::Storage storage;
     if (slot.kept) {
@@ -102,7 +102,7 @@ class Epoch {
   // What an operator elsewhere may read for longer than the host knows: the memory is the occupant's from now on.
   void give_away(Fragment& fragment, const Tenancy* tenancy) {
     for (Slot& slot : fragment.slots)
-      if (slot.home && slot.home->has(tenancy)) slot.kept = true, move_home(fragment, slot);
+      if (slot.home && slot.home->has(tenancy)) move_home(fragment, slot), slot.kept = true;
   }
 
   void end() {
@@ -163,7 +163,7 @@ class Epoch {
   // The slot's bytes come from elsewhere: it needs memory that nobody else reads.
   void make_room(Fragment& fragment, Slot& slot, char* base, const Tenancy* lent) {
     if (slot.home) {
-      if (!slot.home->vacant()) slot.kept = true, copies.kept++, move_home(fragment, slot);
+      if (!slot.home->vacant()) move_home(fragment, slot), slot.kept = true, copies.kept++;
       else if (slot.home->read_in(number_)) move_home(fragment, slot);
       return;
     }

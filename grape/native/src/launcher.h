@@ -20,8 +20,8 @@ class Launcher {
  public:
   explicit Launcher(const Device& device) : device_(device) {}
 
-  // Issues steps [first, last), as a graph where `whole` has one. What raises is demoted, the others are issued; the first
-  // exception is returned.
+  // Issues steps [first, last), as a graph where `whole` has one. What raises is demoted and its exception returned; what
+  // comes behind it is not issued, as it would not have run as written.
   std::exception_ptr launch(Fragment& fragment, size_t first, size_t last, Segment* whole) {
     if (whole && whole->graph) {
       try {
@@ -34,17 +34,17 @@ class Launcher {
       if (std::exchange(whole->served, 0) >= Segment::WORTH) whole->captures = 0;
     }
     BelowEverything guard;
-    std::exception_ptr raised;
     for (size_t i = first; i < last; i++) {
       Step& step = fragment.steps[i];
       try {
         issue(fragment, step, nullptr);
       } catch (...) {
+        stack_.clear();
         fragment.demote(step, Reason::Raised);
-        if (!raised) raised = std::current_exception();
+        return std::current_exception();
       }
     }
-    return raised;
+    return nullptr;
   }
 
   // Issues a segment while a stream is captured; -1, or the step that cannot be. What the graph's allocator gave an
