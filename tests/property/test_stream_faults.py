@@ -135,7 +135,9 @@ class Loop:
             except (Stop, KeyboardInterrupt, RuntimeError) as error:
                 self.log.append(type(error).__name__)
         left = [self.net.state_dict(), self.head.state_dict(), self.adam.state_dict(), self.sgd.state_dict()]
-        return flat([*left, [p.grad for p in self.parameters()], self.average, self.count, self.seen, self.kept, self.log])
+        return flat(
+            [*left, [p.grad for p in self.parameters()], self.average, self.count, self.seen, self.kept, self.log]
+        )
 
 
 EAGER_TO_MATCH = Settings(shortest=8, hot=2, settled=0, patience=0, price=0, doubt=0, longest=30)
@@ -166,7 +168,9 @@ def agrees(fault: Callable[[], object], place: int, at: int, **options: Any) -> 
 
 
 def all_or(drawn: int, of: int, request: pytest.FixtureRequest) -> list[int]:
-    return list(range(of)) if request.config.getoption("--grape-random") > 0 else random.Random(0).sample(range(of), drawn)
+    return (
+        list(range(of)) if request.config.getoption("--grape-random") > 0 else random.Random(0).sample(range(of), drawn)
+    )
 
 
 @pytest.mark.parametrize("fault", [stop, interrupt, wrong_operator], ids=lambda fault: fault.__name__)

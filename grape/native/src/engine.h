@@ -197,6 +197,7 @@ class Engine {
     std::lock_guard lock(mutex_);
     leave();
     recorder_.reset();
+    Operator::registrations++;
     wanted_ = nullptr;
     doubted_ = nullptr;
     finder_.clear();
@@ -524,6 +525,7 @@ class Engine {
         starve(*fragment);
       }
     }
+    if (fragment_) launch();  // another of autograd's threads may have matched meanwhile
     fragment_ = fragment;
     at_ = from_ = strays_ = period_ = 0;
     finder_.periods.begin();

@@ -30,7 +30,7 @@ class Epoch {
     if (!is_torchs_own(storage, device_)) return Bound::Foreign;
     if (base < data || base + slot.span > data + storage->nbytes()) return Bound::Aliased;
     if (!claim(storage, slot.written)) return Bound::Aliased;
-    if (base != slot.address) {
+    if (base != slot.address || lies_in_own_home(fragment, slot, tenancy_of(storage))) {
       // Kernels may choose their code, and so their rounding, by the alignment of what they are given.
       if (slot.owned() && !slot.exact && misaligned(slot.address, base) && !turn(fragment, slot, base)) return Bound::Aliased;
       slot.otherwise = 0;
@@ -211,6 +211,11 @@ class Epoch {
     for (const Slot& slot : fragment.slots)
       if (slot.home && slot.home->has(tenancy)) return true;
     return false;
+  }
+
+  // Memory that was somebody else's when the slot came to lie there.
+  bool lies_in_own_home(const Fragment& fragment, const Slot& slot, const Tenancy* lent) const {
+    return graphs_ && lent && !slot.home && lent != slot.lender && is_made_by(fragment, lent);
   }
 
   static constexpr double COPY = 0.003;  // milliseconds, of a small one
