@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model import Position, Refused
+from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import RunSource, names_of
 from ..runtime import held
 from ..runtime.frames import looks_at_frames, mentioned_in
@@ -117,7 +117,7 @@ class Run:
         """Run as written until the cell is compiled anew: its regions are refused (GR406), with `why`."""
         for part in self.parts:
             if isinstance(part, RegionPart) and part.region is not None and part.region.refused is None:
-                part.region.refuse(Refused(code="GR406", why=why, at=part.region.at))
+                part.region.refuse(Refused.because(Reason.LOOP_SLOWER, part.region.at, what=why))
         self.live, self.given_up = False, True
 
     # -- before it is handed over ------------------------------------------------------------------------------------

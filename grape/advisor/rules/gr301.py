@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from ...model import CellEvidence, CopyRecord, Finding, Position, RegionEvidence
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts, copy_ms
-from ..refusals import with_refusals
 from ..source import cell_source
 from ..words import amount, milliseconds
 
@@ -34,7 +33,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
                 line = (copy.made_at.file, copy.made_at.line) if copy.made_at else None
                 groups.setdefault(line, []).append(copy)
         found += [_finding(evidence, region, copies, costs) for copies in groups.values() if _counts(copies)]
-    return with_refusals(CODE, evidence, found, _ADVICE.format("the argument"))
+    return found
 
 
 def _counts(copies: list[CopyRecord]) -> bool:

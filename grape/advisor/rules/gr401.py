@@ -13,7 +13,7 @@ from functools import partial
 
 from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
 from ..cost import H200, MachineCosts, transfer_ms
-from ..refusals import advice_at, severity_in, with_refusals
+from ..refusals import advice_at, severity_in
 from ..sites import Site, op_sites
 from ..source import cell_source
 from ..transfers import Origin, incoming, origin, sources
@@ -36,13 +36,12 @@ _WHAT: dict[Origin, str] = {
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     kinds: tuple[Origin, ...] = ("constant", "computed", "outside")
-    found = [
+    return [
         _finding(evidence, site, kind, costs)
         for kind in kinds
         for site in op_sites(evidence, partial(_is_of, kind), among=incoming)
         if _bytes(site) and not _is_filled(evidence, site)
     ]
-    return with_refusals(CODE, evidence, found, _ADVICE["constant"].format("the tensor"))
 
 
 def _is_of(kind: Origin, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
