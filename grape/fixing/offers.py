@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..failures import HOW, log_failure, said
 from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
 from ..model.codes import REWRITTEN
 from ..rewrite import Refused, Rewritten, names_in_functions
@@ -56,7 +57,8 @@ def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Refused:
     try:
         return fix(source, finding, elsewhere=elsewhere(evidence, finding.at.file))
     except Exception as error:  # the report must not be lost with it
-        return Refused(why=f"the rewrite failed: {type(error).__name__}")
+        log_failure(f"it made the rewrite for {finding.code}")
+        return Refused(why=f"Grape failed while it made the rewrite ({said(error)}); {HOW}")
 
 
 def with_fixes(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..failures import log_failure
 from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import names_of
 from ..runtime import Region
@@ -126,7 +127,8 @@ class RegionPart(Part):
                 # No mode of the person's sees what is looked at.
                 with torch._C.DisableTorchFunction(), self.owner.hoister.at_work():
                     region = self._make(values)
-            except Exception:  # a fault of Grape's: the statements run as written
+            except Exception:  # the statements run as written
+                log_failure("it made a region of a loop's statements")
                 self.ended = True
                 self.run_eagerly(values)
                 return

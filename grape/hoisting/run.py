@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..failures import log_failure
 from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import RunSource, names_of
 from ..runtime import held
@@ -205,7 +206,8 @@ class Run:
             try:
                 with torch._C.DisableTorchFunction():
                     self._learn(values)
-            except Exception:  # a fault of Grape's: the loop goes on without it
+            except Exception:  # the loop goes on without it
+                log_failure("it divided the statements of a loop")
                 self.forget()
         return tuple([values[name] for name in local.outputs]) if local is not None else ()
 

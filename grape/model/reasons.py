@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from ..failures import HOW
 from .codes import Severity
 
 __all__ = ["Reason"]
@@ -17,6 +18,7 @@ _FREE = "free memory on the device, then run the cell again"
 _RESET = "free memory on the device, then `%grape reset` and run the cell again"
 _MORE = "give the graphs more with `--memory-budget`, or call it with smaller shapes"
 _PASS = "pass the values that it needs as arguments, instead of what holds them all"
+_TRACEBACK = f"it runs as written; {HOW}"
 _TO_GPU = "move the model and its inputs to the GPU: `.to('cuda')`"
 
 _CLOSED = frozenset({"GR402", "GR406"})
@@ -136,7 +138,7 @@ class Reason(Enum):
     DRAWS_BESIDE_FLOW = "GR405", "it draws random numbers on the CPU beside control flow of the device"
     RAISED = "GR405", "the code raised {error} while it was captured: {text}"
     CAPTURE_UNSUPPORTED = "GR405", "{what}"
-    FAILED = "GR405", "the capture failed: {error}: {text}"
+    FAILED = "GR405", "Grape failed while it captured this ({error}), which is no fault of the code's", _TRACEBACK
 
     # The replay was not right.
     REPLAY_DIFFERS = "GR405", "the replay's {where} differs from the eager result{because}", _NOTHING

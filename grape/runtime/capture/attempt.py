@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 
+from ...failures import log_failure, said
 from ...model import Later, NoMemory, NoRoom, Position, Reason, Refused, RetryLater
 from ...tracing import record
 from ..backends.protocol import CaptureFailed, Graph, UpdatableGraph
@@ -177,7 +178,8 @@ class _Attempt:
         except Unsupported as unsupported:
             return Refused.because(Reason.ARGUMENTS, what=unsupported)
         except Exception as error:  # a fault of Grape's or of the backend's must not reach the person's cell
-            return Refused.because(Reason.FAILED, error=type(error).__name__, text=str(error)[:200])
+            log_failure("it captured a call")
+            return Refused.because(Reason.FAILED, error=said(error)[:200])
 
     def attempt(
         self, eager: EagerRun, escapes: Sequence[tuple[str, Position | None]], started: float
