@@ -16,7 +16,7 @@ from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import names_of
 from ..runtime import Region
 from .code import eager_code, pure_code
-from .survey import Segment, Surveyed, called_functions, holds_tensors
+from .survey import Segment, SurveyedValues, called_functions, holds_tensors
 
 if TYPE_CHECKING:
     from .run import Run
@@ -113,7 +113,7 @@ class RegionPart(Part):
         if self.region is not None and (self.region.refused is None or self.starved):
             self.region.called_from(self._position())
 
-    def serves_elsewhere(self, surveyed: Surveyed) -> bool:
+    def serves_elsewhere(self, surveyed: SurveyedValues) -> bool:
         """Whether a module or function that this calls replays graphs already, and this does not."""
         if self.region is not None and self.region.entries:
             return False
@@ -229,7 +229,7 @@ class RegionPart(Part):
         path = refused.detail("argument")
         return next((name for name in self._inputs if path.startswith(f"args[1][{name!r}]")), None)
 
-    def culprits(self, refused: Refused, surveyed: Surveyed) -> list[ast.stmt]:
+    def culprits(self, refused: Refused, surveyed: SurveyedValues) -> list[ast.stmt]:
         """The statements that the refusal is about, where it tells."""
         if refused.reason is Reason.NO_WORK or self.region is None:
             return []

@@ -18,7 +18,7 @@ from ..rewrite.hoisting import RunSource, names_of
 from ..runtime import held
 from ..runtime.frames import looks_at_frames, mentioned_in
 from .parts import Part, RegionPart
-from .survey import Surveyed, divide
+from .survey import SurveyedValues, divide
 from .tracebacks import frame_of_run, mend_traceback
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Run:
         if any(looks_at_frames(mentioned_in(statement), values) for statement in self.source.statements):
             self.forget()  # what is called here would see who calls it
             return
-        surveyed = Surveyed(values)
+        surveyed = SurveyedValues(values)
         for statement in self.source.statements:
             names = names_of([statement])
             if changing.intersection((*names.reads, *names.stores)) and (
@@ -153,7 +153,7 @@ class Run:
                 found[name] = (type(value), repr(value) if isinstance(value, (float, complex)) else value)
         return found
 
-    def _divide(self, surveyed: Surveyed) -> None:
+    def _divide(self, surveyed: SurveyedValues) -> None:
         segments = divide(self.source.statements, surveyed, self._apart.__contains__)
         several = sum(segment.region for segment in segments) > 1 or len(self.hoister.runs_of(self)) > 1
         parts: list[Part] = []
@@ -249,7 +249,7 @@ class Run:
         if part.hand_over(self.seen(values)):
             return
         part.ended = True
-        surveyed = Surveyed(self.seen(values))
+        surveyed = SurveyedValues(self.seen(values))
         culprits = part.culprits(refused, surveyed)
         part.explain()
         if culprits and len(culprits) < len(part.segment.statements) and self._splits < MAX_SPLITS:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..model import Decision, Later, NoMemory, NoRoom, Reason, Refused, RetryLater, ScalarChange, Trace
+from ..model.sizes import size_text
 from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
@@ -102,7 +103,7 @@ class Captures:
         )
         decision = policy.decide(estimate)
         if decision.action == "capture" and self._budget_spent():
-            why = f"the graphs hold {self._held() / 2**20:.0f} MB, the memory budget"
+            why = f"the graphs hold {size_text(self._held())}, the memory budget"
             decision = replace(decision, action="wait", why=why)
         if decision.action == "capture" and not situation.attention.has_room(self._takes_ms(estimate.eager_ms)):
             decision = replace(decision, action="wait", why="a capture would take more of this run than it may")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..model import GraphMemory, Reason, Refused
+from ..model.sizes import size_text
 from ..tracing import person_runs
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ CLASS_SHARE = 0.25
 """Executables beyond the usual number, one for each class, may take so much of what pools and slots take. A class that
 has none makes it at its call: 25 ms for the 1,300 nodes of a training step on an H200, whose 93 classes take 0.7 GB
 beside a pool of 6."""
-_UNITS = (("GB", 2**30), ("MB", 2**20), ("KB", 2**10))
 
 
 def apply_budget(situation: Situation) -> None:
@@ -126,14 +126,7 @@ def over_budget(situation: Situation) -> Refused:
 
 
 def _over_budget(beside_bytes: int, budget: int) -> Refused:
-    return Refused.because(Reason.OVER_BUDGET, beside=_size(beside_bytes), budget=_size(budget))
-
-
-def _size(nbytes: int) -> str:
-    """In the largest unit of which it is one, as an option would give it: ``1.5 GB``."""
-    unit, size = next(((unit, size) for unit, size in _UNITS if nbytes >= size), ("B", 1))
-    value = nbytes / size
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+    return Refused.because(Reason.OVER_BUDGET, beside=size_text(beside_bytes), budget=size_text(budget))
 
 
 def starve(region: Region, refused: Refused, *, retry_above: int) -> None:

@@ -17,7 +17,7 @@ import torch
 from ..model import HostRead, OpRecord, Reason, Refused, TensorView, Trace
 from ..tracing import HOST_READS, RecordedCall, tensors_in
 
-__all__ = ["Prologue", "Step", "build_prologue", "refuse_read", "slice_of", "thaw"]
+__all__ = ["Prologue", "PrologueStep", "build_prologue", "refuse_read", "slice_of", "thaw"]
 
 MAX_SLICE = 12
 """A slice with more operators that compute is not a cheap question about the inputs; the region is refused."""
@@ -56,7 +56,7 @@ def changed_before(ops: Sequence[OpRecord], ordinal: int, born: Collection[int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PrologueStep:
     """One operator of a prologue. Arguments are `TensorView`s by storage number, or plain values."""
 
     op: OpRecord
@@ -73,7 +73,7 @@ class Prologue:
     a hidden placeholder of the graph.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[PrologueStep, ...]
     reads: tuple[int, ...]
     expected: tuple[Any, ...]
     inputs: tuple[int, ...]
@@ -187,7 +187,7 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
         needed.update(part)
         (reads if is_read else inputs).append(op.ordinal)
     steps = tuple(
-        Step(
+        PrologueStep(
             op=trace.ops[i],
             function=call.functions[i],
             args=tuple(thaw(arg) for arg in trace.ops[i].args),

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..model import Position, Reason, Refused, RegionEvidence
+from ..model import FEWEST_SAMPLES, Position, Reason, Refused, RegionEvidence
 from ..tracing import person_runs
 from .backends.protocol import CallTimer
 from .captures import Captures
@@ -40,8 +40,7 @@ from .training.pair_entry import PairEntry
 __all__ = ["Region", "Situation"]
 
 INTERLEAVE = 4
-"""Once a graph replays, every so many calls one runs eagerly until there are `WANTED` times of both."""
-WANTED = 20
+"""Once a graph replays, every so many calls one runs eagerly until there are `FEWEST_SAMPLES` times of both."""
 
 
 class Region:
@@ -327,10 +326,10 @@ class Region:
         situation = self.situation
         if not situation.observing or situation.comparing:
             return False
-        if shape.calls % INTERLEAVE or len(shape.before) >= WANTED:
+        if shape.calls % INTERLEAVE or len(shape.before) >= FEWEST_SAMPLES:
             return False
         before = [s for s in self.shapes.values() if s.entries]
-        return sum(len(s.before) for s in before) < WANTED
+        return sum(len(s.before) for s in before) < FEWEST_SAMPLES
 
     @property
     def expected(self) -> Sequence[Entry]:

@@ -541,3 +541,18 @@ def test_values_that_cross_layers_are_frozen(name: str) -> None:
         return
     assert kind.__dataclass_params__.frozen
     assert "__slots__" in vars(kind)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 B"),
+        (1000, "1000 B"),
+        (1536, "1.5 KB"),
+        (1010 * 2**10, "1010 KB"),
+        (91 * 2**20, "91 MB"),
+        (2**40, "1024 GB"),
+    ],
+)
+def test_sizes_in_sentences_have_no_exponent(nbytes: int, text: str) -> None:
+    assert size_text(nbytes) == text

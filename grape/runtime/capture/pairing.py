@@ -27,7 +27,7 @@ from ..structure import Layout, stateful
 from ..training import GradientCapture, GradientPlan
 from ..training.again import Again
 from ..training.observed import differentiable
-from ..training.pair import BackwardGraph, Outside, Pair, Saved
+from ..training.pair import BackwardGraph, Pair, Saved, SavedOutside
 from ..training.pair_entry import PairEntry
 from ..training.recorded import Recorded, Unfit
 from ..versions import VersionWatch
@@ -309,7 +309,7 @@ class _Pairing:
                 itself, view = recorded.saved_how(as_run)
                 if itself and view:
                     raise unpaired(", and both a tensor and a view of it are saved for its backward")
-                outside.append(Outside(tensor=tensor, there=tensor.detach(), follows=itself))
+                outside.append(SavedOutside(tensor=tensor, there=tensor.detach(), follows=itself))
         results = [
             made_of[i]
             for i, leaf in enumerate(captured.left)

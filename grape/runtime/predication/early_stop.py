@@ -24,7 +24,7 @@ from .lowering import active_lowering, noted
 from .merge import NOTHING, UNBOUND
 from .truth import Flag, negate, truth
 
-__all__ = ["AHEAD", "Iteration", "Step", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
+__all__ = ["AHEAD", "Iteration", "IterationStep", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
 
 AHEAD = 4
 """So many iterations may be issued whose flags are not known yet. As many can be wasted, at most."""
@@ -45,7 +45,7 @@ class Stopped(Exception):
     """An iteration that ran as ordinary Python was told that the loop has been left. Nothing has been done."""
 
 
-class Step(Protocol):
+class IterationStep(Protocol):
     """One iteration as a region. `replays` counts calls served by a graph; for `moved` see `Iteration`."""
 
     @property
@@ -66,7 +66,7 @@ class Stepper(Protocol):
 
     def poll(self) -> FlagPoll: ...
 
-    def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> Step | None:
+    def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> IterationStep | None:
         """The region of `Iteration(body, test, stop)`; None where it is none, now or for good."""
         ...
 
