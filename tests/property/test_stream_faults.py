@@ -1,9 +1,9 @@
-"""Faults at every place of a training loop under operator streams: what is left is what eager code leaves behind the same
-fault, also in the iterations that follow. Nothing is lost, and nothing is done twice.
+"""Faults at every place of a training loop under operator streams: what is left is what eager code leaves behind the
+same fault, also in the iterations that follow. Nothing is lost, and nothing is done twice.
 
 A place is before or behind a call of torch, in a loss, a hook or an optimizer, and before or behind a node of a
-backward. Few of them are drawn, with a fixed seed; `--grape-random N` goes through all. So are captures that fail, or are
-interrupted, and memory that ends.
+backward. Few of them are drawn, with a fixed seed; `--grape-random N` goes through all. So are captures that fail, or
+are interrupted, and memory that ends.
 """
 
 from __future__ import annotations

@@ -500,6 +500,54 @@ def test_random_numbers_are_those_of_eager_code_at_every_point() -> None:
     agrees(loop)
 
 
+def test_operators_that_draw_are_deferred() -> None:
+    def loop() -> list[Any]:
+        x, out = torch.ones(4, 8), []
+        for _ in range(40):
+            x = F.dropout(torch.tanh(x * 1.5), 0.3) + 0.1 * torch.randn_like(x)
+            out.append(x.sum().item())
+        return [out, torch.get_rng_state()]
+
+    evidence = agrees(loop)
+    assert "random numbers" not in evidence.written
+    assert evidence.matched > 0.5 * evidence.seen
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda i: torch.manual_seed(i),
+        lambda i: torch.rand(2).numpy(),
+        lambda i: torch.random.set_rng_state(torch.random.get_rng_state().roll(0)),
+        lambda i: torch.default_generator.manual_seed(3 * i),
+    ],
+    ids=["manual_seed", "a draw that runs as written", "set_rng_state", "of the generator"],
+)
+def test_who_moves_the_generator_between_two_pending_draws(move: Callable[[int], Any]) -> None:
+    def loop() -> list[Any]:
+        x, out = torch.ones(4, 8), []
+        for i in range(60):
+            x = F.dropout(torch.tanh(x * 1.5), 0.3)
+            if i % 3 == 2:
+                move(i)
+            x = F.dropout(x + 0.25, 0.5)
+            out.append(x.clone())
+        return [out, torch.get_rng_state()]
+
+    agrees(loop)
+
+
+def test_a_generator_of_the_person_draws_as_written() -> None:
+    def loop() -> list[Any]:
+        own, x, out = torch.Generator().manual_seed(3), torch.ones(8), []
+        for _ in range(40):
+            x = torch.tanh(x * 1.5) + torch.empty(8).normal_(generator=own)
+            out.append(x.sum())
+        return [out, own.get_state(), torch.get_rng_state()]
+
+    assert agrees(loop).written["random numbers"] > 30
+
+
 # How operators compute
 
 

@@ -314,6 +314,27 @@ def test_a_thread_that_ran_before_refuses_the_stream() -> None:
         thread.join()
 
 
+def test_a_daemon_that_ran_before_refuses_the_stream_where_code_of_the_person_runs_in_it() -> None:
+    stop = threading.Event()
+
+    def prefetch() -> None:
+        stop.wait()
+
+    for target, refused in ((prefetch, True), (stop.wait, False)):
+        thread = threading.Thread(target=target, name="prefetcher", daemon=True)
+        thread.start()
+        try:
+            opened = open_stream()
+            if isinstance(opened, Stream):
+                opened.close()
+            unseen = native.Unavailable("thread prefetcher runs, and its operators would not be seen")
+            assert (opened == unseen) == refused
+        finally:
+            stop.set()
+            thread.join()
+            stop.clear()
+
+
 def test_a_forked_child_sees_what_was_pending_and_runs_as_written() -> None:
     def loop() -> list[int]:
         x, codes = torch.ones(4), []

@@ -28,6 +28,7 @@ struct Settings {
   size_t budget = size_t{4} << 30;  // bytes of all homes
   size_t strays = 16;     // operators in a row that may come in between without leaving the fragment
   bool issue = true;      // false: nothing is issued, to measure what matching alone costs
+  bool draws = false;     // operators that draw random numbers are deferred, too
   bool graphs = false;    // segments are captured; on the CPU, pretended to be
   int steady = 2;         // launches of a segment over the same memory before it is captured
   int captures = 6;       // of one segment
@@ -47,9 +48,9 @@ struct Counts {
 class Engine {
  public:
   Engine(Settings settings, std::unique_ptr<Device> device)
-      : settings_(settings), device_(std::move(device)), price_(settings.price),
+      : settings_(settings), device_(std::move(device)), draws_(settings.draws ? draws_of(*device_) : nullptr), price_(settings.price),
         finder_(settings.budget, settings.furthest, settings.settled, settings.shortest),
-        epoch_(*device_, settings.graphs), launcher_(*device_) {}
+        epoch_(*device_, settings.graphs), launcher_(*device_, draws_.get()) {}
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {
@@ -224,9 +225,11 @@ class Engine {
     if (!segment) return false;
     std::string why;
     auto failed = launcher_.issue_captured(*wanted_, *segment, captured_, why);
-    if (failed < 0) return frozen_ = wanted_->addresses(*segment), true;
-    refuse(&wanted_->steps[failed], why);
-    return false;
+    if (failed >= 0) return refuse(&wanted_->steps[failed], why), false;
+    if (segment->draws >= 0) captured_draws_ = static_cast<const Philox&>(*draws_).captured();
+    if (segment->draws >= 0 && captured_draws_.offset_intragraph_ != wanted_->moves(*segment)) return refuse(nullptr, "it draws otherwise in a capture"), false;
+    frozen_ = wanted_->addresses(*segment);
+    return true;
   }
   // No step can be blamed for what capture or executable say.
   void refused(const std::string& why) {
@@ -235,7 +238,7 @@ class Engine {
   }
   void captured(void* executable, uint64_t number) {
     std::lock_guard lock(mutex_);
-    auto graph = std::make_unique<CudaGraph>(static_cast<const Cuda&>(*device_), executable, number, dropped);
+    auto graph = std::make_unique<CudaGraph>(static_cast<const Cuda&>(*device_), executable, number, dropped, captured_draws_);
     if (wanted()) keep(std::move(graph));
   }
   const std::shared_ptr<Dropped> dropped = std::make_shared<Dropped>();
@@ -308,7 +311,7 @@ class Engine {
     Segment* segment = wanted();
     if (!segment) return;
     try {
-      auto graph = std::make_unique<PretendedGraph>(*wanted_, *segment, captured_);
+      auto graph = std::make_unique<PretendedGraph>(*wanted_, *segment, draws_.get(), captured_);
       frozen_ = wanted_->addresses(*segment);
       keep(std::move(graph));
     } catch (const c10::Error& error) {
@@ -427,7 +430,7 @@ class Engine {
       leave();
     } else if (!side.fragment && ++side.times == 2 && finder_.room() && !parent->dead && op.always != Reason::Read) {
       leave();
-      recorder_ = std::make_unique<Recorder>(0, *device_);
+      recorder_ = std::make_unique<Recorder>(0, *device_, draws_.get());
       recording_++;
       parent_ = parent, side_ = key, planned_ = 0;
       recorder_->before(op, stack, sig, touches_exposed(op, stack));
@@ -482,7 +485,7 @@ class Engine {
     head_ = context;
     planned_ = planned;
     parent_ = nullptr;
-    recorder_ = std::make_unique<Recorder>(context, *device_);
+    recorder_ = std::make_unique<Recorder>(context, *device_, draws_.get());
   }
 
   // At the head of a fragment. While one is doubted, none is entered.
@@ -566,8 +569,9 @@ class Engine {
       if (reason == Reason::Number) fragment_->demote(step, reason);
       else reason = fragment_->large ? Reason::Room : Reason::Unearned, fragment_->earned += OPERATOR;
     } else if (reason == Reason::None) {
-      auto mark = epoch_.mark();
       Match match = compare(step, op, stack, reason);
+      if (match == Match::Yes && step.moves && !draws_next()) launch();
+      auto mark = epoch_.mark();
       Handed handed;
       if (match == Match::Yes) try {
         match = bind(step, op, stack, reason);
@@ -576,6 +580,7 @@ class Engine {
         match = Match::Written, reason = Reason::Room;
       }
       if (match == Match::Yes) {
+        if (step.moves) draw(step, op, stack);
         answer(step, op, stack, handed);
         counts.matched++;
         advance();
@@ -643,6 +648,15 @@ class Engine {
     return device_->holds(t) && !is_number(t) && in.layout.fits(t);
   }
 
+  // R1: nobody but pending operators moved the generator since the first of them drew.
+  bool draws_next() const { return !drawn_to_ || draws_->now() == *drawn_to_; }
+
+  void draw(Step& step, Operator& op, const Stack& stack) {
+    step.drawn = draws_->now();
+    draws_->advance(op, stack, step.moves);
+    drawn_to_ = draws_->now();
+  }
+
   using Handed = c10::SmallVector<std::pair<int, c10::Storage>, 4>;  // by slot
 
   Handed hand_out(const Step& step) {
@@ -704,6 +718,7 @@ class Engine {
   }
 
   void launch() {
+    drawn_to_.reset();
     if (!fragment_ || from_ >= at_) {
       epoch_.end();
       from_ = at_;
@@ -754,6 +769,7 @@ class Engine {
 
   const Settings settings_;
   const std::unique_ptr<Device> device_;
+  const std::unique_ptr<Draws> draws_;  // none: what draws runs as written
   double price_;  // of a capture, in milliseconds
   Finder finder_;
   std::mutex mutex_;
@@ -769,10 +785,12 @@ class Engine {
   Fragment* wanted_ = nullptr;  // whose segment should be captured
   size_t first_ = 0, last_ = 0;
   std::vector<char*> frozen_;
+  at::PhiloxCudaState captured_draws_;
   Trash captured_;              // who lived in homes that moved at the capture
   Fragment* fragment_ = nullptr;  // that is followed
   size_t at_ = 0, from_ = 0;      // the next operator, and the first that is pending
   size_t strays_ = 0;
+  std::optional<Draw> drawn_to_;  // the generator behind the last pending operator that draws
   Fragment* doubted_ = nullptr;  // nothing is deferred, to see what that is worth
   uint64_t doubted_until_ = 0;
   std::unique_ptr<Recorder> recorder_;
