@@ -291,11 +291,11 @@ def test_memory_that_does_not_suffice_for_homes(device: str) -> None:  # noqa: F
     """An error that code as written does not have is no answer."""
 
     def work(limit: Callable[[int], None]) -> None:
-        for tensors in 4, 6:
+        for tensors in 6, 8:
             x, expected = torch.full((BYTES // 4,), 0.5), states(8)[-1]
-            limit(tensors)
             stream = open_stream(replace(EAGER_TO_MATCH, shortest=1, steady=0))
             assert isinstance(stream, Stream)
+            limit(tensors)
             with stream:
                 for _ in range(8):
                     chain(x)
@@ -314,9 +314,9 @@ def test_memory_that_ends_at_an_operator_that_is_issued_late() -> None:
         expected, failed = states(12), 0
         for tensors in range(2, 20):
             x, log = torch.full((BYTES // 4,), 0.5), []
-            limit(tensors)
             stream = open_stream(replace(EAGER_TO_MATCH, shortest=1, steady=2))
             assert isinstance(stream, Stream)
+            limit(tensors)
             with stream:
                 for _ in range(12):
                     try:
