@@ -737,9 +737,11 @@ class Engine {
     device_->enter_stream(guard);
     bool by_one = !(whole && whole->graph);
     auto issued = by_one ? Clock::now() : Clock::time_point();
-    if (auto raised = epoch_.launch(launcher_, *fragment_, first, at_, whole); raised && !raised_) raised_ = raised;
+    auto raised = epoch_.launch(launcher_, *fragment_, first, at_, whole);
+    if (raised && !raised_) raised_ = raised;
     if (by_one) counts.issue_ns += (Clock::now() - issued).count();
-    consider_capture(whole);
+    if (raised && by_one) starve(*fragment_);  // of memory, as good as surely: what checks its data is not deferred
+    else consider_capture(whole);
     if (sampling_) launching_ += Clock::now() - begin;
   }
 
