@@ -10,7 +10,7 @@ from .machine import MachineCosts
 from .measured import Measured, quartiles
 from .outcome import Decision, Refused
 from .report import FEWEST_SAMPLES, RegionReport, ReportData
-from .stream import StreamEvidence
+from .stream import Stop, StreamEvidence
 from .timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
 from .trace import DECISION, HOST_RANDOM, HostRead, OpRecord, TensorView, Trace
 
@@ -49,6 +49,7 @@ __all__ = [
     "Served",
     "Severity",
     "ShapeCount",
+    "Stop",
     "StreamEvidence",
     "TensorView",
     "Timeline",

@@ -20,6 +20,7 @@ from .cell import IN_THE_NOTEBOOK, Cell, engine_and_ms
 from .history import Past
 from .judged import after_streamed_run, did_other_work, without_streams
 from .process import CELLS, Engine, engine
+from .stream_evidence import stream_evidence, streamed_findings, with_sources
 from .timing import CellClock, CellRuns
 
 __all__ = ["StreamedSession", "begin_plain_cell", "end_plain_cell", "hindrance", "settings_for"]
@@ -113,6 +114,7 @@ class StreamedSession:
             self._as_written = entered.reason + later
             return
         self._entered = True
+        entered.look_anew()
         shared.hold(CELLS)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
@@ -200,7 +202,16 @@ class StreamedSession:
             profile_only=self.options.profile,
             time=self._time(found, runs, finished=error is None),
         )
-        return build_report(evidence, ())
+        return self._report_of_streams(owner, with_sources(evidence, self._shown))
+
+    def _report_of_streams(self, owner: Engine, evidence: CellEvidence) -> Report:
+        from ..fixing import FixesLater
+
+        findings = streamed_findings(evidence)
+        namespace = self.namespace if self._file_names is not None else None
+        ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
+        fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
+        return build_report(evidence, findings, fixes)
 
     def _report_again(
         self, owner: Engine, past: Past, found: StreamEvidence | None, runs: CellRuns, error: str | None
@@ -241,7 +252,8 @@ class StreamedSession:
             owner.history.remember(self.cell.key, past)
         if past.streamless is not None and not owner.history.streamed:
             shared.release(CELLS)  # what was recorded serves no cell any more
-        return report_again(owner, past, evidence, self.namespace if self._file_names is not None else None)
+        more = streamed_findings(with_sources(evidence, self._shown))
+        return report_again(owner, past, evidence, self.namespace if self._file_names is not None else None, more)
 
     def _time(self, found: StreamEvidence | None, runs: CellRuns, *, finished: bool) -> CellTime:
         """Where something was served, what the plain cell takes is known only from an earlier run as written."""
@@ -255,32 +267,13 @@ class StreamedSession:
         return replace(time, plain_ms=plain.ms, basis=basis, served=served)
 
     def _stream(self) -> StreamEvidence | None:
-        e = self._found
-        if e is None:
-            return None
-        return StreamEvidence(
-            name=self.cell.name,
-            operators=e.seen,
-            matched=e.matched,
-            issued=e.issued,
-            recorded=e.recorded,
-            as_written=tuple(sorted(e.written.items(), key=lambda row: -row[1])),
-            segments=e.segments,
-            partial=e.partial,
-            iterations=e.entered,
-            diverged=e.diverged,
-            last_divergence=e.last_divergence or None,
-            fragments=e.fragments,
-            steps=e.steps,
-            bytes=e.bytes,
-            copies=e.copied_in + e.copied_out,
-            copied_bytes=e.copied_bytes,
-            kept=e.kept,
-            own_ms=e.own_ns / 1e6,
-            captured=e.captured,
-            capture_ms=e.capture_ns / 1e6,
-            lost=e.lost,
-        )
+        return stream_evidence(self._found, self.cell.name, self._shown) if self._found is not None else None
+
+    def _shown(self, filename: str) -> str:
+        """The name to show of a file that code is compiled from."""
+        if filename == self.cell.filename:
+            return self.cell.name
+        return self._file_names(filename) if self._file_names is not None else filename
 
 
 def begin_plain_cell() -> bool:

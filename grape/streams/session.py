@@ -14,9 +14,11 @@ from typing import Any, Literal
 import torch
 
 from .. import native
+from ..model.stream import Stop, added, subtracted
 from ..native import Unavailable
 from . import compiled, extensions, profilers, threads
 from .captures import Captures, watch
+from .places import Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,10 @@ class Evidence:
     own_ns: int  # estimated from every 64th operator, what is issued apart
     bytes: int = 0  # of all homes now
     last_divergence: str = ""
+    stops: tuple[Stop, ...] = ()
+    """What ran as written inside of fragments, and where, since the last look."""
+    look: int = 0
+    """Times that another cell began: places are looked up anew then."""
 
     def since(self, earlier: Evidence) -> Evidence:
         """What came after `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
@@ -83,7 +89,8 @@ class Evidence:
         }
         kept: dict[str, Any] = {name: {why: n for why, n in found.items() if n} for name, found in by_reason.items()}
         last = self.last_divergence if counted["diverged"] else ""
-        return replace(self, **counted, **kept, last_divergence=last)
+        stops = subtracted(self.stops, earlier.stops) if self.look == earlier.look else self.stops
+        return replace(self, **counted, **kept, last_divergence=last, stops=stops)
 
     def plus(self, later: Evidence) -> Evidence:
         """This and what `later` counted."""
@@ -91,12 +98,14 @@ class Evidence:
         by_reason: dict[str, Any] = {
             name: dict(Counter(getattr(self, name)) + Counter(getattr(later, name))) for name in _BY_REASON
         }
-        return replace(later, **counted, **by_reason, last_divergence=later.last_divergence or self.last_divergence)
+        last = later.last_divergence or self.last_divergence
+        return replace(later, **counted, **by_reason, last_divergence=last, stops=added(self.stops, later.stops))
 
 
 _BY_REASON = ("written", "uncaptured")
-_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence")
+_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence", "stops", "look")
 _COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
+_FROM_THE_ENGINE = tuple(field.name for field in fields(Evidence) if field.name not in ("stops", "look"))
 
 
 class Stream:
@@ -113,6 +122,7 @@ class Stream:
         self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
         self._undo, self._graphs = ExitStack(), ExitStack()
+        self._places = Places()
         self._open = False
         self._paused = False
         self.stopped = ""
@@ -127,9 +137,16 @@ class Stream:
             captures = Captures(self._session, self._cuda)
             self._session.on_capture(captures.capture)
             self._graphs.callback(captures.close)
+        self._session.on_place(self._places.here)
         self._watch()
         missing: list[str] = self._session.open()
         return missing
+
+    def look_anew(self) -> None:
+        """Other code runs from now on: where in it operators stand is found anew."""
+        self._places = Places()
+        self._session.on_place(self._places.here)
+        self._session.look_anew()
 
     def _watch(self) -> None:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
@@ -204,7 +221,22 @@ class Stream:
 
     def evidence(self) -> Evidence:
         found: dict[str, Any] = self._session.evidence()
-        return Evidence(**{field.name: found[field.name] for field in fields(Evidence)})
+        look, rows = self._session.as_written()
+        counted = {name: found[name] for name in _FROM_THE_ENGINE}
+        places = self._places.all()
+        stops = [
+            Stop(
+                operator=operator,
+                reason=reason,
+                user=places[place][0],
+                inner=places[place][1],
+                times=times,
+                total_ns=total_ns,
+                segments=segments,
+            )
+            for operator, reason, place, times, total_ns, segments in rows
+        ]
+        return Evidence(**counted, look=look, stops=added((), stops))
 
     def __enter__(self) -> Stream:
         return self

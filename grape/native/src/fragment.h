@@ -1,7 +1,7 @@
 // A fragment: operators that came one after the other and may come again, with the memory that they expect.
 #pragma once
+#include "as_written.h"
 #include "memory.h"
-#include "operators.h"
 #include "pace.h"
 
 #include <algorithm>
@@ -89,6 +89,7 @@ struct Step {
   uint32_t refused = 0;       // times that it matched but for where its tensors lie
   uint32_t splits = 0;        // times that its segment was launched behind it, unforeseen
   bool last = false;          // and so it ends there
+  Stop stop;                  // where it runs as written
   uint64_t signature = 0;
   std::vector<Argument> arguments;
   std::vector<Input> inputs;
