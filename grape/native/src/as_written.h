@@ -50,12 +50,12 @@ class AsWritten {
   }
   void found(Stop& stop, int place) const {
     bool same = place == NOT_NOW || (stop.distance && place == stop.place);
-    stop.left = stop.distance = static_cast<uint8_t>(same ? std::clamp(2 * stop.distance, 1, FURTHEST) : 1);
+    stop.left = stop.distance = static_cast<uint8_t>(same ? std::clamp(4 * stop.distance, 1, FURTHEST) : 1);
     if (place != NOT_NOW) stop.place = place;
   }
 
-  // Clocks are slow next to a small operator: of what is no read, the first runs are timed, and then some.
-  Run count(const Operator& op, Reason reason, Stop& stop, bool cuts) {
+  // Clocks are slow next to a small operator: of what waits for nothing the first runs are timed, and then some.
+  Run count(const Operator& op, Reason reason, Stop& stop, bool cuts, bool waits) {
     int place = stop.look == look_ ? stop.place : NOBODY;
     auto [known, is_new] = known_.try_emplace(key(op, reason, place), rows_.size());
     if (is_new) {
@@ -65,7 +65,7 @@ class AsWritten {
     Row& row = rows_[known->second];
     row.times++, row.cuts += cuts;
     uint32_t run = stop.runs++;
-    return {look_, reason == Reason::Read || run < TIMED ? 1 : run % TIMED == TIMED - 1 ? TIMED : 0, known->second};
+    return {look_, waits || run < TIMED ? 1 : run % TIMED == TIMED - 1 ? TIMED : 0, known->second};
   }
   void took(const Run& run, uint64_t ns) {
     if (run.look == look_) rows_[run.row].ns += run.weight * ns;

@@ -329,7 +329,10 @@ class Engine {
     stops_.found(written.step->stop, found);
     count(op, written);
   }
-  void count(Operator& op, Written& written) { written.run = stops_.count(op, written.reason, written.step->stop, written.cuts); }
+  void count(Operator& op, Written& written) {
+    bool waits = written.reason == Reason::Read && !device_->is_cpu();
+    written.run = stops_.count(op, written.reason, written.step->stop, written.cuts, waits);
+  }
   void took(const Written& written, Clock::time_point began) {
     auto took = Clock::now() - began;
     std::lock_guard lock(mutex_);
