@@ -54,11 +54,8 @@ def _stepped(call: str) -> str:
 
 def _made(source: CellSource, name: str) -> Iterator[tuple[Parsed, ast.Assign]]:
     """Where `name` is assigned what a call returns."""
-    for file in source.files:
-        parsed = source.parsed(file)
-        if parsed is None or parsed.tree is None or not name:
-            continue
-        for node in ast.walk(parsed.tree):
+    for parsed in source.naming(name) if name else ():
+        for node in parsed.nodes:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 targets = [target for target in node.targets if isinstance(target, (ast.Name, ast.Attribute))]
                 if any(last_name(target) == name for target in targets):

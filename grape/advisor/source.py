@@ -44,6 +44,13 @@ class CellSource:
         """The names of all sources that are known, the cell's own first."""
         return (self.file, *(file for file in self._sources if file != self.file))
 
+    def naming(self, name: str) -> Iterator[Parsed]:
+        """Those in which `name` stands. To parse and walk through all others takes longer than some cells."""
+        for file in self.files:
+            parsed = self.parsed(file) if name in self._sources[file] else None
+            if parsed is not None:
+                yield parsed
+
     def parsed(self, file: str) -> Parsed | None:
         """The source of `file`, parsed when it is first asked for."""
         source = self._sources.get(file)

@@ -8,7 +8,7 @@ from typing import Any
 
 from .location import Position
 
-__all__ = ["Stop", "StreamEvidence", "added", "subtracted"]
+__all__ = ["Stop", "StreamEvidence", "added"]
 
 
 WAITING = "not worth a capture yet"
@@ -30,8 +30,8 @@ MOST_STOPS = 20
 class Stop:
     """Operators of one name that ran as written at one line, for one reason, inside of what was recorded.
 
-    `user` is the line of the person's code, `inner` the innermost of all; None where autograd ran them on a thread of
-    its own, which no line calls. `total_ns` is the host's time in them, with what it waited; `segments` are those that
+    `user` is the line of the person's code, `inner` the innermost of all; None where no line is known, as on a thread of
+    autograd's own, which none calls. `total_ns` is the host's time in them, with what it waited; `segments` are those that
     were issued there for them.
     """
 
@@ -47,6 +47,11 @@ class Stop:
     def what(self) -> tuple[object, ...]:
         """What two rows have in common that are counted together."""
         return (self.operator, self.reason, self.user, self.inner)
+
+    def plus(self, other: Stop) -> Stop:
+        """With what `other` counted, which is the same otherwise."""
+        times, total_ns = self.times + other.times, self.total_ns + other.total_ns
+        return replace(self, times=times, total_ns=total_ns, segments=self.segments + other.segments)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -66,28 +71,8 @@ def added(stops: Iterable[Stop], later: Iterable[Stop]) -> tuple[Stop, ...]:
     found: dict[object, Stop] = {}
     for stop in (*stops, *later):
         known = found.get(stop.what)
-        found[stop.what] = stop if known is None else _plus(known, stop, 1)
-    return _ordered(found.values())
-
-
-def subtracted(stops: Iterable[Stop], earlier: Iterable[Stop]) -> tuple[Stop, ...]:
-    """`stops` without what `earlier` counted."""
-    before = {stop.what: stop for stop in earlier}
-    left = [_plus(stop, before[stop.what], -1) if stop.what in before else stop for stop in stops]
-    return _ordered(stop for stop in left if stop.times)
-
-
-def _plus(one: Stop, other: Stop, sign: int) -> Stop:
-    return replace(
-        one,
-        times=one.times + sign * other.times,
-        total_ns=one.total_ns + sign * other.total_ns,
-        segments=one.segments + sign * other.segments,
-    )
-
-
-def _ordered(stops: Iterable[Stop]) -> tuple[Stop, ...]:
-    return tuple(sorted(stops, key=lambda stop: -stop.total_ns))
+        found[stop.what] = stop if known is None else known.plus(stop)
+    return tuple(sorted(found.values(), key=lambda stop: -stop.total_ns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

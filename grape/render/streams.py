@@ -57,7 +57,7 @@ def _stopped_lines(evidence: CellEvidence) -> list[str]:
 
 def _stopped_line(evidence: CellEvidence, reason: str, stopped: Stopped) -> str:
     at = stopped.at
-    where = place(at.file, at.line) if at is not None else "a thread of autograd's own"
+    where = place(at.file, at.line) if at is not None else "no line known"
     source = cell_source(evidence)
     read = reason == READ
     written = source.call(at, _READS if read else _CALLS) or (source.subscript(at) if read else None)

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..model import CallsAccount, CellEvidence, CellTime, Served, StreamEvidence
+from ..model import CallsAccount, CellEvidence, CellTime, Finding, Served, StreamEvidence
 from ..options import REFERENCE, Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
@@ -22,6 +22,9 @@ from .judged import after_streamed_run, did_other_work, without_streams
 from .process import CELLS, Engine, engine
 from .stream_evidence import stream_evidence, streamed_findings, with_sources
 from .timing import CellClock, CellRuns
+
+if TYPE_CHECKING:
+    from ..fixing import FixesLater
 
 __all__ = ["StreamedSession", "begin_plain_cell", "end_plain_cell", "hindrance", "settings_for"]
 
@@ -114,7 +117,7 @@ class StreamedSession:
             self._as_written = entered.reason + later
             return
         self._entered = True
-        entered.look_anew()
+        shared.look_anew()
         shared.hold(CELLS)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
@@ -184,8 +187,6 @@ class StreamedSession:
         runs = owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
         runs.torch_ran |= found is not None and found.operators > 0
         said = f"{type(error).__name__}: {error}" if error is not None else None
-        if self._past is not None:
-            return self._report_again(owner, self._past, found, runs, said)
         evidence = CellEvidence(
             file=name,
             source=self.cell.source,
@@ -200,21 +201,29 @@ class StreamedSession:
             notes=(*self._notes, *rewritten),
             as_written=self._as_written,
             profile_only=self.options.profile,
-            time=self._time(found, runs, finished=error is None),
         )
-        return self._report_of_streams(owner, with_sources(evidence, self._shown))
+        evidence = with_sources(evidence, self._shown)
+        findings = streamed_findings(evidence)
+        if self._past is not None:
+            return self._report_again(owner, self._past, found, runs, said, findings)
+        evidence = replace(evidence, time=self._time(found, runs, finished=error is None))
+        return build_report(evidence, findings, self._fixes(owner, evidence, findings))
 
-    def _report_of_streams(self, owner: Engine, evidence: CellEvidence) -> Report:
+    def _fixes(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> FixesLater:
         from ..fixing import FixesLater
 
-        findings = streamed_findings(evidence)
         namespace = self.namespace if self._file_names is not None else None
         ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
-        fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
-        return build_report(evidence, findings, fixes)
+        return FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
 
     def _report_again(
-        self, owner: Engine, past: Past, found: StreamEvidence | None, runs: CellRuns, error: str | None
+        self,
+        owner: Engine,
+        past: Past,
+        found: StreamEvidence | None,
+        runs: CellRuns,
+        error: str | None,
+        findings: tuple[Finding, ...],
     ) -> Report:
         """What regions found, and what streams did. The history remembers what became of it."""
         time = self._time(found, runs, finished=error is None)
@@ -252,8 +261,8 @@ class StreamedSession:
             owner.history.remember(self.cell.key, past)
         if past.streamless is not None and not owner.history.streamed:
             shared.release(CELLS)  # what was recorded serves no cell any more
-        more = streamed_findings(with_sources(evidence, self._shown))
-        return report_again(owner, past, evidence, self.namespace if self._file_names is not None else None, more)
+        namespace = self.namespace if self._file_names is not None else None
+        return report_again(owner, past, evidence, namespace, findings)
 
     def _time(self, found: StreamEvidence | None, runs: CellRuns, *, finished: bool) -> CellTime:
         """Where something was served, what the plain cell takes is known only from an earlier run as written."""

@@ -23,6 +23,7 @@ class Places:
     def __init__(self) -> None:
         self._find = PositionFinder().find
         self._numbers: dict[tuple[_Line, _Line], int] = {(None, None): 0}
+        self._places: list[Place] = [(None, None)]
 
     def here(self) -> int:
         """The number of the place that this is called from. A thread of autograd's own has none."""
@@ -31,14 +32,14 @@ class Places:
         place = line, line if inner is user else _line(inner)
         known = self._numbers.get(place)
         if known is None:
-            if len(self._numbers) == _MOST:
+            if len(self._places) == _MOST:
                 return 0
-            known = self._numbers[place] = len(self._numbers)
+            known = self._numbers[place] = len(self._places)
+            self._places.append((_position(place[0]), _position(place[1])))
         return known
 
-    def all(self) -> tuple[Place, ...]:
-        """What the numbers stand for."""
-        return tuple([(_position(user), _position(inner)) for user, inner in self._numbers])
+    def of(self, number: int) -> Place:
+        return self._places[number]
 
 
 def _line(frame: FrameType | None) -> _Line:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from .. import native
-from ..model.stream import Stop, added, subtracted
+from ..model.stream import Stop, added
 from ..native import Unavailable
 from . import compiled, extensions, profilers, threads
 from .captures import Captures, watch
@@ -76,12 +76,10 @@ class Evidence:
     bytes: int = 0  # of all homes now
     last_divergence: str = ""
     stops: tuple[Stop, ...] = ()
-    """What ran as written inside of fragments, and where, since the last look."""
-    look: int = 0
-    """Times that another cell began: places are looked up anew then."""
+    """What ran as written inside of fragments, and where; what took most time first."""
 
     def since(self, earlier: Evidence) -> Evidence:
-        """What came after `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
+        """What came after `earlier`, of the same stream. Fragments, steps, bytes and stops stay what there is now."""
         counted = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
         by_reason = {
             name: {why: n - getattr(earlier, name).get(why, 0) for why, n in getattr(self, name).items()}
@@ -89,8 +87,7 @@ class Evidence:
         }
         kept: dict[str, Any] = {name: {why: n for why, n in found.items() if n} for name, found in by_reason.items()}
         last = self.last_divergence if counted["diverged"] else ""
-        stops = subtracted(self.stops, earlier.stops) if self.look == earlier.look else self.stops
-        return replace(self, **counted, **kept, last_divergence=last, stops=stops)
+        return replace(self, **counted, **kept, last_divergence=last)
 
     def plus(self, later: Evidence) -> Evidence:
         """This and what `later` counted."""
@@ -103,9 +100,9 @@ class Evidence:
 
 
 _BY_REASON = ("written", "uncaptured")
-_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence", "stops", "look")
+_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence", "stops")
 _COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
-_FROM_THE_ENGINE = tuple(field.name for field in fields(Evidence) if field.name not in ("stops", "look"))
+_FROM_THE_ENGINE = tuple(field.name for field in fields(Evidence) if field.name != "stops")
 
 
 class Stream:
@@ -220,23 +217,36 @@ class Stream:
         return self._open
 
     def evidence(self) -> Evidence:
+        return replace(self.counts(), stops=self.stops())
+
+    def counts(self) -> Evidence:
+        """Without the stops, which take longer."""
         found: dict[str, Any] = self._session.evidence()
-        look, rows = self._session.as_written()
-        counted = {name: found[name] for name in _FROM_THE_ENGINE}
-        places = self._places.all()
-        stops = [
-            Stop(
-                operator=operator,
-                reason=reason,
-                user=places[place][0],
-                inner=places[place][1],
-                times=times,
-                total_ns=total_ns,
-                segments=segments,
-            )
-            for operator, reason, place, times, total_ns, segments in rows
-        ]
-        return Evidence(**counted, look=look, stops=added((), stops))
+        return Evidence(**{name: found[name] for name in _FROM_THE_ENGINE})
+
+    def charge(self, user: int) -> None:
+        """Count for this user from now on what runs as written."""
+        self._session.charge(user)
+
+    def stops(self, user: int | None = None) -> tuple[Stop, ...]:
+        """What ran as written inside of fragments since the last look; of one user, or of all."""
+        places = self._places
+        stops = []
+        for whom, operator, reason, place, times, total_ns, segments in self._session.as_written():
+            if user is None or whom == user:
+                line, inner = places.of(place)
+                stops.append(
+                    Stop(
+                        operator=operator,
+                        reason=reason,
+                        user=line,
+                        inner=inner,
+                        times=times,
+                        total_ns=total_ns,
+                        segments=segments,
+                    )
+                )
+        return added((), stops)
 
     def __enter__(self) -> Stream:
         return self

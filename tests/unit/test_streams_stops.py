@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from grape.model import Stop
-from grape.streams import Evidence, Settings, Stream, open_stream
+from grape.streams import Evidence, Settings, Stream, open_stream, shared
 from grape.streams.places import Places
 from tests.property.stream_programs import device, needs_compiler  # noqa: F401
 from tests.unit.test_streams_contract import EAGER_TO_MATCH, under_a_stream
@@ -121,7 +121,7 @@ def test_a_thread_that_no_line_calls_has_no_line() -> None:
     began = time.monotonic()
     while not numbers and time.monotonic() < began + 10:
         time.sleep(0.001)
-    assert [places.all()[number] for number in numbers] == [(None, None)]
+    assert [places.of(number) for number in numbers] == [(None, None)]
 
 
 def test_who_traces_python_sees_nothing_and_gets_no_line() -> None:
@@ -168,8 +168,47 @@ def test_another_look_finds_other_lines() -> None:
         second = stream.evidence()
     assert {stop.user.function for stop in first.stops if stop.user} == {one.__qualname__}
     assert {stop.user.function for stop in second.stops if stop.user} == {other.__qualname__}
-    assert second.since(first).stops == second.stops
     assert sum(stop.times for stop in second.stops) == 40
+
+
+def test_for_whom_it_counts() -> None:
+    def work(x: Tensor) -> float:
+        return torch.tanh(x * 1.5).sum().item()
+
+    def inside(user: object, times: int) -> None:
+        assert isinstance(shared.enter(user, EAGER_TO_MATCH), Stream)
+        for _ in range(times):
+            work(torch.ones(4))
+        shared.leave()
+
+    def read(user: object) -> int:
+        found = shared.evidence(user)
+        assert found is not None
+        return sum(stop.times for stop in found.stops if stop.reason == "host read")
+
+    one, two, holder = object(), object(), object()
+    shared.hold(holder)
+    try:
+        inside(one, 40)
+        before = read(one)
+        inside(two, 7)
+        inside(one, 3)
+        assert 30 < before <= 40 and (read(one), read(two)) == (before + 3, 7)
+        shared.look_anew()
+        assert (read(one), read(two)) == (before + 3, 7)
+        inside(two, 5)
+    finally:
+        shared.release(holder)
+    assert shared.stream is None
+    assert (read(one), read(two)) == (before + 3, 12)
+    shared.hold(holder)
+    try:
+        inside(one, 40)
+        assert 30 < read(one) - before - 3 <= 40
+    finally:
+        shared.release(holder)
+    assert shared.evidence(one, forget=True) is not None and shared.evidence(one) is None
+    shared.evidence(two, forget=True)
 
 
 def test_an_interrupt_while_the_line_is_looked_up_ends_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:

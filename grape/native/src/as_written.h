@@ -21,6 +21,7 @@ class AsWritten {
   static constexpr int NOBODY = 0, NOT_NOW = -1;  // places that are none of Python's
 
   struct Row {
+    int user;  // whom it counts for
     std::string op;
     Reason reason;
     int place;
@@ -39,7 +40,7 @@ class AsWritten {
     known_.clear();
     look_++;
   }
-  uint32_t look() const { return look_; }
+  void charge(int user) { user_ = user; }
   const std::vector<Row>& rows() const { return rows_; }
 
   // Whether Python should be asked where the step stands, before it runs.
@@ -57,10 +58,10 @@ class AsWritten {
   // Clocks are slow next to a small operator: of what waits for nothing the first runs are timed, and then some.
   Run count(const Operator& op, Reason reason, Stop& stop, bool cuts, bool waits) {
     int place = stop.look == look_ ? stop.place : NOBODY;
-    auto [known, is_new] = known_.try_emplace(key(op, reason, place), rows_.size());
+    auto [known, is_new] = known_.try_emplace(mix(key(op, reason, place), static_cast<uint64_t>(user_)), rows_.size());
     if (is_new) {
       if (rows_.size() >= MOST) return known_.erase(known), Run();
-      rows_.push_back({op.handle.schema().name(), reason, place});
+      rows_.push_back({user_, op.handle.schema().name(), reason, place});
     }
     Row& row = rows_[known->second];
     row.times++, row.cuts += cuts;
@@ -81,6 +82,7 @@ class AsWritten {
   }
 
   uint32_t look_ = 1;
+  int user_ = 0;
   std::vector<Row> rows_;
   std::unordered_map<uint64_t, size_t> known_;
 };

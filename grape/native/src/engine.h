@@ -236,10 +236,13 @@ class Engine {
     std::lock_guard lock(mutex_);
     stops_.look_anew();
   }
-  // What ran as written since then, and how often that was asked.
-  std::pair<uint32_t, std::vector<AsWritten::Row>> as_written() {
+  void charge(int user) {
     std::lock_guard lock(mutex_);
-    return {stops_.look(), stops_.rows()};
+    stops_.charge(user);
+  }
+  std::vector<AsWritten::Row> as_written() {
+    std::lock_guard lock(mutex_);
+    return stops_.rows();
   }
 
   // True: the segment that is wanted was issued on the stream that is captured.

@@ -114,6 +114,10 @@ class Session {
     py::gil_scoped_release release;
     engine_->look_anew();
   }
+  void charge(int user) {
+    py::gil_scoped_release release;
+    engine_->charge(user);
+  }
 
   // Whoever profiles or traces Python would see what is not the person's; cProfile loses calls by it.
   static bool is_traced() {
@@ -188,17 +192,17 @@ class Session {
     return all;
   }
 
-  // How often the place of everything was forgotten, and what ran as written since.
-  py::tuple as_written() const {
-    std::pair<uint32_t, std::vector<AsWritten::Row>> found;
+  // What ran as written since the last look.
+  py::list as_written() const {
+    std::vector<AsWritten::Row> found;
     {
       py::gil_scoped_release release;  // who holds the engine's lock may need the GIL
       found = engine_->as_written();
     }
     py::list rows;
-    for (const AsWritten::Row& row : found.second)
-      rows.append(py::make_tuple(row.op, REASONS[static_cast<size_t>(row.reason)], row.place, row.times, row.ns, row.cuts));
-    return py::make_tuple(found.first, rows);
+    for (const AsWritten::Row& row : found)
+      rows.append(py::make_tuple(row.user, row.op, REASONS[static_cast<size_t>(row.reason)], row.place, row.times, row.ns, row.cuts));
+    return rows;
   }
 
  private:
@@ -244,6 +248,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("on_capture", &Session::on_capture)
       .def("on_place", &Session::on_place)
       .def("look_anew", &Session::look_anew)
+      .def("charge", &Session::charge)
       .def("as_written", &Session::as_written)
       .def("issue_captured", &Session::issue_captured)
       .def("captured", &Session::captured)
