@@ -17,7 +17,7 @@ import nbformat
 from ..errors import RewriteError, UsageError
 from ..model import CODES, Finding, Position
 from ..render.files import write_text
-from ..rewrite import Refused, digest, fix, fix_all, names_in_functions, split_magic
+from ..rewrite import Declined, digest, fix, fix_all, names_in_functions, split_magic
 from .files import read_json
 from .notebook import read_notebook
 
@@ -223,7 +223,7 @@ def _fixed(source: str, items: list[_Accepted], number: int, elsewhere: frozense
     reported = (magic or "%%grape\n") + body if items[0].below_magic else body
     for item in items:
         made = fix(reported, item.finding, elsewhere=elsewhere)
-        if isinstance(made, Refused) or _comparable(made.diff) != _comparable(item.diff):
+        if isinstance(made, Declined) or _comparable(made.diff) != _comparable(item.diff):
             raise RewriteError(
                 f"cell {number}: this version of Grape would not make the rewrite that the report shows for "
                 f"{item.finding.code}; make the report again with grape run"

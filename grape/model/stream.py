@@ -30,9 +30,9 @@ MOST_STOPS = 20
 class Stop:
     """Operators of one name that ran as written at one line, for one reason, inside of what was recorded.
 
-    `user` is the line of the person's code, `inner` the innermost of all; None where no line is known, as on a thread of
-    autograd's own, which none calls. `total_ns` is the host's time in them, with what it waited; `segments` are those that
-    were issued there for them.
+    `user` is the line of the person's code, `inner` the innermost of all; None where no line is known, as on a thread
+    of autograd's own, which none calls. `total_ns` is the host's time in them, with what it waited; `segments` are
+    those that were issued there for them.
     """
 
     operator: str

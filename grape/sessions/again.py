@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..failures import failure_notes
 from ..model import CellEvidence, Finding, MemoryCurve
 from ..render import Report, build_report
 from .stream_evidence import findings_beside
@@ -31,7 +32,7 @@ def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error:
         evidence_as(past.evidence, name, traces=False),
         wall_ms=wall_ms,
         error=error,
-        notes=(_LOOKED_AT.format(runs=past.runs, stance=stance),),
+        notes=(_LOOKED_AT.format(runs=past.runs, stance=stance), *failure_notes()),
         captured_at_ms=(),
         memory=MemoryCurve(),
         as_written=None,

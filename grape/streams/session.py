@@ -38,6 +38,8 @@ class Settings:
     """Whose operators are deferred; the others run as if there were no stream. "pretended": those of the CPU, with
     graphs that freeze what CUDA graphs freeze, to test that.
     """
+    draws: bool | None = None
+    """Operators that draw random numbers are deferred. None: not those of a GPU, on which that has not run yet."""
     steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
     captures: int = 6  # of one segment
     price: float = 0.5  # milliseconds of a capture beside its operators, until measured; 0: nothing has to be earned
@@ -79,7 +81,7 @@ class Evidence:
     """What ran as written inside of fragments, and where; what took most time first."""
 
     def since(self, earlier: Evidence) -> Evidence:
-        """What came after `earlier`, of the same stream. Fragments, steps, bytes and stops stay what there is now."""
+        """What came after `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
         counted = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
         by_reason = {
             name: {why: n - getattr(earlier, name).get(why, 0) for why, n in getattr(self, name).items()}
@@ -95,8 +97,7 @@ class Evidence:
         by_reason: dict[str, Any] = {
             name: dict(Counter(getattr(self, name)) + Counter(getattr(later, name))) for name in _BY_REASON
         }
-        last = later.last_divergence or self.last_divergence
-        return replace(later, **counted, **by_reason, last_divergence=last, stops=added(self.stops, later.stops))
+        return replace(later, **counted, **by_reason, last_divergence=later.last_divergence or self.last_divergence)
 
 
 _BY_REASON = ("written", "uncaptured")
@@ -112,9 +113,11 @@ class Stream:
         native_settings = extension.Settings()
         given = asdict(settings)
         device = given.pop("device")
+        del given["draws"]
         for name, value in given.items():
             setattr(native_settings, name, value)
         native_settings.graphs = device != "cpu"
+        native_settings.draws = device != "cuda" if settings.draws is None else settings.draws
         self._extension = extension
         self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ...model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
+from ...model.sizes import size_text
 from ...model.stream import ON_THE_CPU
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts, transfer_ms
@@ -19,7 +20,7 @@ from ..sites import Site, op_sites
 from ..source import cell_source
 from ..stopped import Stopped, stopped_for
 from ..transfers import incoming, origin, sources
-from ..words import amount, ended, milliseconds, via
+from ..words import ended, milliseconds, via
 
 CODE = "GR302"
 
@@ -63,7 +64,7 @@ def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord,
         code=CODE,
         severity="costly",
         message=f"{name} comes from {memory} CPU memory at each call of `{region.name}`: "
-        f"{amount(copy.bytes)}{price} per call",
+        f"{size_text(copy.bytes)}{price} per call",
         at=copy.made_at or region.at,
         region=region.name,
         evidence=(
@@ -103,8 +104,8 @@ def _of_site(evidence: CellEvidence, site: Site, costs: MachineCosts) -> Finding
     return Finding(
         code=CODE,
         severity="costly",
-        message=f"{f'`{written}`' if written else 'a CPU tensor'} sends {amount(moved.nbytes)} to the GPU {rate}{price}"
-        f"{via(site.user, site.inner)}",
+        message=f"{f'`{written}`' if written else 'a CPU tensor'} sends {size_text(moved.nbytes)} to the GPU "
+        f"{rate}{price}{via(site.user, site.inner)}",
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(
