@@ -14,6 +14,7 @@ from grape.model import CellEvidence, CellTime, Position, Stop, StreamEvidence
 from grape.model.stream import NO_ROOM, WAITING, added
 from grape.options import Options, engine_named, parse_options
 from grape.render import build_report
+from grape.render.view import build_view
 from grape.streams import Evidence, Settings, Stream, shared
 from tests.property.stream_programs import needs_compiler
 
@@ -178,6 +179,8 @@ def test_the_report_names_the_lines() -> None:
     ]
     html = build_report(cell(STOPPED, source=SOURCE), ()).to_html()
     assert "In[4], line 2, `loss(x).item()`: host read, 10 times, 1.30 ms each" in html
+    view = build_view(build_report(cell(STOPPED, source=SOURCE), ())).data
+    assert view["streams"] == [line.strip() for line in text.splitlines()[3:]]
 
 
 def test_the_report_names_five_lines() -> None:
