@@ -13,6 +13,7 @@ from ..model.machine import H200, MachineCosts
 
 __all__ = [
     "H200",
+    "HINT_BELOW",
     "MachineCosts",
     "call_ms",
     "capture_ms",
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 _NS_PER_MS = 1e6
+
+HINT_BELOW = 0.01
+"""What costs less than this share of a call, or outside of regions of the cell, is a hint."""
 
 
 def idle_share(timeline: Timeline | None) -> float | None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..model import CellEvidence, Finding, RegionEvidence
-from .cost import H200, MachineCosts, call_ms
+from .cost import H200, HINT_BELOW, MachineCosts, call_ms
 from .prediction import held_ms, saving_ms
 from .rules import RULES
 from .sites import forget
 
 __all__ = ["HINT_BELOW", "advise"]
-
-HINT_BELOW = 0.01
-"""What costs less than this share of a call is a hint."""
 
 _RANK = {"blocker": 0, "costly": 1, "hint": 2}
 

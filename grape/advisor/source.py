@@ -19,6 +19,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef)
 _TESTS = {"if": ast.If, "while": ast.While, "assert": ast.Assert, "ternary": ast.IfExp}
 _TESTED = (ast.If, ast.While, ast.Assert, ast.IfExp)
+_READS = ("item", "tolist", "cpu", "numpy", "float", "int", "bool")
+_SHOWS = ("print", "display", "format", "str", "repr", "write", "info", "warning", "debug")
 
 
 @lru_cache(maxsize=64)
@@ -41,6 +43,13 @@ class CellSource:
     def files(self) -> tuple[str, ...]:
         """The names of all sources that are known, the cell's own first."""
         return (self.file, *(file for file in self._sources if file != self.file))
+
+    def naming(self, name: str) -> Iterator[Parsed]:
+        """Those in which `name` stands. To parse and walk through all others takes longer than some cells."""
+        for file in self.files:
+            parsed = self.parsed(file) if name in self._sources[file] else None
+            if parsed is not None:
+                yield parsed
 
     def parsed(self, file: str) -> Parsed | None:
         """The source of `file`, parsed when it is first asked for."""
@@ -145,6 +154,19 @@ class CellSource:
                 return source.text(node)
         return None
 
+    def asks(self, at: Position | None) -> str | None:
+        """The construct that asks for a tensor's value on that line, as `HostRead.construct` names it: around the reads
+        that stand there, or without one around what is a tensor by itself.
+        """
+        nodes = [node for _, node in self._on_line(at)]
+        reads = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) in _READS]
+        for node in nodes:
+            name = _asking(node)
+            part = node.test if isinstance(node, _TESTED) else node
+            if name is not None and (not reads or any(read in ast.walk(part) for read in reads)):
+                return name
+        return "call" if reads else None
+
     def leaves(self, at: Position | None) -> bool:
         """True where the `if` on that line ends the loop around it, or raises."""
         return any(isinstance(node, ast.If) and any(map(_ends_loop, node.body)) for _, node in self._on_line(at))
@@ -177,6 +199,16 @@ def cell_source(evidence: CellEvidence) -> CellSource:
 def has_remainder(node: ast.AST) -> bool:
     """True where something is taken modulo a number, as what happens every n-th time is."""
     return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node))
+
+
+def _asking(node: ast.AST) -> str | None:
+    name = next((name for name, kind in _TESTS.items() if isinstance(node, kind)), None)
+    if name is not None:
+        return name
+    if isinstance(node, ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
+        return "bool-op"
+    shows = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and last_name(node.func) in _SHOWS)
+    return "print" if shows else None
 
 
 def _calls(node: ast.AST) -> bool:

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from ..model import Finding, ReportData
+from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
     Bar,
@@ -28,7 +29,6 @@ from .summary import (
     next_step,
     place,
     rows,
-    stream_lines,
     strips,
     time_bars,
     time_title,

@@ -17,7 +17,6 @@ from ..model import (
     Measured,
     RegionReport,
     ReportData,
-    StreamEvidence,
     Timeline,
 )
 from .units import clean, count, duration, nbytes, one_line, percent, plural, ratio
@@ -42,7 +41,6 @@ __all__ = [
     "region_bars",
     "rows",
     "shared_file",
-    "stream_lines",
     "strips",
     "time_bars",
     "time_title",
@@ -144,39 +142,6 @@ def cell_bars(report: ReportData) -> tuple[Bar, ...]:
         Bar(label=label, value=duration(ms) + more, share=ms / longest if longest else 0.0, tone=tone)
         for label, ms, more, tone in shown
     )
-
-
-_REASONS_SHOWN = 5
-
-
-def stream_lines(report: ReportData) -> tuple[str, ...]:
-    """What streams did, a few lines each; empty where they served nothing."""
-    return tuple(line for stream in report.evidence.streams for line in _stream_lines(stream))
-
-
-def _stream_lines(stream: StreamEvidence) -> list[str]:
-    if not stream.operators:
-        return []
-    cut = f", {count(stream.partial)} of them cut short" if stream.partial else ""
-    share = percent(stream.matched / stream.operators)
-    lines = [f"operator stream: {share} of {plural(stream.operators, 'operator')} matched"]
-    if stream.matched:
-        lines.append(f"  issued: {count(stream.issued)} in {plural(stream.segments, 'segment')}{cut}")
-    if stream.fragments:
-        known = f"{plural(stream.steps, 'operator')} in {plural(stream.fragments, 'fragment')}"
-        lines.append(f"  known: {known}, {nbytes(stream.bytes)} of results")
-    lines.append(f"  comparing and recording: about {duration(stream.own_ms)}")
-    if stream.captured:
-        lines.append(f"  captures: {count(stream.captured)}, {duration(stream.capture_ms)}")
-    if stream.lost:
-        lines.append(f"  given up, for they were slower than code as written: {plural(stream.lost, 'fragment')}")
-    if stream.as_written:
-        shown = [f"{why} {count(n)}" for why, n in stream.as_written[:_REASONS_SHOWN]]
-        more = len(stream.as_written) - _REASONS_SHOWN
-        lines.append(f"  as written: {', '.join(shown)}" + (f" and {plural(more, 'more reason')}" if more > 0 else ""))
-    if stream.diverged and stream.last_divergence:
-        lines.append(f"  diverged {plural(stream.diverged, 'time')}, at last: {one_line(stream.last_divergence)}")
-    return lines
 
 
 def rows(report: ReportData) -> tuple[Row, ...]:
