@@ -21,7 +21,7 @@ def _available() -> bool:
 
 
 def torch_cuda() -> Iterator[Check]:
-    """Whether torch was built for the GPU that the driver shows."""
+    """True where torch was built for the GPU that the driver shows."""
     import torch
 
     build = torch.version.cuda

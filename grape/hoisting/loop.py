@@ -94,12 +94,12 @@ class Loop:
 
     @property
     def replays(self) -> bool:
-        """Whether a region of its body has graphs."""
+        """True where a region of its body has graphs."""
         return any(part.region is not None and part.region.entries for run in self.runs for part in run.regions)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no region of its body was called since the last cell ended."""
+        """True where no region of its body was called since the last cell ended."""
         return all(part.region is None or part.region.is_idle for run in self.runs for part in run.regions)
 
     def _turn(self, *, sees_end: bool) -> bool:
@@ -180,7 +180,7 @@ class Loop:
         return False
 
     def left(self) -> bool:
-        """Whether the head ended without the person's condition being false."""
+        """True where the head ended without the person's condition being false."""
         return bool(self._left.take())
 
 

@@ -105,7 +105,7 @@ class RegionPart(Part):
 
     @property
     def starved(self) -> bool:
-        """Whether its region was refused for want of memory, which a later cell may have."""
+        """True where its region was refused for want of memory, which a later cell may have."""
         return self.region is not None and self.region.starved_at is not None
 
     def begin(self) -> None:
@@ -114,7 +114,7 @@ class RegionPart(Part):
             self.region.called_from(self._position())
 
     def serves_elsewhere(self, surveyed: SurveyedValues) -> bool:
-        """Whether a module or function that this calls replays graphs already, and this does not."""
+        """True where a module or function that this calls replays graphs already, and this does not."""
         if self.region is not None and self.region.entries:
             return False
         calls = [n for item in self.segment.statements for n in ast.walk(item) if isinstance(n, ast.Call)]

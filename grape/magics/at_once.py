@@ -52,7 +52,7 @@ class Replacement:
         """`left` is what rewritten cells left behind, by name; this one adds to it."""
         self.rewritten = rewritten
         self.happened = False
-        """Whether the rewritten tree runs."""
+        """True where the rewritten tree runs."""
         self._shell = shell
         self._source = source
         self._left = left
@@ -90,7 +90,7 @@ class Replacement:
                     self._left[name] = Left(source=self._source, value=weakref.ref(self._shell.user_ns[name]))
 
     def _is_taken(self, name: str) -> bool:
-        """Whether a name holds a value that the rewrite would replace: the person's, or that of another cell."""
+        """True where a name holds a value that the rewrite would replace: the person's, or that of another cell."""
         if name not in self._shell.user_ns:
             return False
         value = self._shell.user_ns[name]

@@ -100,7 +100,7 @@ class CellDisplay:
 
     @property
     def unfinished(self) -> bool:
-        """Whether progress stands there that nothing has replaced yet."""
+        """True where progress stands there that nothing has replaced yet."""
         return self._handle is not None
 
     def withdraw(self, why: str) -> None:

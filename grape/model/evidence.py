@@ -101,7 +101,7 @@ class RegionEvidence:
     loop_line: int | None = None
     """Where the region is a part of a loop's body: the line of the loop."""
     paired: bool = False
-    """Whether forward and backward of a module replay as two graphs behind autograd."""
+    """True where forward and backward of a module replay as two graphs behind autograd."""
     wasted_iterations: int = 0
     """Replays that changed nothing, because the device had left their loop and the host did not know yet."""
 
@@ -140,6 +140,6 @@ class CellEvidence:
     left_to: str = "it runs as written"
     """What becomes of the next runs then, in words."""
     torch_ran: bool = False
-    """Whether an operator of torch was seen anywhere in the cell."""
+    """True where an operator of torch was seen anywhere in the cell."""
     captured_at_ms: tuple[float, ...] = ()
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""

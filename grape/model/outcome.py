@@ -47,7 +47,7 @@ class Refused:
 
     @property
     def recording(self) -> bool:
-        """Whether only calls that record gradients are refused."""
+        """True where only calls that record gradients are refused."""
         return self.reason is Reason.NEEDS_GRADIENTS
 
     def detail(self, name: str) -> str:

@@ -189,12 +189,12 @@ class Reason(Enum):
 
     @property
     def opens(self) -> bool:
-        """Whether callables inside one that was refused may become regions."""
+        """True where callables inside one that was refused may become regions."""
         return self.code not in _CLOSED
 
     @property
     def is_of_gradients(self) -> bool:
-        """Whether the same call without gradients would not be refused for it."""
+        """True where the same call without gradients would not be refused for it."""
         return self in _OF_GRADIENTS
 
 

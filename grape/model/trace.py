@@ -60,7 +60,7 @@ class OpRecord:
 
     @property
     def draws(self) -> bool:
-        """Whether it moves a random generator."""
+        """True where it moves a random generator."""
         return self.kind in ("random", HOST_RANDOM)
 
     def moved(self, user: Position | None, inner: Position | None) -> OpRecord:

@@ -56,7 +56,7 @@ class Attention:
         self._began = self._clock()
         self.allowance = allowance
         self.denied = False
-        """Whether something was not done because the allowance had no room for it."""
+        """True where something was not done because the allowance had no room for it."""
 
     def recorded(self, own_ns: int, operators: int) -> None:
         """So many operators were recorded, which the tracer says took so long."""
@@ -118,11 +118,11 @@ class Attention:
 
     @property
     def overdrawn(self) -> bool:
-        """Whether more was spent than the cell allows so far."""
+        """True where more was spent than the cell allows so far."""
         return not self.has_room(0.0)
 
     def has_room(self, ms: float) -> bool:
-        """Whether so much may still be spent; where it may not, something is not done for that reason."""
+        """True where so much may still be spent; where it may not, something is not done for that reason."""
         room = self.left_ms >= ms
         self.denied |= not room
         return room

@@ -45,11 +45,11 @@ class CallWatch:
         """What is called below this frame is not looked at: an import, or what Grape asks of a library."""
         self._left = _ENOUGH
         self.watches = False
-        """Whether it is the profile function of the thread; the tracer takes it out for its own work."""
+        """True where it is the profile function of the thread; the tracer takes it out for its own work."""
         self.beside_another = False
-        """Whether the person watches calls: a replay would show none of them."""
+        """True where the person watches calls: a replay would show none of them."""
         self.ends_at_imports = False
-        """Whether it stops where a module is loaded, and says so in `loaded`: under it that takes twice as long."""
+        """True where it stops where a module is loaded, and says so in `loaded`: under it that takes twice as long."""
         self.loaded = False
         self.events = 0
         self.limit = float("inf")
@@ -132,7 +132,7 @@ class CallWatch:
 
 
 def _is_of_collector(code: CodeType) -> bool:
-    """Whether the garbage collector calls it when it comes, as it may in any call."""
+    """True where the garbage collector calls it when it comes, as it may in any call."""
     return any(getattr(callback, "__code__", None) is code for callback in gc.callbacks)
 
 

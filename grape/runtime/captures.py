@@ -1,4 +1,4 @@
-"""Whether a capture of a region pays, and what becomes of one."""
+"""True where a capture of a region pays, and what becomes of one."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Captures:
         return RUNS_OF_A_CAPTURE * eager_ms + 2 * operator_ms * (len(traces[-1].ops) if traces else 0)
 
     def _is_part_of_a_starved(self) -> bool:
-        """Whether a region around this one tells of the want of memory already."""
+        """True where a region around this one tells of the want of memory already."""
         regions = {region.name: region for region in list(self._region.situation.regions)}
         around = regions.get(self._region.parent or "")
         return around is not None and around.starved_at is not None
@@ -244,7 +244,7 @@ class Captures:
         return captured.result
 
     def _is_unlikely(self, shape: Shape, blamed: frozenset[Any]) -> bool:
-        """Whether what a replay's difference is blamed on was right elsewhere or was not doubted before, and the shape
+        """True if what a replay's difference is blamed on was right elsewhere or was not doubted before, and the shape
         has further tries."""
         first = not blamed <= self._doubted
         self._doubted |= blamed

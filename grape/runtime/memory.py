@@ -115,7 +115,7 @@ def budget_without_room(situation: Situation) -> int:
 
 
 def _device_full(situation: Situation) -> bool:
-    """Whether it was the device, not the budget: then the next cell may find more."""
+    """True where it was the device, not the budget: then the next cell may find more."""
     store = situation.executables
     return situation.memory_budget is None or (store is not None and store.device_full)
 

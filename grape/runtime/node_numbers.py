@@ -31,7 +31,7 @@ numbered: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[at
 
 @functools.cache
 def is_supported() -> bool:
-    """Whether numbers can be left out with this build of torch: tried on those of a thread that ends."""
+    """True where numbers can be left out with this build of torch: tried on those of a thread that ends."""
     if _search() is None:
         return False
     found: list[int] = []

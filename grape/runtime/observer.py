@@ -60,12 +60,12 @@ class Observer:
         self.traced: list[TracedCall] = []
         self.scalar_changes: list[ScalarChange] = []
         self.leaves_graph = False
-        """Whether results of a traced call had an autograd graph, for which a pair of graphs may be captured."""
+        """True where results of a traced call had an autograd graph, for which a pair of graphs may be captured."""
         self.new_tensors: tuple[str, ...] = ()
         """Where the region was refused for that alone: by which names its code reaches objects that hold other tensors
         after a call (``cache.layers[0]``)."""
         self.warns = False
-        """Whether it warned in a traced call."""
+        """True where it warned in a traced call."""
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
@@ -107,18 +107,18 @@ class Observer:
 
     @property
     def _known_here(self) -> bool:
-        """Whether a trace tells of the cell that runs."""
+        """True where a trace tells of the cell that runs."""
         situation = self._region.situation
         return any(call.holds_in(situation.cell, situation.run) for call in self.traced)
 
     @property
     def trains(self) -> bool:
-        """Whether a traced call recorded gradients."""
+        """True where a traced call recorded gradients."""
         return any(trace.needs_grad for trace in self.traces)
 
     @property
     def profiled(self) -> bool:
-        """Whether an eager call was profiled."""
+        """True where an eager call was profiled."""
         return self._profiled > 0
 
     def trace(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -328,7 +328,7 @@ class Observer:
             self._before.stop()
 
     def profile_replay_now(self, shape: Shape) -> bool:
-        """Whether this replay is to be profiled, with `replayed`."""
+        """True where this replay is to be profiled, with `replayed`."""
         situation = self._region.situation
         return situation.observing and situation.profile and self._profiled_after < PROFILED and len(shape.after) >= 3
 
@@ -344,7 +344,7 @@ class Observer:
 
     @property
     def profile_holds(self) -> bool:
-        """Whether what was profiled is a call as this cell makes them."""
+        """True where what was profiled is a call as this cell makes them."""
         situation = self._region.situation
         shape, cell = self._profiled_in
         return cell.source == situation.cell.source or (shape is not None and shape.run == situation.run)

@@ -116,7 +116,7 @@ class Outputs:
         self.slots = [slot for slot, _ in self._in_slots]
         """The slots that each replay writes results into."""
         self._lone = False
-        """Whether the only copy to be made is a clone."""
+        """True where the only copy to be made is a clone."""
         self.nbytes = sum(group.root[-1] for group, _ in self._groups)
         self.held_bytes = sum(self._made[members[0]].untyped_storage().nbytes() for members in keys.values())
         """Bytes of all results, copied or in place."""
@@ -251,13 +251,13 @@ class Outputs:
 
 
 def _fills(layout: Strided) -> bool:
-    """Whether a tensor has each byte of its storage, once."""
+    """True where a tensor has each byte of its storage, once."""
     dtype, shape, stride, offset, nbytes = layout
     tensor = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
     return not offset and tensor.numel() == extent(tensor) and tensor.nbytes == nbytes
 
 
 def _is_cloned_as_it_is(tensor: torch.Tensor) -> bool:
-    """Whether `clone` gives a tensor of the same strides: of one with gaps, or expanded, it does not."""
+    """True where `clone` gives a tensor of the same strides: of one with gaps, or expanded, it does not."""
     there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     return there.clone().stride() == tensor.stride()

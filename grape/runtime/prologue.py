@@ -45,7 +45,7 @@ def slice_of(ops: Sequence[OpRecord], ordinal: int, born: Collection[int]) -> tu
 
 
 def changed_before(ops: Sequence[OpRecord], ordinal: int, born: Collection[int]) -> bool:
-    """Whether what operator `ordinal` reads comes from memory that lives on, and that the call has written before."""
+    """True if what operator `ordinal` reads comes from memory that lives on, and that the call has written before."""
     storages = {view.storage for view in ops[ordinal].tensors()}
     for op in reversed(ops[:ordinal]):
         if any(number not in born for number in storages.intersection(op.written)):

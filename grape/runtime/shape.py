@@ -59,7 +59,7 @@ class Shape:
     unsettled: int = 0
     closed: bool = False
     holds_objects: bool = False
-    """Whether modules, optimizers, functions or classes came as arguments; calls with others have another shape."""
+    """True where modules, optimizers, functions or classes came as arguments; calls with others have another shape."""
     backwards: Backwards = field(default_factory=Backwards)
     """What became of results that carried an autograd graph."""
     settled_calls: int = 0

@@ -383,7 +383,7 @@ def _set_item(target: Any, name: Any, value: Any) -> None:
 
 
 def same_structure(one: Any, other: Any) -> bool:
-    """Whether two roots are of one structure, with the same values in it; a NaN, whose text hides bits, is none."""
+    """True where two roots are of one structure, with the same values in it; a NaN, whose text hides bits, is none."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Static):

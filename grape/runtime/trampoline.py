@@ -168,7 +168,7 @@ def _prune(error: BaseException) -> None:
 
 
 def is_trampoline(code: types.CodeType) -> bool:
-    """Whether `code` stands in the place of a function's own."""
+    """True where `code` stands in the place of a function's own."""
     return any(type(constant) is _Receiver for constant in code.co_consts)
 
 

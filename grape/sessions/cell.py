@@ -434,7 +434,7 @@ def engine_and_ms() -> tuple[Engine, float]:
 
 
 def _is_cold() -> bool:
-    """Whether a cell that begins now is the one that loads torch, or makes CUDA's context."""
+    """True where a cell that begins now is the one that loads torch, or makes CUDA's context."""
     torch = sys.modules.get("torch")
     return torch is None or (torch.cuda.is_available() and not torch.cuda.is_initialized())
 

@@ -67,7 +67,7 @@ class History:
 
     @property
     def streamed(self) -> bool:
-        """Whether operator streams serve any of the cells."""
+        """True where operator streams serve any of the cells."""
         return any(past.streamed for past in self._past.values())
 
     def of(self, key: CellKey | None, applied: Applied) -> Past | None:

@@ -1,4 +1,4 @@
-"""Whether operator streams go on serving a cell that regions left to them."""
+"""True where operator streams go on serving a cell that regions left to them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def after_streamed_run(
 
 
 def did_other_work(past: Past, operators: int) -> bool:
-    """Whether the cell had more or less to do than when streams served it first: an earlier run tells nothing then."""
+    """True if the cell had more or less to do than when streams served it first: an earlier run tells nothing then."""
     return past.operators is not None and abs(operators - past.operators) > AGREES * past.operators
 
 

@@ -39,7 +39,7 @@ class Keeper:
 
     @property
     def inside(self) -> bool:
-        """Whether somebody is inside now."""
+        """True where somebody is inside now."""
         return bool(self._inside) and self._living() is not None
 
     def held_by(self, holder: Hashable) -> bool:

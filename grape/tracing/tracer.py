@@ -131,7 +131,7 @@ class Tracer(TorchDispatchMode):
 
     @property
     def is_called(self) -> bool:
-        """Whether an operator is on its way to this mode just now, in code of torch's: then it is not on the stack."""
+        """True if an operator is on its way to this mode just now, in code of torch's: then it is not on the stack."""
         if not self.on_stack or _get_current_dispatch_mode() is self:
             return False
         return all(mode is not self for mode in _get_current_dispatch_mode_stack())

@@ -18,7 +18,7 @@ Statements = list[Any]
 
 
 def is_guard(node: cst.If) -> bool:
-    """Whether this is no `if` of the person's, but the rest of a block under a flag."""
+    """True where this is no `if` of the person's, but the rest of a block under a flag."""
     test = node.test
     return is_flow_call(test) and isinstance(test, cst.Call) and bool(test.func.attr.value == "negate")  # type: ignore[attr-defined]
 

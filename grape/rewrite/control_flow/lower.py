@@ -88,7 +88,7 @@ class Lowerer(Selection):
         return made, rest, bound
 
     def _can_stay(self, needs: frozenset[Jump], rest: Statements, context: Context) -> bool:
-        """Whether nothing is left to skip after these jumps."""
+        """True where nothing is left to skip after these jumps."""
         if rest:
             return False
         by_tail = (not needs & {"return"} or context.tail or context.result is not None) and (

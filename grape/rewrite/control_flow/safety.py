@@ -160,7 +160,7 @@ def _parts(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _is_item(target: cst.Subscript, bound: frozenset[str]) -> bool:
-    """Whether this may be an item of a list or dict that existed before: a plain key of a name or attribute."""
+    """True where this may be an item of a list or dict that existed before: a plain key of a name or attribute."""
     owner = _dotted(target.value)
     if owner is None or owner.split(".")[0] in bound or len(target.slice) != 1:
         return False

@@ -159,7 +159,7 @@ def _chooses(node: cst.CSTNode) -> bool:
 
 
 def _is_read_by_moves(code: Code, name: str, loop: cst.For, device: cst.BaseExpression) -> bool:
-    """Whether nothing but moves ever reads a local variable: ``batch["x"].to(device)``, or nothing at all."""
+    """True where nothing but moves ever reads a local variable: ``batch["x"].to(device)``, or nothing at all."""
     home = code.function(loop)
     if home is None:
         return name == "_"
@@ -192,7 +192,7 @@ def _bound_by_moves(code: Code, statement: cst.Assign, device: cst.BaseExpressio
 
 
 def _moves(code: Code, name: cst.Name, value: cst.BaseExpression, device: cst.BaseExpression) -> bool:
-    """Whether `value` is ``name.to(device)``, or the items of `name` moved one by one, perhaps with more behind it."""
+    """True if `value` is ``name.to(device)``, or the items of `name` moved one by one, perhaps with more behind it."""
     if len(code.uses(name.value, value)) != 1:
         return False
     if isinstance(value, (cst.DictComp, cst.ListComp)):

@@ -70,7 +70,7 @@ class FunctionScope:
         )
 
     def allows(self, statement: ast.stmt) -> bool:
-        """Whether the statement leaves names alone that a nested function may read at any time."""
+        """True where the statement leaves names alone that a nested function may read at any time."""
         return not self.shared.intersection(names_of([statement]).stores)
 
     def names_of_run(self, statements: Sequence[ast.stmt], bound: Collection[str]) -> LocalNames | None:

@@ -39,7 +39,7 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
 class _Thread(threading.local):
-    """Whether a capture of Grape's runs in this thread: torch is made to deny it, see `_not_capturing`."""
+    """True where a capture of Grape's runs in this thread: torch is made to deny it, see `_not_capturing`."""
 
     captures = False
 

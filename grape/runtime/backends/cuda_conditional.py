@@ -46,7 +46,7 @@ class Bodies:
 
     @staticmethod
     def supported(driver: Driver) -> bool:
-        """Whether the driver has conditional nodes."""
+        """True where the driver has conditional nodes."""
         error, version = driver.function("cuDriverGetVersion")()
         return not int(error) and int(version) >= _DRIVER_VERSION
 

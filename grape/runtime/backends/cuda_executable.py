@@ -73,7 +73,7 @@ class Executables:
 
     @functools.cached_property
     def preferred_clusters(self) -> bool:
-        """Whether kernels on this device can prefer clusters of another size than the one that they must have."""
+        """True where kernels on this device can prefer clusters of another size than the one that they must have."""
         return torch.cuda.get_device_capability(self.device) >= PREFERRED_CLUSTERS
 
     @property

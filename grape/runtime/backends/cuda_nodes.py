@@ -229,7 +229,7 @@ class _Reader:
 
 
 def _is_cluster(value: str) -> bool:
-    """Whether an attribute of three dimensions, as `_Reader` has it, means more than one block."""
+    """True where an attribute of three dimensions, as `_Reader` has it, means more than one block."""
     if value.startswith("error"):
         return False
     sizes: tuple[int, ...] = struct.unpack("<3I", bytes.fromhex(value))

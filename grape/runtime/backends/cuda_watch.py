@@ -61,7 +61,7 @@ class CaptureWatch(TorchDispatchMode):
         return result
 
     def _here(self, args: Any, kwargs: Any) -> bool:
-        """Whether an operator that draws does so on the device; what it draws on the CPU is no part of the graph."""
+        """True where an operator that draws does so on the device; what it draws on the CPU is no part of the graph."""
         devices = {leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         return self._device.type in (devices or {torch.device(kwargs.get("device") or "cpu").type})
 

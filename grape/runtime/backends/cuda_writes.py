@@ -89,7 +89,7 @@ class NodeWriter:
         )
 
     def issue(self, executable: Any, prepared: PreparedWrites) -> bool:
-        """Whether the device took all of them; where it did not, it may have taken some."""
+        """True where the device took all of them; where it did not, it may have taken some."""
         if any(map(self.set_kernel, repeat(int(executable)), prepared.nodes, prepared.structures)):
             return False
         return all(self._write(executable, *other[1:]) for other in prepared.others)

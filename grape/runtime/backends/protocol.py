@@ -125,7 +125,7 @@ class Executable(Protocol):
         ...
 
     def waits(self) -> bool:
-        """Whether a launch on the current stream would wait for work that is enqueued there already."""
+        """True where a launch on the current stream would wait for work that is enqueued there already."""
         ...
 
     def update_from(self, graph: UpdatableGraph) -> bool:
@@ -295,17 +295,17 @@ class Backend(Protocol):
 
     @property
     def updatable(self) -> bool:
-        """Whether `capture` gives an `UpdatableGraph`, which has no executable before `instantiate`."""
+        """True where `capture` gives an `UpdatableGraph`, which has no executable before `instantiate`."""
         ...
 
     @property
     def autograd(self) -> bool:
-        """Whether a capture can record regions that call `backward`."""
+        """True where a capture can record regions that call `backward`."""
         ...
 
     @property
     def conditional_bodies(self) -> bool:
-        """Whether a capture can record bodies that each replay decides on: `if_body`, `while_body`."""
+        """True where a capture can record bodies that each replay decides on: `if_body`, `while_body`."""
         ...
 
     def prepare_bodies(self) -> None:

@@ -76,7 +76,7 @@ class Snapshot:
 
     @property
     def writes(self) -> bool:
-        """Whether the call writes memory from before it."""
+        """True where the call writes memory from before it."""
         return bool(self._written)
 
     @property

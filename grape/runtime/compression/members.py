@@ -87,7 +87,7 @@ class Kin:
         return changed
 
     def prefers_nodes(self, changes: int) -> bool:
-        """Whether writing so many nodes takes less time than an update from a whole graph, as far as is known."""
+        """True where writing so many nodes takes less time than an update from a whole graph, as far as is known."""
         return (
             self.whole_ns is not None and self.nodes_ns is not None and self.whole_ns > self.nodes_ns * max(changes, 1)
         )

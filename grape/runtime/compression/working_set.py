@@ -50,5 +50,5 @@ def _let_go(member: Member, graph: UpdatableGraph) -> None:
 
 
 def _is_needed(member: Member) -> bool:
-    """Whether a switch to the shape would be made from its graph."""
+    """True where a switch to the shape would be made from its graph."""
     return member.prepared is None or not member.kin.prefers_nodes(len(member.changed))

@@ -31,7 +31,7 @@ class Arms:
             self._bytes = self.marks.view(torch.uint8)
             self._one = torch.ones((), dtype=torch.uint8, device=device)
             self.failed = self.marks[_LIMIT]
-            """Whether an assertion failed in the last replay."""
+            """True where an assertion failed in the last replay."""
         self.count = 0
         self._repeated: list[int] = []
         self.program: Any = None
@@ -69,11 +69,11 @@ class Arms:
 
     @property
     def complete(self) -> bool:
-        """Whether every body was run, and skipped, by a compared replay."""
+        """True where every body was run, and skipped, by a compared replay."""
         return len(self._compared) == self.count + len(self._repeated)
 
     def known(self) -> bool:
-        """Whether compared replays ran every body that the last replay ran. Waits for the device."""
+        """True where compared replays ran every body that the last replay ran. Waits for the device."""
         return self.complete or self._ran() <= self._compared
 
     def _ran(self) -> set[tuple[int, int]]:

@@ -68,7 +68,7 @@ class Lowering(Protocol):
         ...
 
     def takes(self, condition: torch.Tensor) -> bool:
-        """Whether this condition lives where the lowering decides; others are read on the host."""
+        """True where this condition lives where the lowering decides; others are read on the host."""
         ...
 
     def cond(
@@ -188,7 +188,7 @@ def as_loop() -> Iterator[None]:
 
 
 def in_loop() -> bool:
-    """Whether this thread runs an iteration of a loop that a capture can leave to the device."""
+    """True where this thread runs an iteration of a loop that a capture can leave to the device."""
     return _active.loops > 0
 
 
@@ -198,5 +198,5 @@ def iterations() -> int:
 
 
 def inside_body() -> bool:
-    """Whether this thread runs a body that the device may skip."""
+    """True where this thread runs a body that the device may skip."""
     return _active.depth > 0

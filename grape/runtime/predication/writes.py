@@ -55,7 +55,7 @@ class _Block:
         return tensor.untyped_storage()._cdata in self._made
 
     def keeps(self, tensor: torch.Tensor) -> bool:
-        """Whether this memory was kept before. What it held then is given back last, over all that came later."""
+        """True where this memory was kept before. What it held then is given back last, over all that came later."""
         return place(tensor) in self._places
 
     def keep(self, tensor: torch.Tensor, before: torch.Tensor) -> None:
@@ -102,7 +102,7 @@ class Ties:
         return bool(self._partners)
 
     def tied(self, tensor: torch.Tensor) -> bool:
-        """Whether a live storage may, in a plain program, be that of `tensor`."""
+        """True where a live storage may, in a plain program, be that of `tensor`."""
         return bool(self._alive(tensor))
 
     def pairs(self) -> list[tuple[StorageWeakRef, StorageWeakRef]]:

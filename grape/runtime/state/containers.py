@@ -1,4 +1,4 @@
-"""Whether dicts, lists and attributes hold the very objects that they held, in the same order.
+"""True where dicts, lists and attributes hold the very objects that they held, in the same order.
 
 Most are dicts that nobody ever writes. CPython before 3.12 numbers each write of a dict, and torch gives that number
 away (`dict_version`, which its compiler's guards use): as long as it stands still nothing in the dict needs to be
@@ -72,7 +72,7 @@ class _Compared:
         return [*map(len, self.dicts), *map(len, self.lists), *[len(names) for names, _ in self.attributes]]
 
     def same(self) -> bool:
-        """Whether they hold that still. Raises KeyError where an attribute is gone."""
+        """True where they hold that still. Raises KeyError where an attribute is gone."""
         return self.measure() == self.sizes and bool(_identities(tuple(self.values())) == self._identities)
 
 
@@ -116,7 +116,7 @@ class Contents:
         return [*map(_dict_version, self._steady)] if _dict_version is not None else []
 
     def same(self) -> bool:
-        """Whether all is as it was remembered. Raises KeyError where an attribute is gone."""
+        """True where all is as it was remembered. Raises KeyError where an attribute is gone."""
         # Each number only ever grows, so their sum is what it was exactly where each of them is.
         if _dict_version is None or sum(map(_dict_version, self._steady)) == self._total:
             return self._rest.same()

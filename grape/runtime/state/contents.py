@@ -67,7 +67,7 @@ def getter(names: list[str]) -> Any:
 
 
 def is_defined_again(one: Any, other: Any, codes: Iterable[tuple[types.FunctionType, types.CodeType]]) -> bool:
-    """Whether two functions do the same: as when the cell that defines `other` ran again.
+    """True where two functions do the same: as when the cell that defines `other` ran again.
 
     Both are plain ones, without closure, defaults and attributes. A `def` makes another object of the same code.
     """

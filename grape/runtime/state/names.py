@@ -277,7 +277,7 @@ class Names:
 
 
 def _is_own_or_module(cls: type) -> bool:
-    """Whether nobody but the person, and `nn.Module`, calls methods of a class."""
+    """True where nobody but the person, and `nn.Module`, calls methods of a class."""
     return cls in (object, torch.nn.Module, abc.ABC) or is_own_class(cls)
 
 

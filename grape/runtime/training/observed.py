@@ -81,7 +81,7 @@ class Backwards:
 
     @property
     def again(self) -> bool:
-        """Whether a gradient was made that can be differentiated again."""
+        """True where a gradient was made that can be differentiated again."""
         return self._again or any(seen.again for seen in self._calls)
 
     def patterns(self, width: int) -> list[Pattern]:

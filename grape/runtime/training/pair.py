@@ -91,7 +91,7 @@ class PairedCall:
 
     @property
     def outstanding(self) -> bool:
-        """Whether a backward may still come."""
+        """True where a backward may still come."""
         return self._alive is None or not self._alive.expired()
 
 
@@ -145,12 +145,12 @@ class Pair:
 
     @property
     def fits(self) -> bool:
-        """Whether what was seen of its backward is what graphs can do."""
+        """True where what was seen of its backward is what graphs can do."""
         return not self._observed.again and self._missed < MISSES
 
     @property
     def free(self) -> bool:
-        """Whether the forward graph may write what it saves once more."""
+        """True where the forward graph may write what it saves once more."""
         return not self.saved.anything or not any(call.outstanding for call in self._calls)
 
     def foresee_another(self) -> None:
