@@ -44,7 +44,7 @@ class Part:
             self.outputs = tuple(name for name in stores if name in needed)
         first = dict(self.names.first) | {name: None for name in self.outputs if name not in self.names.sure}
         self.first = tuple(name for name in first if local is None or name in local.own)
-        """What is read, or given back as it was, before it is bound here for certain."""
+        """Names that are read, or given back as it was, before it is bound here for certain."""
 
     def begin(self) -> None:
         """The cell was compiled anew: so is this, for its file name."""
@@ -254,5 +254,5 @@ def _varies(value: Any) -> bool:
 
 
 def _is_data(value: Any) -> bool:
-    """What a function is given anew at each call; anything else is guarded as what a closure holds."""
+    """True for what a function is given anew at each call; anything else is guarded as what a closure holds."""
     return isinstance(value, (bool, int, float, complex, str, bytes, type(None), list, tuple, dict)) or _varies(value)

@@ -32,7 +32,7 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 
 
 class Run:
-    """What compiled code calls in the place of a run. `live`: whether to call it, or to run the statements there."""
+    """Called by compiled code in the place of a run. `live`: whether to call it, or to run the statements there."""
 
     def __init__(self, hoister: Hoister, source: RunSource) -> None:
         self.live = False
@@ -262,11 +262,11 @@ class Run:
         self.given_up = not self.live
 
     def seen(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the statements can name where `values` are the names of their own scope."""
+        """The names that the statements see where `values` are the names of their own scope."""
         return values if values is self.namespace else ChainMap(dict(values), self.namespace)
 
 
 class _Inert:
-    """What a run is in another process, where code was sent: the plain statements."""
+    """A run in another process, where code was sent: the plain statements."""
 
     live = False

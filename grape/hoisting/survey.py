@@ -1,4 +1,4 @@
-"""What the statements of a run work on, seen from the values that their names have: which may be part of a region.
+"""Surveys what the statements of a run work on, from the values that their names have: which may be part of a region.
 
 Nothing runs here but look-ups in modules, classes and the attributes of `nn.Module`s. A statement that is left out runs
 as written, in its place; one that is let in by mistake is refused by the region, as any code with effects is.
@@ -89,7 +89,9 @@ class SurveyedValues:
         return self._holders[id(value)][1]
 
     def value(self, node: ast.expr) -> Any:
-        """What a name or a chain of attributes stands for; `_MISSING` where that cannot be told without running."""
+        """The value that a name or a chain of attributes stands for; `_MISSING` where that cannot be told without
+        running.
+        """
         if isinstance(node, ast.Name):
             value = self._namespace.get(node.id, _MISSING)
             return vars(builtins).get(node.id, _MISSING) if value is _MISSING else value

@@ -1,4 +1,4 @@
-"""What one cell shows of Grape: at most one output, its progress first and then its report in the same place."""
+"""The output of one cell under Grape: at most one output, its progress first and then its report in the same place."""
 
 from __future__ import annotations
 

@@ -162,5 +162,5 @@ class CellHooks:
 
 
 async def _ended() -> bool:
-    """What `run_code` gives where a statement failed."""
+    """The result of `run_code` where a statement failed."""
     return True

@@ -1,4 +1,4 @@
-"""What Grape says about a person's code."""
+"""Findings about a person's code."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Refused:
         return self.reason is Reason.NEEDS_GRADIENTS
 
     def detail(self, name: str) -> str:
-        """What stands in a field; empty where it has none of that name."""
+        """The text of a field; empty where it has none of that name."""
         return dict(self.details).get(name, "")
 
 

@@ -22,7 +22,7 @@ _TRACEBACK = f"it runs as written; {HOW}"
 _TO_GPU = "move the model and its inputs to the GPU: `.to('cuda')`"
 
 _CLOSED = frozenset({"GR402", "GR406"})
-"""What a callable calls that was refused with these would be refused as well."""
+"""Codes with which callables inside would be refused as well."""
 
 
 class Reason(Enum):

@@ -22,7 +22,7 @@ MOST_LOST = 2
 def after_streamed_run(
     past: Past, *, operators: int, matched: int, waiting: int = 0, wall_ms: float, plain_ms: float | None
 ) -> Past:
-    """What is known after a run that streams served: `matched` of its `operators` matched, `waiting` of them wait until
+    """The past after a run that streams served: `matched` of its `operators` matched, `waiting` of them wait until
     captures are worth it. `plain_ms`: what the plain cell takes, None where that is not known or does not matter.
     """
     few = matched < FEWEST_MATCHED * operators and waiting < MOST_WAIT * operators

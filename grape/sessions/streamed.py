@@ -206,7 +206,7 @@ class StreamedSession:
     def _report_again(
         self, owner: Engine, past: Past, found: StreamEvidence | None, runs: CellRuns, error: str | None
     ) -> Report:
-        """What regions found, and what streams did. The history remembers what became of it."""
+        """The report of what regions found and streams did. The history remembers what became of it."""
         time = self._time(found, runs, finished=error is None)
         if found is not None and did_other_work(past, found.operators):
             time = replace(time, plain_ms=None, basis="this run had more or less to do than the one that was timed")

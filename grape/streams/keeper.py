@@ -87,7 +87,7 @@ class Keeper:
         return self._not_built()
 
     def evidence(self, user: Hashable, *, forget: bool = False) -> Evidence | None:
-        """What `user` was served by so far; None where it was by nothing."""
+        """Counts of what served `user` so far; None where it was by nothing."""
         if self.stream is not None:
             self._settle(self.stream)
         if forget and self._user is user:

@@ -140,7 +140,7 @@ class Lowerer(Selection):
         return [line.with_changes(body=[*line.body[:-1], *replaced])]
 
     def _jump(self, small: cst.BaseSmallStatement, context: Context) -> list[cst.BaseSmallStatement] | None:
-        """What stands in place of a jump; None where it stays."""
+        """The statements in the place of a jump; None where it stays."""
         if isinstance(small, cst.Break) and context.step:
             assert context.stop is not None
             return small_statements(f"{context.stop} = True")

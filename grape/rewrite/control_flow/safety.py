@@ -1,4 +1,4 @@
-"""What a body may not contain if it may run without effect: the reasons for which a construct stays as it is."""
+"""Finds what a body may not contain if it may run without effect: the reasons for which a construct stays as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a whole function or cell: its shared names, its counters, whether a compiler takes it."""
+"""Facts about a whole function or cell: its shared names, its counters, whether a compiler takes it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,9 @@ def _pinned(code: Code, source: cst.BaseExpression) -> dict[cst.CSTNode, cst.CST
 
 
 def _batches(loop: cst.For) -> tuple[cst.BaseExpression, list[str]]:
-    """What the loop goes over, inside of ``enumerate`` and ``tqdm``, and the names that a batch is unpacked to."""
+    """The iterable that the loop goes over, inside of ``enumerate`` and ``tqdm``, and the names that a batch is
+    unpacked to.
+    """
     source = loop.iter
     target: cst.BaseExpression = loop.target
     while isinstance(source, cst.Call) and source.args and source.args[0].keyword is None and not source.args[0].star:
