@@ -16,7 +16,7 @@ from typing import Literal, get_args
 __all__ = ["TRACED_OPERATOR_MS", "TRACING", "Allowance", "Attention", "Purpose"]
 
 TRACED_OPERATOR_MS = 0.03
-"""What it takes to record one operator, at least."""
+"""Milliseconds that it takes to record one operator, at least."""
 TRACING = 3.0
 """Recording takes so often what the tracer's own clock says."""
 _FEW = 20
@@ -37,7 +37,7 @@ class Allowance:
 
 
 class Attention:
-    """What was spent in the cell that runs, and what may be. `clock` gives nanoseconds."""
+    """The account of the cell that runs: what was spent, and what may be. `clock` gives nanoseconds."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class Attention:
         self.handed_back_ns = 0
         """How long the spans were that `hand_back` ended."""
         self.operator_ms = TRACED_OPERATOR_MS
-        """What it took to record one operator, on this machine."""
+        """Milliseconds that it took to record one operator, on this machine."""
         self.begin_run(Allowance())
 
     def begin_run(self, allowance: Allowance) -> None:
@@ -112,7 +112,7 @@ class Attention:
 
     @property
     def left_ms(self) -> float:
-        """What may still be spent as things stand. Spans that are open do not count yet."""
+        """Milliseconds that may still be spent as things stand. Spans that are open do not count yet."""
         elapsed_ms = (self._clock() - self._began) / 1e6
         return self.allowance.ms(elapsed_ms) - self.spent_ms()
 

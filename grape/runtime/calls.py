@@ -20,11 +20,11 @@ from .state.own_code import is_followed
 __all__ = ["EVENT_NS", "CallWatch"]
 
 EVENT_NS = 200
-"""What it takes to see one call begin or end."""
+"""Nanoseconds that it takes to see one call begin or end."""
 _LOADS = "_find_and_load"
 _PASSED = frozenset({_LOADS, "_handle_fromlist", "finalize.__call__"})
-"""What a module does when it is loaded, no later call does. Finalizers, as `__del__` of libraries, run when the garbage
-collector comes, which may be in any call."""
+"""Code that runs once: what a module does when it is loaded, no later call does. Finalizers, as `__del__` of libraries,
+run when the garbage collector comes, which may be in any call."""
 _ENOUGH = 32
 """So many calls are told of; where there are more, the call is slow enough."""
 _GRAPE, _OWN, _LIBRARY = range(3)
@@ -42,7 +42,7 @@ class CallWatch:
     def __init__(self, note: Callable[[str, bool], None]) -> None:
         self._note = note
         self._passed: FrameType | None = None
-        """What is called below this frame is not looked at: an import, or what Grape asks of a library."""
+        """The frame below which nothing is looked at: an import, or what Grape asks of a library."""
         self._left = _ENOUGH
         self.watches = False
         """True where it is the profile function of the thread; the tracer takes it out for its own work."""

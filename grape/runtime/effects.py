@@ -147,7 +147,9 @@ class EffectWatch:
         return warn
 
     def _noting_shown(self, function: Callable[..., None]) -> Callable[..., None]:
-        """What shows a warning that is not to be ignored and was not shown yet. torch's own come nowhere else by."""
+        """The function that shows warnings which are not to be ignored and were not shown yet. torch's own come by
+        nowhere else.
+        """
 
         def show(message: Any) -> None:
             if not self.found:

@@ -70,7 +70,7 @@ class Entry:
     gradients: GradientPlan
     verified: str
     replay_ms: float
-    """What the verifying replay took on the device, in milliseconds."""
+    """Milliseconds that the verifying replay took on the device."""
     capture_ms: float
     shapes: str
     paths: tuple[str, ...]
@@ -81,13 +81,13 @@ class Entry:
     reached: tuple[int, ...] = ()
     """The arguments whose state and code are guarded with the region's own; see `identities`."""
     keep: tuple[Any, ...] = ()
-    """What the graph reads and nothing else refers to: constants brought to the device at capture."""
+    """Objects that the graph reads and nothing else refers to: constants brought to the device at capture."""
     held: tuple[torch.UntypedStorage, ...] = ()
     """The memory of `externals`."""
 
     modes: tuple[Any, ...] = ()
     modes_now: Callable[[], tuple[Any, ...]] = tuple
-    """What the modes were at capture, and how to find out what they are; see `environment`."""
+    """The modes at capture, and how to find out what they are; see `environment`."""
     arms: Arms | None = None
     """Which branches a replay took, where the device decides; one that was not compared yet is not used."""
     checked: bool = False
@@ -259,7 +259,7 @@ class Entry:
         return self.results(leaves, containers)
 
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
-        """What the call returns, from what the last replay left; changed containers are changed on the way."""
+        """The result of the call, from what the last replay left; changed containers are changed on the way."""
         return self.recipe.serve(leaves, containers, self.outputs.hand_out())
 
     def _undo(self) -> Callable[[], None]:

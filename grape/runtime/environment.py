@@ -48,7 +48,7 @@ _SETTINGS = tuple(
     )
     if hasattr(torch._C, name)
 )
-"""What chooses kernels on CUDA."""
+"""Settings that choose kernels on CUDA."""
 _sdp_order: Callable[[], Any] = getattr(torch._C, "_get_sdp_priority_order", tuple)
 _SETTINGS_OF_HOST = tuple(
     getattr(torch._C, name)
@@ -63,7 +63,7 @@ _SETTINGS_OF_HOST = tuple(
     )
     if hasattr(torch._C, name)
 )
-"""What chooses kernels, and how they share their work, on the CPU."""
+"""Settings that choose kernels, and how these share their work, on the CPU."""
 _COMMON = tuple(
     getattr(torch._C, name)
     for name in (

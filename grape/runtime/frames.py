@@ -129,7 +129,7 @@ def _reached(
 
 
 def _globals_of(function: types.FunctionType, names: frozenset[str]) -> dict[str, Any]:
-    """What `names` mean in it, those that it closes over included."""
+    """The values of `names` in it, those that it closes over included."""
     space = function.__globals__
     found = {name: space[name] for name in names if name in space}
     for name, cell in zip(written_code(function).co_freevars, function.__closure__ or (), strict=False):

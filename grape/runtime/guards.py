@@ -255,7 +255,7 @@ class GuardSet:
         return fresh and is_defined_again(now, then, self._codes)
 
     def difference(self) -> str | None:
-        """What has changed, in words; None where nothing has."""
+        """Says what has changed; None where nothing has."""
         self.culprits, self.only_tensors, self.name = [], False, ""
         try:
             return self._difference()

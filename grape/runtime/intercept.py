@@ -51,7 +51,7 @@ number_of = object.__hash__
 
 
 class _OfModules(Generic[T]):
-    """What is known of modules that live, by identity: two may be equal, and not every one has a hash."""
+    """Values for modules that live, by identity: two may be equal, and not every one has a hash."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, tuple[weakref.ref[torch.nn.Module], T]] = {}

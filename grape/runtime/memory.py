@@ -79,7 +79,7 @@ def beside(situation: Situation) -> int:
 
 
 def account(situation: Situation, region: Region | None = None) -> GraphMemory | None:
-    """What the graphs of a region hold, or those of all; None where there are none, or they share no executables."""
+    """The memory of the graphs of a region, or of all; None where there are none, or they share no executables."""
     store = situation.executables
     regions = [region] if region is not None else list(situation.regions)
     entries = [entry for one in regions for entry in one.entries]

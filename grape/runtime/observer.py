@@ -1,4 +1,4 @@
-"""What is learned from calls that run eagerly: traces, which are audited, a profile, and reasons to refuse."""
+"""Learns from calls that run eagerly: traces, which are audited, a profile, and reasons to refuse."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ class Observer:
         self.body_ns = (0, 0)
         """When the person's code began and ended in the last traced call."""
         self.watched_ns = 0
-        """What it took to see the calls in it."""
+        """Nanoseconds that it took to see the calls in it."""
         self._unsteady = 0
         self._formed_anew = False
         self._again = False
         self.guards_ms: float | None = None
-        """What it takes the host to see that nothing has changed."""
+        """Milliseconds that it takes the host to see that nothing has changed."""
         self._profiled = 0
         self._profiled_after = 0
         self._profiled_in: tuple[Shape | None, CellName] = None, CellName()

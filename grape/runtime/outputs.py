@@ -29,7 +29,7 @@ _set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 _NOWHERE = torch.empty(0, device="cpu")
 """In the place of a tensor of the capture: others are made over its memory."""
 _ALIAS_BYTES = 576
-"""What the process grows by for a tensor with a storage over a slot (torch 2.11, CPython 3.12)."""
+"""Bytes by which the process grows for a tensor with a storage over a slot (torch 2.11, CPython 3.12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Mixed(Exception):
 
 @dataclass(slots=True)
 class _InPlace:
-    """What lies in a slot: callers get aliases of `template`."""
+    """A result that lies in a slot: callers get aliases of `template`."""
 
     slot: Slot
     storage: Any
@@ -213,7 +213,7 @@ class Outputs:
         return _InPlace(slot, storage, _use_count(storage._cdata), template)
 
     def hand_out(self) -> list[torch.Tensor]:
-        """What the replay just enqueued has written, in order: aliases of slots, and copies."""
+        """The results that the replay just enqueued has written, in order: aliases of slots, and copies."""
         result: list[torch.Tensor] = [None] * len(self._made)  # type: ignore[list-item]
         in_place = self._in_place
         if in_place is None:

@@ -154,7 +154,7 @@ def write_recipe(
 
 
 def _contents(node: Node, layout: Layout, existing: Mapping[int, int] | None) -> tuple[Any, ...]:
-    """What a container holds, in terms that are equal before and after if nothing in it was rebound."""
+    """The contents of a container, in terms that are equal before and after if nothing in it was rebound."""
 
     def token(child: Any) -> Any:
         if isinstance(child, int):

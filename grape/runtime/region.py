@@ -340,7 +340,7 @@ class Region:
 
     @property
     def copy_ns(self) -> float:
-        """What it costs the host to copy one argument into its placeholder, in nanoseconds."""
+        """Nanoseconds that it costs the host to copy one argument into its placeholder."""
         return self.ledger.copy_ns
 
     @property

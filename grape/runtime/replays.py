@@ -42,7 +42,7 @@ class Replays:
     def serve(
         self, shape: Shape, leaves: Sequence[torch.Tensor], containers: Sequence[Any], timer: Any, again: bool
     ) -> Any:
-        """What the best of the shape's graphs returns; MISMATCH or BLOCKED if none can serve the call.
+        """The result of the best of the shape's graphs; MISMATCH or BLOCKED if none can serve the call.
 
         `again`: the last call had the same shape. A recurrence needs two graphs that read what the other wrote.
         """

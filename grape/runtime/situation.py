@@ -1,4 +1,4 @@
-"""What the regions of one process share."""
+"""The context that the regions of one process share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Situation"]
 
 @dataclass(slots=True)
 class Situation:
-    """What the regions of one process share. `observing` is set while a cell runs under Grape.
+    """Everything that the regions of one process share. `observing` is set while a cell runs under Grape.
 
     `run` numbers the cells; `open_floor` is called when the region being traced turns out not to be capturable, so
     that callables inside it may become regions.
@@ -72,7 +72,7 @@ class Situation:
     unhurried: bool = False
     """True where looking on and capturing may take as long as they take: for tests, and to see how graphs behave."""
     attention: Attention = field(default_factory=Attention)
-    """What Grape takes of the time of the cell that runs."""
+    """The account of what Grape takes of the time of the cell that runs."""
     stand_aside: Callable[[], None] = lambda: None
     """Ends the observation of the cell that runs: what was learned goes on serving, nothing more is looked at."""
 

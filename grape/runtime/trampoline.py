@@ -21,7 +21,7 @@ from ..tracing import grape_works
 __all__ = ["Trampoline", "is_trampoline", "note_rewritten", "prune_traceback", "typed_code", "written_code"]
 
 _TYPED: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
-"""What code was made from that holds objects of Grape's."""
+"""Of code that holds objects of Grape's: the code that it was made from."""
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 

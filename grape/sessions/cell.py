@@ -313,8 +313,7 @@ class Session:
         return (self._past.runs if self._past is not None else 0) + 1
 
     def _bar(self, owner: Engine) -> float | None:
-        """The share that graphs have to save because streams would serve the cell instead; None where they would not.
-        """
+        """The share that graphs have to save where streams would serve the cell instead; None where they would not."""
         from .streamed import hindrance
 
         streamless = self._past is not None and self._past.streamless is not None

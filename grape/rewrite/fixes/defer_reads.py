@@ -339,8 +339,7 @@ def _summed_later(code: Code, read: _Read, small: cst.AugAssign, loop: Loop, oth
 
 
 def _factors(code: Code, read: _Read, value: cst.BaseExpression) -> list[cst.BaseExpression] | Declined:
-    """The factors that the value is multiplied with or divided by, apart from constants; each is kept with the value.
-    """
+    """Factors that the value is multiplied with or divided by, apart from constants; each is kept with the value."""
     if value is read.node:
         return []
     if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Multiply, cst.Divide)):

@@ -47,7 +47,7 @@ _NOTHING = (AttributeError, TypeError, ValueError, IndexError, RuntimeError)
 
 @dataclass(slots=True)
 class _Target:
-    """What one ordinal of a site is known to make: the argument at `path` of `region`."""
+    """The known use of one ordinal of a site: the argument at `path` of `region`."""
 
     path: str
     score: int = 0

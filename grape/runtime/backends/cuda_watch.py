@@ -1,4 +1,4 @@
-"""What a capture on CUDA has to know of the operators that it records: random draws, and memory that bodies read."""
+"""Watches the operators that a capture on CUDA records: random draws, and memory that bodies read."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class CaptureWatch(TorchDispatchMode):
 
     @contextmanager
     def inside(self, *, loop: bool) -> Iterator[None]:
-        """What is recorded in the block belongs to a body, which runs again and again where `loop` is set."""
+        """Take what is recorded in the block as a body, which runs again and again where `loop` is set."""
         self.depth += 1
         if loop:
             self._loops.append(_Loop())

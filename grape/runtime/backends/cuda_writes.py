@@ -19,7 +19,7 @@ from .cuda_nodes import KERNEL, KERNEL_BYTES, MEMCPY, MEMCPY_BYTES, MEMSET, MEMS
 __all__ = ["NodeWriter", "PreparedWrites"]
 
 _NODE_BYTES = 64
-"""What Python keeps of a prepared node: places in three tuples, and the address of its structure."""
+"""Bytes that Python keeps of a prepared node: places in three tuples, and the address of its structure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Node = Operation | Constant | torch.Tensor
-"""What the parameters of one node say; of a conditional node it is the condition."""
+"""The content of one node's parameters; of a conditional node it is the condition."""
 
 Structure = tuple[tuple[Any, ...], ...]
 """Of each step its kind and its attributes: what an update cannot change."""

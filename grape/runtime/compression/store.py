@@ -268,7 +268,7 @@ class ExecutableStore:
             self.forget(shape)
 
     def account(self, owner: Hashable = None) -> StoreAccount:
-        """What the shapes cost now: those of `owner`, or of everybody.
+        """The cost of the shapes now: of those of `owner`, or of everybody.
 
         `all_resident` takes each shape's executable to be as large as its class's.
         """

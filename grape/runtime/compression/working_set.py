@@ -1,4 +1,4 @@
-"""What is kept on the host beside records, because a replay from it takes less time: graphs, writes, users' own."""
+"""Bounds what is kept on the host beside records, to replay from it in less time: graphs, writes, users' own."""
 
 from __future__ import annotations
 

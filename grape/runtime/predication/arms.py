@@ -58,7 +58,7 @@ class Arms:
         torch.add(self._one, place, alpha=2, out=place)
 
     def join(self, other: Arms) -> None:
-        """What was compared for one of two captures of the same program counts for both."""
+        """Count what was compared for one of two captures of the same program for both."""
         if other.program == self.program and other.count == self.count:
             other._compared |= self._compared
             self._compared = other._compared

@@ -1,4 +1,4 @@
-"""What rewritten code calls. `rewrite.control_flow` writes these calls; docs/control-flow.md explains them.
+"""Functions that rewritten code calls. `rewrite.control_flow` writes these calls; docs/control-flow.md explains them.
 
 Each function does exactly what Python does as long as the condition is a plain value or nothing is captured, and
 asks the active lowering otherwise.

@@ -58,7 +58,7 @@ class _Compared:
         self.dicts, self.lists, self.attributes = dicts, lists, attributes
 
     def remember(self) -> None:
-        """What they hold now is what they are to hold. Raises KeyError where an attribute is gone."""
+        """Take what they hold now for what they are to hold. Raises KeyError where an attribute is gone."""
         self.filled = [d for d in self.dicts if d]  # an empty one is guarded by its length
         self.saved = tuple(self.values())
         self._identities = _identities(self.saved)
@@ -77,7 +77,7 @@ class _Compared:
 
 
 class Contents:
-    """What `dicts`, `lists` and `attributes` hold, from the first `remember` on.
+    """The contents of `dicts`, `lists` and `attributes`, from the first `remember` on.
 
     The last are dicts with a reader of the values that count.
     """
@@ -89,7 +89,7 @@ class Contents:
         self._written: Counter[int] = Counter()
 
     def remember(self) -> None:
-        """What they hold now is what they are to hold. Raises KeyError where an attribute is gone."""
+        """Take what they hold now for what they are to hold. Raises KeyError where an attribute is gone."""
         restless = {one for one, times in self._written.items() if times >= PATIENCE}
         self._divide(restless)
         self._all.remember()

@@ -40,7 +40,7 @@ HOOKS_OF_ALL_OPTIMIZERS: tuple[dict[Any, Any], ...] = (
 
 
 def hooks_of(tensor: torch.Tensor) -> list[dict[Any, Any]]:
-    """What autograd calls with a tensor's gradient."""
+    """The hooks that autograd calls with a tensor's gradient."""
     found = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
     return [hooks for hooks in found if hooks]
 

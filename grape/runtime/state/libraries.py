@@ -1,5 +1,5 @@
-"""What the person's code may name of libraries: what computes from its arguments, and nothing that reads or changes
-the process, its files, its clocks or its other threads.
+"""Lists what the person's code may name of libraries: what computes from its arguments, and nothing that reads or
+changes the process, its files, its clocks or its other threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INSTANCES = frozenset(
 )
 """Modules of the standard library whose plain objects hold nothing but their attributes."""
 _CONSTANT = frozenset({"byteorder", "float_info", "hexversion", "int_info", "maxsize", "platform", "version_info"})
-"""What `sys` has and nobody changes."""
+"""Names that `sys` has and nobody changes."""
 _SYS_BESIDE = frozenset({"path", "flags", "modules", "version", "exit"})
 BUILTINS = frozenset(
     {
@@ -66,7 +66,7 @@ _TORCH = frozenset(
         *("set_printoptions", "set_warn_always", "temperature", "use_deterministic_algorithms", "utilization"),
     }
 )
-"""What torch tells of the process, or changes in it."""
+"""Functions with which torch tells of the process, or changes it."""
 
 
 def why_not(module: types.ModuleType, mentioned: frozenset[str]) -> str | None:

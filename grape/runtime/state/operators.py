@@ -1,4 +1,4 @@
-"""What torch tells of the Python that an operator runs."""
+"""Finds the Python that an operator runs, as far as torch tells of it."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def _is_own_python(file: str) -> bool:
 
 
 def python_of(operator: Any) -> list[Any]:
-    """What a person wrote of one of `OPERATORS` in Python, and the overloads of a packet. What torch notes at it when
-    it is first called is nobody's state."""
+    """The functions that a person wrote of one of `OPERATORS` in Python, and the overloads of a packet. What torch
+    notes at it when it is first called is nobody's state.
+    """
     if DEFINITION is not OperatorBase and isinstance(operator, DEFINITION):
         return _written(operator)
     if not isinstance(operator, OperatorBase):

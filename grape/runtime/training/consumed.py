@@ -63,7 +63,7 @@ def _is_hooked(kept: Any) -> bool:
 
 @functools.cache
 def _refusal() -> str:
-    """What torch says to a second `backward`, in this version's words."""
+    """The text of torch's error for a second `backward`, in this version's words."""
     try:
         _freed().backward()
     except RuntimeError as error:

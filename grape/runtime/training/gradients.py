@@ -27,7 +27,7 @@ After = Literal["none", "same", "new"]
 
 @dataclass(frozen=True, slots=True)
 class GradientPlan:
-    """What replays of one graph do with gradients.
+    """The plan of one graph's replays for gradients.
 
     `leaves` are all leaf tensors that the region reaches, `present` whether each had a gradient. Gradients that are
     `read`, some of them `written`, lie at home; those that are `made` are put there; `dropped` ones become None. With

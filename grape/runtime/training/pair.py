@@ -54,7 +54,7 @@ class SavedOutside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What the captured autograd graph has saved of memory that others can write.
+    """Tensors that the captured autograd graph has saved of memory that others can write.
 
     `arguments` are numbers of argument leaves, `views` those of which views were saved, `outside` tensors of the
     person's, `results` numbers of the graph's outputs. `anything`: also where it is only memory of the pair.
@@ -84,7 +84,7 @@ class PairedCall:
         self._alive: StorageWeakRef | None = None
 
     def guard(self) -> torch.Tensor:
-        """What is to be saved for backward: it dies when autograd lets go of what it has saved."""
+        """The tensor to be saved for backward: it dies when autograd lets go of what it has saved."""
         made = torch.empty(1, device="cpu")
         self._alive = StorageWeakRef(made.untyped_storage())
         return made

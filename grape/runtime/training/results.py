@@ -13,7 +13,7 @@ __all__ = ["graph_that_leaves", "leaves_a_graph", "need_gradients", "no_pair"]
 
 
 def need_gradients(more: str = "", at: Position | None = None) -> Refused:
-    """What calls without gradients do not share. `more` goes on in the sentence."""
+    """The refusal that calls without gradients do not share. `more` goes on in the sentence."""
     return Refused.because(Reason.NEEDS_GRADIENTS, at, more=more)
 
 
