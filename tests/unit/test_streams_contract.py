@@ -590,6 +590,28 @@ def test_a_warning_names_its_line_each_time() -> None:
     agrees(loop)
 
 
+def test_warnings_that_come_always_from_now_on() -> None:
+    def loop() -> list[Any]:
+        x, y = torch.complex(torch.ones(4), torch.ones(4)), torch.zeros(4)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                y.copy_(x)  # warns once in a process
+                caught.clear()
+                for i in range(60):
+                    if i == 40:
+                        torch.set_warn_always(True)
+                    y.copy_(x)
+                    y.tanh_()
+                    y.mul_(0.5)
+        finally:
+            torch.set_warn_always(False)
+        return [(str(w.message)[:20], w.lineno) for w in caught]
+
+    assert len(loop()) == 20
+    agrees(loop)
+
+
 def test_homes_stay_inside_their_budget() -> None:
     x = torch.ones(1000)
     _, small = under_a_stream(lambda: [chain(x) for _ in range(40)], replace(EAGER_TO_MATCH, budget=0))

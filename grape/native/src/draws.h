@@ -141,10 +141,11 @@ class Restored {
     if (draws_) draws_->restore(draw_);
   }
   Restored(const Restored&) = delete;
+  void instead(const Draw& draw) { draw_ = draw; }
 
  private:
   const Draws* draws_;
-  const Draw draw_;
+  Draw draw_;
 };
 
 }  // namespace grape

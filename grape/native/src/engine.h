@@ -198,6 +198,7 @@ class Engine {
     std::lock_guard lock(mutex_);
     leave();
     recorder_.reset();
+    Operator::registrations++;
     wanted_ = nullptr;
     doubted_ = nullptr;
     finder_.clear();
@@ -296,18 +297,26 @@ class Engine {
       auto took = Clock::now() - begin;
       counts.capture_ns += took.count();
       if (price_ > 0 && is_warm_.exchange(true)) price_ += 0.2 * (std::max(0.1, milliseconds(took) - CAPTURED * length) - price_);
-    } else {
-      std::lock_guard lock(mutex_);
-      launch();
-      Segment* segment = wanted();
-      if (!segment) return;
-      auto graph = std::make_unique<PretendedGraph>(*wanted_, *segment, draws_.get(), captured_);
-      frozen_ = wanted_->addresses(*segment);
-      keep(std::move(graph));
     }
+    if (device_->is_cpu()) pretend();
     Trash trash;
     std::lock_guard lock(mutex_);
     std::swap(trash, captured_);
+  }
+
+  // On the CPU a capturer, if there is one, may only refuse.
+  void pretend() {
+    std::lock_guard lock(mutex_);
+    launch();
+    Segment* segment = wanted();
+    if (!segment) return;
+    try {
+      auto graph = std::make_unique<PretendedGraph>(*wanted_, *segment, draws_.get(), captured_);
+      frozen_ = wanted_->addresses(*segment);
+      keep(std::move(graph));
+    } catch (const c10::Error& error) {
+      refuse(nullptr, error.what_without_backtrace());
+    }
   }
 
   void keep(std::unique_ptr<Graph> graph) {
@@ -513,13 +522,25 @@ class Engine {
     if (fragment->uncut) fragment->cut(settings_.longest);
     if (!fragment->live && fragment->earned >= price_of(*fragment)) {
       fragment->large = !finder_.afford(*fragment);
-      if (!fragment->large) fragment->begin_to_live(price_of(*fragment));
+      if (!fragment->large) try {
+        fragment->begin_to_live(price_of(*fragment));
+      } catch (const c10::Error&) {
+        starve(*fragment);
+      }
     }
+    if (fragment_) launch();  // another of autograd's threads may have matched meanwhile
     fragment_ = fragment;
     at_ = from_ = strays_ = period_ = 0;
     finder_.periods.begin();
     fragment->entered++;
     counts.entered++;
+  }
+
+  // It takes memory that code as written does without.
+  void starve(Fragment& fragment) {
+    if (wanted_ == &fragment) wanted_ = nullptr;
+    finder_.release(fragment);
+    fragment.starve(epoch_.trash);
   }
 
   void leave() {
@@ -551,16 +572,23 @@ class Engine {
       Match match = compare(step, op, stack, reason);
       if (match == Match::Yes && step.moves && !draws_next()) launch();
       auto mark = epoch_.mark();
-      if (match == Match::Yes) match = bind(step, op, stack, reason);
+      Handed handed;
+      if (match == Match::Yes) try {
+        match = bind(step, op, stack, reason);
+        if (match == Match::Yes) handed = hand_out(step);
+      } catch (const c10::Error&) {
+        match = Match::Written, reason = Reason::Room;
+      }
       if (match == Match::Yes) {
         if (step.moves) draw(step, op, stack);
-        answer(step, op, stack);
+        answer(step, op, stack, handed);
         counts.matched++;
         advance();
         return match;
       }
       epoch_.forget(mark);
       if (match == Match::Other) return match;
+      if (reason == Reason::Room) launch(), starve(*fragment_);
       // Numbers that changed will change again; memory elsewhere may have been an exception.
       if (reason == Reason::Number || (++step.refused >= 8 && 2 * step.refused > fragment_->entered)) fragment_->demote(step, reason);
     }
@@ -629,25 +657,33 @@ class Engine {
     drawn_to_ = draws_->now();
   }
 
-  void answer(Step& step, Operator& op, Stack& stack) {
+  using Handed = c10::SmallVector<std::pair<int, c10::Storage>, 4>;  // by slot
+
+  Handed hand_out(const Step& step) {
+    Handed handed;
+    for (const Output& output : step.outputs)
+      for (const Made& made : output.made) {
+        bool again = false;
+        for (auto& [slot, same] : handed) again = again || slot == made.slot;
+        if (!again && made.slot >= 0) handed.emplace_back(made.slot, epoch_.hand_out(*fragment_, made.slot));
+      }
+    return handed;
+  }
+
+  void answer(Step& step, Operator& op, Stack& stack, const Handed& handed) {
     size_t base = stack.size() - op.arguments;
     if (step.bumps) bump(step, op, stack);
     c10::SmallVector<IValue, 4> returned;
     for (const Output& output : step.outputs)
       returned.push_back(output.argument >= 0 ? stack[base + output.argument] : IValue());
     stack.resize(base);
-    c10::SmallVector<std::pair<int, c10::Storage>, 4> handed;
     auto make = [&](const Made& made) -> at::Tensor {
       if (made.slot == -1) return at::Tensor();
       if (made.slot == -3) return zero(c10::typeMetaToScalarType(made.layout.dtype));
       c10::Storage storage;
       for (auto& [slot, same] : handed)
         if (slot == made.slot) storage = same;
-      if (!storage) {
-        storage = made.slot < 0 ? device_->storage(0)
-                                : epoch_.hand_out(*fragment_, made.slot);
-        handed.emplace_back(made.slot, storage);
-      }
+      if (!storage) storage = device_->storage(0);
       // A new TensorImpl each time, of the current mode; nobody but the caller holds it.
       auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(device_->key), made.layout.dtype);
       impl->set_sizes_and_strides(made.layout.sizes, made.layout.strides, made.at / static_cast<int64_t>(made.layout.dtype.itemsize()));

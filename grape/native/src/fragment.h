@@ -5,6 +5,7 @@
 #include "pace.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -166,15 +167,15 @@ struct Fragment {
 
   // It serves no more. Nothing of it is pending.
   void end(Trash& trash) {
-    dead = true, live = false;
-    segments.clear();
-    uncut = true;
-    for (Slot& slot : slots) {
-      if (slot.home) slot.home->retire(trash);
-      slot.home.reset();
-      trash.memory.push_back(std::move(slot.floating));
-      slot.floating = at::DataPtr();
-    }
+    dead = true;
+    release(trash);
+  }
+
+  // There is no memory for it: it is followed as written from now on. Nothing of it is pending.
+  void starve(Trash& trash) {
+    large = true;
+    earned = -std::numeric_limits<double>::infinity();
+    release(trash);
   }
 
   size_t bytes() const {
@@ -284,6 +285,18 @@ struct Fragment {
   }
 
  private:
+  void release(Trash& trash) {
+    live = false;
+    segments.clear();
+    uncut = true;
+    for (Slot& slot : slots) {
+      if (slot.home) slot.home->retire(trash);
+      slot.home.reset();
+      trash.memory.push_back(std::move(slot.floating));
+      slot.floating = at::DataPtr();
+    }
+  }
+
   Segment segment(size_t first, size_t last, std::vector<Segment>& before) const {
     for (Segment& old : before)
       if (old.first == first && old.last == last) return std::move(old);

@@ -10,8 +10,8 @@ class Launcher {
  public:
   Launcher(const Device& device, const Draws* draws) : device_(device), draws_(draws) {}
 
-  // Issues steps [first, last), as a graph where `whole` has one. What raises is demoted, the others are issued; the first
-  // exception is returned.
+  // Issues steps [first, last), as a graph where `whole` has one. What raises is demoted and its exception returned; what
+  // comes behind it is not issued, as it would not have run as written.
   std::exception_ptr launch(Fragment& fragment, size_t first, size_t last, Segment* whole) {
     if (whole && whole->graph) {
       try {
@@ -27,18 +27,20 @@ class Launcher {
     BelowEverything guard;
     bool draws = std::any_of(&fragment.steps[first], &fragment.steps[first] + (last - first), [](const Step& step) { return step.moves > 0; });
     Restored restored(draws ? draws_ : nullptr);
-    std::exception_ptr raised;
     for (size_t i = first; i < last; i++) {
       Step& step = fragment.steps[i];
       try {
         if (step.moves) draws_->restore(step.drawn);
         issue(fragment, step, nullptr);
       } catch (...) {
+        stack_.clear();
         fragment.demote(step, Reason::Raised);
-        if (!raised) raised = std::current_exception();
+        for (size_t k = last - 1; k > i; k--)
+          if (fragment.steps[k].moves) restored.instead(fragment.steps[k].drawn);  // what is not issued drew nothing
+        return std::current_exception();
       }
     }
-    return raised;
+    return nullptr;
   }
 
   // Issues a segment while a stream is captured; -1, or the step that cannot be. What the graph's allocator gave an

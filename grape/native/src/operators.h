@@ -5,6 +5,7 @@
 #include <ATen/core/enum_tag.h>
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,8 @@ struct Operator {
   std::vector<bool> seed;             // by argument: what was drawn, if anything was
   bool has_state = false;             // of its own, that random numbers come from
   bool lends = false;                 // memory to another stream
-  bool kernel_checked = false, in_python = false;
+  uint64_t kernel_checked = 0;        // when `registrations` was that
+  bool in_python = false;
 
   explicit Operator(const c10::OperatorHandle& op) : handle(op) {
     const auto& schema = op.schema();
@@ -144,10 +146,12 @@ struct Operator {
     return maybe_copies(name) ? Treatment::Boxed : Treatment::Transparent;
   }
 
+  static inline std::atomic<uint64_t> registrations{1};  // times that kernels may have come or gone
+
   // A kernel that Python registered may do anything; found at the first record only, for the text is slow to make.
   bool has_python_kernel() {
-    if (!kernel_checked) {
-      kernel_checked = true;
+    if (kernel_checked != registrations) {
+      kernel_checked = registrations;
       in_python = python_registered(handle.dumpState());
     }
     return in_python;
