@@ -1,4 +1,4 @@
-"""What a finding costs: measured times first, machine constants only where a constant is all that is needed.
+"""The cost of a finding: measured times first, machine constants only where a constant is all that is needed.
 
 Every function returns milliseconds per call, or None where nothing was measured. Nothing is guessed: a cell that ran
 on the tape has no device events, so it has no predicted gain.
@@ -94,6 +94,6 @@ def capture_ms(timeline: Timeline | None, costs: MachineCosts = H200) -> float |
 
 
 def call_ms(region: RegionEvidence) -> float | None:
-    """What one call takes as the region runs now: replayed where it is replayed, else eager."""
+    """Milliseconds of one call as the region runs now: replayed where it is replayed, else eager."""
     measured = (region.after_ms or region.before_ms) if region.outcome == "replayed" else region.before_ms
     return measured.median_ms if measured else None

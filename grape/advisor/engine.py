@@ -58,7 +58,9 @@ def _joined(group: list[Finding]) -> Finding:
 
 
 def _eased(finding: Finding, regions: dict[str, RegionEvidence]) -> Finding:
-    """What stops a function whose loop replays blocks no more than what surrounds the loop's graphs."""
+    """The finding, lowered: what stops a function whose loop replays blocks no more than what surrounds the loop's
+    graphs.
+    """
     outer = regions.get(finding.region) if finding.region else None
     if finding.severity != "blocker" or outer is None or outer.loop_line is not None or outer.end_line is None:
         return finding
@@ -108,7 +110,7 @@ def _covers(other: Finding, finding: Finding, regions: dict[str, RegionEvidence]
 
 
 def _cause(finding: Finding) -> object:
-    """What the finding is about: a place in a library, where it is one, however it was reached; else its line."""
+    """The cause of a finding: a place in a library, where it is one, however it was reached; else its line."""
     place = dict(finding.evidence).get("in_library")
     return (finding.code, place or (finding.at.file, finding.at.line) if finding.at else None)
 

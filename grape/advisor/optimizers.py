@@ -1,4 +1,4 @@
-"""What to write where the numbers of an optimizer's step keep it out of a graph."""
+"""The line to write where the numbers of an optimizer's step keep it out of a graph."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
 
 
 _last: tuple[CellEvidence, tuple[Site, ...]] | None = None
-"""What `sync_sites` was asked for last: several rules ask for the same."""
+"""The last answer of `sync_sites`: several rules ask for the same."""
 
 _WAITS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if op.kind in _SYNCS))
 
@@ -148,7 +148,7 @@ def forget() -> None:
 
 
 def sync_saving_ms(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> float | None:
-    """What removing one site's waits saves per call.
+    """Milliseconds per call that removing one site's waits saves.
 
     The wait itself and the device's idle time after it, but no more than the device idles at all: a wait that overlaps
     device work is no loss. None without a CUDA device.

@@ -1,4 +1,4 @@
-"""What the person's own source says about a line: the expression that stands there, and whether it is in a loop.
+"""Answers from the person's own source about a line: the expression that stands there, and whether it is in a loop.
 
 Expressions are shown as the person wrote them, or normalised where they span several lines.
 """
@@ -117,7 +117,9 @@ class CellSource:
         return None
 
     def indexed_with(self, name: str, at: Position, end_line: int) -> list[str] | None:
-        """What is indexed with `name` from that line on, as written, where nothing else is done with it; else None."""
+        """The expressions that are indexed with `name` from that line on, as written, where nothing else is done with
+        it; else None.
+        """
         parsed = self.parsed(at.file)
         if parsed is None or parsed.tree is None:
             return None
@@ -233,7 +235,7 @@ def _in_loop(node: ast.AST, line: int, *, looping: bool) -> bool:
 
 
 def _around(node: ast.AST, line: int) -> Iterator[ast.AST]:
-    """What encloses the line in the innermost function there, from the outside in."""
+    """The nodes that enclose the line in the innermost function there, from the outside in."""
     for child in ast.iter_child_nodes(node):
         first, last = getattr(child, "lineno", None), getattr(child, "end_lineno", None)
         if first is not None and last is not None and not first <= line <= last:

@@ -1,4 +1,4 @@
-"""What operator streams did in a cell."""
+"""Counts of what operator streams did in a cell."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class StreamEvidence:
     kept: int
     """Results that outlived a pass, whose memory was given away."""
     own_ms: float
-    """What comparing, observing and recording took: an estimate."""
+    """Milliseconds that comparing, observing and recording took: an estimate."""
     captured: int = 0
     """Segments, in `capture_ms`."""
     capture_ms: float = 0.0

@@ -224,7 +224,7 @@ def _diff(diff: str) -> str:
 
 
 def _decisions(report: ReportData) -> str:
-    """What the capture policy decided and why: folded, for those who ask why a shape is not captured."""
+    """Decisions of the capture policy and their reasons: folded, for those who ask why a shape is not captured."""
     body = [
         (
             f'<span style="{_MONO}">{_text(region.name)}</span>',

@@ -1,4 +1,4 @@
-"""What a summary shows, before anybody decides how: rows, bars, strips, findings, the next step.
+"""The contents of a summary, before anybody decides how they look: rows, bars, strips, findings, the next step.
 
 Text and HTML are made from these values alone, so that they cannot disagree.
 """
@@ -120,7 +120,7 @@ def headline(report: ReportData) -> str:
 
 
 def cell_title(report: ReportData) -> str:
-    """What the bars of the cell show, and how the plain time is known."""
+    """The title of the cell's bars, and how the plain time is known."""
     time = report.evidence.time
     return f"time of the cell; plain: {time.basis}" if time else "time of the cell"
 
@@ -165,7 +165,7 @@ def _row(region: RegionReport) -> Row:
 
 
 def time_title(report: ReportData) -> str:
-    """What the time bars show; times of the CPU reference are called that."""
+    """The title of the time bars; times of the CPU reference are called that."""
     main = report.main_region
     of = f" of {one_line(main.name, 48)}" if main and len(report.regions) > 1 else ""
     return f"time per call{of}" + ("" if gpu_measured(report.evidence) else " on the CPU")
@@ -233,7 +233,7 @@ def memory_bars(report: ReportData) -> tuple[Bar, ...]:
 
 
 def graph_stores(held: GraphMemory) -> tuple[str, ...]:
-    """What graphs hold, and for how many shapes, in two lines."""
+    """Two lines about what graphs hold, and for how many shapes."""
     alone = f", {plural(held.alone, 'graph')} that cannot share" if held.alone else ""
     refused = f", {plural(held.refused_updates, 'refused update')}" if held.refused_updates else ""
     return (
@@ -296,7 +296,7 @@ def timeline_strips(before: Timeline | None, after: Timeline | None) -> tuple[St
 
 
 def cost(finding: Finding) -> str:
-    """What removing it should save; empty where that was not measured."""
+    """The saving that removing it should bring; empty where that was not measured."""
     saved = finding.predicted_ms_per_call
     return "" if saved is None else f"about {duration(saved)} per call"
 
@@ -345,7 +345,7 @@ def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:
 
 
 def _next_run(report: ReportData, main: RegionReport) -> str | None:
-    """What another run of the cell brings to a region that was only observed."""
+    """The line about what another run of the cell brings to a region that was only observed."""
     last = last_decision(report.evidence, main)
     if last and last.action == "drop":
         return None

@@ -1,4 +1,4 @@
-"""What the interactive view shows: plain values for its tables, binary columns for its timelines and curves.
+"""The contents of the interactive view: plain values for its tables, binary columns for its timelines and curves.
 
 Every figure is a string that `grape.render.summary` made, the same that text and static HTML show.
 """

@@ -27,7 +27,9 @@ def why_no_graphs(past: Past) -> str:
 
 
 def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error: str | None) -> CellEvidence:
-    """What the last watched run told, as of a run of the cell that is called `name` now. `stance`: what serves it."""
+    """The evidence of the last watched run, as of a run of the cell that is called `name` now. `stance`: what serves
+    it.
+    """
     return replace(
         evidence_as(past.evidence, name, traces=False),
         wall_ms=wall_ms,

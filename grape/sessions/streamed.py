@@ -226,7 +226,7 @@ class StreamedSession:
         error: str | None,
         findings: tuple[Finding, ...],
     ) -> Report:
-        """What regions found, and what streams did. The history remembers what became of it."""
+        """The report of what regions found and streams did. The history remembers what became of it."""
         time = self._time(found, runs, finished=error is None)
         if found is not None and did_other_work(past, found.operators):
             time = replace(time, plain_ms=None, basis="this run had more or less to do than the one that was timed")

@@ -44,7 +44,7 @@ class Keeper:
 
     @property
     def inside(self) -> bool:
-        """Whether somebody is inside now."""
+        """True where somebody is inside now."""
         return bool(self._inside) and self._living() is not None
 
     def held_by(self, holder: Hashable) -> bool:
@@ -92,7 +92,7 @@ class Keeper:
         return self._not_built()
 
     def evidence(self, user: Hashable, *, forget: bool = False) -> Evidence | None:
-        """What `user` was served by so far; None where it was by nothing."""
+        """Counts of what served `user` so far; None where it was by nothing."""
         if self.stream is not None:
             self._settle(self.stream)
         found = self._found.get(user)

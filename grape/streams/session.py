@@ -48,7 +48,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a stream did, counted in operators unless named otherwise."""
+    """Counts of what a stream did, in operators unless named otherwise."""
 
     seen: int
     matched: int
@@ -81,7 +81,7 @@ class Evidence:
     """What ran as written inside of fragments, and where; what took most time first."""
 
     def since(self, earlier: Evidence) -> Evidence:
-        """What came after `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
+        """The counts since `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
         counted = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
         by_reason = {
             name: {why: n - getattr(earlier, name).get(why, 0) for why, n in getattr(self, name).items()}
