@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from .kernel import CellReport
 
-__all__ = ["html_page", "json_text"]
+__all__ = ["Section", "html_page", "json_text"]
 
 _PAGE = """\
 <!doctype html>
@@ -31,8 +32,8 @@ pre {{ background: #f5f5f5; color: #222; padding: .75rem; overflow-x: auto; }}
 """
 
 _SECTION = """\
-<section id="cell-{number}">
-<h2>Code cell {number}</h2>
+<section id="{id}">
+<h2>{title}</h2>
 <details><summary>Source</summary><pre>{source}</pre></details>
 {html}
 </section>"""
@@ -44,9 +45,20 @@ def json_text(reports: Sequence[CellReport]) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def html_page(title: str, reports: Sequence[tuple[CellReport, str]]) -> str:
-    """A page that stands alone, from each report and the source of its cell."""
-    sections = [
-        _SECTION.format(number=report.number, source=escape(source), html=report.html) for report, source in reports
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One report of a page, below its title and the source that ran; `html` is a fragment."""
+
+    id: str
+    title: str
+    source: str
+    html: str
+
+
+def html_page(title: str, sections: Sequence[Section]) -> str:
+    """A page that stands alone."""
+    shown = [
+        _SECTION.format(id=one.id, title=escape(one.title), source=escape(one.source), html=one.html)
+        for one in sections
     ]
-    return _PAGE.format(title=escape(title), sections="\n".join(sections))
+    return _PAGE.format(title=escape(title), sections="\n".join(shown))

@@ -6,17 +6,15 @@ Whatever goes wrong on Grape's side becomes one line for the person, and their c
 from __future__ import annotations
 
 import contextlib
-import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
 from ..options import engine_named
-from ..quiet import without_collections, without_warnings
+from ..quiet import same_random_stream, without_collections, without_warnings
 from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
 from .loops import Stopwatch, hoist_loops_of
@@ -165,7 +163,7 @@ class GrapeCell:
             self._replacement.tidy()
         try:
             if session is not None:
-                with _same_random_stream(), without_warnings(), without_collections():
+                with same_random_stream(), without_warnings(), without_collections():
                     self._conclude(session, error)
             elif self._display.unfinished:
                 self._display.withdraw("stopped before anything was observed")
@@ -225,7 +223,7 @@ class GrapeCell:
     def _guard(self, what: str, step: Callable[..., None], *args: object) -> None:
         """Run `step` of the session; where it fails, say so and go on without a session. An interrupt passes."""
         try:
-            with _same_random_stream(), without_warnings(), without_collections():
+            with same_random_stream(), without_warnings(), without_collections():
                 step(*args)
         except Exception as error:
             session, self._session = self._session, None
@@ -250,16 +248,6 @@ class GrapeCell:
                 self._display.widget(report)
         except (Exception, KeyboardInterrupt) as failure:
             say(f"Grape: the report is in grape.last but could not be shown: {_words(failure)}")
-
-
-@contextmanager
-def _same_random_stream() -> Iterator[None]:
-    """Python's own generator is the person's: libraries draw from it where nobody expects it (rich, on import)."""
-    state = random.getstate()
-    try:
-        yield
-    finally:
-        random.setstate(state)
 
 
 def _abandon(session: Session | StreamedSession) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -12,6 +11,7 @@ from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic import no_var_expand, output_can_be_silenced
 
 from ..errors import GrapeError
+from ..quiet import same_random_stream
 from .commands import COMMANDS, run_command
 from .completion import grape_matcher
 from .documentation import cell_help, line_help
@@ -77,13 +77,10 @@ def _forget(ipython: Any, callback: Any) -> None:
 
 def _preload() -> None:
     """Import, and leave the person's random stream alone."""
-    state = random.getstate()
-    try:
+    with same_random_stream():
         from .. import sessions
 
         sessions.preload()
-    finally:
-        random.setstate(state)
 
 
 def _close_engine() -> None:
