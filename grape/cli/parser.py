@@ -45,7 +45,8 @@ Cells with another magic, a shell line or a syntax error run as they are.
 
 _RUN_END = """\
 If a cell raises, the cells after it do not run. What was measured until then is still reported and written.
-JSON: the report where one cell was measured, {"version": 1, "cells": [report, ...]} where several were.
+JSON: the report where one cell was measured, {"version": 1, "cells": [report, ...]} where several were. Views and
+traces of several cells go to a file for each: view.html becomes view-cell-3.html.
 """
 
 _APPLY = """\
@@ -113,11 +114,12 @@ def build_parser() -> _Parser:
     compare.set_defaults(flags=[])
     view = commands.add_parser(
         "view",
-        help="timelines of a recorded report, as one HTML page",
-        description="Write the interactive view of a report as one HTML page that needs no kernel and no network.",
+        help="a recorded view or report, as one HTML page",
+        description="Write a view with its timelines, or the summary of a report, as one HTML page that needs no\n"
+        "kernel and no network.",
         allow_abbrev=False,
     )
-    view.add_argument("file", metavar="FILE.json", help="what %%grape view FILE.json wrote in a notebook")
+    view.add_argument("file", metavar="FILE.json", help="a view (%%grape view, --view) or a report (--json)")
     view.add_argument("--out", metavar="FILE.html", help="where to write the page; default: in the current directory")
     view.set_defaults(flags=["--out"])
     return parser
@@ -139,6 +141,8 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> dict[str, bool]:
     which.add_argument("--all", action="store_true", help="measure every code cell of plain Python")
     run.add_argument("--json", metavar="FILE", help="write the reports as JSON")
     run.add_argument("--html", metavar="FILE", help="write the reports as a page that stands alone")
+    run.add_argument("--view", metavar="FILE", help="write the interactive view: .html, or .json for grape view")
+    run.add_argument("--trace", metavar="FILE", help="write the timelines for Perfetto")
     run.add_argument("--out", metavar="NOTEBOOK", help="write the executed notebook to another file")
     run.add_argument("--timeout", metavar="S", type=_seconds, help="the most seconds one cell may take")
     run.add_argument("--kernel", metavar="NAME", help="the kernel to use; default: the one the notebook names")

@@ -14,10 +14,11 @@ import nbformat
 
 from ..errors import GrapeError
 from ..render.files import write_text
+from ..render.page import read_view
 from .kernel import CellRaised, CellReport, NotebookKernel, open_kernel
 from .notebook import CodeCell, choose_cells, code_cells, notebook_text, read_notebook
 from .outputs import check_outputs, found, has_color, width
-from .page import Section, html_page, json_text
+from .page import NO_TIMELINE, Section, check_view_name, html_page, json_text, write_drawn
 from .parser import option_words
 
 __all__ = ["run"]
@@ -41,19 +42,21 @@ def run(arguments: argparse.Namespace) -> int:
     notebook = read_notebook(path)
     cells = code_cells(notebook)
     chosen = choose_cells(path.name, cells, numbers=arguments.cell, everything=arguments.all)
-    check_outputs(
-        path, "notebook", [file for file in (arguments.json, arguments.html, arguments.out) if file is not None]
-    )
+    check_view_name(arguments.view)
+    outputs = (arguments.json, arguments.html, arguments.out, arguments.view, arguments.trace)
+    check_outputs(path, "notebook", [file for file in outputs if file is not None])
     if arguments.out is None and "--no-widget" not in words:
         words.append("--no-widget")  # nobody would see it
     magic_line = shlex.join(["%%grape", *words])
 
+    extra = {"view": arguments.view or arguments.html, "trace": arguments.trace}
     reports: list[CellReport] = []
     failure: BaseException | None = None
     try:
         with open_kernel(notebook, path.resolve().parent, name=arguments.kernel, timeout_s=arguments.timeout) as kernel:
             for cell in cells:
-                _run_cell(kernel, cell, len(cells), _apply_words(arguments, cell), magic_line, chosen, reports)
+                wanted = tuple(what for what, file in extra.items() if file) if cell.number in chosen else None
+                _run_cell(kernel, cell, len(cells), _apply_words(arguments, cell), magic_line, wanted, reports)
     except (GrapeError, KeyboardInterrupt) as error:
         failure = error
     if reports or failure is None:  # what stopped before anything was measured overwrites nothing
@@ -79,13 +82,13 @@ def _run_cell(
     count: int,
     notebook: str,
     magic_line: str,
-    chosen: frozenset[int],
+    wanted: tuple[str, ...] | None,
     reports: list[CellReport],
 ) -> None:
-    """Run one code cell, under Grape where it was chosen; print its report and keep it in `reports`."""
+    """Run one code cell, under Grape where something of its report is `wanted`; print that and keep it in `reports`."""
     if cell.kind == "empty":
         return
-    under = cell.number in chosen
+    under = wanted is not None
     start = time.monotonic()
     print(f"cell {cell.number} of {count}{', under Grape' if under else ''} ...", end="", file=sys.stderr, flush=True)
     raised: CellRaised | None = None
@@ -97,8 +100,9 @@ def _run_cell(
         except CellRaised as error:
             raised = error
         report = None
-        if under:
-            report = kernel.collect(cell.number, notebook=notebook, width=width(), color=has_color(sys.stdout))
+        if wanted is not None:
+            color = has_color(sys.stdout)
+            report = kernel.collect(cell.number, notebook=notebook, width=width(), color=color, extra=wanted)
     finally:
         print(f" {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
     if report is not None:
@@ -124,7 +128,7 @@ def _write(
     magic_line: str,
 ) -> None:
     if arguments.json is not None and reports:
-        write_text(arguments.json, json_text(reports), "the reports")
+        write_text(arguments.json, json_text([one.report for one in reports]), "the reports")
     if arguments.html is not None and reports:
         sections = [
             Section(
@@ -132,10 +136,17 @@ def _write(
                 title=f"Code cell {report.number}",
                 source=_as_run(notebook, cells[report.number - 1], magic_line),
                 html=report.html,
+                view=read_view(report.view, title) if report.view is not None else None,
             )
             for report in reports
         ]
         write_text(arguments.html, html_page(title, sections), "the page")
+    for report in reports:
+        number = report.number if len(reports) > 1 else None
+        write_drawn(arguments.view, "view", report.view, number)
+        write_drawn(arguments.trace, "trace", report.trace, number)
+        if not report.has_timeline and (arguments.view or arguments.trace):
+            print(f"grape: {NO_TIMELINE.format(f'cell {report.number}')}", file=sys.stderr)
     if arguments.out is not None:
         write_text(arguments.out, notebook_text(notebook), "the executed notebook")
 

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from ..quiet import same_random_stream, without_warnings
 from ..render.files import write_text
 from .main_module import Statement, become_main, show_own_frames, statements
 from .outputs import check_outputs, found, has_color, width
+from .page import check_view_name
 from .parser import option_words
 from .script_session import ScriptSession
 
@@ -50,6 +51,8 @@ class Script:
     options: Options
     json: str | None
     html: str | None
+    view: str | None
+    trace: str | None
     fail_on: str | None
 
     @classmethod
@@ -64,7 +67,9 @@ class Script:
         options = parse_options(option_words(arguments))
         engine_named(options.engine)
         path = Path(name)
-        check_outputs(path, "script", [file for file in (arguments.json, arguments.html) if file is not None])
+        check_view_name(arguments.view)
+        outputs = (arguments.json, arguments.html, arguments.view, arguments.trace)
+        check_outputs(path, "script", [file for file in outputs if file is not None])
         try:
             source = path.read_bytes()
         except OSError as error:
@@ -77,6 +82,8 @@ class Script:
             options=options,
             json=arguments.json,
             html=arguments.html,
+            view=arguments.view,
+            trace=arguments.trace,
             fail_on=arguments.fail_on,
         )
 
@@ -185,11 +192,14 @@ class _End:
             self._try(write_text, script.json, report.to_json(), "the report")
         if script.html is not None:
             self._try(self._page, report)
+        if script.view is not None or script.trace is not None:
+            self._try(self._drawn, report)
         if found_here is not None:
             self.failed = True
             self._tell(f"grape: {found_here}")
 
     def _page(self, report: Report) -> None:
+        from ..render.view import build_view
         from .page import Section, html_page
 
         script = self._script
@@ -198,12 +208,26 @@ class _End:
             title=script.name,
             source=_text(script.source),
             html=report.to_html(),
+            view=build_view(report),
         )
         assert script.html is not None
         write_text(script.html, html_page(script.path.name, [section]), "the page")
 
+    def _drawn(self, report: Report) -> None:
+        from ..render.chrome import has_timeline
+        from .kernel_side import rendered
+        from .page import NO_TIMELINE, write_drawn
+
+        script = self._script
+        for what, file in (("view", script.view), ("trace", script.trace)):
+            if file is not None:
+                write_drawn(file, what, rendered(report, what), None)
+        if not has_timeline(report):
+            self._tell(f"grape: {NO_TIMELINE.format(script.name)}")
+
     def _told_of_files(self) -> None:
-        files: Sequence[str] = [file for file in (self._script.json, self._script.html) if file is not None]
+        script = self._script
+        files = [file for file in (script.json, script.html, script.view, script.trace) if file is not None]
         if files:
             self._tell(f"grape: {' and '.join(files)} not written: there is no report")
 

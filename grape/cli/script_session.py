@@ -4,8 +4,8 @@ never the script.
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import re
 import sys
 from collections.abc import Callable
 from types import CodeType
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ScriptSession"]
 
-_TORCH = re.compile(r"\b(torch|transformers|diffusers|lightning|timm)\b")
+_WITH_TORCH = {"torch", "torchvision", "torchaudio", "transformers", "diffusers", "accelerate", "lightning", "timm"}
 
 
 class ScriptSession:
@@ -48,7 +48,7 @@ class ScriptSession:
         tree, code, flags = statement
         if self._session is not None:
             self._guard("stopped", self._session.statement_boundary, code)
-        elif not self._over and ("torch" in sys.modules or (last and _TORCH.search(self._source))):
+        elif not self._over and ("torch" in sys.modules or (last and _imports_torch(self._source))):
             self._guard("could not start", self._open, code)
         if self._session is None:
             return code
@@ -93,6 +93,18 @@ class ScriptSession:
             if session is not None:
                 _abandon(session)
             self.failure = f"{what}, the script went on without it: {_words(error)}"
+
+
+def _imports_torch(source: str) -> bool:
+    """Whether an import of torch, or of a library around it, stands anywhere in the source."""
+    try:
+        with without_warnings():
+            nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return False
+    names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    return any(name.partition(".")[0] in _WITH_TORCH for name in names)
 
 
 def _abandon(session: Session | StreamedSession) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "run_command"]
 
+NOT_PROFILED = "no call of the last cell was profiled"
 _NOTHING_YET = "nothing has run under %%grape yet"
 
 
@@ -148,9 +149,15 @@ def _save(path: str | None) -> str:
 
 
 def _trace(path: str | None) -> str:
+    from ..render.chrome import has_timeline
+
     assert path is not None
-    _report().to_chrome_trace(path)
-    return f"saved {path}; open it in https://ui.perfetto.dev or chrome://tracing"
+    report = _report()
+    if not has_timeline(report) and not report.memory.at_ns:
+        raise UsageError(f"no timeline to write: {NOT_PROFILED}; '{path}' is not written")
+    report.to_chrome_trace(path)
+    only = "" if has_timeline(report) else f" (memory only: {NOT_PROFILED})"
+    return f"saved {path}{only}; open it in https://ui.perfetto.dev or chrome://tracing"
 
 
 def _view(path: str | None) -> str:

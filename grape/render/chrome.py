@@ -15,7 +15,7 @@ from .files import write_text
 from .summary import place
 from .units import clean, count
 
-__all__ = ["chrome_trace", "write_chrome_trace"]
+__all__ = ["chrome_trace", "has_timeline", "trace_text", "write_chrome_trace"]
 
 _LANES = ("host", "launch", "device")
 _LANE_NAMES = {"host": "host thread", "launch": "launches of thread", "device": "GPU stream"}
@@ -23,7 +23,17 @@ _LANE_NAMES = {"host": "host thread", "launch": "launches of thread", "device": 
 
 def write_chrome_trace(report: ReportData, path: str | os.PathLike[str]) -> None:
     """Write `chrome_trace(report)` to `path`, whole or not at all. Raises `UsageError` where that is impossible."""
-    write_text(path, json.dumps(chrome_trace(report), separators=(",", ":")), "the trace")
+    write_text(path, trace_text(report), "the trace")
+
+
+def trace_text(report: ReportData) -> str:
+    """`chrome_trace(report)` as JSON text."""
+    return json.dumps(chrome_trace(report), separators=(",", ":"))
+
+
+def has_timeline(report: ReportData) -> bool:
+    """Whether a call was profiled, so that there is more to draw than memory."""
+    return any(True for _ in _named_timelines(report))
 
 
 def chrome_trace(report: ReportData) -> dict[str, Any]:

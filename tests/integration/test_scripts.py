@@ -149,6 +149,9 @@ if __name__ == "__main__":
 }
 
 
+FILES = ("--json", "r.json", "--html", "r.html", "--view", "v.html", "--trace", "t.json")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "beside.py").write_text("value = 1\n")
@@ -201,13 +204,16 @@ def test_a_link_in_another_folder_finds_what_is_beside_its_target(folder: Path) 
 
 def test_the_report_is_written_and_shown(folder: Path) -> None:
     (folder / "script.py").write_text(WITH_TORCH["a function that is called at the end"])
-    done = ran(folder, "-m", "grape", "run", "--engine", "regions", "--json", "r.json", "--html", "r.html", "script.py")
+    done = ran(folder, "-m", "grape", "run", "--engine", "regions", *FILES, "script.py")
     assert done.returncode == 0, done.stderr
     report = json.loads((folder / "r.json").read_text())
     assert report["verdict"] in done.stderr and report["verdict"] not in done.stdout
     assert report["cell"]["file"] == "script.py" and report["cell"]["engine"] == "regions"
     rows = {region["name"]: (region["calls"], region["file"], region["line"]) for region in report["regions"]}
     assert rows["step"] == (20, "script.py", 4)
+    names = [event["args"] for event in json.loads((folder / "t.json").read_text())["traceEvents"]]
+    assert any(str(one.get("name")).startswith("before: ") for one in names)
+    assert 'id="grape-view"' in (folder / "v.html").read_text()
     page = (folder / "r.html").read_text()
     assert "<h2>script.py</h2>" in page and "def step(x):" in page
     assert sorted(file.name for file in folder.iterdir() if file.is_file()) == [
@@ -215,6 +221,8 @@ def test_the_report_is_written_and_shown(folder: Path) -> None:
         "r.html",
         "r.json",
         "script.py",
+        "t.json",
+        "v.html",
     ]
 
 
@@ -306,6 +314,7 @@ def test_fail_on_is_an_exit_code_of_a_script_that_ended_well(folder: Path) -> No
         (["--json", "script.py", "script.py"], "'script.py' is the script itself"),
         (["--json", "no/r.json", "script.py"], "there is no folder 'no'"),
         (["--jsn", "r.json", "script.py"], "unknown option '--jsn'; did you mean --json?"),
+        (["--view", "v.png", "script.py"], "cannot tell the format of 'v.png'; end its name in .html, or in .json"),
         (["--engine", "fast", "script.py"], "--engine is one of auto, regions, streams, not 'fast'"),
     ],
 )
