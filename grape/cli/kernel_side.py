@@ -35,7 +35,6 @@ def collect(notebook: str, width: int, color: bool, extra: tuple[str, ...] = ())
     report = grape.last
     if report is None or report is _before:
         return "null"
-    from grape.render.chrome import has_timeline
     from grape.sessions.cell import IN_THE_NOTEBOOK
 
     notes = tuple([note.removesuffix(IN_THE_NOTEBOOK) for note in report.evidence.notes])
@@ -46,7 +45,7 @@ def collect(notebook: str, width: int, color: bool, extra: tuple[str, ...] = ())
             "html": report.to_html(),
             "text": report.to_text(width=width, color=color),
             **{name: rendered(report, name) for name in extra},
-            "has_timeline": has_timeline(report),
+            "has_timeline": report.has_timeline,
         }
     )
 

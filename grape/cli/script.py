@@ -214,7 +214,6 @@ class _End:
         write_text(script.html, html_page(script.path.name, [section]), "the page")
 
     def _drawn(self, report: Report) -> None:
-        from ..render.chrome import has_timeline
         from .kernel_side import rendered
         from .page import NO_TIMELINE, write_drawn
 
@@ -222,7 +221,7 @@ class _End:
         for what, file in (("view", script.view), ("trace", script.trace)):
             if file is not None:
                 write_drawn(file, what, rendered(report, what), None)
-        if not has_timeline(report):
+        if not report.has_timeline:
             self._tell(f"grape: {NO_TIMELINE.format(script.name)}")
 
     def _told_of_files(self) -> None:

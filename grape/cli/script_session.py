@@ -52,10 +52,13 @@ class ScriptSession:
             self._guard("could not start", self._open, code)
         if self._session is None:
             return code
-        from ..sessions import hoisted_code
+        try:
+            from ..sessions import hoisted_code
 
-        with same_random_stream(), without_warnings(), without_collections():
-            return hoisted_code(tree, self._file, "exec", flags, self._namespace) or code
+            with same_random_stream(), without_warnings(), without_collections():
+                return hoisted_code(tree, self._file, "exec", flags, self._namespace) or code
+        except Exception:  # it runs as written
+            return code
 
     def finish(self, error: BaseException | None) -> Report | None:
         """Close the session; its report, or None where there was none."""

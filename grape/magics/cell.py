@@ -17,6 +17,7 @@ from ..options import engine_named
 from ..quiet import same_random_stream, without_collections, without_warnings
 from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
+from .history import history
 from .loops import Stopwatch, hoist_loops_of
 from .rewrites import rewrites
 from .source import find_magic
@@ -243,6 +244,7 @@ class GrapeCell:
         if self.options.json is not None:
             _write_json(report, self.options.json, quiet=self._told_of_json)
         try:
+            history.add(report, self._source, getattr(self.info, "cell_id", None))
             self._display.finish(report, error, brief=self._mode != "watch")
             if error is None and not self.options.no_widget:
                 self._display.widget(report)

@@ -54,9 +54,12 @@ def hoist_loops_of(shell: Any, own: Stopwatch) -> Callable[[], None]:
 
 
 def _hoisted(shell: Any, tree: ast.Module | ast.Interactive, filename: str, symbol: str, flags: int) -> Any:
-    """The code with loops hoisted; None where there are none, and before torch is imported."""
+    """The code with loops hoisted; None where there are none, before torch is imported, or where that fails."""
     if "torch" not in sys.modules or shell.user_global_ns is not shell.user_ns:
         return None
-    from ..sessions import hoisted_code
+    try:
+        from ..sessions import hoisted_code
 
-    return hoisted_code(tree, filename, symbol, flags, shell.user_ns)
+        return hoisted_code(tree, filename, symbol, flags, shell.user_ns)
+    except Exception:  # the cell runs as written
+        return None

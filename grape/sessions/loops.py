@@ -14,16 +14,11 @@ __all__ = ["hoisted_code"]
 def hoisted_code(
     tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, Any]
 ) -> CodeType | None:
-    """The code of `tree`, to run in `namespace`; None where there is no loop, where nothing may stand between, and
-    where that fails: what has been compiled plainly runs then.
-    """
+    """The code of `tree`, to run in `namespace`; None where there is no loop, and where nothing may stand between."""
     if not any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(tree)):
         return None
-    try:
-        from ..tracing import is_own_code, is_watched
+    from ..tracing import is_own_code, is_watched
 
-        if not is_own_code(filename) or is_watched() or engine().interceptor.withdrawn:
-            return None
-        return engine().hoister.compile(tree, filename, mode, flags, namespace)
-    except Exception:
+    if not is_own_code(filename) or is_watched() or engine().interceptor.withdrawn:
         return None
+    return engine().hoister.compile(tree, filename, mode, flags, namespace)

@@ -34,6 +34,7 @@ from grape.magics.source import comment_out, find_magic
 class FakeReport:
     verdict: str = "no significant change"
     findings: tuple[Any, ...] = ()
+    has_timeline: bool = True
 
     def with_fixes(self) -> FakeReport:
         return self
@@ -665,9 +666,19 @@ def test_saved_files(ran: InteractiveShell, tmp_path: Path) -> None:
         ("statsu", "unknown command 'statsu'; did you mean status?"),
         (
             "zzz",
-            "unknown command 'zzz'; commands: status, diff, apply, undo, reset, save, trace, view, doctor, explain, "
-            "help",
+            "unknown command 'zzz'; commands: status, diff, apply, undo, history, compare, reset, save, trace, view, "
+            "doctor, explain, help",
         ),
+        ("model(x", "'model(x' is no command, and no Python: '(' was never closed"),
+        ("print('it's')", "cannot read 'print('it's')': unterminated string literal"),
+        ("statsu -1", "unknown command 'statsu'; did you mean status?"),
+        ("explain-GR101", "unknown command 'explain-GR101'; did you mean explain?"),
+        ("compare 1", "%grape compare needs two arguments: %grape compare A B"),
+        ("compare 1 2 3", "%grape compare takes two arguments, A B; '3' is too much"),
+        ("compare 1 9", "no run 9 in %grape history (1 to 1)"),
+        ("compare 1 missing.json", "cannot read 'missing.json': No such file or directory; check the path"),
+        ("compare 1 two", "%grape compare takes numbers of %grape history or .json files, not 'two'"),
+        ("history h.txt", "cannot tell the format of 'h.txt'; end its name in .json"),
         ("status now", "%grape status takes no argument; 'now' is too much"),
         ("undo 1 2", "%grape undo takes one argument, [N]; '2' is too much"),
         ("undo last", "%grape undo takes a number from %grape status, not 'last'"),
@@ -746,7 +757,9 @@ REST = ["--tolerance", "--memory-budget", "--no-widget", "--output", "--json"]
         ("%grape s", True, ["status", "save"]),
         ("%grape s", False, ["status", "save"]),
         ("%grape explain gr40", True, ["GR401", "GR402", "GR403", "GR404", "GR405", "GR406"]),
+        ("%grape explain host", True, ["host-sync", "host-input", "host-constant"]),
         ("%grape save ", True, []),
+        ("%grape apply ", True, []),
         ("print(--", True, []),
     ],
 )
