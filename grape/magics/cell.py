@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,7 @@ class GrapeCell:
     """
 
     def __init__(self, shell: Any, *, source: str, options: Options, info: Any = None) -> None:
+        self._since = time.perf_counter()
         self._ahead = Stopwatch()
         with self._ahead:
             self._prepare(shell, source, options, info)
@@ -174,7 +176,9 @@ class GrapeCell:
             self._display.close()
 
     def _open(self, filename: str, code: CodeType | None) -> None:
-        from ..sessions import Cell
+        # Where torch is not loaded yet, what this loads with it is the cell's, as torch is.
+        with self._ahead if "torch" in sys.modules else contextlib.nullcontext():
+            from ..sessions import Cell
 
         def shown(file: str) -> str:
             label = self._shell.compile.format_code_name(file)
@@ -194,6 +198,7 @@ class GrapeCell:
             mode=self._mode,
             key=self._key,
             ahead_ms=self._ahead.ms,
+            since=self._since,
         )
         session = self._make_session()(
             options=self.options,
