@@ -78,6 +78,10 @@ def _command(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], in
         from .doctor import doctor
 
         return doctor
+    if name == "mcp":
+        from .mcp import mcp
+
+        return mcp
     if name == "view":
         from .view import view
 

@@ -50,9 +50,9 @@ traces of several cells go to a file for each: view.html becomes view-cell-3.htm
 """
 
 _APPLY = """\
-Write a copy of a notebook with the rewrites that a report offers: those whose results were compared and found
-identical, or with --unverified all. Only the sources of the rewritten cells change. Nothing is overwritten, and
-nothing is written where a cell was edited since the report.
+Write a copy of a notebook or a script with the rewrites that a report offers: those whose results were compared and
+found identical, or with --unverified all: those of a script are not compared. Only the sources of the rewritten cells
+change. Nothing is overwritten, and nothing is written where a cell or the script was edited since the report.
 """
 
 # The CLI writes one file for all cells, where the magic writes one per cell.
@@ -112,6 +112,14 @@ def build_parser() -> _Parser:
     compare.add_argument("first", metavar="A.json", help="the earlier report")
     compare.add_argument("second", metavar="B.json", help="the later report")
     compare.set_defaults(flags=[])
+    mcp = commands.add_parser(
+        "mcp",
+        help="serve assistants: profile, propose, prove, undo",
+        description="Serve the Model Context Protocol over standard input and output, for files of this folder. Needs\n"
+        "the package mcp: pip install 'grape-jupyter[mcp]'.",
+        allow_abbrev=False,
+    )
+    mcp.set_defaults(flags=[])
     view = commands.add_parser(
         "view",
         help="a recorded view or report, as one HTML page",
@@ -169,14 +177,14 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> dict[str, bool]:
 def _add_apply(commands: argparse._SubParsersAction[_Parser]) -> None:
     apply = commands.add_parser(
         "apply",
-        help="write the accepted rewrites into a copy of a notebook",
+        help="write the accepted rewrites into a copy of a notebook or a script",
         description=_APPLY,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    apply.add_argument("notebook", metavar="NOTEBOOK", help="an .ipynb file; it is never changed")
-    apply.add_argument("-o", "--output", metavar="OUT", help="the copy; default: NOTEBOOK with .grape.ipynb")
-    apply.add_argument("--report", metavar="FILE", help="a report of grape run --json; default: run the notebook now")
+    apply.add_argument("notebook", metavar="NOTEBOOK|SCRIPT.py", help="it is never changed")
+    apply.add_argument("-o", "--output", metavar="OUT", help="the copy; default: its name with .grape before the end")
+    apply.add_argument("--report", metavar="FILE", help="of grape run --json; default, of a notebook: run it now")
     apply.add_argument("--code", metavar="CODE", action="append", help="only fixes of this finding; can be repeated")
     apply.add_argument("--unverified", action="store_true", help="also fixes whose results were not compared")
     which = apply.add_mutually_exclusive_group()
@@ -243,7 +251,7 @@ def parse(parser: _Parser, argv: Sequence[str]) -> argparse.Namespace:
         what = f"unknown option '{rest[0]}'" if rest else "no command"
         raise UsageError(
             f"{what}; write grape run NOTEBOOK|SCRIPT.py, advise NOTEBOOK, apply NOTEBOOK, compare A.json B.json, "
-            "demo, doctor, explain CODE or view FILE.json, or see grape --help"
+            "demo, doctor, explain CODE, mcp or view FILE.json, or see grape --help"
         )
     if rest:
         close = difflib.get_close_matches(rest[0].partition("=")[0], arguments.flags, n=1, cutoff=0.5)

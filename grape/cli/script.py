@@ -184,7 +184,8 @@ class _End:
 
     def _report(self, report: Report) -> None:
         script = self._script
-        report = replace(report.with_fixes(), notebook=shlex.join([script.name]))
+        words = f"{shlex.quote(script.name)} --report {shlex.quote(script.json) if script.json else 'FILE'}"
+        report = replace(report.with_fixes(), notebook=words)
         self._tell(f"\nGrape: {script.name}")
         self._tell(report.to_text(width=width(), color=has_color(sys.stderr)).rstrip())
         found_here = found([(script.name, report.to_dict())], script.fail_on)

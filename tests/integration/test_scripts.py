@@ -326,3 +326,28 @@ def test_what_cannot_be_run_is_one_line(
     assert main(["run", *words]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1) and message in err
+
+
+def test_rewrites_of_a_script_go_into_a_copy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = "# -*- coding: latin-1 -*-\r\n" + TORCH.replace("\n", "\r\n") + "name = '\xe9'\r\nlosses = []\r\n"
+    body += "x = torch.ones(1, 8)\r\nwith torch.no_grad():\r\n    for _ in range(20):\r\n        x = net(x)\r\n"
+    body += "        losses.append(x.sum().item())\r\nprint(sum(losses))\r\n"
+    script = folder / "script.py"
+    script.write_bytes(body.encode("latin-1"))
+    monkeypatch.chdir(folder)
+    done = ran(folder, "-m", "grape", "run", "--json", "r.json", "script.py")
+    assert "grape apply script.py --report r.json --unverified writes a copy" in " ".join(done.stderr.split())
+    assert main(["apply", "script.py", "--report", "r.json"]) == 0
+    assert "1 not verified, take them with --unverified" in capsys.readouterr().out
+    assert main(["apply", "script.py", "--report", "r.json", "--unverified"]) == 0
+    assert "wrote script.grape.py: script.py is as it was" in capsys.readouterr().out
+    new = (folder / "script.grape.py").read_bytes()
+    assert b"'\xe9'" in new and b".append(x.sum().detach().clone())\r\n" in new and new.count(b"\r") == new.count(b"\n")
+    assert ran(folder, "script.grape.py").stdout == ran(folder, "script.py").stdout
+    script.write_bytes(script.read_bytes() + b"# edited\r\n")
+    assert main(["apply", "script.py", "--report", "r.json", "--unverified", "-o", "other.py"]) == 4
+    assert "script.py was edited since the report" in capsys.readouterr().err
+    assert main(["apply", "script.py"]) == 2
+    assert "grape run --json script.json script.py writes one" in capsys.readouterr().err
