@@ -4,8 +4,7 @@
 
 For one query position over a cache of several lengths (half precision, as in a decode loop): how often a run differs
 from the first, by backend of the operator, with fresh scratch memory between runs, and as a replayed CUDA graph; and
-which kernels ran. Verification of captures depends on the answer (ARCHITECTURE, "Where the experiment decided
-otherwise", 15).
+which kernels ran. Verification of captures depends on the answer (docs/decisions/010-bits-decide.md).
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from grape.model import (
     Finding,
     Measured,
     Position,
+    Reason,
     Refused,
     RegionEvidence,
     ShapeCount,
@@ -306,11 +307,11 @@ def _copies(region: _Observed, replays: int) -> tuple[CopyRecord, ...]:
 def _refused(region: _Observed) -> Refused | None:
     trace = region.traces[-1]
     if trace.needs_grad and not any("backward" in op.name for op in trace.ops):
-        return Refused(code="GR405", why="its results need gradients")
+        return Refused.because(Reason.NEEDS_GRADIENTS, more="")
     difference = trace.first_difference(region.captured) if region.captured is not None else None
     if difference is None:
         return None
     where = difference[0] or difference[1]
     names = [op.name if op is not None else "nothing" for op in difference]
-    why = f"the capture ran other operators than the eager call: expected {names[0]}, found {names[1]}"
-    return Refused(code="GR402", why=why, at=(where.user or where.inner) if where else None)
+    at = (where.user or where.inner) if where else None
+    return Refused.because(Reason.DIVERGED, at, difference=f"expected {names[0]}, found {names[1]}")

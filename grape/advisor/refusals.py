@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ..model import CellEvidence, Finding, Position, RegionEvidence, Severity
+from ..model import CellEvidence, Finding, Position, Refused, RegionEvidence, Severity
 from .arguments import Arguments
 from .sites import Site
 
-__all__ = ["advice_at", "callable_name", "refused", "served_by_graphs", "severity_in", "with_refusals"]
+__all__ = ["advice_at", "callable_name", "refusal_of", "refused", "served_by_graphs", "severity_in", "with_refusals"]
 
 _STOPS_ANY_CAPTURE = frozenset({"GR101", "GR102", "GR103"})
 
@@ -54,10 +54,17 @@ def refused(evidence: CellEvidence, code: str) -> Iterator[RegionEvidence]:
     return (region for region in evidence.regions if region.refused is not None and region.refused.code == code)
 
 
-def with_refusals(
-    code: str, evidence: CellEvidence, found: Iterable[Finding], advice: str, *, severity: Severity = "blocker"
-) -> Iterator[Finding]:
-    """`found`, and a finding for each refusal with `code` that `found` does not already explain.
+def refusal_of(evidence: CellEvidence, finding: Finding) -> tuple[RegionEvidence, Refused] | None:
+    """The region that a finding is about, and its refusal; None where it was not refused with the finding's code."""
+    for region in refused(evidence, finding.code):
+        if region.name == finding.region and region.refused is not None:
+            return region, region.refused
+    return None
+
+
+def with_refusals(code: str, evidence: CellEvidence, found: Iterable[Finding], advice: str) -> Iterator[Finding]:
+    """`found`, and a finding for each refusal with `code` that `found` does not already explain. `advice`: where the
+    reason of the refusal has none.
 
     A refusal is explained by a finding in the same region at the same line, or anywhere in it where it names no line.
     """
@@ -70,12 +77,12 @@ def with_refusals(
             continue
         yield Finding(
             code=code,
-            severity=severity,
+            severity=refusal.reason.severity,
             message=f"`{region.name}` stays eager: {_named(evidence, region, refusal.why)}",
             at=refusal.at or region.at,
             region=region.name,
             evidence=refusal.evidence,
-            advice=advice,
+            advice=refusal.reason.advice or advice,
         )
 
 

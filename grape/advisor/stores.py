@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..model import RegionEvidence
-from .words import amount
+from ..model.sizes import size_text
 
 __all__ = ["held_evidence", "held_text"]
 
@@ -12,10 +12,12 @@ def held_text(region: RegionEvidence, graph_bytes: int) -> str:
     """``7 MB``; where graphs share, with what they would hold if they did not. Empty where they hold nothing."""
     memory = region.graph_memory
     if memory is None:
-        return amount(graph_bytes) if graph_bytes else ""
-    alone = f"about {amount(memory.per_graph_bytes)}, an estimate, if they shared workspace only"
-    pool = f", {amount(memory.pool_bytes)} of it in the pool of all graphs," if memory.pool_bytes else ""
-    return f"{amount(memory.device_bytes)} on the device{pool} and {amount(memory.host_bytes)} on the host ({alone})"
+        return size_text(graph_bytes) if graph_bytes else ""
+    alone = f"about {size_text(memory.per_graph_bytes)}, an estimate, if they shared workspace only"
+    pool = f", {size_text(memory.pool_bytes)} of it in the pool of all graphs," if memory.pool_bytes else ""
+    return (
+        f"{size_text(memory.device_bytes)} on the device{pool} and {size_text(memory.host_bytes)} on the host ({alone})"
+    )
 
 
 def held_evidence(region: RegionEvidence) -> tuple[tuple[str, object], ...]:

@@ -1,4 +1,4 @@
-"""How findings say things: amounts, counts, operator names, places in libraries."""
+"""How findings say things: times, counts, operator names, places in libraries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..model import CellEvidence, OpRecord, Position
 
-__all__ = ["amount", "library", "milliseconds", "operator_name", "shape_text", "times", "traced_calls", "via", "waits"]
+__all__ = ["library", "milliseconds", "operator_name", "shape_text", "times", "traced_calls", "via", "waits"]
 
 _SPOKEN = {
     "_local_scalar_dense": "reading a value",
@@ -35,17 +35,7 @@ def operator_name(op: OpRecord) -> str:
 
 def milliseconds(value: float) -> str:
     """``0.0421`` is "0.0421 ms"; three significant digits."""
-    return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
-
-
-def amount(nbytes: float) -> str:
-    """Bytes in powers of 1024: "512 B", "1.5 KB", "91 MB"."""
-    size, unit = float(nbytes), "B"
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1024 or unit == "GB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+    return f"{value:.3g} ms" if value < 999.5 else f"{value / 1000:.3g} s"
 
 
 def times(per_call: float) -> str:

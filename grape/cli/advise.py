@@ -41,7 +41,7 @@ def _sources(path: Path) -> list[tuple[str, str]]:
         from .notebook import code_cells, read_notebook
 
         notebook = read_notebook(path)
-        cells = [cell for cell in code_cells(notebook) if cell.kind in ("grape", "plain") or _is_masked(cell.why)]
+        cells = [cell for cell in code_cells(notebook) if cell.kind in ("grape", "plain") or cell.is_masked]
         return [(f"cell {cell.number}", notebook.cells[cell.index].source) for cell in cells]
     if path.suffix != ".py":
         raise UsageError(f"'{path}' is neither a notebook (.ipynb) nor a Python file (.py)")
@@ -56,13 +56,6 @@ def _sources(path: Path) -> list[tuple[str, str]]:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UsageError(f"cannot read '{path}': {why}; check the path") from None
     return [(path.name, source)]
-
-
-def _is_masked(why: str) -> bool:
-    """True for a cell of Python with magic or shell lines in it, and for one that a magic times."""
-    return re.match(r"line \d+ is not Python: [%!]", why) is not None or why.startswith(
-        ("it begins with %%time", "it begins with %%capture", "it begins with %%prun")
-    )
 
 
 def _text(path: Path, sources: Sequence[tuple[str, str]], findings: Sequence[Finding]) -> str:

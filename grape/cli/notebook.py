@@ -18,6 +18,10 @@ from ..errors import UsageError
 __all__ = ["CodeCell", "choose_cells", "code_cells", "notebook_text", "read_notebook"]
 
 
+_RUN_PYTHON = ("%%time", "%%capture", "%%prun")
+"""How magics begin that run their body as Python."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeCell:
     """One code cell. `number` counts code cells from 1, `index` all cells from 0.
@@ -30,6 +34,8 @@ class CodeCell:
     index: int
     kind: Literal["grape", "plain", "empty", "other"]
     why: str = ""
+    is_masked: bool = False
+    """It is Python but for magic or shell lines in it, or below a magic that times it."""
 
 
 def read_notebook(path: Path) -> nbformat.NotebookNode:
@@ -90,26 +96,27 @@ def _judge(number: int, index: int, cell: nbformat.NotebookNode) -> CodeCell:
             if not source.strip().partition("\n")[2].strip():
                 return CodeCell(number=number, index=index, kind="empty", why="it is empty below %%grape")
             return CodeCell(number=number, index=index, kind="grape")
-        return CodeCell(number=number, index=index, kind="other", why=f"it begins with {magic[1]}")
+        timed = magic[1].startswith(_RUN_PYTHON)
+        return CodeCell(number=number, index=index, kind="other", why=f"it begins with {magic[1]}", is_masked=timed)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(source, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
             empty = not ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return CodeCell(number=number, index=index, kind="other", why=_not_python(source, error))
+        line = _line_of(source, error)
+        text = line if len(line) <= 40 else line[:37] + "..."
+        why = f"line {getattr(error, 'lineno', None)} is not Python: {text}" if line else f"it is not Python: {error}"
+        return CodeCell(number=number, index=index, kind="other", why=why, is_masked=line.startswith(("%", "!")))
     if empty:
         return CodeCell(number=number, index=index, kind="empty", why="it has only comments")
     return CodeCell(number=number, index=index, kind="plain")
 
 
-def _not_python(source: str, error: Exception) -> str:
-    lines = source.splitlines()
-    line = getattr(error, "lineno", None)
-    if line is None or not 1 <= line <= len(lines):
-        return f"it is not Python: {error}"
-    text = lines[line - 1].strip()
-    return f"line {line} is not Python: {text if len(text) <= 40 else text[:37] + '...'}"
+def _line_of(source: str, error: Exception) -> str:
+    """The line of `source` that an error names; empty where it names none."""
+    lines, number = source.splitlines(), getattr(error, "lineno", None)
+    return lines[number - 1].strip() if number is not None and 1 <= number <= len(lines) else ""
 
 
 def choose_cells(

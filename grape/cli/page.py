@@ -82,7 +82,7 @@ def json_text(reports: Sequence[Mapping[str, Any]]) -> str:
 
 def html_page(title: str, sections: Sequence[Section]) -> str:
     """A page that stands alone. Where a section has timelines it draws them; else nothing in it runs."""
-    draws = any(one.view is not None and one.view.has_timeline for one in sections)
+    draws = any(map(_draws, sections))
     return _PAGE.format(
         title=escape(title),
         sections="\n".join(map(_section, sections)),
@@ -91,9 +91,13 @@ def html_page(title: str, sections: Sequence[Section]) -> str:
     )
 
 
+def _draws(section: Section) -> bool:
+    return section.view is not None and bool(section.view.data["timelines"])
+
+
 def _section(section: Section) -> str:
     view = ""
-    if section.view is not None and section.view.has_timeline:
+    if section.view is not None and _draws(section):
         view = _VIEW.format(data=view_json(section.view).replace("<", "\\u003c"))
     source = _SOURCE.format(source=escape(section.source)) if section.source else ""
     return _SECTION.format(id=section.id, title=escape(section.title), source=source, html=section.html, view=view)

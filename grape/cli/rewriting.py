@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import RewriteError, UsageError
 from ..model import CODES, Finding, Position
-from ..rewrite import Refused, digest, fix, fix_all, names_in_functions, split_magic
+from ..rewrite import Declined, digest, fix, fix_all, names_in_functions, split_magic
 
 __all__ = ["Accepted", "accepted", "cell_text", "equal_cells", "findings_of", "rewritten_notebook", "rewritten_script"]
 
@@ -138,7 +138,7 @@ def _fixed(source: str, items: list[Accepted], where: str, elsewhere: frozenset[
     reported = (magic or "%%grape\n") + body if items[0].below_magic else body
     for item in items:
         made = fix(reported, item.finding, elsewhere=elsewhere)
-        if isinstance(made, Refused) or _comparable(made.diff) != _comparable(item.diff):
+        if isinstance(made, Declined) or _comparable(made.diff) != _comparable(item.diff):
             raise RewriteError(
                 f"{where}: this version of Grape would not make the rewrite that the report shows for "
                 f"{item.finding.code}; make the report again with grape run"

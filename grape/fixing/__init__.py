@@ -16,12 +16,12 @@ from .later import FixesLater
 if TYPE_CHECKING:
     from .at_once import Offers, rewritten_cell
     from .offers import elsewhere, find_fix, source_of, with_fixes
-    from .verification import Verification, verify
+    from .verification import Comparison, verify
 
 __all__ = [
+    "Comparison",
     "FixesLater",
     "Offers",
-    "Verification",
     "elsewhere",
     "find_fix",
     "rewritten_cell",
@@ -32,7 +32,7 @@ __all__ = [
 
 _HOMES = {
     "Offers": ".at_once",
-    "Verification": ".verification",
+    "Comparison": ".verification",
     "elsewhere": ".offers",
     "find_fix": ".offers",
     "rewritten_cell": ".at_once",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..advisor import advise_sources
 from ..model import Finding
 from ..rewrite.at_once import FROM_SOURCE, VERIFIED, RewrittenCell, rewrite_cell
-from ..rewrite.result import Refused
+from ..rewrite.result import Declined
 from ..rewrite.source import mask, names_bound, names_in_functions
 
 __all__ = ["Offers", "rewritten_cell"]
@@ -63,12 +63,12 @@ def rewritten_cell(
 def _bound(source: str) -> frozenset[str]:
     """The names that a cell assigns at its top."""
     masked = mask(source)
-    return frozenset() if isinstance(masked, Refused) else names_bound(masked.text, imports=False)
+    return frozenset() if isinstance(masked, Declined) else names_bound(masked.text, imports=False)
 
 
 def _key(source: str) -> str:
     masked = mask(source)
-    return source if isinstance(masked, Refused) else masked.text
+    return source if isinstance(masked, Declined) else masked.text
 
 
 def _place(finding: Finding) -> tuple[str, int | None]:

@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..failures import HOW, log_failure, said
 from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
 from ..model.codes import REWRITTEN
-from ..rewrite import Refused, Rewritten, names_in_functions
+from ..rewrite import Declined, Rewritten, names_in_functions
 from ..rewrite.source import mask
 from .verification import verify
 
@@ -42,21 +43,22 @@ def elsewhere(evidence: CellEvidence, file: str) -> frozenset[str]:
     return frozenset().union(*map(names_in_functions, others))
 
 
-def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Refused:
+def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Declined:
     """The rewrite for one finding, with what the traces say about its line."""
     if finding.code not in REWRITTEN:
-        return Refused(why=f"there is no rewrite for {finding.code}")
+        return Declined(why=f"there is no rewrite for {finding.code}")
     if finding.at is None:
-        return Refused(why="the finding names no line")
+        return Declined(why="the finding names no line")
     source = source_of(evidence, finding.at.file)
     if source is None:
-        return Refused(why=f"the source of {finding.at.file} is not known as it was typed")
+        return Declined(why=f"the source of {finding.at.file} is not known as it was typed")
     from ..rewrite import fix
 
     try:
         return fix(source, finding, elsewhere=elsewhere(evidence, finding.at.file))
     except Exception as error:  # the report must not be lost with it
-        return Refused(why=f"the rewrite failed: {type(error).__name__}")
+        log_failure(f"it made the rewrite for {finding.code}")
+        return Declined(why=f"Grape failed while it made the rewrite ({said(error)}); {HOW}")
 
 
 def with_fixes(
@@ -134,12 +136,12 @@ def _offer(
 def _changed_functions(old: str, new: str) -> str | None:
     """The functions of another cell that a rewrite changes; None where it changes anything else there."""
     masked = [mask(source) for source in (old, new)]
-    if any(isinstance(item, Refused) for item in masked):
+    if any(isinstance(item, Declined) for item in masked):
         return None
     from ..rewrite.control_flow import FLOW_IMPORT
 
     imported = (FLOW_IMPORT, "import grape")  # by rewrites
-    before, after = (ast.parse(item.text).body for item in masked if not isinstance(item, Refused))
+    before, after = (ast.parse(item.text).body for item in masked if not isinstance(item, Declined))
     known = {ast.unparse(item) for item in before}
     support = [item for item in after if (text := ast.unparse(item)) in imported and text not in known]
     after = [item for item in after if item not in support]

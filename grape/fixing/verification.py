@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import torch
 
-from ..rewrite import Refused
+from ..rewrite import Declined
 from ..rewrite.source import mask
 from ..runtime.node_numbers import unnumbered
 from .copies import copied
 from .safety import Unsafe, check_source
 
-__all__ = ["MOST_BYTES", "Verification", "verify"]
+__all__ = ["MOST_BYTES", "Comparison", "verify"]
 
 MOST_BYTES = 256 << 20
 """Tensors that are copied for one verification, twice each."""
@@ -28,7 +28,7 @@ _FILENAME = "<grape: verification>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Comparison:
     """What came of running both. "different" means that the rewrite must not be offered."""
 
     result: Literal["identical", "not verified", "different"]
@@ -40,7 +40,7 @@ class Verification:
 
 def verify(
     old: str, new: str, namespace: Mapping[str, Any], *, functions: str = "", most_bytes: int = MOST_BYTES
-) -> Verification:
+) -> Comparison:
     """Run both sources on copies of what they use of `namespace`, and compare every name, tensor bits and output.
 
     `functions` is source of definitions that `new` runs with, in the place of those that `namespace` holds.
@@ -52,7 +52,7 @@ def verify(
         codes, trees = [], []
         for source in (old, new):
             masked = mask(source)
-            if isinstance(masked, Refused):
+            if isinstance(masked, Declined):
                 raise Unsafe(str(masked))
             if any("%%" not in line for line in masked.lines):
                 raise Unsafe("the cell has magic or shell lines")
@@ -62,9 +62,9 @@ def verify(
         spaces = [copied([*trees, replaced], namespace, most_bytes) for _ in codes]
         exec(compile(replaced, _FILENAME, "exec", dont_inherit=True), spaces[1])
     except Unsafe as unsafe:
-        return Verification(result="not verified", why=str(unsafe))
+        return Comparison(result="not verified", why=str(unsafe))
     except torch.OutOfMemoryError:
-        return Verification(result="not verified", why="there is no memory for copies")
+        return Comparison(result="not verified", why="there is no memory for copies")
     with _left_as_it_was(), unnumbered():
         before, after = (_run(code, space) for code, space in zip(codes, spaces, strict=True))
     return _compared(before, after)
@@ -88,29 +88,29 @@ def _run(code: types.CodeType, space: dict[str, Any]) -> _Ran:
     return _Ran(space, output.getvalue(), error)
 
 
-def _compared(before: _Ran, after: _Ran) -> Verification:
+def _compared(before: _Ran, after: _Ran) -> Comparison:
     if before.error is not None:
         why = f"the cell raised {type(before.error).__name__} when it ran again"
-        return Verification(result="not verified", why=why)
+        return Comparison(result="not verified", why=why)
     if isinstance(after.error, (KeyboardInterrupt, torch.OutOfMemoryError)):
-        return Verification(result="not verified", why=type(after.error).__name__)
+        return Comparison(result="not verified", why=type(after.error).__name__)
     if after.error is not None:
-        return Verification(result="different", why=f"the rewrite raised {type(after.error).__name__}: {after.error}")
+        return Comparison(result="different", why=f"the rewrite raised {type(after.error).__name__}: {after.error}")
     if before.output != after.output:
-        return Verification(result="different", why="it printed something else")
+        return Comparison(result="different", why="it printed something else")
     for name, value in before.space.items():
         if name.startswith("__"):
             continue
         if name not in after.space:
-            return Verification(result="different", why=f"`{name}` is missing")
+            return Comparison(result="different", why=f"`{name}` is missing")
         if _lost_gradients(value, after.space[name]):
-            return Verification(result="not verified", why=f"`{name}` carries no gradients any more")
+            return Comparison(result="not verified", why=f"`{name}` carries no gradients any more")
         try:
             if not _same(value, after.space[name]):
-                return Verification(result="different", why=f"`{name}` differs")
+                return Comparison(result="different", why=f"`{name}` differs")
         except Unsafe as unsafe:
-            return Verification(result="not verified", why=f"`{name}` is a {unsafe}, which has no comparison")
-    return Verification(result="identical")
+            return Comparison(result="not verified", why=f"`{name}` is a {unsafe}, which has no comparison")
+    return Comparison(result="identical")
 
 
 def _lost_gradients(one: Any, other: Any) -> bool:

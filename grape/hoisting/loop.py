@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..failures import log_failure
 from ..runtime.trampoline import prune_traceback
 from .trial import Trial
 
@@ -113,7 +114,8 @@ class Loop:
                     # No mode of the person's sees what is looked at.
                     with torch._C.DisableTorchFunction(), self._at_work():
                         self._show(sys._getframe(2))
-                except Exception:  # a fault of Grape's: the loop goes on without it
+                except Exception:  # the loop goes on without it
+                    log_failure("it looked at a loop")
                     for run in self.runs:
                         run.forget()
         if self._iterations > OBSERVED and all([run.given_up for run in self.runs]):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model import Position, Refused
+from ..failures import log_failure
+from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import names_of
 from ..runtime import Region
-from ..runtime.observer import NO_WORK
 from .code import eager_code, pure_code
-from .survey import Segment, Surveyed, called_functions, holds_tensors
+from .survey import Segment, SurveyedValues, called_functions, holds_tensors
 
 if TYPE_CHECKING:
     from .run import Run
@@ -113,7 +113,7 @@ class RegionPart(Part):
         if self.region is not None and (self.region.refused is None or self.starved):
             self.region.called_from(self._position())
 
-    def serves_elsewhere(self, surveyed: Surveyed) -> bool:
+    def serves_elsewhere(self, surveyed: SurveyedValues) -> bool:
         """Whether a module or function that this calls replays graphs already, and this does not."""
         if self.region is not None and self.region.entries:
             return False
@@ -127,7 +127,8 @@ class RegionPart(Part):
                 # No mode of the person's sees what is looked at.
                 with torch._C.DisableTorchFunction(), self.owner.hoister.at_work():
                     region = self._make(values)
-            except Exception:  # a fault of Grape's: the statements run as written
+            except Exception:  # the statements run as written
+                log_failure("it made a region of a loop's statements")
                 self.ended = True
                 self.run_eagerly(values)
                 return
@@ -218,19 +219,19 @@ class RegionPart(Part):
         if self.region is not None and refused is not None and name is not None:
             line = next((item.lineno for item in self.segment.statements if name in names_of([item]).reads), 0)
             at = replace(self.region.at, line=line) if line else refused.at
-            why = f"`{name}` is no tensor, and changes at each iteration"
-            self.region.refused = replace(refused, why=why, at=at)
+            self.region.refused = Refused.because(Reason.NAME_CHANGES, at, argument=name)
 
     def _changing_input(self) -> str | None:
         """The name whose plain value is another one at each call, where the region was refused for that."""
         refused = self.refusal
-        if refused is None or self.region is None or refused.code != "GR403" or refused.at != self.region.at:
+        if refused is None or refused.reason is not Reason.ARGUMENT_CHANGES:
             return None
-        return next((name for name in self._inputs if f"`args[1][{name!r}]" in refused.why), None)
+        path = refused.detail("argument")
+        return next((name for name in self._inputs if path.startswith(f"args[1][{name!r}]")), None)
 
-    def culprits(self, refused: Refused, surveyed: Surveyed) -> list[ast.stmt]:
+    def culprits(self, refused: Refused, surveyed: SurveyedValues) -> list[ast.stmt]:
         """The statements that the refusal is about, where it tells."""
-        if refused.why == NO_WORK or self.region is None:
+        if refused.reason is Reason.NO_WORK or self.region is None:
             return []
         statements, at, hoister = self.segment.statements, refused.at, self.owner.hoister
         name = self._changing_input()

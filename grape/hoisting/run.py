@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model import Position, Refused
+from ..failures import log_failure
+from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import RunSource, names_of
 from ..runtime import held
 from ..runtime.frames import looks_at_frames, mentioned_in
 from .parts import Part, RegionPart
-from .survey import Surveyed, divide
+from .survey import SurveyedValues, divide
 from .tracebacks import frame_of_run, mend_traceback
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Run:
         """Run as written until the cell is compiled anew: its regions are refused (GR406), with `why`."""
         for part in self.parts:
             if isinstance(part, RegionPart) and part.region is not None and part.region.refused is None:
-                part.region.refuse(Refused(code="GR406", why=why, at=part.region.at))
+                part.region.refuse(Refused.because(Reason.LOOP_SLOWER, part.region.at, what=why))
         self.live, self.given_up = False, True
 
     # -- before it is handed over ------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class Run:
         if any(looks_at_frames(mentioned_in(statement), values) for statement in self.source.statements):
             self.forget()  # what is called here would see who calls it
             return
-        surveyed = Surveyed(values)
+        surveyed = SurveyedValues(values)
         for statement in self.source.statements:
             names = names_of([statement])
             if changing.intersection((*names.reads, *names.stores)) and (
@@ -152,7 +153,7 @@ class Run:
                 found[name] = (type(value), repr(value) if isinstance(value, (float, complex)) else value)
         return found
 
-    def _divide(self, surveyed: Surveyed) -> None:
+    def _divide(self, surveyed: SurveyedValues) -> None:
         segments = divide(self.source.statements, surveyed, self._apart.__contains__)
         several = sum(segment.region for segment in segments) > 1 or len(self.hoister.runs_of(self)) > 1
         parts: list[Part] = []
@@ -205,7 +206,8 @@ class Run:
             try:
                 with torch._C.DisableTorchFunction():
                     self._learn(values)
-            except Exception:  # a fault of Grape's: the loop goes on without it
+            except Exception:  # the loop goes on without it
+                log_failure("it divided the statements of a loop")
                 self.forget()
         return tuple([values[name] for name in local.outputs]) if local is not None else ()
 
@@ -247,7 +249,7 @@ class Run:
         if part.hand_over(self.seen(values)):
             return
         part.ended = True
-        surveyed = Surveyed(self.seen(values))
+        surveyed = SurveyedValues(self.seen(values))
         culprits = part.culprits(refused, surveyed)
         part.explain()
         if culprits and len(culprits) < len(part.segment.statements) and self._splits < MAX_SPLITS:

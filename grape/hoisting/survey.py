@@ -20,7 +20,7 @@ import torch
 from ..runtime.structure import Unsupported, flatten
 from ..tracing import is_own_code
 
-__all__ = ["Segment", "Surveyed", "called_functions", "divide", "holds_tensors"]
+__all__ = ["Segment", "SurveyedValues", "called_functions", "divide", "holds_tensors"]
 
 _MISSING = object()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -76,7 +76,7 @@ def holds_tensors(value: Any) -> bool:
         return False
 
 
-class Surveyed:
+class SurveyedValues:
     """Looks names up in a namespace as code in it would."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
@@ -207,7 +207,9 @@ def is_work(statements: Sequence[ast.stmt]) -> bool:
     return sum(isinstance(node, _WORK) for item in statements for node in ast.walk(item)) >= 2
 
 
-def divide(statements: Sequence[ast.stmt], surveyed: Surveyed, apart: Callable[[ast.stmt], bool]) -> list[Segment]:
+def divide(
+    statements: Sequence[ast.stmt], surveyed: SurveyedValues, apart: Callable[[ast.stmt], bool]
+) -> list[Segment]:
     """The statements in order, in segments; those that `apart` names are in no region."""
     joins = [surveyed.may_join(item) and not apart(item) for item in statements]
     touches = [surveyed.touches_tensors(item) for item in statements]
@@ -243,7 +245,7 @@ def divide(statements: Sequence[ast.stmt], surveyed: Surveyed, apart: Callable[[
     return segments
 
 
-def called_functions(statement: ast.stmt, surveyed: Surveyed) -> list[types.CodeType]:
+def called_functions(statement: ast.stmt, surveyed: SurveyedValues) -> list[types.CodeType]:
     """The code of the person's functions that the statement calls by name."""
     found = []
     for node in ast.walk(statement):

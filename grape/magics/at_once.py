@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..failures import log_failure
 from ..quiet import without_warnings
 from ..rewrite import names_bound, names_in_functions
 
@@ -120,6 +121,7 @@ def watch_tree(shell: Any, replacement: Replacement) -> Callable[[], None]:
                 with without_warnings():
                     return replacement.take_place(tree)
             except Exception:  # the cell runs as written
+                log_failure("it put a rewrite in the place of a cell")
                 replacement.happened = False
                 return tree
 

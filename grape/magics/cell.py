@@ -14,6 +14,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
+from ..failures import HOW, forget_failures, log_failure, said, surviving
 from ..options import engine_named
 from ..quiet import same_random_stream, without_collections, without_warnings
 from .at_once import Replacement, watch_tree
@@ -70,9 +71,10 @@ def end_interrupt() -> None:
 def begin_plain_cell() -> bool:
     """A cell without Grape begins, which operator streams may serve. True where `end_plain_cell` has to be called."""
     sessions = sys.modules.get("grape.sessions")
-    with contextlib.suppress(Exception):  # it runs as written
-        return sessions is not None and sessions.begin_plain_cell()
-    return False
+    served = False
+    with surviving("it had operator streams serve a cell"):  # it runs as written
+        served = sessions is not None and sessions.begin_plain_cell()
+    return served
 
 
 def end_plain_cell() -> None:
@@ -89,7 +91,7 @@ def release_abandoned(shell: Any) -> None:
     """
     sessions = sys.modules.get("grape.sessions")
     if sessions is not None:
-        with contextlib.suppress(Exception):  # the next cell that ends tries again
+        with surviving("it released graphs that nothing uses"):  # the next cell that ends tries again
             for line in sessions.release_abandoned(shell.user_ns):
                 say(f"Grape: {line}")
 
@@ -102,6 +104,7 @@ class GrapeCell:
     def __init__(self, shell: Any, *, source: str, options: Options, info: Any = None) -> None:
         self._since = time.perf_counter()
         self._ahead = Stopwatch()
+        forget_failures()
         with self._ahead:
             self._prepare(shell, source, options, info)
 
@@ -134,6 +137,7 @@ class GrapeCell:
             source = "".join(lines[magic.index + 1 :] if magic else lines)
             return engine().plan(source, self._shell.user_ns, self.options)
         except Exception:  # whatever stands in the namespace
+            log_failure("it asked what is known of a cell")
             return "watch", None
 
     def rewrite(self) -> None:
@@ -235,13 +239,13 @@ class GrapeCell:
             session, self._session = self._session, None
             if session is not None:
                 _abandon(session)
-            self._display.withdraw(f"{what}, the cell goes on without it: {_words(error)}")
+            self._display.withdraw(f"{what}, the cell goes on without it: {_own(error)}")
 
     def _conclude(self, session: Session | StreamedSession, error: BaseException | None) -> None:
         try:
             report = session.close(error)
         except (Exception, KeyboardInterrupt) as failure:
-            self._display.withdraw(f"no report, the cell itself is not affected: {_words(failure)}")
+            self._display.withdraw(f"no report, the cell itself is not affected: {_own(failure)}")
             return
         at_once.learn(self._source, report)
         if self.options.output is not None:
@@ -254,14 +258,14 @@ class GrapeCell:
             if error is None and not self.options.no_widget:
                 self._display.widget(report)
         except (Exception, KeyboardInterrupt) as failure:
-            say(f"Grape: the report is in grape.last but could not be shown: {_words(failure)}")
+            say(f"Grape: the report is in grape.last but could not be shown: {_own(failure)}")
 
 
 def _abandon(session: Session | StreamedSession) -> None:
     try:
         session.abandon()
     except Exception as error:
-        say(f"Grape: leaving the cell failed too: {_words(error)}")
+        say(f"Grape: leaving the cell failed too: {_own(error)}")
 
 
 def _can_write(path: str) -> bool:
@@ -287,6 +291,12 @@ def _write_json(report: Report, path: str, *, quiet: bool) -> None:
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, GrapeError):
-        return str(error)
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return str(error) if isinstance(error, GrapeError) else said(error)
+
+
+def _own(error: BaseException) -> str:
+    """The same of an exception that is being handled, which is logged where it is a failure of Grape's own."""
+    if isinstance(error, GrapeError) or not isinstance(error, Exception):
+        return _words(error)
+    log_failure("it looked at a cell")
+    return f"{said(error)}; {HOW}"

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..failures import log_failure
+
 __all__ = ["Stopwatch", "hoist_loops_of"]
 
 
@@ -62,4 +64,5 @@ def _hoisted(shell: Any, tree: ast.Module | ast.Interactive, filename: str, symb
 
         return hoisted_code(tree, filename, symbol, flags, shell.user_ns)
     except Exception:  # the cell runs as written
+        log_failure("it hoisted the loops of a cell")
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RewriteError, UsageError
 from ..model.codes import REWRITTEN
 from ..render.units import shown_diff
-from ..rewrite import Refused, unified_diff
+from ..rewrite import Declined, unified_diff
 
 if TYPE_CHECKING:
     from ..model import Finding
@@ -179,7 +179,7 @@ def why_no_fix(report: Report, finding: Finding) -> str | None:
         return None
     refused = find_fix(report.evidence, finding)
     why = "the rewrite computed something else when both ran"
-    if isinstance(refused, Refused):
+    if isinstance(refused, Declined):
         here = finding.at is not None and refused.line == finding.at.line
         why = refused.why if here else str(refused)
     return f"no fix for {finding.code} {finding.name}, {finding.at}: {why}"

@@ -8,7 +8,8 @@ from .graph_memory import GraphMemory
 from .location import Position
 from .machine import MachineCosts
 from .measured import Measured, quartiles
-from .outcome import Decision, Refused
+from .outcome import Decision, Later, NoMemory, NoRoom, Refused, RetryLater
+from .reasons import Reason
 from .report import FEWEST_SAMPLES, RegionReport, ReportData
 from .stream import StreamEvidence
 from .timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
@@ -34,17 +35,22 @@ __all__ = [
     "GraphMemory",
     "HostRead",
     "Lane",
+    "Later",
     "MachineCosts",
     "Measured",
     "MemoryCurve",
+    "NoMemory",
+    "NoRoom",
     "OpRecord",
     "Outcome",
     "OwnTime",
     "Position",
+    "Reason",
     "Refused",
     "RegionEvidence",
     "RegionReport",
     "ReportData",
+    "RetryLater",
     "ScalarChange",
     "Served",
     "Severity",

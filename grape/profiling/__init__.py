@@ -6,21 +6,17 @@ from .memory import MemorySampler
 from .positions import PositionOf, trace_positions
 from .replays import place_nodes
 from .timeline import TimelineRecorder
-from .timing import ENOUGH_SAMPLES, Comparison, CudaCallTimer, HostCallTimer, Samples, compare
+from .timing import CudaCallTimer, HostCallTimer
 
 __all__ = [
-    "ENOUGH_SAMPLES",
     "Bench",
-    "Comparison",
     "CudaBench",
     "CudaCallTimer",
     "HostCallTimer",
     "MemorySampler",
     "PositionOf",
-    "Samples",
     "TimelineRecorder",
     "calibrate",
-    "compare",
     "machine_costs",
     "place_nodes",
     "spare_children",

@@ -1,99 +1,15 @@
-"""Times of calls: timers that do not make the host wait, and medians with quartiles of what they measured.
-
-A change is claimed only over at least 20 calls on each side and where the interquartile ranges do not overlap.
-"""
+"""Timers of calls, which do not make the host wait."""
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
-from ..model import Measured
 from .forks import spare_children
 
-__all__ = ["ENOUGH_SAMPLES", "Comparison", "CudaCallTimer", "HostCallTimer", "Samples", "compare"]
-
-ENOUGH_SAMPLES = 20
-"""Fewer calls than this are measured and shown, but nothing is claimed from them."""
-
-_MOST_SAMPLES = 1024
-
-
-class Samples:
-    """Milliseconds of calls, at most `limit` of them kept, spread evenly over all that were seen.
-
-    When `limit` is reached every second sample goes, and from then on only every second (fourth, ...) call is kept.
-    """
-
-    def __init__(self, limit: int = _MOST_SAMPLES) -> None:
-        self._limit = max(2, limit)
-        self._kept_ms: list[float] = []
-        self._stride = 1
-        self._seen = 0
-
-    def __len__(self) -> int:
-        """How many are kept."""
-        return len(self._kept_ms)
-
-    @property
-    def seen(self) -> int:
-        """How many were appended."""
-        return self._seen
-
-    @property
-    def values_ms(self) -> tuple[float, ...]:
-        """Those that are kept, in order."""
-        return tuple(self._kept_ms)
-
-    def append(self, ms: float) -> None:
-        keep = self._seen % self._stride == 0
-        self._seen += 1
-        if not keep:
-            return
-        if len(self._kept_ms) >= self._limit:
-            self._kept_ms = self._kept_ms[::2]
-            self._stride *= 2
-            if (self._seen - 1) % self._stride:
-                return
-        self._kept_ms.append(ms)
-
-    def summary(self) -> Measured | None:
-        """Median and quartiles of the kept samples (`n` of them); None where there is none."""
-        return Measured.of(self._kept_ms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Two measurements side by side. `ratio` is before over after; it is evidence, not a claim: see `change`."""
-
-    before: Measured
-    after: Measured
-    ratio: float
-    change: Literal["faster", "slower", "none", "unknown"]
-    """"none": the ranges overlap. "unknown": fewer than `ENOUGH_SAMPLES` calls on one side."""
-
-    @property
-    def speedup(self) -> float | None:
-        """`ratio` where a change may be claimed, else None."""
-        return self.ratio if self.change in ("faster", "slower") else None
-
-
-def compare(before: Measured | None, after: Measured | None) -> Comparison | None:
-    """What may be said of two measurements; None where one is missing or took no time at all."""
-    if before is None or after is None or after.median_ms <= 0:
-        return None
-    change: Literal["faster", "slower", "none", "unknown"] = "none"
-    if min(before.n, after.n) < ENOUGH_SAMPLES:
-        change = "unknown"
-    elif after.clearly_below(before):
-        change = "faster"
-    elif before.clearly_below(after):
-        change = "slower"
-    return Comparison(before=before, after=after, ratio=before.median_ms / after.median_ms, change=change)
+__all__ = ["CudaCallTimer", "HostCallTimer"]
 
 
 class HostCallTimer:

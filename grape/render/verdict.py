@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..model import (
     CODES,
@@ -54,7 +55,7 @@ def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: S
     main = ReportData(verdict="", evidence=evidence, regions=regions, findings=()).main_region
     change = _change(evidence, regions)
     if evidence.as_written is not None:
-        return _joined(change, f"left as written: {evidence.as_written}")
+        return _joined(change, _Said(f"left as written: {evidence.as_written}"))
     if evidence.streams:
         return _streamed(evidence, change)
     if not gpu_measured(evidence) and (main is not None or ran_torch(evidence) or evidence.torch_ran):
@@ -96,13 +97,18 @@ _TOO_SMALL = "its PyTorch work is too small for a graph"
 _UNCHANGED = "no significant change"
 
 
-def _joined(change: list[str], why: str) -> str:
-    """What became of the cell, and why; nothing is said twice."""
-    if not change:
-        return why
-    if why.startswith(_UNCHANGED):
-        why = why.removeprefix(_UNCHANGED).removeprefix(": ").lstrip()
-    return "; ".join([*change, why] if why else change)
+class _Said(NamedTuple):
+    """What became of a cell whose times are not told before; `unchanged`: why nothing changed."""
+
+    text: str
+    unchanged: bool = False
+
+
+def _joined(change: list[str], said: _Said) -> str:
+    """The times of the cell, and what became of it; that nothing changed is not said twice."""
+    if not change and said.unchanged:
+        return f"{_UNCHANGED}: {said.text}"
+    return "; ".join([*change, said.text])
 
 
 def _change(evidence: CellEvidence, regions: Sequence[RegionReport]) -> list[str]:
@@ -189,9 +195,9 @@ def _without_gpu(
     return "; ".join([head, *change, *what])
 
 
-def _without_regions(evidence: CellEvidence) -> str:
+def _without_regions(evidence: CellEvidence) -> _Said:
     share = evidence.timeline.gpu_busy_share if evidence.timeline else None
-    return f"no significant change: {_busy(share) or 'no device work repeats, so there is nothing to replay'}"
+    return _Said(_busy(share) or "no device work repeats, so there is nothing to replay", unchanged=True)
 
 
 def _busy(share: float | None) -> str | None:
@@ -218,8 +224,9 @@ def _replayed(
 ) -> str:
     others = sum(region.outcome == "replayed" for region in regions) - 1
     costlier = _costlier_eager(evidence, main, regions)
-    if change and change[0].startswith(_UNCHANGED):
-        parts = [change[0] + _why_no_change(evidence, main, findings)]
+    if change and evidence.time is not None and evidence.time.ratio is None:
+        why = _why_no_change(evidence, main, findings)
+        parts = [f"{change[0]}: {why}" if why else change[0]]
     else:
         parts = change or [f"{_replays(main)}; {_not_claimed(evidence, main)}"]
     parts += [f"{plural(others, 'more region')} replayed"] if others and not change else []
@@ -271,18 +278,11 @@ def _total(region: RegionReport) -> float:
 def _why_no_change(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
     busy = _busy(main.gpu_busy_share)
     if busy:
-        return f": {busy}"
+        return busy
     known = evidence_of(evidence, main)
     if known and known.refused and known.refused.code == "GR406":
-        return f": {one_line(known.refused.why)}"
-    for finding in findings:
-        if finding.code == "GR406" and finding.region in (main.name, None):
-            return f": {one_line(finding.message)}"
-    return ""
-
-
-_NEEDS_GRADIENTS = "its results need gradients"
-"""The one reason of GR405 that is no fault of the code's, and the usual one of a cell that trains."""
+        return one_line(known.refused.why)
+    return next((one_line(f.message) for f in findings if f.code == "GR406" and f.region in (main.name, None)), "")
 
 
 def _because(evidence: CellEvidence, main: RegionReport) -> str:
@@ -291,16 +291,16 @@ def _because(evidence: CellEvidence, main: RegionReport) -> str:
     known = evidence_of(evidence, main)
     at = known.refused.at if known and known.refused else None
     place = f", {one_line(str(at), 60)}" if at else ""
-    if known and known.refused and known.refused.why == _NEEDS_GRADIENTS:
-        return f" ({_NEEDS_GRADIENTS}{place})"
+    if known and known.refused and known.refused.recording and not known.refused.detail("more"):
+        return f" ({known.refused.why}{place})"  # no fault of the code's, and what a cell that trains is mostly told
     return f" ({main.reason} {CODES.get(main.reason, '')}".rstrip() + f"{place})"
 
 
-def _refused(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
+def _refused(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> _Said:
     if main.reason == "GR406" or _busy(main.gpu_busy_share):
-        why = _why_no_change(evidence, main, findings) or ": the graph was not faster"
-        return f"no significant change{why}{_times(main, ' per call')}"
-    return f"not accelerated: {_name(main)} stays eager{_because(evidence, main)}"
+        why = _why_no_change(evidence, main, findings) or "the graph was not faster"
+        return _Said(f"{why}{_times(main, ' per call')}", unchanged=True)
+    return _Said(f"not accelerated: {_name(main)} stays eager{_because(evidence, main)}")
 
 
 def last_decision(evidence: CellEvidence, region: RegionReport) -> Decision | None:
@@ -332,23 +332,29 @@ def _captured(evidence: CellEvidence, region: RegionReport) -> str:
     return f", {count(graphs)} of {plural(shapes, 'shape')} captured"
 
 
-def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
-    seen = f"observed {_calls(main)}"
+def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> _Said:
+    last, busy = last_decision(evidence, main), _busy(main.gpu_busy_share)
+    if busy and last and last.action == "drop" and not evidence.given_up and not evidence.profile_only:
+        return _Said(busy, unchanged=True)
+    return _Said(f"observed {_calls(main)}{_what_next(evidence, main, findings)}")
+
+
+def _what_next(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
+    """Why nothing was replayed of a region that was observed, and when it will be."""
     if evidence.given_up:
-        return seen + _given_up(evidence)
+        return _given_up(evidence)
     last = last_decision(evidence, main)
     if evidence.profile_only:
-        return f"{seen}; nothing applied (--profile)"
+        return "; nothing applied (--profile)"
     if last and last.action == "drop":
-        busy = _busy(main.gpu_busy_share)
-        return f"{_UNCHANGED}: {busy}" if busy else f"{seen}; left eager: {one_line(last.why)}"
+        return f"; left eager: {one_line(last.why)}"
     if any(finding.severity == "blocker" and finding.region in (main.name, None) for finding in findings):
-        return f"{seen}; blockers keep it from being accelerated"
+        return "; blockers keep it from being accelerated"
     captured, new = _captured(evidence, main), _new_shapes(evidence, main)
     if captured:
-        return f"{seen}{captured}; run the cell again to have them replayed"
+        return f"{captured}; run the cell again to have them replayed"
     if new and (last is None or last.action == "wait"):
-        return f"{seen}{new}; run the cell again to have them captured"
+        return f"{new}; run the cell again to have them captured"
     if last and last.action == "wait":
-        return f"{seen}; not captured yet: {one_line(last.why)}"
-    return f"{seen}; accelerated when it is called again"
+        return f"; not captured yet: {one_line(last.why)}"
+    return "; accelerated when it is called again"

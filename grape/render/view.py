@@ -47,10 +47,6 @@ class View:
     data: dict[str, Any]
     blob: bytes
 
-    @property
-    def has_timeline(self) -> bool:
-        return bool(self.data["timelines"])
-
 
 class _Blob:
     """Columns one after the other."""

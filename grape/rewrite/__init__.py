@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .result import Refused, Rewritten
+from .result import Declined, Rewritten
 from .source import digest, names_bound, names_in_functions, split_magic, unified_diff
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FIXES",
     "Combined",
-    "Refused",
+    "Declined",
     "Rewritten",
     "digest",
     "fix",

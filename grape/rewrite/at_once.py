@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..model import Finding
-from .control_flow import Rewritten as Lowered
+from .control_flow import RewrittenFlow as Lowered
 from .control_flow import rewrite_control_flow
 from .registry import fix, moved, moved_line
-from .result import Refused
+from .result import Declined
 from .source import mask
 
 __all__ = ["FROM_SOURCE", "VERIFIED", "RewrittenCell", "rewrite_cell"]
@@ -29,7 +29,7 @@ class RewrittenCell:
     source: str
     lines: tuple[int, ...]
     applied: tuple[Finding, ...]
-    refused: tuple[tuple[Finding, Refused], ...]
+    refused: tuple[tuple[Finding, Declined], ...]
 
     def __str__(self) -> str:
         return ", ".join(f"{one.code} (line {one.at.line})" for one in self.applied if one.at is not None)
@@ -40,12 +40,12 @@ def rewrite_cell(source: str, findings: Sequence[Finding], *, elsewhere: Collect
     current = source
     lines = tuple(range(1, source.count("\n") + 2))
     applied: list[Finding] = []
-    refused: list[tuple[Finding, Refused]] = []
+    refused: list[tuple[Finding, Declined]] = []
     for finding in findings:
         there = moved(finding, source, current)
-        made = Refused(why="its line is gone") if there is None else fix(current, there, elsewhere=elsewhere)
-        if isinstance(made, Refused) or there is None or there.at is None:
-            if isinstance(made, Refused):
+        made = Declined(why="its line is gone") if there is None else fix(current, there, elsewhere=elsewhere)
+        if isinstance(made, Declined) or there is None or there.at is None:
+            if isinstance(made, Declined):
                 refused.append((finding, made))
             continue
         step = _lowered_lines(current, there.at.line, made.source) if finding.code == "GR102" else None
@@ -58,7 +58,7 @@ def rewrite_cell(source: str, findings: Sequence[Finding], *, elsewhere: Collect
 def _lowered_lines(old: str, line: int, new: str) -> tuple[int, ...] | None:
     """The rewriter of control flow knows where each of its lines comes from."""
     masked = mask(old)
-    if isinstance(masked, Refused):
+    if isinstance(masked, Declined):
         return None
     made = rewrite_control_flow(masked.text, filename="cell", only_lines=(line,))
     fits = isinstance(made, Lowered) and len(made.lines) == new.count("\n") + 1

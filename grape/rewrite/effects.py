@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from .code import Code, descendants, dotted
-from .result import Refused
+from .result import Declined
 
 __all__ = ["CONSTANTS", "call_name", "calls", "moved_out_of", "mutates", "only_statement"]
 
@@ -36,7 +36,7 @@ def only_statement(line: cst.CSTNode | None) -> cst.BaseSmallStatement | None:
     return None
 
 
-def moved_out_of(code: Code, statement: cst.CSTNode, loop: cst.CSTNode) -> Refused | None:
+def moved_out_of(code: Code, statement: cst.CSTNode, loop: cst.CSTNode) -> Declined | None:
     """Why `statement` may not be moved from inside `loop` to behind it; None where it may.
 
     What stands behind a loop does not run where an exception leaves the loop and is caught, and runs at another time
@@ -46,18 +46,18 @@ def moved_out_of(code: Code, statement: cst.CSTNode, loop: cst.CSTNode) -> Refus
         if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
             break
         if isinstance(above, (cst.Try, cst.TryStar)):
-            return Refused(why="an exception of the loop may be caught around it", line=code.line(above))
+            return Declined(why="an exception of the loop may be caught around it", line=code.line(above))
         if isinstance(above, cst.With) and any(
             word in call_name(item.item) for item in above.items for word in _KEEPS_ERRORS
         ):
-            return Refused(why="an exception of the loop may be caught around it", line=code.line(above))
+            return Declined(why="an exception of the loop may be caught around it", line=code.line(above))
     for node in descendants(loop):
         if isinstance(node, (cst.Yield, cst.Await, cst.Asynchronous)):
-            return Refused(why="the loop is suspended by a yield or an await", line=code.line(node))
+            return Declined(why="the loop is suspended by a yield or an await", line=code.line(node))
         if isinstance(node, cst.Call) and call_name(node) in _OPAQUE:
-            return Refused(why=f"what `{call_name(node)}` does cannot be known", line=code.line(node))
+            return Declined(why=f"what `{call_name(node)}` does cannot be known", line=code.line(node))
         if isinstance(node, cst.Name) and node.value.startswith("_grape_masked_"):
-            return Refused(why="a magic or shell line stands in the loop", line=code.line(node))
+            return Declined(why="a magic or shell line stands in the loop", line=code.line(node))
     return None
 
 

@@ -22,12 +22,12 @@ from .fixes import (
     python_state,
     tensor_scalars,
 )
-from .result import Refused, Rewritten
+from .result import Declined, Rewritten
 from .source import is_python, mask, unified_diff
 
 __all__ = ["FIXES", "fix", "moved", "moved_line"]
 
-FIXES: dict[str, Callable[[Code, Finding], str | Refused]] = {
+FIXES: dict[str, Callable[[Code, Finding], str | Declined]] = {
     "GR101": defer_reads.fix,
     "GR102": control_flow.fix,
     "GR103": masked_writes.fix,
@@ -40,7 +40,7 @@ FIXES: dict[str, Callable[[Code, Finding], str | Refused]] = {
 }
 
 
-def fix(source: str, finding: Finding, *, elsewhere: Collection[str] = ()) -> Rewritten | Refused:
+def fix(source: str, finding: Finding, *, elsewhere: Collection[str] = ()) -> Rewritten | Declined:
     """The rewrite that removes what `finding` is about, from the source of the cell or file that it names.
 
     `elsewhere` are the global names that functions of other cells use; what such a function may look at while the
@@ -51,50 +51,52 @@ def fix(source: str, finding: Finding, *, elsewhere: Collection[str] = ()) -> Re
     """
     code_fix = FIXES.get(finding.code)
     if code_fix is None:
-        return Refused(why=f"there is no rewrite for {finding.code}")
+        return Declined(why=f"there is no rewrite for {finding.code}")
     if finding.at is None:
-        return Refused(why="the finding names no line")
+        return Declined(why="the finding names no line")
     if "in_library" in dict(finding.evidence) and finding.code not in REWRITTEN_IN_LIBRARIES:
-        return Refused(why="it is a library's code")
+        return Declined(why="it is a library's code")
     masked = mask(source)
-    if isinstance(masked, Refused):
+    if isinstance(masked, Declined):
         return masked
     text = _applied(code_fix, masked.text, finding, elsewhere)
-    if isinstance(text, Refused):
+    if isinstance(text, Declined):
         return text
     if (problem := is_python(text)) is not None:
-        return Refused(why=f"the rewrite is no Python: {problem.why}")
+        return Declined(why=f"the rewrite is no Python: {problem.why}")
     again = _again(code_fix, masked.text, text, finding)
     if again is not None:
         return again
     new = masked.restore(text)
     if new is None:
-        return Refused(why="a magic or shell line stands in what would be rewritten")
+        return Declined(why="a magic or shell line stands in what would be rewritten")
     if new == source:
-        return Refused(why="it is written that way already", line=finding.at.line)
+        return Declined(why="it is written that way already", line=finding.at.line)
     return Rewritten(source=new, diff=unified_diff(source, new, finding.at.file))
 
 
 def _applied(
-    code_fix: Callable[[Code, Finding], str | Refused], text: str, finding: Finding, elsewhere: Collection[str]
-) -> str | Refused:
+    code_fix: Callable[[Code, Finding], str | Declined], text: str, finding: Finding, elsewhere: Collection[str]
+) -> str | Declined:
     try:
         return code_fix(Code(text, elsewhere), finding)
     except cst.ParserSyntaxError as error:
-        return Refused(why=f"the source cannot be parsed: {error.message}", line=error.raw_line)
+        return Declined(why=f"the source cannot be parsed: {error.message}", line=error.raw_line)
     except RecursionError:
-        return Refused(why="the source is nested too deeply")
+        return Declined(why="the source is nested too deeply")
 
 
-def _again(code_fix: Callable[[Code, Finding], str | Refused], old: str, new: str, finding: Finding) -> Refused | None:
+def _again(
+    code_fix: Callable[[Code, Finding], str | Declined], old: str, new: str, finding: Finding
+) -> Declined | None:
     """A fix that finds something to do in what it made is not offered."""
     there = moved(finding, old, new)
     if there is None:
         return None
     text = _applied(code_fix, new, there, ())
-    if isinstance(text, Refused) or text == new:
+    if isinstance(text, Declined) or text == new:
         return None
-    return Refused(why="one rewrite is not enough here", line=finding.at.line if finding.at else None)
+    return Declined(why="one rewrite is not enough here", line=finding.at.line if finding.at else None)
 
 
 def moved(finding: Finding, old: str, new: str) -> Finding | None:

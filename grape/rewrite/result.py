@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Refused", "Rewritten"]
+__all__ = ["Declined", "Rewritten"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Declined:
     """Why the source stays as it is. `line` counts from 1; None where the reason has no line of its own."""
 
     why: str

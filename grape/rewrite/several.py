@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..model import Finding
 from .registry import fix, moved
-from .result import Refused
+from .result import Declined
 
 __all__ = ["Combined", "fix_all"]
 
@@ -18,7 +18,7 @@ class Combined:
 
     source: str
     applied: tuple[Finding, ...]
-    refused: tuple[tuple[Finding, Refused], ...]
+    refused: tuple[tuple[Finding, Declined], ...]
 
 
 def fix_all(source: str, findings: Iterable[Finding], *, elsewhere: Collection[str] = ()) -> Combined:
@@ -27,8 +27,8 @@ def fix_all(source: str, findings: Iterable[Finding], *, elsewhere: Collection[s
     applied, refused = [], []
     for finding in findings:
         there = moved(finding, source, current)
-        made = Refused(why="its line is gone") if there is None else fix(current, there, elsewhere=elsewhere)
-        if isinstance(made, Refused):
+        made = Declined(why="its line is gone") if there is None else fix(current, there, elsewhere=elsewhere)
+        if isinstance(made, Declined):
             refused.append((finding, made))
         else:
             applied.append(finding)

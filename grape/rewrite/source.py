@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from ..quiet import without_warnings
 from .hoisting import names_of
-from .result import Refused
+from .result import Declined
 
 __all__ = ["Masked", "digest", "is_python", "mask", "names_bound", "names_in_functions", "split_magic", "unified_diff"]
 
@@ -63,10 +63,10 @@ class Masked:
 
 
 @lru_cache(maxsize=128)
-def mask(source: str) -> Masked | Refused:
+def mask(source: str) -> Masked | Declined:
     """`source` as Python. Refused for cells of other languages and for what is no Python even so."""
     if _ANY.search(source):
-        return Refused(why="the source uses names that Grape needs for itself")
+        return Declined(why="the source uses names that Grape needs for itself")
     hidden: list[str] = []
     lines = source.split("\n")
     refused = _mask_cell_magics(lines, hidden)
@@ -80,7 +80,7 @@ def mask(source: str) -> Masked | Refused:
             index += 1
             continue
         if line.rstrip().endswith("\\"):
-            return Refused(why="a magic or shell line goes on over several lines", line=index + 1)
+            return Declined(why="a magic or shell line goes on over several lines", line=index + 1)
         hidden.append(line)
         lines[index] = stand_in
         index += 1
@@ -91,7 +91,7 @@ def mask(source: str) -> Masked | Refused:
     return Masked(text=text, lines=tuple(hidden))
 
 
-def _mask_cell_magics(lines: list[str], hidden: list[str]) -> Refused | None:
+def _mask_cell_magics(lines: list[str], hidden: list[str]) -> Declined | None:
     """Cell magics at the top whose body is Python become comments."""
     for index, line in enumerate(lines):
         if not line.strip():
@@ -100,7 +100,7 @@ def _mask_cell_magics(lines: list[str], hidden: list[str]) -> Refused | None:
         if match is None:
             return None
         if match["name"] not in _PYTHON_MAGICS:
-            return Refused(why=f"the cell belongs to %%{match['name']}", line=index + 1)
+            return Declined(why=f"the cell belongs to %%{match['name']}", line=index + 1)
         indent = line[: len(line) - len(line.lstrip())]
         lines[index] = indent + _COMMENT.format(len(hidden))
         hidden.append(line)
@@ -140,15 +140,15 @@ def _begins_statement(above: list[str]) -> bool:
     return True
 
 
-def is_python(text: str) -> Refused | None:
+def is_python(text: str) -> Declined | None:
     """None where `text` compiles as a cell (await at the top allowed), else why not."""
     try:
         with without_warnings():
             compile(text, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except SyntaxError as error:
-        return Refused(why=f"the cell is no Python: {error.msg}", line=error.lineno)
+        return Declined(why=f"the cell is no Python: {error.msg}", line=error.lineno)
     except (ValueError, RecursionError, MemoryError) as error:
-        return Refused(why=f"the cell is no Python: {error}")
+        return Declined(why=f"the cell is no Python: {error}")
     return None
 
 
@@ -156,7 +156,7 @@ def is_python(text: str) -> Refused | None:
 def names_in_functions(source: str) -> frozenset[str]:
     """The global names that functions in `source` use; empty where it is no Python."""
     masked = mask(source)
-    if isinstance(masked, Refused):
+    if isinstance(masked, Declined):
         return frozenset()
     names: set[str] = set()
     tables = symtable.symtable(masked.text, "<cell>", "exec").get_children()

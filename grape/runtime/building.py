@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .structure import Again, Node, Static, new_container, new_tuple
+from .structure import Node, Repeated, Static, new_container, new_tuple
 from .training.consumed import seal
 
 __all__ = ["Build", "compile_build"]
@@ -59,7 +59,7 @@ class _Writer:
         known = self.made.get(node.number)
         if known is not None:
             return known
-        return "None" if isinstance(node, Again) else self.make(node)
+        return "None" if isinstance(node, Repeated) else self.make(node)
 
     def items(self, nodes: Iterable[Any]) -> list[str]:
         return [self.build(node) for node in nodes]

@@ -8,13 +8,14 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..model import Decision, Refused, ScalarChange, Trace
+from ..model import Decision, Later, NoMemory, NoRoom, Reason, Refused, RetryLater, ScalarChange, Trace
+from ..model.sizes import size_text
 from . import policy
 from .capture import Request, capture_call
 from .compression import StoredGraph
 from .entry import Entry, identities
 from .growable import is_supported
-from .memory import apply_budget, beside, budget_without_room, enforce_budget, starve, why_no_room
+from .memory import apply_budget, beside, budget_without_room, enforce_budget, no_room, starve
 from .mentions import blamed
 from .policy import Estimate, capture_cost
 from .probe import compile_probe
@@ -40,8 +41,6 @@ RUNS_OF_A_CAPTURE = 3
 """The code runs again for the capture, then what was captured is replayed and compared."""
 ALIKE = 2
 """With so many graphs a new one is compared, to keep once what is equal: of a recurrence every other one is alike."""
-_LATER = {"unsettled": "GR405", "unsteady": "GR404", "moved": "GR404"}
-"""Outcomes after which a later call may be captured, and what they are called when none could be."""
 TAPE_LIMIT_MS = 3000.0
 """The tape shows what a GPU would do; so much time for captures is enough for that."""
 
@@ -77,11 +76,11 @@ class Captures:
             return False
         if self._region.situation.memory_budget == 0:
             if not self._is_part_of_a_starved():
-                starve(self._region, "the memory budget of 0 B has no room for a graph", retry_above=0)
+                starve(self._region, Refused.because(Reason.NO_BUDGET), retry_above=0)
             return False
         if self._region.situation.exhausted:
             if self._region.parent is None:
-                starve(self._region, "the device ran out of memory beside graphs; no more are captured", retry_above=0)
+                starve(self._region, Refused.because(Reason.EXHAUSTED), retry_above=0)
             return False
         times = shape.before.ms(leave=2) or CallTimes.joined(
             s.before for s in self._region.shapes.values() if len(s.before)
@@ -104,7 +103,7 @@ class Captures:
         )
         decision = policy.decide(estimate)
         if decision.action == "capture" and self._budget_spent():
-            why = f"the graphs hold {self._held() / 2**20:.0f} MB, the memory budget"
+            why = f"the graphs hold {size_text(self._held())}, the memory budget"
             decision = replace(decision, action="wait", why=why)
         if decision.action == "capture" and not situation.attention.has_room(self._takes_ms(estimate.eager_ms)):
             decision = replace(decision, action="wait", why="a capture would take more of this run than it may")
@@ -199,8 +198,9 @@ class Captures:
         captured = capture_call(request, layout, args, kwargs)
         outcome = captured.outcome
         self._faithful |= captured.faithful
-        if isinstance(outcome, Refused) and outcome.code == "retry" and self._is_unlikely(shape, captured.plain):
-            outcome = replace(outcome, code="unsettled")  # a kernel gave other bits, as some do now and then
+        later = outcome.later if isinstance(outcome, RetryLater) else None
+        if later in (Later.WRITES, Later.FORMS) and self._is_unlikely(shape, captured.plain):
+            later = Later.UNSETTLED  # a kernel gave other bits, as some do now and then
         if isinstance(outcome, Entry):
             if not shape.entries:  # else what the guards found changed explains another trace
                 self._region.observer.audit(shape, captured.trace, captured.found)
@@ -211,24 +211,26 @@ class Captures:
             else:
                 outcome.release()
             return captured.result
-        if outcome.code == "no room":
+        if isinstance(outcome, NoRoom):
             self._no_room(shape)
             return captured.result
-        if outcome.code == "no memory":
-            self._no_memory(shape, outcome.why)
+        if isinstance(outcome, NoMemory):
+            self._no_memory(shape, outcome.refused)
             return captured.result
-        if outcome.code == "retry" and not (set(outcome.evidence) <= self._writes and captured.plain <= self._plain):
-            self._writes.update(outcome.evidence)
-            self._plain.update(captured.plain)
-            return captured.result
-        if outcome.code in _LATER:
-            shape.unsettled += 1
-            if outcome.code == "moved":  # the iteration copies from now on what it handed on before
-                for one in self._region.shapes.values():
-                    one.traces.clear()
-            if shape.unsettled < UNSETTLED:
-                return captured.result
-            outcome = replace(outcome, code=_LATER[outcome.code])
+        if isinstance(outcome, RetryLater):
+            if later in (Later.WRITES, Later.FORMS):
+                if not (self._writes.issuperset(outcome.names) and captured.plain <= self._plain):
+                    self._writes.update(outcome.names)
+                    self._plain.update(captured.plain)
+                    return captured.result
+            else:
+                shape.unsettled += 1
+                if later is Later.MOVED:  # the iteration copies from now on what it handed on before
+                    for one in self._region.shapes.values():
+                        one.traces.clear()
+                if shape.unsettled < UNSETTLED:
+                    return captured.result
+            outcome = outcome.refused
         self._region.observer.audit(shape, captured.trace, captured.found)
         self._failures += 1
         shape.closed = True
@@ -260,24 +262,24 @@ class Captures:
 
     def _no_room(self, shape: Shape) -> None:
         """Nothing more is captured for this shape; a region for which no shape has room stays eager."""
-        why = why_no_room(self._region.situation)
+        refused = no_room(self._region.situation)
         shape.closed = True
         shape.starved_at = budget_without_room(self._region.situation)
         if shape.decision is not None:
-            shape.decision = replace(shape.decision, action="wait", why=why)
+            shape.decision = replace(shape.decision, action="wait", why=refused.why)
         store = self._region.situation.executables
         if not self._region.entries or (store is not None and not store.fits(self._region.owner)):
-            starve(self._region, why, retry_above=shape.starved_at)
+            starve(self._region, refused, retry_above=shape.starved_at)
 
-    def _no_memory(self, shape: Shape, why: str) -> None:
+    def _no_memory(self, shape: Shape, refused: Refused) -> None:
         """A capture ran out of memory, which the next cell may find. The second time in a cell ends the region's."""
         run = self._region.situation.run
         self._out_of_memory[run] += 1
         shape.closed, shape.starved_at = True, 0
         if shape.decision is not None:
-            shape.decision = replace(shape.decision, action="wait", why=why)
+            shape.decision = replace(shape.decision, action="wait", why=refused.why)
         if not self._region.entries or self._out_of_memory[run] >= 2:
-            starve(self._region, why, retry_above=0)
+            starve(self._region, refused, retry_above=0)
 
     def _never_the_same(self, shape: Shape, trace: Trace) -> Refused | None:
         """Why no graph of a shape served a call: what it depends on is another one each time. None where it is not."""
@@ -288,8 +290,8 @@ class Captures:
             kept = region.ledger.blocked > 0  # the results of all calls, and a replay would overwrite them
             return refuse_read(read, trace.ops[read.ordinal]) if read is not None and not kept else None
         what = guards.difference() or "what the region reads"
-        by, at = blamed(region.root, guards.culprits, region.at)
-        return Refused(code="GR403", why=f"{what}{by} changes at every call", at=at)
+        path, at = blamed(region.root, guards.culprits, region.at)
+        return Refused.because(Reason.STATE_CHANGES, at, changed=what, by=f" (`{path}`)" if path else "")
 
     def _adopt(self, shape: Shape, layout: Layout, entry: Entry, trace: Trace) -> None:
         if shape.decision is not None:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..model import Position, Refused
+from ..model import Position, Reason, Refused
 from ..tracing import PositionFinder, is_between
 from .backends.protocol import CaptureFailed
 from .calls import CallWatch
@@ -248,9 +248,8 @@ def _random_states() -> dict[str, Any]:
 def effect_of(watch: EffectWatch) -> Refused | None:
     """Why a call with these effects cannot be replayed; None if it has none."""
     if watch.calls.beside_another:
-        return Refused(code="GR405", why="a profile function is set (`sys.setprofile`), which would see no replay")
+        return Refused.because(Reason.PROFILED)
     if not watch.found:
         return None
     name, at = watch.found[0]
-    does = "shows a warning at each call" if name == SHOWN else f"calls {name}()"
-    return Refused(code="GR404", why=f"it {does}, which a replay would not repeat", at=at)
+    return Refused.because(Reason.WARNS, at) if name == SHOWN else Refused.because(Reason.CALLS, at, call=name)

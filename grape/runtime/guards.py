@@ -58,6 +58,8 @@ class GuardSet:
         """By which names the code reaches what `difference` last found to be changed."""
         self.only_tensors = False
         """Whether that was nothing but tensors in the place of tensors."""
+        self.name = ""
+        """That of the attribute or the global that `difference` last found to be changed."""
         self._dicts, self._lists, self._modules = found.dicts, found.lists, found.modules
         self._items, self._attributes = found.items, found.attributes
         self._codes, self._states, self._objects = found.codes, found.states, found.objects
@@ -254,11 +256,12 @@ class GuardSet:
 
     def difference(self) -> str | None:
         """What has changed, in words; None where nothing has."""
-        self.culprits, self.only_tensors = [], False
+        self.culprits, self.only_tensors, self.name = [], False, ""
         try:
             return self._difference()
-        except KeyError as name:
-            return f"the attribute {name} of a module"
+        except KeyError as missing:
+            self.name = str(missing.args[0]) if missing.args else ""
+            return f"the attribute {missing} of a module"
         except Exception as error:
             return f"a value that cannot be compared ({type(error).__name__})"
 
@@ -298,10 +301,11 @@ class GuardSet:
         for names, name, value in self._items:
             now = names.get(name, ABSENT)
             if now is not value and not is_equal(now, value) and not self._is_defined_again(now, value):
-                self.culprits = [name]
+                self.culprits, self.name = [name], name
                 return f"the global '{name}'"
         for owner, name, value in self._attributes:
             if read(owner, name, ABSENT) is not value and not is_equal(read(owner, name, ABSENT), value):
+                self.name = name
                 return f"'{name}' of {getattr(owner, '__qualname__', type(owner).__name__)}"
         for function, code in self._codes:
             if written_code(function) is not code:

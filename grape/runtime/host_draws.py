@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..model import HOST_RANDOM, OpRecord, Refused, TensorView
+from ..model import HOST_RANDOM, OpRecord, Reason, Refused, TensorView
 from ..tracing import RecordedCall
 from .prologue import thaw
 
@@ -100,21 +100,22 @@ def host_draws(call: RecordedCall) -> HostDraws | Refused:
     drawn = {number for op in drawing for number in (*op.born, *op.written)}
     for op in call.trace.ops:
         if op.kind != HOST_RANDOM and any(view.storage in drawn for view in op.tensors()):
-            return _refusal(next(one for one in drawing if drawn.intersection((*one.born, *one.written))), "uses them")
+            return _refusal(
+                next(one for one in drawing if drawn.intersection((*one.born, *one.written))), " and uses them"
+            )
     draws = []
     for op in drawing:
         draw = _draw(op, call.functions[op.ordinal])
         if draw is None:
-            return _refusal(op, "in a way that depends on more than the generator")
+            return _refusal(op, " in a way that depends on more than the generator")
         if any(number not in call.born or not call.storages[number].expired() for number in (*op.born, *op.written)):
-            return _refusal(op, "keeps them")
+            return _refusal(op, " and keeps them")
         draws.append(draw)
     return HostDraws(tuple(draws))
 
 
 def _refusal(op: OpRecord, how: str) -> Refused:
-    joint = " " if how.startswith("in ") else " and "
-    return Refused(code="GR405", why=f"it draws random numbers on the CPU{joint}{how}", at=op.user or op.inner)
+    return Refused.because(Reason.HOST_DRAWS, op.user or op.inner, how=how)
 
 
 def _draw(op: OpRecord, function: Any) -> Draw | None:

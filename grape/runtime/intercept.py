@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from ..model import Position
+from ..model import Position, Reason
 from ..streams import shared as streams
 from ..tracing import busy, grape_works, is_profiled, is_watched, process_group
 from .abandoned import release_abandoned
@@ -29,7 +29,6 @@ from .frames import brings_watchers, mentioned_in, modules_look_at_frames, stays
 from .handed_out import watch_results
 from .interrupts import held, hold_off, let_through
 from .loop_steps import LoopSteps
-from .observer import NO_WORK
 from .predication.early_stop import set_stepper
 from .region import Region
 from .situation import Situation
@@ -500,7 +499,7 @@ def _parts(module: torch.nn.Module) -> list[torch.nn.Module]:
 def _has_own_code(region: Region) -> bool:
     """Whether a refused function is left alone at once: one that does no work, or that warns, maybe of its caller."""
     refused = region.refused
-    return refused is not None and (refused.why == NO_WORK or region.observer.warns)
+    return refused is not None and (refused.reason is Reason.NO_WORK or region.observer.warns)
 
 
 def _same_binding(one: Trampoline, other: Trampoline) -> bool:

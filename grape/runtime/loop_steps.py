@@ -15,7 +15,7 @@ __all__ = ["LoopStep", "LoopSteps"]
 
 
 class LoopStep:
-    """Implements `Step` by a region that is called through `enter`."""
+    """Implements `IterationStep` by a region that is called through `enter`."""
 
     def __init__(
         self,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model import GraphMemory, Refused
+from ..model import GraphMemory, Reason, Refused
+from ..model.sizes import size_text
 from ..tracing import person_runs
 
 if TYPE_CHECKING:
@@ -26,16 +27,15 @@ __all__ = [
     "enforce_budget",
     "give_way",
     "name_budget",
+    "no_room",
     "run_eagerly",
     "starve",
-    "why_no_room",
 ]
 
 CLASS_SHARE = 0.25
 """Executables beyond the usual number, one for each class, may take so much of what pools and slots take. A class that
 has none makes it at its call: 25 ms for the 1,300 nodes of a training step on an H200, whose 93 classes take 0.7 GB
 beside a pool of 6."""
-_UNITS = (("GB", 2**30), ("MB", 2**20), ("KB", 2**10))
 
 
 def apply_budget(situation: Situation) -> None:
@@ -68,7 +68,7 @@ def enforce_budget(situation: Situation) -> None:
     for region in sorted(holding, key=lambda one: situation.store.nbytes_of(one.owner), reverse=True):
         alone = all(entry.apart_bytes for entry in region.entries)  # these take no executables of the store
         if store.limits.nbytes < 0 if alone else not store.fits(region.owner):
-            starve(region, why_over_budget(situation), retry_above=situation.memory_budget or 0)
+            starve(region, over_budget(situation), retry_above=situation.memory_budget or 0)
             apply_budget(situation)
 
 
@@ -104,11 +104,9 @@ def account(situation: Situation, region: Region | None = None) -> GraphMemory |
     )
 
 
-def why_no_room(situation: Situation) -> str:
-    """Why an executable could not be had just now, in a sentence's part."""
-    if _device_full(situation):
-        return "the device has no memory left for an executable of its graphs"
-    return why_over_budget(situation)
+def no_room(situation: Situation) -> Refused:
+    """Why an executable could not be had just now."""
+    return Refused.because(Reason.DEVICE_FULL) if _device_full(situation) else over_budget(situation)
 
 
 def budget_without_room(situation: Situation) -> int:
@@ -122,26 +120,16 @@ def _device_full(situation: Situation) -> bool:
     return situation.memory_budget is None or (store is not None and store.device_full)
 
 
-def why_over_budget(situation: Situation) -> str:
-    """As `why_no_room`, where it is for the budget."""
+def over_budget(situation: Situation) -> Refused:
+    """As `no_room`, where it is for the budget."""
     return _over_budget(beside(situation), situation.memory_budget or 0)
 
 
-def _over_budget(beside_bytes: int, budget: int) -> str:
-    return (
-        f"placeholders and workspace of graphs take {_size(beside_bytes)}, and beside them no executable fits "
-        f"into the memory budget of {_size(budget)}"
-    )
+def _over_budget(beside_bytes: int, budget: int) -> Refused:
+    return Refused.because(Reason.OVER_BUDGET, beside=size_text(beside_bytes), budget=size_text(budget))
 
 
-def _size(nbytes: int) -> str:
-    """In the largest unit of which it is one, as an option would give it: ``1.5 GB``."""
-    unit, size = next(((unit, size) for unit, size in _UNITS if nbytes >= size), ("B", 1))
-    value = nbytes / size
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
-
-
-def starve(region: Region, why: str, *, retry_above: int) -> None:
+def starve(region: Region, refused: Refused, *, retry_above: int) -> None:
     """Leave a region eager for want of memory, until a cell whose budget is larger than `retry_above`.
 
     What it calls may need less, and is captured within the same budget.
@@ -149,7 +137,7 @@ def starve(region: Region, why: str, *, retry_above: int) -> None:
     situation = region.situation
     region.starved_at, region.starved_beside = retry_above, beside(situation)
     region.release()
-    region.refused = Refused(code="GR405", why=why, at=region.at)
+    region.refused = replace(refused, at=region.at)
     _give_pool_back(situation)
 
 
@@ -157,7 +145,7 @@ def name_budget(region: Region) -> None:
     """A cell begins whose budget is no larger than the one that was too small: the refusal names this one."""
     budget = region.situation.memory_budget
     if region.starved_at and region.refused is not None and budget is not None:
-        region.refused = replace(region.refused, why=_over_budget(region.starved_beside, budget))
+        region.refused = replace(_over_budget(region.starved_beside, budget), at=region.refused.at)
 
 
 def _give_pool_back(situation: Situation) -> None:
@@ -173,7 +161,7 @@ def give_way(situation: Situation) -> bool:
     """
     holding = [region for region in list(situation.regions) if region.entries]
     for region in holding:
-        starve(region, "the device ran out of memory, so its graphs were released", retry_above=0)
+        starve(region, Refused.because(Reason.GAVE_WAY), retry_above=0)
     situation.exhausted |= bool(holding)
     _give_pool_back(situation)
     return bool(holding)

@@ -14,10 +14,10 @@ __all__ = ["blamed"]
 
 
 def blamed(function: Any, paths: Sequence[str], at: Position) -> tuple[str, Position]:
-    """What has changed, in parentheses, and the one line of `function` that mentions it.
+    """By which path the code reaches what has changed, and the one line of `function` that mentions it.
 
     Of `paths`, such as ``scheduler.last_epoch``, the first counts whose beginning stands on one line only. Where there
-    is none: the first path, if any, and `at`, the function's own position.
+    is none: the first path, or an empty one, and `at`, the function's own position.
     """
     code = getattr(function, "__code__", None)
     instructions = list(dis.get_instructions(code)) if isinstance(code, types.CodeType) else []
@@ -26,8 +26,8 @@ def blamed(function: Any, paths: Sequence[str], at: Position) -> tuple[str, Posi
         mentions = [instruction.positions for instruction in instructions if root in _names(instruction)]
         lines = {position.lineno for position in mentions if position is not None and position.lineno is not None}
         if len(lines) == 1:
-            return f" (`{path}`)", Position(file=at.file, line=lines.pop(), function=at.function)
-    return (f" (`{paths[0]}`)" if paths else ""), at
+            return path, Position(file=at.file, line=lines.pop(), function=at.function)
+    return (paths[0] if paths else ""), at
 
 
 def _names(instruction: dis.Instruction) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..model import HOST_RANDOM, OpRecord, Refused, ScalarChange, Timeline, Trace
+from ..model import HOST_RANDOM, OpRecord, Reason, Refused, ScalarChange, Timeline, Trace
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, person_runs, record
 from . import policy
@@ -29,7 +29,7 @@ from .training import leaves_a_graph
 if TYPE_CHECKING:
     from .region import Region
 
-__all__ = ["NO_WORK", "Observer"]
+__all__ = ["Observer"]
 
 TRACED = 2
 PROFILED = 1
@@ -42,7 +42,6 @@ PROFILE_AFTER_S = 1.0
 MIN_OPERATORS = 3
 FEWEST = 1000
 """So many operators are traced of any call that is traced at all."""
-NO_WORK = "it issues next to no device work"
 
 
 def _tensors_in(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
@@ -143,7 +142,7 @@ class Observer:
         try:
             guards = GuardSet(self._region.root, stateful(layout))
         except TooLarge as error:
-            unguarded = Refused(code="GR405", why=str(error), at=self._region.at)
+            unguarded = Refused.because(error.reason, self._region.at, what=error)
         found = Found()
         if guards is not None:
             found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
@@ -186,8 +185,7 @@ class Observer:
             self._region.refuse(effect_of(watch) or unguarded)  # what the call did, and where, says more
         # A loop that is left to the device is recorded once in a graph, however long the eager call was.
         if len(call.trace.ops) >= LIMIT and not is_left_to_device(call.trace):
-            why = f"it issues {LIMIT:,} operators or more in one call: too many for one graph"
-            self._region.refuse(Refused(code="GR405", why=why, at=self._region.at))
+            self._region.refuse(Refused.because(Reason.OPERATOR_LIMIT, self._region.at, limit=f"{LIMIT:,}"))
         work = sum(op.kind not in ("view", "host", HOST_RANDOM) for op in call.trace.ops)
         if self._region.refused is None and work < MIN_OPERATORS:
             self._region.refuse(self._no_work(call.trace))
@@ -204,9 +202,16 @@ class Observer:
         if self._region.refused is None and guards is not None and not guards.holds():
             changed = guards.difference()
             self.new_tensors = tuple(guards.culprits) if guards.only_tensors else ()
-            by, at = blamed(self._region.root, guards.culprits, self._region.at)
+            path, at = blamed(self._region.root, guards.culprits, self._region.at)
             self._region.refuse(
-                Refused(code="GR404", why=f"the call changes {changed}{by}, which a replay would not", at=at)
+                Refused.because(
+                    Reason.CHANGES_STATE,
+                    at,
+                    changed=changed,
+                    by=f" (`{path}`)" if path else "",
+                    path=path,
+                    name=guards.name,
+                )
             )
         if self._region.refused is None:
             self.audit(shape, call.trace, found)
@@ -235,17 +240,15 @@ class Observer:
             self._region.situation.backend.kind == "cuda"
             and sum(op.kind == "host" for op in trace.ops) >= MIN_OPERATORS
         ):
-            why = "its tensors are in CPU memory: move the model and its inputs to the GPU, .to('cuda')"
-            return Refused(code="GR405", why=why, at=self._region.at)
-        return Refused(code="GR406", why=NO_WORK, at=self._region.at)
+            return Refused.because(Reason.ON_THE_CPU, self._region.at)
+        return Refused.because(Reason.NO_WORK, self._region.at)
 
     def _on_wait(self, recorder: Recorder, op: OpRecord) -> None:
         """The host waits in a traced call. If the value does not follow from the inputs, others may have the floor."""
         if self._region.refused is not None:
             return
         if op.kind == "dynamic":
-            why = f"the shape of {op.name}'s result depends on data"
-            self._region.refuse(Refused(code="GR103", why=why, at=op.user or op.inner))
+            self._region.refuse(Refused.because(Reason.DATA_SHAPE, op.user or op.inner, operator=op.name))
         elif op.kind == "transfer-out" or slice_of(recorder.ops, op.ordinal, recorder.born) is None:
             self._region.refuse(refuse_read(recorder.last_read, op, recorder.ops, recorder.born))
 
@@ -274,15 +277,13 @@ class Observer:
             pairs = zip(one.scalars(), other.scalars(), strict=False)
             values = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
             self.scalar_changes.append(ScalarChange(operator=one.name, values=values, at=at))
-            why = f"a Python value that reaches {one.name} changes from call to call"
-            return Refused(code="GR403", why=why, at=at)
+            return Refused.because(Reason.NUMBER_CHANGES, at, operator=one.name)
         if not hidden:
-            why = "the tensors that it reads beside its arguments have other shapes or dtypes at each call"
-            return Refused(code="GR403", why=why, at=at)
+            return Refused.because(Reason.TENSORS_CHANGE, at)
         names = f"{one.name if one else 'nothing'} and {other.name if other else 'nothing'}"
         if one is not None and other is not None and one.name == other.name:
             names = f"{one.name}, {one.difference(other)}"
-        return Refused(code="GR404", why=f"equal calls ran different operators ({names}): hidden state decides", at=at)
+        return Refused.because(Reason.OTHER_OPERATORS, at, operators=names)
 
     def trace_now(self, shape: Shape, may_capture: bool) -> bool:
         """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..model import Position, Refused
+from ..model import Position, Reason, Refused
 from ..tracing import BESIDE_GROUP, process_group
 from .guards import GuardSet
 
@@ -17,13 +17,12 @@ _PARALLEL = ("torch.distributed.", "torch.nn.parallel.")
 def refuse_parallel(guards: GuardSet, at: Position) -> Refused | None:
     """Why a region that can reach this takes part in parallel work, or a call that has just made a process group."""
     if process_group():
-        return Refused(code="GR405", why=BESIDE_GROUP, at=at)
+        return Refused.because(Reason.GROUP, at, what=BESIDE_GROUP)
     modules = [*([guards.root] if guards.root is not None else ()), *guards.modules]
     for value in (*modules, *(tensor for _, tensor in guards.leaves())):
         kind = _parallel_kind(value)
         if kind is not None:
-            why = f"it works with a {kind.__name__}, whose hooks and exchanges between devices a replay would leave out"
-            return Refused(code="GR405", why=why, at=at)
+            return Refused.because(Reason.PARALLEL, at, kind=kind.__name__)
     return None
 
 

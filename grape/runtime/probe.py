@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from .structure import Again, Layout, Node, Static, typed
+from .structure import Layout, Node, Repeated, Static, typed
 from .tensor_guards import AVAILABLE, compiled_check
 
 __all__ = ["Probe", "compile_probe"]
@@ -89,7 +89,7 @@ class _Writer:
             self.leaf(node, expression)
         elif isinstance(node, Static):
             self.static(node.value, expression)
-        elif isinstance(node, Again):
+        elif isinstance(node, Repeated):
             self.need(f"{expression} is {self.containers[node.number]}")
         else:
             self.container(node, expression)

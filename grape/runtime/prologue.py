@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from ..model import HostRead, OpRecord, Refused, TensorView, Trace
+from ..model import HostRead, OpRecord, Reason, Refused, TensorView, Trace
 from ..tracing import HOST_READS, RecordedCall, tensors_in
 
-__all__ = ["Prologue", "Step", "build_prologue", "refuse_read", "slice_of", "thaw"]
+__all__ = ["Prologue", "PrologueStep", "build_prologue", "refuse_read", "slice_of", "thaw"]
 
 MAX_SLICE = 12
 """A slice with more operators that compute is not a cheap question about the inputs; the region is refused."""
@@ -56,7 +56,7 @@ def changed_before(ops: Sequence[OpRecord], ordinal: int, born: Collection[int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PrologueStep:
     """One operator of a prologue. Arguments are `TensorView`s by storage number, or plain values."""
 
     op: OpRecord
@@ -73,7 +73,7 @@ class Prologue:
     a hidden placeholder of the graph.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[PrologueStep, ...]
     reads: tuple[int, ...]
     expected: tuple[Any, ...]
     inputs: tuple[int, ...]
@@ -168,13 +168,13 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
     for op in trace.ops:
         if op.kind in ("compute", "random"):
             if _host_scalar(trace, op, call.born, given, constants):
-                return Refused(code="GR403", why=f"{op.name} takes a number from a CPU tensor", at=op.user or op.inner)
+                return Refused.because(Reason.CPU_NUMBER, op.user or op.inner, operator=op.name)
             continue
         is_read = call.functions[op.ordinal] in HOST_READS
         if not is_read and op.kind not in ("transfer-in", "host-read", "transfer-out", "dynamic"):
             continue
         if op.kind == "dynamic":
-            return Refused(code="GR103", why=f"the shape of {op.name}'s result depends on data", at=op.user or op.inner)
+            return Refused.because(Reason.DATA_SHAPE, op.user or op.inner, operator=op.name)
         part = slice_of(trace.ops, op.ordinal, call.born)
         if part is None or (not is_read and op.kind in ("host-read", "transfer-out")):
             return _refuse_read(trace, op, call.born)
@@ -187,7 +187,7 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
         needed.update(part)
         (reads if is_read else inputs).append(op.ordinal)
     steps = tuple(
-        Step(
+        PrologueStep(
             op=trace.ops[i],
             function=call.functions[i],
             args=tuple(thaw(arg) for arg in trace.ops[i].args),
@@ -267,12 +267,10 @@ def refuse_read(
 ) -> Refused:
     """Why a region that waits at `op`, after the operators `ops`, stays eager."""
     if ops and op.kind == "host-read" and changed_before(ops, op.ordinal, born):
-        why = "it reads a number from a tensor that each call changes"
-        return Refused(code="GR403", why=why, at=op.user or op.inner)
-    branch = read is not None and read.construct in ("if", "while", "assert", "ternary", "bool-op")
+        return Refused.because(Reason.CHANGED_NUMBER, op.user or op.inner)
     if op.kind == "transfer-in":
-        return Refused(code="GR302", why=f"{op.name} brings data to the device that Grape cannot foresee", at=op.user)
-    if branch:
-        return Refused(code="GR102", why=f"a tensor's value decides `{read.construct}`" if read else "", at=op.user)
+        return Refused.because(Reason.HOST_DATA, op.user, operator=op.name)
+    if read is not None and read.construct in ("if", "while", "assert", "ternary", "bool-op"):
+        return Refused.because(Reason.BRANCH, op.user, construct=read.construct)
     what = "a number of a tensor" if op.kind == "host-read" else op.name
-    return Refused(code="GR101", why=f"the host waits for {what} inside the region", at=op.user or op.inner)
+    return Refused.because(Reason.HOST_READ, op.user or op.inner, what=what)

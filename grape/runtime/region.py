@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..model import Position, Refused, RegionEvidence
+from ..model import FEWEST_SAMPLES, Position, Reason, Refused, RegionEvidence
 from ..tracing import person_runs
 from .backends.protocol import CallTimer
 from .captures import Captures
@@ -40,8 +40,7 @@ from .training.pair_entry import PairEntry
 __all__ = ["Region", "Situation"]
 
 INTERLEAVE = 4
-"""Once a graph replays, every so many calls one runs eagerly until there are `WANTED` times of both."""
-WANTED = 20
+"""Once a graph replays, every so many calls one runs eagerly until there are `FEWEST_SAMPLES` times of both."""
 
 
 class Region:
@@ -273,7 +272,7 @@ class Region:
         try:
             layout = flatten((args, kwargs), "args")
         except Unsupported as unsupported:
-            self.refuse(Refused(code="GR405", why=str(unsupported), at=self.at))
+            self.refuse(Refused.because(Reason.ARGUMENTS, self.at, what=unsupported))
             return self.eager.passed(args, kwargs)
         modes = self.modes()
         if not self.on_its_stream():
@@ -284,8 +283,7 @@ class Region:
             shape = self.shapes.note(layout, modes, self.calls - 1)
             changing = self.shapes.changing_value(shape, layout)
             if changing is not None:
-                why = f"`{changing}` is no tensor, and changes at each call"
-                self.refuse(Refused(code="GR403", why=why, at=self.at))
+                self.refuse(Refused.because(Reason.ARGUMENT_CHANGES, self.at, argument=changing))
                 return self.eager.passed(args, kwargs)
         last = self._last
         if last is not None:
@@ -328,10 +326,10 @@ class Region:
         situation = self.situation
         if not situation.observing or situation.comparing:
             return False
-        if shape.calls % INTERLEAVE or len(shape.before) >= WANTED:
+        if shape.calls % INTERLEAVE or len(shape.before) >= FEWEST_SAMPLES:
             return False
         before = [s for s in self.shapes.values() if s.entries]
-        return sum(len(s.before) for s in before) < WANTED
+        return sum(len(s.before) for s in before) < FEWEST_SAMPLES
 
     @property
     def expected(self) -> Sequence[Entry]:
@@ -369,7 +367,7 @@ class Region:
         self.release()
         if refused.recording and self.root_is_module:
             return  # nor would modules inside it, whose results lead to the same backward
-        if refused.code in ("GR101", "GR102", "GR103", "GR302", "GR403", "GR404", "GR405"):
+        if refused.reason.opens:
             self.situation.open_floor()
 
     def release(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..model import Decision, Measured, Refused
+from ..model import Decision, Measured, Reason, Refused
 from .alias import MIN_BYTES, ROUNDS
 from .captures import MAX_ENTRIES
 from .entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry
@@ -170,8 +170,11 @@ class Replays:
         region = self._region
         if region.refused is None:
             now, then = replayed.took_ms / replayed.replays, replayed.eager_ms / replayed.replays
-            why = f"{replayed.replays} replays took {now:.3g} ms each, {then:.3g} ms as written; left eager"
-            region.refuse(Refused(code="GR406", why=why, at=region.at))
+            now_ms, then_ms = f"{now:.3g}", f"{then:.3g}"
+            slower = Refused.because(
+                Reason.REPLAYS_SLOWER, region.at, replays=replayed.replays, now=now_ms, then=then_ms
+            )
+            region.refuse(slower)
 
     def _weigh(self, shape: Shape, entry: Entry, leave: int) -> None:
         """Drop a graph that turned out not to be faster (GR406). `leave`: so many replays may still be under way."""
@@ -179,7 +182,8 @@ class Replays:
         before, after = Measured.of(shape.before.warm_ms()), Measured.of(shape.after.ms(leave=leave))
         if before is None or after is None or before.n < 5 or not before.clearly_below(after):
             return
-        why = f"the graph took {after.median_ms:.3g} ms a call, eager {before.median_ms:.3g} ms; left eager"
+        now, then = f"{after.median_ms:.3g}", f"{before.median_ms:.3g}"
+        refused = Refused.because(Reason.GRAPH_SLOWER, region.at, now=now, then=then)
         region.captures.decisions.append(
             Decision(
                 action="drop",
@@ -188,10 +192,10 @@ class Replays:
                 expected_calls=float(shape.seen),
                 saving_ms=before.median_ms - after.median_ms,
                 capture_ms=entry.capture_ms,
-                why=why,
+                why=refused.why,
             )
         )
-        region.refuse(Refused(code="GR406", why=why, at=region.at))
+        region.refuse(refused)
 
 
 def _is_no_result(outcome: Any) -> bool:

@@ -92,7 +92,7 @@ class Static:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Repeated:
     """A container that already stands elsewhere in the tree."""
 
     number: int
@@ -149,7 +149,7 @@ class _Flattener:
         number = self.seen.get(id(value))
         if number is not None:
             self.key.append(("again", number))
-            return Again(number)
+            return Repeated(number)
         if issubclass(kind, _STATELESS):
             if _has_owner(value) or (issubclass(kind, types.ModuleType) and is_own_module(value)):
                 raise Unsupported(path, value)
@@ -304,7 +304,7 @@ def rebuild(root: Any, leaves: Sequence[Any], containers: dict[int, Any] | None 
             return leaves[node]
         if isinstance(node, Static):
             return node.value
-        if isinstance(node, Again):
+        if isinstance(node, Repeated):
             return made[node.number]
         return make(node)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..failures import failure_notes
 from ..model import CellEvidence, MemoryCurve
 from ..render import Report, build_report
 from .told import evidence_as, findings_as
@@ -29,7 +30,7 @@ def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error:
         evidence_as(past.evidence, name, traces=False),
         wall_ms=wall_ms,
         error=error,
-        notes=(_LOOKED_AT.format(runs=past.runs, stance=stance),),
+        notes=(_LOOKED_AT.format(runs=past.runs, stance=stance), *failure_notes()),
         captured_at_ms=(),
         memory=MemoryCurve(),
         as_written=None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..advisor import advise, predict
 from ..errors import UsageError
+from ..failures import failure_notes, surviving
 from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCurve, RegionEvidence
 from ..options import Options, engine_named
 from ..quiet import without_warnings
@@ -224,7 +225,7 @@ class Session:
         owner.situation.progress = lambda text: None
         owner.situation.tracer.leave()
         owner.interceptor.floor.outside = None
-        with contextlib.suppress(Exception):  # costs neither the report nor the cell
+        with surviving("it compared the times of replays and calls as written"):
             owner.interceptor.undisturbed(owner.weigh)
             self._calls, replayed = self._clock.book(lambda: owner.interceptor.undisturbed(owner.settle_calls))
             owner.interceptor.undisturbed(lambda: owner.release_losses(replayed, self._wall_ms))
@@ -262,7 +263,7 @@ class Session:
         """Release what the cell no longer has, and hold none of its objects."""
         namespace, self.namespace = self.namespace, {}
         owner.interceptor.withdrawn = False  # the next cell is compiled before its session opens
-        with contextlib.suppress(Exception):  # costs neither the report nor the cell; the next one tries again
+        with surviving("it released graphs that nothing uses"):  # the next cell tries again
             if self.cell.mode == "leave" and not owner.has_graphs:
                 return
             owner.end_cell(self.cell.id, self.cell.filename, namespace, finished=finished)
@@ -415,7 +416,7 @@ class Session:
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
             torch_ran=runs.torch_ran,
-            notes=(*_notes(self.cell), *gained),
+            notes=(*_notes(self.cell), *gained, *failure_notes()),
             as_written=_beside_group() if owner.situation.beside_group else None,
             profile_only=self.options.profile,
             sources=known,

@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any
 
 from ..errors import UsageError
+from ..failures import failure_notes, surviving
 from ..model import CallsAccount, CellEvidence, CellTime, Served, StreamEvidence
 from ..options import REFERENCE, Options
 from ..quiet import without_warnings
@@ -144,7 +145,7 @@ class StreamedSession:
     def _let_go(self, owner: Engine, *, finished: bool) -> None:
         """Graphs of other cells stay, but for those of what the cell no longer has."""
         namespace, self.namespace = self.namespace, {}
-        with contextlib.suppress(Exception):  # costs neither the report nor the cell; the next one tries again
+        with surviving("it released graphs that nothing uses"):  # the next cell tries again
             if owner.has_graphs:
                 owner.end_cell(self.cell.id, self.cell.filename, namespace, finished=finished)
 
@@ -196,7 +197,7 @@ class StreamedSession:
             error=said,
             cuda=torch.cuda.is_available(),
             torch_ran=runs.torch_ran,
-            notes=(*self._notes, *rewritten),
+            notes=(*self._notes, *rewritten, *failure_notes()),
             as_written=self._as_written,
             profile_only=self.options.profile,
             time=self._time(found, runs, finished=error is None),

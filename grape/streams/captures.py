@@ -36,6 +36,7 @@ class Captures:
         if device not in _streams:
             _streams[device] = torch.cuda.Stream(device)
         self._stream = _streams[device]
+        self._deferred_on = torch.cuda.current_stream(device)
 
     def capture(self) -> None:
         """Capture the segment that the engine wants, unless that cannot be; then the engine knows why."""
@@ -59,6 +60,7 @@ class Captures:
     def _capture(self) -> None:
         graph, pool = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.graph_pool_handle()
         known = issued = False
+        self._stream.wait_stream(self._deferred_on)
         try:
             self._begin(graph, pool=pool, capture_error_mode="thread_local")
             try:
@@ -70,6 +72,8 @@ class Captures:
             self._recover(pool)
             if not known:
                 raise
+        finally:  # to begin writes the generator's seed and offset, which graphs read that run, and those to come
+            self._deferred_on.wait_stream(self._stream)
         if issued:
             graph.instantiate()
             self._made += 1

@@ -16,7 +16,11 @@ from typing import Any
 __all__ = ["in_the_way", "watch"]
 
 _NAMED = 3  # at most, in a reason
-_BY_NAME = ("tvm_ffi",)  # links no torch, and takes pointers through `Tensor.__dlpack_c_exchange_api__`
+_BY_NAME = (
+    "tvm_ffi",  # takes pointers through `Tensor.__dlpack_c_exchange_api__`
+    *("cupy", "numba.cuda", "pycuda", "warp"),  # may have arrays over a tensor's memory from before the stream
+)
+"""Modules that link no torch."""
 _PLAIN = (str, bytes, int, float, complex, tuple, type(None))
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
+
+from ..tracing.positions import is_own_code
 
 _running: set[threading.Thread] = set()
 
@@ -12,11 +16,18 @@ _RUN_NO_OPERATOR = {"tqdm._monitor"}
 
 
 def others() -> list[str]:
-    """Names of threads beside this one that are no daemons and carry no key: they may read a result before it is
-    issued.
+    """Names of threads beside this one that carry no key and may run an operator, which would read a result before it
+    is issued: all but daemons in which only libraries run, as a notebook's kernel has them.
     """
-    seen = {threading.current_thread(), *_running}
-    return [thread.name for thread in threading.enumerate() if thread not in seen and not thread.daemon]
+    seen, frames = {threading.current_thread(), *_running}, sys._current_frames()
+    unseen = (thread for thread in threading.enumerate() if thread not in seen)
+    return [thread.name for thread in unseen if not thread.daemon or _runs_own_code(frames.get(thread.ident or 0))]
+
+
+def _runs_own_code(frame: FrameType | None) -> bool:
+    while frame is not None and not is_own_code(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None
 
 
 def running() -> bool:

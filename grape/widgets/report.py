@@ -13,6 +13,7 @@ import anywidget
 import traitlets
 
 from ..errors import GrapeError
+from ..failures import log_failure, said
 from .assets import STYLE, script
 
 __all__ = ["Actions", "Answer", "ReportWidget"]
@@ -96,7 +97,8 @@ class ReportWidget(anywidget.AnyWidget):
         except GrapeError as error:
             reply = {"error": str(error)}
         except Exception as error:  # a button must not print a traceback into some cell
-            reply = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            log_failure(f"it did what a button asks for ({action})")
+            reply = {"error": said(error)}
         self.send({"request": request, **reply})
 
     def _perform(self, action: str, target: Any) -> dict[str, Any]:

@@ -217,7 +217,7 @@ ROWS = (
     ),
     Row(
         "a capture without memory ends its region for good",
-        edited(f"{RUNTIME}.captures", 'if outcome.code == "no memory":', "if False:"),
+        edited(f"{RUNTIME}.captures", "if isinstance(outcome, NoMemory):", "if False:"),
         ("tests/unit/test_hostile_compression.py",),
     ),
     Row(

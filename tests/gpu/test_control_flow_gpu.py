@@ -11,7 +11,7 @@ import torch
 
 from grape.hoisting import trial
 from grape.options import Options
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.cuda_poll import EventPoll
 from grape.runtime.graphed import make_backend
 from grape.runtime.replays import Replays
@@ -59,7 +59,7 @@ def test_iterations_are_issued_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Replays, "_weigh", lambda *_, **__: None)
     monkeypatch.setattr(trial, "BACKENDS", ())
     made = rewrite_control_flow(LOOP, filename="loop")
-    assert isinstance(made, Rewritten)
+    assert isinstance(made, RewrittenFlow)
     spaces: list[dict[str, Any]] = [{"__name__": "__main__"}, {"__name__": "__main__"}]
     for space, source, name in zip(spaces, (LOOP, made.source), ("plain.py", "mine.py"), strict=True):
         (tmp_path / name).write_text(source)

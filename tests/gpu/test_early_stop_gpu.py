@@ -13,7 +13,7 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
 from grape.options import Options
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime import policy
 from grape.runtime.backends import cuda
 from grape.runtime.backends.cuda_poll import EventPoll
@@ -59,7 +59,7 @@ def test_wasted_iterations_change_nothing(
         assert plain in source
         source = source.replace(plain, on_gpu)
     made = rewrite_control_flow(source, filename="plain.py")
-    assert isinstance(made, Rewritten)
+    assert isinstance(made, RewrittenFlow)
     plain_names, mine = namespace(tmp_path / "plain.py", source), namespace(tmp_path / "mine.py", made.source)
     expected = outcomes(plain_names)
     replays = 0

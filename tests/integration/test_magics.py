@@ -24,6 +24,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
 from grape.errors import GrapeError, UsageError
+from grape.failures import HOW
 from grape.magics import load, unload
 from grape.magics.completion import complete_line
 from grape.magics.display import CellDisplay
@@ -588,7 +589,7 @@ def test_failure_replaces_the_progress(
     run(shell, "%%grape\nx = 1")
     assert [message["update"] for message in messages] == [False, True]
     assert messages[-1]["data"]["text/plain"] == (
-        "Grape: no report, the cell itself is not affected: RuntimeError: broken"
+        f"Grape: no report, the cell itself is not affected: RuntimeError: broken; {HOW}"
     )
 
 

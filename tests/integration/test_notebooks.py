@@ -10,7 +10,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NAMES = ["quickstart.ipynb", "generate.ipynb", "dynamic_shapes.ipynb", "control_flow.ipynb", "training.ipynb"]
@@ -79,7 +79,7 @@ def test_the_rewritten_cells_are_what_grape_makes_of_the_others() -> None:
     assert len(rewritten) == 3
     for name in rewritten:
         made = rewrite_control_flow(cells[name.replace("-rewritten", "-define")], filename=name)
-        assert isinstance(made, Rewritten)
+        assert isinstance(made, RewrittenFlow)
         # The stored cell is formatted, and a decision's functions are named by the line.
         assert ast.dump(ast.parse(made.source)) == ast.dump(ast.parse(cells[name]))
 

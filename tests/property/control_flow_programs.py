@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import Backend, CaptureFailed
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.predication import NodeLowering, SelectLowering, survey
@@ -245,7 +245,7 @@ def call(source: str, inputs: tuple[Any, ...], select: SelectLowering | None = N
 def replays(source: str, seed: int, backend: Backend) -> Counter[str]:
     """Capture one program and replay it on all inputs: identical to plain Python, or refused."""
     made = rewrite_control_flow(source, filename="program")
-    if not isinstance(made, Rewritten):
+    if not isinstance(made, RewrittenFlow):
         return Counter({"not rewritten": 1})
     namespace: dict[str, Any] = {"torch": torch}
     exec(compile(made.source, "program", "exec"), namespace)

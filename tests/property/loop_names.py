@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from grape.options import Options
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.sessions import Cell, Session
 
 __all__ = ["NAMES", "loop_source", "namespace", "outcomes", "under_grape"]
@@ -89,7 +89,7 @@ def outcomes(names: dict[str, Any], calls: int = 8) -> list[Any]:
 def under_grape(source: str, folder: Path, sessions: int = 2, calls: int = 8) -> tuple[Any, Any, dict[str, Any]]:
     """The outcomes of plain Python and of the rewritten source under Grape, and the region of the loop."""
     made = rewrite_control_flow(source, filename="plain.py")
-    assert isinstance(made, Rewritten), source
+    assert isinstance(made, RewrittenFlow), source
     plain, mine = namespace(folder / "plain.py", source), namespace(folder / "mine.py", made.source)
     expected, found = [], []
     region: dict[str, Any] = {}

@@ -133,15 +133,19 @@ class Program:
     # Statements. Each draws its choices when it is made, so that an iteration does the same as the one before.
 
     def block(self, depth: int) -> list[Statement]:
-        r = self.random
-        kinds = {
+        r, kinds = self.random, self.kinds(depth)
+        chosen = r.choices(list(kinds), list(kinds.values()), k=r.randint(1, 4) if depth else r.randint(3, 9))
+        return [kind(depth) if kind in (self.branch, self.inner, self.mode) else kind() for kind in chosen]
+
+    def kinds(self, depth: int) -> dict[Any, int]:
+        """Statements, by how often they come."""
+        kinds: dict[Any, int] = {
             self.pure: 20, self.binary: 12, self.in_place: 12, self.outside: 9, self.number: 8, self.draw: 7,
             self.keep: 12, self.many: 4, self.mode: 4, self.event: 4, self.unannounced: 3,
         }  # fmt: skip
         if depth < 2:
             kinds |= {self.training: 6, self.branch: 5, self.inner: 4}
-        chosen = r.choices(list(kinds), list(kinds.values()), k=r.randint(1, 4) if depth else r.randint(3, 9))
-        return [kind(depth) if kind in (self.branch, self.inner, self.mode) else kind() for kind in chosen]  # type: ignore[operator]
+        return kinds
 
     def name(self) -> str:
         return self.random.choice(TENSORS)
@@ -515,16 +519,24 @@ def settings_of(seed: int, device: Literal["auto", "cuda"] = "auto") -> Settings
         steady=r.choice([0, 1, 2]),
         price=r.choice([0, 0, 1e-4, 0.01]),
         doubt=r.choice([0, 0, 1, 9]),
+        budget=r.choice([1 << 32, 1 << 32, 1 << 32, 20_000, 1000]),
+        furthest=r.choice([4000, 4000, 60]),
+        captures=r.choice([1, 6, 6]),
     )
 
 
 def outcome(
-    seed: int, iterations: int, *, stream: bool, device: Literal["cpu", "cuda"] = "cpu"
+    seed: int,
+    iterations: int,
+    *,
+    stream: bool,
+    device: Literal["cpu", "cuda"] = "cpu",
+    kind: type[Program] = Program,
 ) -> tuple[list[Any], Evidence | None]:
     """What a program leaves, plain or under a stream that is open while it is made and runs."""
     opened = open_stream(settings_of(seed, "cuda" if device == "cuda" else "auto")) if stream else None
     try:
-        program = Program(seed, device)
+        program = kind(seed, device)
         program.run(iterations)
     finally:
         if isinstance(opened, Stream):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.predication import SelectLowering
@@ -32,14 +32,14 @@ MOST_REFUSED = 0.2
 def _run(seed: int, outcomes: Counter[str], reasons: Counter[str]) -> None:
     source = Program(seed).source()
     made = rewrite_control_flow(source, filename="program")
-    if not isinstance(made, Rewritten):
+    if not isinstance(made, RewrittenFlow):
         outcomes["not rewritten"] += 1
         reasons[made.why] += 1
         return
     if seed % 5 == 0:
         again = rewrite_control_flow(made.source, filename="program")
         twice = f"seed {seed}: rewritten twice\n{source}"
-        assert not isinstance(again, Rewritten) or again.source == made.source, twice
+        assert not isinstance(again, RewrittenFlow) or again.source == made.source, twice
     # Every other program runs on two inputs, to keep the whole test short.
     for inputs in (INPUTS[seed % 4], INPUTS[(seed + 1 + seed // 4) % 4])[: 1 + seed % 2]:
         expected = call(source, inputs)
@@ -99,7 +99,7 @@ def test_rewritten_cells_are_identical_or_refused(pytestconfig: pytest.Config) -
     for seed in range(cells):
         source, inputs = Program(seed).cell(), INPUTS[seed % 4]
         made = rewrite_control_flow(source, filename="cell")
-        assert isinstance(made, Rewritten)
+        assert isinstance(made, RewrittenFlow)
         expected = _run_cell(source, inputs)
         message = f"seed {seed}, inputs {inputs}\n{source}\n{made.source}"
         assert _run_cell(made.source, inputs) == expected, f"rewritten differs: {message}"

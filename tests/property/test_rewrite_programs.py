@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.rewrite import Refused, fix, fix_all, names_in_functions
+from grape.rewrite import Declined, fix, fix_all, names_in_functions
 from tests.unit.rewrite_cases import finding, outcome
 
 SETUP = """
@@ -121,8 +121,8 @@ def test_fixes_of_random_cells_change_nothing(cell: tuple[str, list[tuple[int, s
     sources = []
     for one in findings:
         made = fix(source, one, elsewhere=PEEKED)
-        COUNTS["refused" if isinstance(made, Refused) else "offered"] += 1
-        if not isinstance(made, Refused):
+        COUNTS["refused" if isinstance(made, Declined) else "offered"] += 1
+        if not isinstance(made, Declined):
             sources.append(made.source)
     sources.append(fix_all(source, findings, elsewhere=PEEKED).source)
     for new in sources:

@@ -9,21 +9,23 @@ import pytest
 import torch
 import torch._dynamo  # noqa: F401 - optimizers import it, and it wraps functions of torch for good
 
-from tests.property.stream_programs import device, needs_compiler, outcome  # noqa: F401
+from tests.property.stream_programs import Program, device, needs_compiler, outcome  # noqa: F401
+from tests.property.stream_reuse import Reuse
 
 PARTS = 6
 PROGRAMS = 40  # of each part
+KINDS: tuple[type[Program], ...] = (Program, Reuse)
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), needs_compiler]
 
 
-def agree(seed: int, iterations: int) -> int:
+def agree(seed: int, iterations: int, kind: type[Program] = Program) -> int:
     """Compare one program; how many of its operators matched."""
-    plain, _ = outcome(seed, iterations, stream=False)
-    result, evidence = outcome(seed, iterations, stream=True)
+    plain, _ = outcome(seed, iterations, stream=False, kind=kind)
+    result, evidence = outcome(seed, iterations, stream=True, kind=kind)
     assert evidence is not None, "a stream must open"
     different = [place for place, (a, b) in enumerate(zip(plain, result, strict=True)) if a != b]
-    assert not different, f"program {seed} differs at {different[:5]}: {evidence}"
+    assert not different, f"program {seed} of {kind.__name__} differs at {different[:5]}: {evidence}"
     return evidence.matched
 
 
@@ -33,11 +35,17 @@ def test_programs_agree_bit_by_bit(part: int) -> None:
     assert sum(n > 0 for n in matched) > 0.7 * PROGRAMS
 
 
+@pytest.mark.parametrize("part", range(2))
+def test_programs_about_memory_agree_bit_by_bit(part: int) -> None:
+    matched = [agree(seed, 25, Reuse) for seed in range(part * 20, (part + 1) * 20)]
+    assert sum(n > 0 for n in matched) > 10
+
+
 @pytest.mark.random_long
 @pytest.mark.timeout(0)
 def test_many_programs_agree_bit_by_bit(request: pytest.FixtureRequest) -> None:
     draw, found = random.Random(), collections.Counter[str]()
     for _ in range(request.config.getoption("--grape-random")):
-        matched = agree(draw.randrange(10_000, 1 << 40), draw.choice([25, 60, 120]))
+        matched = agree(draw.randrange(10_000, 1 << 40), draw.choice([25, 25, 60, 120]), draw.choice(KINDS))
         found["matched" if matched else "nothing matched"] += 1
     print(found)

@@ -21,13 +21,13 @@ from grape.model import (
     Outcome,
     OwnTime,
     Position,
-    Refused,
     RegionEvidence,
     Served,
     ShapeCount,
     Timeline,
     Trace,
 )
+from tests.unit.trace_builder import because
 
 DEVICE = "NVIDIA H200"
 CELL = "In[4]"
@@ -163,7 +163,7 @@ def region(name: str = FORWARD, outcome: Outcome = "replayed", **changes: Any) -
 
 
 def refused(code: str, why: str, line: int = 11, **changes: Any) -> RegionEvidence:
-    return region(outcome="refused", refused=Refused(code=code, why=why, at=at(line)), **changes)
+    return region(outcome="refused", refused=because(code, why, at(line)), **changes)
 
 
 def took(plain_ms: float | None, wall_ms: float, **changes: Any) -> CellTime:

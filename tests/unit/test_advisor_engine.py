@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from grape.advisor import H200, advise
-from grape.model import CODES, CellEvidence, CopyRecord, Decision, Refused, RegionEvidence, ScalarChange, Trace
-from tests.unit.trace_builder import LIBRARY, at, cell, item, ms, op, region, shapes, timeline, trace, view
+from grape.model import CODES, CellEvidence, CopyRecord, Decision, Reason, Refused, RegionEvidence, ScalarChange, Trace
+from tests.unit.test_reasons import fields
+from tests.unit.trace_builder import LIBRARY, at, because, cell, item, ms, op, region, shapes, timeline, trace, view
 
 # One call of 1 ms with 100 us of device work.
 IDLE = timeline(*[(i * 100, i * 100 + 10) for i in range(10)], wall_us=1000)
@@ -22,7 +23,7 @@ def reading(line: int, wait_ns: int = 10_000, construct: str | None = "call") ->
 
 def stopped(name: str = "step", line: int = 1, **fields: Any) -> RegionEvidence:
     """A region that was refused for reading a value at its line."""
-    refused = Refused(code="GR101", why="the host waits in the middle of the region", at=at(line))
+    refused = because("GR101", "the host waits in the middle of the region", at(line))
     return region(name, line=line, outcome="refused", refused=refused, **fields)
 
 
@@ -174,13 +175,10 @@ def test_one_of_several_blockers_gains_its_own_cost_only() -> None:
 
 
 def test_every_refusal_has_a_finding_with_its_code() -> None:
-    for code in CODES:
-        refused = Refused(code=code, why="because", at=at(3))
-        found = advise(cell(region(outcome="refused", refused=refused), cuda=False))
-        if code == "GR501":  # no capture is refused for being launch-bound
-            assert found == ()
-        else:
-            assert [f.code for f in found] == [code], code
+    for reason in Reason:
+        refused = Refused(reason=reason, at=at(3), details=tuple((name, "it") for name in fields(reason)))
+        (found,) = advise(cell(region(outcome="refused", refused=refused), cuda=False))
+        assert (found.code, found.severity) == (reason.code, reason.severity), reason
 
 
 def test_findings_are_plain_values() -> None:
@@ -230,7 +228,7 @@ def test_what_stops_a_function_whose_loop_replays_is_no_blocker() -> None:
 
 
 def test_a_line_beside_the_graph_of_its_loop_blocks_nothing() -> None:
-    refused = Refused(code="GR403", why="`args[0][0]` is no tensor, and changes at each call", at=at(2))
+    refused = Refused.because(Reason.ARGUMENT_CHANGES, at(2), argument="args[0][0]")
     part = region("loop at line 1", outcome="refused", refused=refused, loop_line=1)
     for replays, severity in ((5, "costly"), (0, "blocker")):
         rest = region("loop at line 1 #2", outcome="replayed" if replays else "observed", replays=replays, loop_line=1)

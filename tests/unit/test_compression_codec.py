@@ -1,4 +1,4 @@
-"""Records of node parameters: what they cost, what they read, and that damage is noticed."""
+"""Records of node parameters: what they cost, and what they read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from grape.runtime.compression import codec
-from grape.runtime.compression.codec import Base, Record, RecordError
+from grape.runtime.compression.codec import Base, Record
 
 KINDS = 26
 
@@ -70,8 +70,8 @@ def test_a_node_is_read_without_the_others(monkeypatch: pytest.MonkeyPatch) -> N
     base = Base([random.Random(i).randbytes(90) for i in range(5)])
     record = Record(base, base.encode([b"", b"x" * 200, *base.nodes[2:4], b"y" * 300]))
     inflated: list[int] = []
-    original = zlib.decompressobj
-    monkeypatch.setattr(codec.zlib, "decompressobj", lambda: inflated.append(1) or original())
+    original = zlib.decompress
+    monkeypatch.setattr(codec.zlib, "decompress", lambda data: inflated.append(1) or original(data))
     assert record.node(2) == base.nodes[2] and not inflated
     assert record.node(1) == b"x" * 200 and len(inflated) == 1
 
@@ -82,31 +82,6 @@ def test_opaque_bytes_cost_no_more_than_they_are() -> None:
     assert len(base.encode([random.randbytes(600) for _ in range(100)])) < 100 * (600 + 40)
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (lambda data: b"", "damaged"),
-        (lambda data: data[:40], "checksum"),
-        (lambda data: data[:-1], "checksum"),
-        (lambda data: data + b"\0", "checksum"),
-        (lambda data: b"PNG!" + data[4:], "no record"),
-        (lambda data: data[:4] + b"\x02\x00" + data[6:], "version 2"),
-        (lambda data: data[:100] + bytes([data[100] ^ 8]) + data[101:], "checksum"),
-    ],
-)
-def test_damage_is_named(damage: object, says: str) -> None:
-    base = Base(decode_step(64))
-    with pytest.raises(RecordError, match=says):
-        Record(base, damage(base.encode(decode_step(65))))  # type: ignore[operator]
-
-
-def test_a_record_of_another_base_is_refused() -> None:
-    data = Base([b"abc", b"defg"]).encode([b"abd", b"defg"])
-    for nodes in ([b"abc", b"defh"], [b"abcdefg"], [b"abc\0", b"defg"]):
-        with pytest.raises(RecordError, match="another base"):
-            Record(Base(nodes), data)
-
-
 def test_misuse() -> None:
     base = Base([b"a", b"b"])
     with pytest.raises(ValueError, match="3 nodes"):
@@ -115,17 +90,3 @@ def test_misuse() -> None:
         Record(base, base.encode([b"a", b"c"])).node(2)
     with pytest.raises(IndexError):
         Record(base, base.encode([b"a", b"c"])).node(-1)
-
-
-def test_a_difference_behind_the_end_of_its_node_is_damage() -> None:
-    """With a true checksum; taken at its word it would change the node after."""
-    base = Base([b"12345678", b"abcdefgh"])
-    data = bytearray(base.encode([b"12345679", b"abcdefgh"]))
-    place = 20 + 32 + 4 + 2 + 4
-    assert data[place : place + 4] == bytes(4)
-    data[place] = 1
-    data[16:20] = zlib.crc32(bytes(data[8:16]) + data[6:7] + bytes(data[20:])).to_bytes(4, "little")
-    record = Record(base, bytes(data))
-    for read in (record.changes, record.nodes, lambda: record.node(0)):
-        with pytest.raises(RecordError, match="damaged"):
-            read()

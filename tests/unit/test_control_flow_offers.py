@@ -11,7 +11,7 @@ import torch
 
 from grape.magics.rewrites import AppliedRewrites, diff_text
 from grape.options import Options
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.sessions import Cell, Session
 from grape.sessions import cell as cell_module
 from grape.sessions.gains import TakenFixes, gains
@@ -77,7 +77,7 @@ def test_what_is_advised_is_what_is_shown_and_handed_over(tmp_path: Path) -> Non
     handed = applied.last()
     assert (handed.file, handed.old) == (defined, DEFINE)
     whole = rewrite_control_flow(DEFINE, filename="define.py")
-    assert isinstance(whole, Rewritten)
+    assert isinstance(whole, RewrittenFlow)
     assert whole.source.count("_flow.") == handed.new.count("_flow.")
     notebook.run(handed.new, "handed.py")
     report = notebook.observed(USE, "use.py")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.graphed import GraphedFunction
@@ -35,10 +35,10 @@ pytestmark = pytest.mark.usefixtures("without_gradients")
 
 def rewritten(body: str) -> str:
     made = rewrite_control_flow(source_of(body), filename="cell")
-    assert isinstance(made, Rewritten), made
+    assert isinstance(made, RewrittenFlow), made
     assert made.constructs and not made.left
     again = rewrite_control_flow(made.source, filename="cell")
-    assert isinstance(again, Rewritten) and again.source == made.source
+    assert isinstance(again, RewrittenFlow) and again.source == made.source
     return made.source
 
 

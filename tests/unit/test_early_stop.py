@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from grape.options import Options
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.predication.early_stop import AHEAD, Iteration, Stopped, run_ahead, set_stepper
 from grape.runtime.predication.lowering import in_loop
@@ -80,7 +80,7 @@ def test_iterations_are_issued_ahead_and_wasted_ones_change_nothing(
 ) -> None:
     monkeypatch.setattr(TapeBackend, "flag_lag", lag)
     made = rewrite_control_flow(source, filename="plain.py")
-    assert isinstance(made, Rewritten)
+    assert isinstance(made, RewrittenFlow)
     plain, mine = namespace(tmp_path / "plain.py", source), namespace(tmp_path / "mine.py", made.source)
     wasted = replays = 0
     with torch.no_grad():

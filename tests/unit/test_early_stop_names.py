@@ -13,7 +13,7 @@ from weakref import ref
 import pytest
 import torch
 
-from grape.rewrite.control_flow import Rewritten, rewrite_control_flow
+from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.predication.holders import Holders
 from tests.property.loop_names import under_grape
 
@@ -152,7 +152,7 @@ def test_what_a_replay_made_is_the_loops_until_it_is_bound_again() -> None:
 def test_the_names_of_a_loop_hold_its_first_state() -> None:
     """What `Holders` counts on: the rewritten code passes the tensors by the names that the loop binds."""
     made = rewrite_control_flow(_program("pass", _BEST), filename="plain.py")
-    assert isinstance(made, Rewritten)
+    assert isinstance(made, RewrittenFlow)
     call = next(line for line in made.source.splitlines() if "_flow.repeat(" in line)
     names: Any = call.split(" = ")[0].strip()
     assert f"({names})" in call

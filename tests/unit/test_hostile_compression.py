@@ -22,7 +22,7 @@ from grape.runtime.capture.snapshot import Snapshot
 from grape.runtime.compression import Limits
 from grape.runtime.compression.members import Kin
 from grape.runtime.compression.residents import Residents
-from grape.runtime.memory import enforce_budget, why_no_room
+from grape.runtime.memory import enforce_budget, no_room
 from grape.runtime.placeholders import Placeholders
 from grape.sessions import engine
 from tests.property.programs import eager_to_graph
@@ -386,7 +386,7 @@ def test_a_region_that_fits_stays_when_another_outgrows_the_budget() -> None:
 def test_a_budget_is_told_as_a_person_would_write_it(budget: int, said: str) -> None:
     world = Graphed(budget=budget)
     world.call(4)
-    why = why_no_room(world.region.situation)
+    why = no_room(world.region.situation).why
     assert why == (
         "placeholders and workspace of graphs take 0 B, and beside them no executable fits "
         f"into the memory budget of {said}"

@@ -25,6 +25,7 @@ from grape.model import (
     MemoryCurve,
     OpRecord,
     Position,
+    Reason,
     Refused,
     RegionEvidence,
     RegionReport,
@@ -35,6 +36,7 @@ from grape.model import (
     Trace,
     quartiles,
 )
+from grape.model.sizes import size_text
 from grape.model.timeline import covered_ns
 
 HERE = Position(file="In[4]", line=7, function="step", instruction=12)
@@ -413,7 +415,7 @@ def test_the_contract_of_a_report() -> None:
 def test_the_keys_stay_where_nothing_was_measured() -> None:
     bare = region(
         outcome="refused",
-        refused=Refused(code="GR401", why="a number is sent to the device", at=HERE),
+        refused=Refused.because(Reason.HOST_DATA, HERE, operator="aten.copy"),
         replays=0,
         verified=None,
         before=None,
@@ -422,7 +424,7 @@ def test_the_keys_stay_where_nothing_was_measured() -> None:
     )
     full, empty = report(region()).to_dict(), report(bare).to_dict()
     assert empty["regions"][0].keys() == full["regions"][0].keys()
-    assert empty["regions"][0]["reason"] == "GR401"
+    assert empty["regions"][0]["reason"] == "GR302"
     for key in ("before_ms", "after_ms", "speedup", "verified", "kernels_per_call", "gpu_busy_share"):
         assert empty["regions"][0][key] is None
 
@@ -535,7 +537,23 @@ def test_values_that_cross_layers_are_frozen(name: str) -> None:
     kind = getattr(grape.model, name)
     if not dataclasses.is_dataclass(kind):
         constants = {"CODES", "DECISION", "DEVICE_WORK", "FEWEST_SAMPLES", "HOST_RANDOM", "LEAST_MS", "SIGNIFICANT"}
-        assert name in constants | {"Category", "Lane", "Outcome", "Severity", "quartiles"}
+        rows = {"Later", "Reason"}
+        assert name in constants | rows | {"Category", "Lane", "Outcome", "Severity", "quartiles"}
         return
     assert kind.__dataclass_params__.frozen
     assert "__slots__" in vars(kind)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 B"),
+        (1000, "1000 B"),
+        (1536, "1.5 KB"),
+        (1010 * 2**10, "1010 KB"),
+        (91 * 2**20, "91 MB"),
+        (2**40, "1024 GB"),
+    ],
+)
+def test_sizes_in_sentences_have_no_exponent(nbytes: int, text: str) -> None:
+    assert size_text(nbytes) == text

@@ -1,8 +1,7 @@
-"""Samples, comparisons and timers. CUDA events are played by fakes here; tests/gpu has the real ones."""
+"""Timers. CUDA events are played by fakes here; tests/gpu has the real ones."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -10,61 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from grape.model import Measured
-from grape.profiling import CudaCallTimer, HostCallTimer, Samples, compare, timing
-
-
-def samples(*values: float, limit: int = 1024) -> Samples:
-    made = Samples(limit)
-    for value in values:
-        made.append(value)
-    return made
-
-
-def test_median_and_quartiles() -> None:
-    assert samples(5, 1, 4, 2, 3).summary() == Measured(median_ms=3, q1_ms=2, q3_ms=4, n=5)
-    assert samples().summary() is None
-
-
-def test_samples_are_bounded_and_spread_over_all_calls() -> None:
-    many = samples(*range(1000), limit=16)
-    assert many.seen == 1000
-    assert 8 <= len(many) <= 16
-    kept = many.values_ms
-    steps = {b - a for a, b in itertools.pairwise(kept)}
-    assert steps == {64.0} and kept[0] == 0 and kept[-1] > 900
-    summary = many.summary()
-    assert summary is not None and summary.median_ms == pytest.approx(500, abs=64)
-
-
-def of(median: float, spread: float, n: int) -> Measured:
-    return Measured(median_ms=median, q1_ms=median - spread, q3_ms=median + spread, n=n)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "change", "speedup"),
-    [
-        (of(4, 0.1, 20), of(1, 0.1, 20), "faster", 4.0),
-        (of(1, 0.1, 20), of(4, 0.1, 20), "slower", 0.25),
-        (of(4, 0.1, 20), of(3.9, 0.1, 20), "none", None),
-        (of(4, 0.1, 20), of(3.8, 0.1, 20), "none", None),
-        (of(4, 0.1, 19), of(1, 0.1, 20), "unknown", None),
-        (of(4, 0.1, 20), of(1, 0.1, 3), "unknown", None),
-    ],
-)
-def test_a_change_is_claimed_where_the_ranges_do_not_overlap_over_enough_calls(
-    before: Measured, after: Measured, change: str, speedup: float | None
-) -> None:
-    found = compare(before, after)
-    assert found is not None
-    assert (found.change, found.speedup) == (change, speedup)
-    assert found.ratio == before.median_ms / after.median_ms
-
-
-def test_nothing_to_compare() -> None:
-    assert compare(None, of(1, 0, 20)) is None
-    assert compare(of(1, 0, 20), None) is None
-    assert compare(of(1, 0, 20), of(0, 0, 20)) is None
+from grape.profiling import CudaCallTimer, HostCallTimer, timing
 
 
 def test_host_timer() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from grape.model import Decision, Position, Refused, RegionEvidence
+from grape.model import Decision, Position, Reason, Refused, RegionEvidence
 from grape.runtime.tally import Replayed
 from grape.sessions.prospect import Gain, gain_of, prospect
 
 HERE = Position(file="In[1]", line=1, function="f")
 WAITS = Decision(action="wait", shapes="", seen=1, expected_calls=1.0, saving_ms=2.0, capture_ms=90.0, why="")
-REFUSED = Refused(code="GR404", why="")
+REFUSED = Refused.because(Reason.CHANGES_ARGUMENT)
 OBSERVED = RegionEvidence(name="f", at=HERE, end_line=2, outcome="observed", refused=None, calls=9, replays=0)
 KNOWN: dict[str, Any] = {
     "runs": 2,

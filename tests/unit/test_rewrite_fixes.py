@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from grape.rewrite import Refused, Rewritten, fix, moved
+from grape.rewrite import Declined, Rewritten, fix, moved
 from tests.unit.rewrite_cases import finding, outcome, run
 
 MODEL = """
@@ -454,7 +454,7 @@ def test_fix(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     assert made.source == after
     assert made == fix(before, about), "a fix is a function of source and finding"
     there = moved(about, before, after)
-    assert there is None or isinstance(fix(after, there), Refused), "a second fix changes something"
+    assert there is None or isinstance(fix(after, there), Declined), "a second fix changes something"
 
     old = run(before, case.setup)
     printed = capsys.readouterr().out
@@ -471,7 +471,7 @@ def test_generate_gets_a_static_cache() -> None:
     made = fix(GENERATE, finding("GR202", 1, in_library=LIBRARY))
     assert isinstance(made, Rewritten)
     assert made.source == GENERATE.replace("=False)", '=False, cache_implementation="static")')
-    assert fix(made.source, finding("GR202", 1, in_library=LIBRARY)) == Refused(
+    assert fix(made.source, finding("GR202", 1, in_library=LIBRARY)) == Declined(
         why="the call chooses its cache itself: `cache_implementation`", line=1
     )
 
@@ -610,7 +610,7 @@ REFUSED = [
 def test_refused(code: str, line: int, source: str, why: str) -> None:
     library = {"in_library": LIBRARY} if "generate" in source else {}
     made = fix(source + "\n", finding(code, line, **library))
-    assert isinstance(made, Refused), made
+    assert isinstance(made, Declined), made
     assert why in str(made)
 
 
@@ -635,7 +635,7 @@ def test_refused(code: str, line: int, source: str, why: str) -> None:
 )
 def test_counters_that_stay(source: str, why: str) -> None:
     made = fix(f"import torch\n{source}\n", finding("GR403", 2, region="step"))
-    assert isinstance(made, Refused), made
+    assert isinstance(made, Declined), made
     assert why in str(made)
 
 
@@ -653,10 +653,10 @@ def test_counters_that_stay(source: str, why: str) -> None:
 )
 def test_gradients_that_stay(source: str, why: str) -> None:
     made = fix(f"import torch\n{source}\n", finding("GR405", 3, region="Linear (net)", needs_grad=True))
-    assert isinstance(made, Refused), made
+    assert isinstance(made, Declined), made
     assert why in str(made)
 
 
 def test_code_of_a_library_is_not_rewritten() -> None:
     made = fix("a = []\nfor x in xs:\n    a.append(x.item())\n", finding("GR101", 3, in_library="lib.py, line 3"))
-    assert made == Refused(why="it is a library's code")
+    assert made == Declined(why="it is a library's code")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grape.fixing import verify
-from grape.rewrite import Refused, Rewritten, fix, moved
+from grape.rewrite import Declined, Rewritten, fix, moved
 from tests.unit.rewrite_cases import finding, outcome, run
 
 SETUP = """
@@ -184,7 +184,7 @@ def test_fix(line: int, before: str, after: str) -> None:
     for name in ("total", "x", "y", "i", "batch", "noise"):
         assert outcome(one.get(name)) == outcome(other.get(name)), name
     again = moved(about, before, after)
-    assert again is not None and isinstance(fix(after, again), Refused)
+    assert again is not None and isinstance(fix(after, again), Declined)
 
 
 @pytest.mark.parametrize("name", ["a loader of this cell", "a dictionary moved item by item", "made on the line"])
@@ -241,14 +241,14 @@ REFUSED = [
 @pytest.mark.parametrize(("line", "source", "why"), REFUSED)
 def test_refused(line: int, source: str, why: str) -> None:
     made = fix(source + "\n", finding("GR302", line))
-    assert isinstance(made, Refused), made
+    assert isinstance(made, Declined), made
     assert why in str(made)
 
 
 def test_a_name_that_a_function_of_another_cell_uses() -> None:
     source = "for x in loader:\n    x = x.to(device)\n"
     made = fix(source, finding("GR302", 2), elsewhere={"x"})
-    assert isinstance(made, Refused) and "a function that may run meanwhile uses `x`" in made.why
+    assert isinstance(made, Declined) and "a function that may run meanwhile uses `x`" in made.why
 
 
 def test_an_error_in_the_loop_leaves_the_same_names() -> None:

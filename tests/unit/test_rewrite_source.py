@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grape.rewrite import (
-    Refused,
+    Declined,
     Rewritten,
     digest,
     fix,
@@ -186,8 +186,8 @@ def test_names_that_functions_of_another_cell_use() -> None:
     cell = "losses = []\nfor x in xs:\n    y = step(x)\n    losses.append(y.item())\n"
     assert isinstance(fix(cell, finding("GR101", 4), elsewhere={"loss"}), Rewritten)
     made = fix(cell, finding("GR101", 4), elsewhere={"losses"})
-    assert made == Refused(why="`losses` is shared between functions", line=1)
+    assert made == Declined(why="`losses` is shared between functions", line=1)
 
 
 def test_refusal_is_a_value() -> None:
-    assert fix("%%bash\nls\n", finding("GR101", 2)) == Refused(why="the cell belongs to %%bash", line=1)
+    assert fix("%%bash\nls\n", finding("GR101", 2)) == Declined(why="the cell belongs to %%bash", line=1)

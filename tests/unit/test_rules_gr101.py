@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from grape.advisor.rules import gr101
-from grape.model import Refused
-from tests.unit.trace_builder import LIBRARY, at, cell, item, op, region, timeline, trace, view
+from grape.model import Reason, Refused
+from tests.unit.trace_builder import LIBRARY, at, because, cell, item, op, region, timeline, trace, view
 
 SOURCE = "for x in data:\n    total += loss(x).item()\nprint(total)\n"
 
@@ -16,7 +16,7 @@ def test_names_the_call_the_count_and_the_wait() -> None:
         trace(item(line=2), reads=[(0, "call", 0.5, 40_000)]),
         trace(item(line=2), reads=[(0, "call", 0.6, 60_000)]),
     )
-    refused = Refused(code="GR101", why="the host waits", at=at(2))
+    refused = Refused.because(Reason.HOST_READ, at(2), what="a number")
     (finding,) = gr101.check(cell(region(outcome="refused", refused=refused, traces=calls), source=SOURCE))
     assert finding.message == "`loss(x).item()` makes the CPU wait for the GPU once per call (0.05 ms)"
     assert finding.predicted_ms_per_call == pytest.approx(0.05)
@@ -98,13 +98,13 @@ def test_in_the_cell_a_read_after_the_loop_is_no_finding() -> None:
 
 
 def test_a_refusal_without_a_traced_read_is_still_reported() -> None:
-    refused = Refused(code="GR101", why="the host reads a value inside the call", at=at(7))
+    refused = because("GR101", "the host reads a value inside the call", at(7))
     (finding,) = gr101.check(cell(region(outcome="refused", refused=refused)))
     assert (finding.message, finding.at) == ("`step` stays eager: the host reads a value inside the call", at(7))
 
 
 def test_a_refusal_at_a_traced_line_is_reported_once() -> None:
-    refused = Refused(code="GR101", why="the host reads a value inside the call", at=at(2))
+    refused = because("GR101", "the host reads a value inside the call", at(2))
     call = trace(item(line=2), reads=[(0, "call", 1.0, 10)])
     (finding,) = gr101.check(cell(region(outcome="refused", refused=refused, traces=(call,))))
     assert finding.message.startswith("reading a value makes")
@@ -147,7 +147,7 @@ def test_a_loop_that_did_not_run_is_not_spoken_of() -> None:
 
 
 def test_a_line_that_refused_the_region_is_not_reported_twice() -> None:
-    refused = Refused(code="GR404", why="it calls print(), which a replay would not repeat", at=at(5))
+    refused = Refused.because(Reason.CALLS, at(5), call="print")
     found = gr101.check(cell(region(outcome="refused", refused=refused), trace=RAN, source=PRINTS))
     assert not list(found)
 
@@ -178,7 +178,7 @@ def test_what_is_read_every_nth_time_already_is_no_finding_outside_of_regions(te
 
 
 def test_what_is_read_every_nth_time_in_a_region_has_to_leave_it() -> None:
-    refused = Refused(code="GR101", why="the host waits", at=at(4))
+    refused = Refused.because(Reason.HOST_READ, at(4), what="a number")
     call = trace(item(line=4), reads=[(0, "print", 0.5, 40_000)])
     (finding,) = gr101.check(cell(region(outcome="refused", refused=refused, traces=(call,)), source=SELDOM))
     assert finding.severity == "blocker"

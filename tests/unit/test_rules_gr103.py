@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grape.advisor.rules import gr103
-from grape.model import OpRecord, Refused
+from grape.model import OpRecord, Reason, Refused
 from tests.unit.trace_builder import at, cell, op, region, trace, view
 
 
@@ -31,7 +31,7 @@ def dynamic(name: str, rows: int, *, line: int = 1) -> OpRecord:
     ],
 )
 def test_names_the_operator_and_its_fix(name: str, subject: str, advice: str) -> None:
-    refused = Refused(code="GR103", why="the shape depends on data", at=at(1))
+    refused = Refused.because(Reason.DATA_SHAPE, at(1), operator=name)
     (finding,) = gr103.check(cell(region(outcome="refused", refused=refused, traces=(trace(dynamic(name, 3)),))))
     assert finding.message == f"the output shape of {subject} depends on data: the CPU waits once per call (0.03 ms)"
     assert finding.advice is not None and finding.advice.startswith(advice)

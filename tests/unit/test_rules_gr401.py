@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from grape.advisor.rules import gr401
-from grape.model import Refused
 from tests.unit.trace_builder import at, cell, op, region, timeline, trace, view
 
 HOST = view(3, (), device="cpu")
@@ -60,12 +59,6 @@ def test_an_empty_tensor_sends_nothing() -> None:
 
 def test_arguments_belong_to_gr302() -> None:
     assert not list(gr401.check(cell(region(traces=(trace(SENT, arguments=[3]),)))))
-
-
-def test_a_region_refused_for_it_is_blocked() -> None:
-    refused = Refused(code="GR401", why="a value from the CPU changes between calls", at=at(2))
-    (finding,) = gr401.check(cell(region(outcome="refused", refused=refused, traces=(trace(LIFT, SENT),))))
-    assert finding.severity == "blocker"
 
 
 def test_in_a_loop_of_the_cell_only_python_values_count() -> None:

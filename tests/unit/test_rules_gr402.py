@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from grape.advisor.rules import gr402
-from grape.model import Refused
+from grape.model import Reason, Refused
 from tests.unit.trace_builder import at, cell, region
 
 
 def test_a_refusal_names_the_line_and_keeps_its_evidence() -> None:
-    why = "the capture ran aten.triu.default where eager ran aten.add.Tensor"
-    refused = Refused(code="GR402", why=why, at=at(12), evidence=(("captured", "aten.triu.default"),))
+    evidence = (("captured", "aten.triu.default"),)
+    refused = Refused.because(Reason.DIVERGED, at(12), difference="expected a, found b", evidence=evidence)
     (finding,) = gr402.check(cell(region(outcome="refused", refused=refused)))
-    assert finding.message == f"`step` stays eager: {why}"
-    assert (finding.at, finding.severity, finding.evidence) == (at(12), "blocker", (("captured", "aten.triu.default"),))
+    assert finding.message == (
+        "`step` stays eager: the capture ran other operators than the eager call: expected a, found b"
+    )
+    assert (finding.at, finding.severity, finding.evidence) == (at(12), "blocker", evidence)
 
 
 def test_other_refusals_are_not_this() -> None:
-    refused = Refused(code="GR405", why="a second device")
+    refused = Refused.because(Reason.DEVICES, devices="cuda:0, cuda:1")
     assert not list(gr402.check(cell(region(outcome="refused", refused=refused), region("other"))))
 
 
@@ -30,7 +32,7 @@ def step(x):
 
 
 def test_the_line_that_asks_is_the_one_to_change() -> None:
-    refused = Refused(code="GR402", why="other operators", at=at(5, function="step"))
+    refused = Refused.because(Reason.DIVERGED, at(5, function="step"), difference="other operators")
     (finding,) = gr402.check(cell(region(outcome="refused", refused=refused), source=QUESTION))
     assert finding.at is not None and finding.at.line == 3
     assert finding.advice == (
@@ -41,6 +43,6 @@ def test_the_line_that_asks_is_the_one_to_change() -> None:
 
 def test_where_two_lines_ask_nobody_knows_which_decided() -> None:
     source = QUESTION.replace("    return y", "    if torch.compiler.is_compiling():\n        y = y * 3\n    return y")
-    refused = Refused(code="GR402", why="other operators", at=at(5, function="step"))
+    refused = Refused.because(Reason.DIVERGED, at(5, function="step"), difference="other operators")
     (finding,) = gr402.check(cell(region(outcome="refused", refused=refused), source=source))
     assert finding.at is not None and finding.at.line == 5

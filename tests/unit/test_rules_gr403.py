@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grape.advisor.rules import gr101, gr403
-from grape.model import Refused, ScalarChange
+from grape.model import Reason, Refused, ScalarChange
 from tests.unit.trace_builder import at, cell, region
 
 CHANGE = ScalarChange(operator="aten.mul.Tensor", values=(("float", 0.9), ("float", 0.81)), at=at(3))
@@ -26,13 +26,13 @@ def test_many_values_are_cut_and_repeated_ones_shown_once() -> None:
 
 
 def test_a_refusal_at_that_line_makes_it_a_blocker_and_adds_nothing() -> None:
-    refused = Refused(code="GR403", why="a scalar changed", at=at(3))
+    refused = Refused.because(Reason.NUMBER_CHANGES, at(3), operator="aten.add.Tensor")
     (finding,) = gr403.check(cell(region(outcome="refused", refused=refused, scalar_changes=(CHANGE,))))
     assert finding.severity == "blocker"
 
 
 def test_a_refusal_elsewhere_is_a_finding_of_its_own() -> None:
-    refused = Refused(code="GR403", why="the shift of aten.roll.default changed", at=at(9))
+    refused = Refused.because(Reason.NUMBER_CHANGES, at(9), operator="aten.roll.default")
     findings = list(gr403.check(cell(region(outcome="refused", refused=refused, scalar_changes=(CHANGE,)))))
     assert [finding.at for finding in findings] == [at(3), at(9)]
 
@@ -54,7 +54,7 @@ def test_the_step_of_an_optimizer_has_advice_of_its_own() -> None:
 
 
 def test_a_name_on_the_line_of_a_step_has_no_advice_for_optimizers() -> None:
-    refused = Refused(code="GR403", why="`i` is no tensor, and changes at each iteration", at=at(1))
+    refused = Refused.because(Reason.NAME_CHANGES, at(1), argument="i")
     source = "for i in range(9): net(x * i).backward(); optimizer.step()\n"
     (finding,) = gr403.check(cell(region(outcome="refused", refused=refused), source=source))
     assert finding.advice is not None
@@ -81,7 +81,7 @@ INDEXES = {
 @pytest.mark.parametrize("name", INDEXES)
 def test_a_number_that_only_indexes_is_not_to_be_a_tensor(name: str) -> None:
     source, advice = INDEXES[name]
-    refused = Refused(code="GR403", why="`i` is no tensor, and changes at each iteration", at=at(2))
+    refused = Refused.because(Reason.NAME_CHANGES, at(2), argument="i")
     part = region("loop at line 1", line=2, end_line=3, loop_line=1, outcome="refused", refused=refused)
     (finding,) = gr403.check(cell(part, source=source))
     assert finding.advice is not None
@@ -94,7 +94,7 @@ def test_a_number_that_only_indexes_is_not_to_be_a_tensor(name: str) -> None:
 
 def test_a_slice_beside_a_loop_that_replays_is_a_hint() -> None:
     source = "for i in range(0, 80, 8):\n    x, y = X[i : i + 8], Y[i : i + 8]\n    z = net(x) - y\n"
-    refused = Refused(code="GR403", why="`i` is no tensor, and changes at each iteration", at=at(2))
+    refused = Refused.because(Reason.NAME_CHANGES, at(2), argument="i")
     whole = region("loop at line 1", line=2, end_line=3, loop_line=1, outcome="refused", refused=refused)
     rest = region("loop at line 1 #2", line=3, end_line=3, loop_line=1, outcome="replayed", replays=8)
     (finding,) = gr403.check(cell(whole, rest, source=source))
@@ -106,7 +106,7 @@ def test_a_slice_beside_a_loop_that_replays_is_a_hint() -> None:
 
 def test_a_function_that_indexes_with_its_argument_gets_the_slice_instead() -> None:
     source = "def step(i):\n    return net(X[i : i + 8])\nfor i in range(0, 80, 8):\n    step(i)\n"
-    refused = Refused(code="GR403", why="`i` is no tensor, and changes at each call", at=at(1))
+    refused = Refused.because(Reason.ARGUMENT_CHANGES, at(1), argument="args[0][0]")
     (finding,) = gr403.check(cell(region(line=1, end_line=2, outcome="refused", refused=refused), source=source))
     assert finding.advice == "take `X[i : i + 8]` before the call, and pass that instead of `i`"
 
@@ -135,7 +135,7 @@ def test_the_line_that_makes_the_optimizer_is_shown_as_it_has_to_be(made: str, c
 
 
 def test_a_host_read_in_an_optimizers_step_has_the_same_advice() -> None:
-    refused = Refused(code="GR101", why="the host waits", at=at(3))
+    refused = Refused.because(Reason.HOST_READ, at(3), what="a number of a tensor")
     source = "opt = Adam(p)\nfor x in xs:\n    opt.step()\n"
     (finding,) = gr101.check(cell(region(outcome="refused", refused=refused), source=source))
     assert finding.advice is not None and finding.advice.startswith("write `opt = Adam(p, fused=True)`")

@@ -7,35 +7,37 @@ from dataclasses import replace
 import pytest
 
 from grape.advisor.rules import gr405
-from grape.model import Refused
+from grape.model import Reason, Refused
 from tests.unit.trace_builder import at, cell, region, trace
 
 NO_GRAD = "if the gradients are not used, call `step` under `torch.inference_mode()` or `torch.no_grad()`"
 
 
 def test_a_region_that_needs_gradients() -> None:
-    refused = Refused(code="GR405", why="its results need gradients")
+    refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(needs_grad=True),))))
     assert finding.message == "`step` stays eager: its results need gradients"
     assert (finding.severity, finding.advice) == ("blocker", NO_GRAD)
 
 
 def test_its_refusal_is_the_same_cause() -> None:
-    refused = Refused(code="GR405", why="autograd needs the results of this call")
+    refused = Refused.because(Reason.OWN_GRADIENT)
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(needs_grad=True),))))
-    assert finding.message == "`step` stays eager: autograd needs the results of this call"
+    assert finding.message == (
+        "`step` stays eager: an argument or a result that is no parameter has a gradient of its own"
+    )
     assert finding.advice == NO_GRAD
 
 
 def test_a_named_operator() -> None:
-    refused = Refused(code="GR405", why="aten._foobar.default runs on a second device", at=at(4))
+    refused = Refused.because(Reason.HIDDEN_KERNEL, at(4), operator="own.foobar.default")
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(),))))
-    assert (finding.message, finding.at) == ("`step` stays eager: aten._foobar.default runs on a second device", at(4))
+    assert "what the Python of own.foobar.default is" in finding.message and finding.at == at(4)
     assert finding.advice == "move what is named out of the region, or leave the region eager"
 
 
 def test_gradients_do_not_matter_where_another_code_refused() -> None:
-    refused = Refused(code="GR404", why="the call changes self.steps")
+    refused = Refused.because(Reason.CHANGES, changed="self.steps")
     region_ = region(outcome="refused", refused=refused, traces=(trace(needs_grad=True),))
     assert not list(gr405.check(cell(region_)))
 
@@ -45,7 +47,7 @@ def test_a_step_that_trains_is_no_finding_by_itself() -> None:
 
 
 def test_a_step_that_trains_and_draws_other_numbers_gets_the_advice_for_that() -> None:
-    refused = Refused(code="GR405", why="the replay consumed another random stream than the eager call")
+    refused = Refused.because(Reason.REPLAY_DRAWS)
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(needs_grad=True),))))
     assert finding.advice == "move what is named out of the region, or leave the region eager"
 
@@ -56,16 +58,21 @@ def test_a_replayed_region_and_one_without_gradients_are_fine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "advice"),
+    ("refused", "advice"),
     [
-        ("the replay's result[0] differs from the eager result", "nothing is to change: results stay those of eager"),
-        ("ticks holds more state than can be guarded", "pass the values that it needs as arguments"),
-        ("its tensors are in CPU memory: move the model", "move the model and its inputs to the GPU: `.to('cuda')`"),
-        ("a torch.vmap is active", "move what is named out of the region, or leave the region eager"),
+        (
+            Refused.because(Reason.REPLAY_DIFFERS, at(3), where="result[0]", because=""),
+            "nothing is to change: results stay those of eager",
+        ),
+        (Refused.because(Reason.STATE_SIZE, at(3), what="ticks"), "pass the values that it needs as arguments"),
+        (Refused.because(Reason.ON_THE_CPU, at(3)), "move the model and its inputs to the GPU: `.to('cuda')`"),
+        (
+            Refused.because(Reason.MODE, at(3), mode="torch.vmap"),
+            "move what is named out of the region, or leave the region eager",
+        ),
     ],
 )
-def test_the_advice_is_that_for_the_reason(why: str, advice: str) -> None:
-    refused = Refused(code="GR405", why=why, at=at(3))
+def test_the_advice_is_that_for_the_reason(refused: Refused, advice: str) -> None:
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused)))
     assert finding.advice is not None and finding.advice.startswith(advice)
 
@@ -79,15 +86,13 @@ def test_the_advice_is_that_for_the_reason(why: str, advice: str) -> None:
     ],
 )
 def test_gradients_that_are_used_are_no_mistake(body: str, advice: str) -> None:
-    recording = region(
-        traces=(trace(needs_grad=True),), refused=Refused(code="GR405", why="its results need gradients")
-    )
+    recording = region(traces=(trace(needs_grad=True),), refused=Refused.because(Reason.NEEDS_GRADIENTS, more=""))
     (finding,) = gr405.check(cell(replace(recording, outcome="refused"), source="def step(x):\n" + body))
     assert finding.advice is not None and finding.advice.startswith(advice)
 
 
 def test_a_module_that_a_training_function_of_another_cell_calls_needs_its_gradients() -> None:
-    refused = Refused(code="GR405", why="its results need gradients")
+    refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
     inner = region("Net (net)", line=3, traces=(trace(needs_grad=True),), refused=refused, outcome="refused")
     inner = replace(inner, at=replace(inner.at, file="In[2]"))
     train = "def train(xs):\n    for x in xs:\n        loss = net(x)\n        loss.backward()\n"
@@ -100,7 +105,7 @@ def test_a_module_that_a_training_function_of_another_cell_calls_needs_its_gradi
 
 
 def test_a_region_inside_of_one_that_records_gradients_is_the_same_finding() -> None:
-    refused = Refused(code="GR405", why="its results need gradients")
+    refused = Refused.because(Reason.NEEDS_GRADIENTS, more="")
     fields = {"traces": (trace(needs_grad=True),), "refused": refused, "outcome": "refused"}
     inner = region("Net (net)", line=7, parent="step", **fields)
     found = list(gr405.check(cell(region("step", line=2, **fields), inner)))

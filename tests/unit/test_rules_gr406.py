@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from grape.advisor.rules import gr406
-from grape.model import Decision, Measured, Refused
-from tests.unit.trace_builder import cell, ms, region, shapes
+from grape.model import Decision, Measured
+from tests.unit.trace_builder import because, cell, ms, region, shapes
 
-REFUSED = Refused(code="GR406", why="the graph saves nothing")
+REFUSED = because("GR406", "the graph saves nothing")
 
 
 def decision(action: str) -> Decision:

@@ -11,7 +11,7 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch import Tensor
 
-from grape.model import Refused
+from grape.model import Later, Reason, Refused, RetryLater
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.capture import verification
@@ -115,7 +115,7 @@ def test_tries_count_until_a_graph_was_had(monkeypatch: pytest.MonkeyPatch) -> N
         found = compare(verification, *args)
         if wrong[0]:
             wrong[0] = False
-            raise Stop(Refused(code="unsettled", why="other bits"))
+            raise Stop(RetryLater(later=Later.UNSETTLED, refused=Refused.because(Reason.UNSETTLED)))
         return found
 
     def function(x: Tensor) -> Tensor:

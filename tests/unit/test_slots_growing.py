@@ -12,7 +12,7 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch import Tensor
 
-from grape.model import Refused
+from grape.model import Later, Reason, Refused, RetryLater
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.capture.stop import Stop
@@ -97,7 +97,7 @@ def differing(patch: pytest.MonkeyPatch, times: dict[int, int]) -> dict[int, int
             wrong[length] += verification not in seen
             seen.add(verification)
             verification.unfaithful, verification.faithful = verification.faithful, frozenset()
-            raise Stop(Refused(code="retry", why="once more"))
+            raise Stop(RetryLater(later=Later.FORMS, refused=Refused.because(Reason.UNSETTLED)))
         return found
 
     patch.setattr(Verification, "_compare", now_and_then)

@@ -500,6 +500,54 @@ def test_random_numbers_are_those_of_eager_code_at_every_point() -> None:
     agrees(loop)
 
 
+def test_operators_that_draw_are_deferred() -> None:
+    def loop() -> list[Any]:
+        x, out = torch.ones(4, 8), []
+        for _ in range(40):
+            x = F.dropout(torch.tanh(x * 1.5), 0.3) + 0.1 * torch.randn_like(x)
+            out.append(x.sum().item())
+        return [out, torch.get_rng_state()]
+
+    evidence = agrees(loop)
+    assert "random numbers" not in evidence.written
+    assert evidence.matched > 0.5 * evidence.seen
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda i: torch.manual_seed(i),
+        lambda i: torch.rand(2).numpy(),
+        lambda i: torch.random.set_rng_state(torch.random.get_rng_state().roll(0)),
+        lambda i: torch.default_generator.manual_seed(3 * i),
+    ],
+    ids=["manual_seed", "a draw that runs as written", "set_rng_state", "of the generator"],
+)
+def test_who_moves_the_generator_between_two_pending_draws(move: Callable[[int], Any]) -> None:
+    def loop() -> list[Any]:
+        x, out = torch.ones(4, 8), []
+        for i in range(60):
+            x = F.dropout(torch.tanh(x * 1.5), 0.3)
+            if i % 3 == 2:
+                move(i)
+            x = F.dropout(x + 0.25, 0.5)
+            out.append(x.clone())
+        return [out, torch.get_rng_state()]
+
+    agrees(loop)
+
+
+def test_a_generator_of_the_person_draws_as_written() -> None:
+    def loop() -> list[Any]:
+        own, x, out = torch.Generator().manual_seed(3), torch.ones(8), []
+        for _ in range(40):
+            x = torch.tanh(x * 1.5) + torch.empty(8).normal_(generator=own)
+            out.append(x.sum())
+        return [out, own.get_state(), torch.get_rng_state()]
+
+    assert agrees(loop).written["random numbers"] > 30
+
+
 # How operators compute
 
 
@@ -539,6 +587,28 @@ def test_a_warning_names_its_line_each_time() -> None:
                 x.sin()
         return [(str(w.message)[:40], w.lineno) for w in caught]
 
+    agrees(loop)
+
+
+def test_warnings_that_come_always_from_now_on() -> None:
+    def loop() -> list[Any]:
+        x, y = torch.complex(torch.ones(4), torch.ones(4)), torch.zeros(4)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                y.copy_(x)  # warns once in a process
+                caught.clear()
+                for i in range(60):
+                    if i == 40:
+                        torch.set_warn_always(True)
+                    y.copy_(x)
+                    y.tanh_()
+                    y.mul_(0.5)
+        finally:
+            torch.set_warn_always(False)
+        return [(str(w.message)[:20], w.lineno) for w in caught]
+
+    assert len(loop()) == 20
     agrees(loop)
 
 

@@ -223,6 +223,23 @@ def test_an_operator_of_torch_with_a_kernel_in_python_runs_as_written() -> None:
     assert evidence.written["a kernel in Python"] > 0
 
 
+def test_a_kernel_in_python_that_comes_and_goes_between_iterations() -> None:
+    def loop() -> list[Any]:
+        x, log = torch.ones(4), []
+        library = torch.library.Library("aten", "IMPL")
+        for i in range(90):
+            if i == 30:
+                library.impl("sinh", lambda t, i=i: (log.append("called"), t * 2)[1], "CPU")
+            if i == 60:
+                library._destroy()
+            y = torch.sinh(torch.tanh(x * 0.5))
+            log.append("between")
+            log.append((y.mean() + y).sum().item())
+        return log
+
+    assert agrees(loop).written["a kernel in Python"] >= 15
+
+
 def test_sparse_nested_and_quantized_tensors() -> None:
     def loop() -> list[Any]:
         out = []
@@ -295,6 +312,27 @@ def test_a_thread_that_ran_before_refuses_the_stream() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_daemon_that_ran_before_refuses_the_stream_where_code_of_the_person_runs_in_it() -> None:
+    stop = threading.Event()
+
+    def prefetch() -> None:
+        stop.wait()
+
+    for target, refused in ((prefetch, True), (stop.wait, False)):
+        thread = threading.Thread(target=target, name="prefetcher", daemon=True)
+        thread.start()
+        try:
+            opened = open_stream()
+            if isinstance(opened, Stream):
+                opened.close()
+            unseen = native.Unavailable("thread prefetcher runs, and its operators would not be seen")
+            assert (opened == unseen) == refused
+        finally:
+            stop.set()
+            thread.join()
+            stop.clear()
 
 
 def test_a_forked_child_sees_what_was_pending_and_runs_as_written() -> None:

@@ -13,6 +13,8 @@ from grape.model import (
     Measured,
     OpRecord,
     Position,
+    Reason,
+    Refused,
     RegionEvidence,
     ShapeCount,
     TensorView,
@@ -26,6 +28,12 @@ LIBRARY = "/usr/lib/python3.11/site-packages/somelib/masks.py"
 
 def at(line: int, *, file: str = CELL, function: str = "<module>") -> Position:
     return Position(file=file, line=line, function=function)
+
+
+def because(code: str, text: str, at: Position | None = None) -> Refused:
+    """A refusal with a sentence of the test's own, for a code of which one reason is free to say anything."""
+    free = {reason.code: reason for reason in Reason if reason.sentence == "{what}"}
+    return Refused.because(free[code], at, what=text)
 
 
 def view(storage: int, shape: Sequence[int] = (4,), *, device: str = "cuda:0", dtype: str = "float32") -> TensorView:

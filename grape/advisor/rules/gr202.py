@@ -16,7 +16,7 @@ from ...model.kept import Kept
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts
 from ..growth import Growth, growing, steady_growth
-from ..refusals import served_by_graphs, with_refusals
+from ..refusals import served_by_graphs
 from ..sites import op_sites
 from ..source import cell_source
 from ..stores import held_evidence, held_text
@@ -32,7 +32,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     found = [_of_region(evidence, region, found) for region in evidence.regions if (found := growing(region.shapes))]
     explained = {(f.at.file, f.at.line) for f in found if f.at}
     loops = (f for f in _of_loops(evidence) if f.at is None or (f.at.file, f.at.line) not in explained)
-    return with_refusals(CODE, evidence, [*found, *loops], _ADVICE.format("the state"))
+    return [*found, *loops]
 
 
 def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[Growth]) -> Finding:

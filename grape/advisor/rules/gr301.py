@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...model import CellEvidence, CopyRecord, Finding, Position, RegionEvidence
+from ...model.sizes import size_text
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts, copy_ms
-from ..refusals import with_refusals
 from ..source import cell_source
-from ..words import amount, milliseconds
+from ..words import milliseconds
 
 CODE = "GR301"
 
@@ -34,7 +34,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
                 line = (copy.made_at.file, copy.made_at.line) if copy.made_at else None
                 groups.setdefault(line, []).append(copy)
         found += [_finding(evidence, region, copies, costs) for copies in groups.values() if _counts(copies)]
-    return with_refusals(CODE, evidence, found, _ADVICE.format("the argument"))
+    return found
 
 
 def _counts(copies: list[CopyRecord]) -> bool:
@@ -59,7 +59,7 @@ def _finding(evidence: CellEvidence, region: RegionEvidence, copies: list[CopyRe
         code=CODE,
         severity="costly",
         message=f"{spoken.listed(paths)} {verb} copied into place at each replay of `{region.name}`: "
-        f"{amount(nbytes)}{price} per call{_origin(spoken, paths, fed_back)}",
+        f"{size_text(nbytes)}{price} per call{_origin(spoken, paths, fed_back)}",
         at=made or region.at,
         region=region.name,
         evidence=(

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ...model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
+from ...model.sizes import size_text
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts, transfer_ms
 from ..refusals import with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
 from ..transfers import incoming, origin, sources
-from ..words import amount, milliseconds, via
+from ..words import milliseconds, via
 
 CODE = "GR302"
 
@@ -60,7 +61,7 @@ def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord,
         code=CODE,
         severity="costly",
         message=f"{name} comes from {memory} CPU memory at each call of `{region.name}`: "
-        f"{amount(copy.bytes)}{price} per call",
+        f"{size_text(copy.bytes)}{price} per call",
         at=copy.made_at or region.at,
         region=region.name,
         evidence=(
@@ -86,8 +87,8 @@ def _of_site(evidence: CellEvidence, site: Site, costs: MachineCosts) -> Finding
     return Finding(
         code=CODE,
         severity="costly",
-        message=f"{f'`{written}`' if written else 'a CPU tensor'} sends {amount(moved.nbytes)} to the GPU {rate}{price}"
-        f"{via(site.user, site.inner)}",
+        message=f"{f'`{written}`' if written else 'a CPU tensor'} sends {size_text(moved.nbytes)} to the GPU "
+        f"{rate}{price}{via(site.user, site.inner)}",
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(

@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from functools import partial
 
 from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
+from ...model.sizes import size_text
 from ..cost import H200, MachineCosts, transfer_ms
-from ..refusals import advice_at, severity_in, with_refusals
+from ..refusals import advice_at, severity_in
 from ..sites import Site, op_sites
 from ..source import cell_source
 from ..transfers import Origin, incoming, origin, sources
-from ..words import amount, milliseconds, via
+from ..words import milliseconds, via
 
 CODE = "GR401"
 
@@ -36,13 +37,12 @@ _WHAT: dict[Origin, str] = {
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     kinds: tuple[Origin, ...] = ("constant", "computed", "outside")
-    found = [
+    return [
         _finding(evidence, site, kind, costs)
         for kind in kinds
         for site in op_sites(evidence, partial(_is_of, kind), among=incoming)
         if _bytes(site) and not _is_filled(evidence, site)
     ]
-    return with_refusals(CODE, evidence, found, _ADVICE["constant"].format("the tensor"))
 
 
 def _is_of(kind: Origin, op: OpRecord, trace: Trace, region: RegionEvidence | None) -> bool:
@@ -66,7 +66,8 @@ def _finding(evidence: CellEvidence, site: Site, kind: Origin, costs: MachineCos
     return Finding(
         code=CODE,
         severity="hint" if kept else severity,
-        message=f"{subject} {verb} from the CPU to the GPU {rate}: {amount(nbytes)}{price}{via(site.user, site.inner)}"
+        message=f"{subject} {verb} from the CPU to the GPU {rate}: {size_text(nbytes)}{price}"
+        + via(site.user, site.inner)
         + ("; replays reuse it" if kept else ""),
         at=site.at,
         region=site.region.name if site.region else None,

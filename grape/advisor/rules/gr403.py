@@ -8,14 +8,14 @@ its own graph.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...model import CellEvidence, Finding, OpRecord, RegionEvidence, ScalarChange
+from ...model import CellEvidence, Finding, OpRecord, Reason, Refused, RegionEvidence, ScalarChange
+from ..arguments import Arguments
 from ..cost import H200, MachineCosts
 from ..optimizers import advice_for_step
-from ..refusals import severity_in, with_refusals
+from ..refusals import refusal_of, severity_in, with_refusals
 from ..source import cell_source
 from ..words import operator_name
 
@@ -26,19 +26,18 @@ _ADVICE = (
     "or pass it as an argument if it takes few values"
 )
 _SHOWN = 4
-_NAMED = re.compile(r"`([^\W\d]\w*)` is no tensor, and changes at each")
+_OF_NAMES = (Reason.ARGUMENT_CHANGES, Reason.NAME_CHANGES)
 
 
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     found = [_finding(region, change) for region in evidence.regions for change in region.scalar_changes]
     source = cell_source(evidence)
     for finding in with_refusals(CODE, evidence, found, _ADVICE):
-        indexing = _of_an_index(finding, evidence)
-        if indexing is not None:
-            yield indexing
+        known = refusal_of(evidence, finding) if finding not in found else None
+        if known is not None and known[1].reason in _OF_NAMES:  # what the line does with it is another matter
+            yield _of_an_index(finding, evidence, *known) or finding
             continue
-        of_a_name = "is no tensor" in finding.message  # what the line does with it is another matter
-        advice = advice_for_step(source, finding.at) if finding.advice == _ADVICE and not of_a_name else None
+        advice = advice_for_step(source, finding.at)
         yield replace(finding, advice=advice) if advice is not None else finding
 
 
@@ -57,24 +56,24 @@ def _finding(region: RegionEvidence, change: ScalarChange) -> Finding:
     )
 
 
-def _of_an_index(finding: Finding, evidence: CellEvidence) -> Finding | None:
+def _of_an_index(finding: Finding, evidence: CellEvidence, region: RegionEvidence, refusal: Refused) -> Finding | None:
     """The finding about a number that only indexes: a tensor in its place would be read on the host."""
-    name = _NAMED.search(finding.message)
-    region = next((region for region in evidence.regions if region.name == finding.region), None)
-    if name is None or region is None or finding.at is None:
+    argument = refusal.detail("argument")
+    name = Arguments(evidence, region).name(argument).strip("`") if argument.startswith("args[") else argument
+    if not name.isidentifier() or finding.at is None:
         return None
     source = cell_source(evidence)
-    indexed = source.indexed_with(name[1], finding.at, region.end_line or finding.at.line)
+    indexed = source.indexed_with(name, finding.at, region.end_line or finding.at.line)
     if indexed is None:
         return None
     shown = " and ".join(f"`{text}`" for text in indexed[:2])
     if region.loop_line is None:
-        return replace(finding, advice=f"take {shown} before the call, and pass that instead of `{name[1]}`")
+        return replace(finding, advice=f"take {shown} before the call, and pass that instead of `{name}`")
     place = region.loop_line, region.at.file
     rest = any(part.replays and (part.loop_line, part.at.file) == place for part in evidence.regions)
     if rest and source.only_indexes(finding.at):
         run = "runs" if len(indexed) == 1 else "run"
-        message = f"{shown} {run} as written, because `{name[1]}` changes; the rest of the loop replays"
+        message = f"{shown} {run} as written, because `{name}` changes; the rest of the loop replays"
         return replace(finding, severity="hint", message=message, advice=None)
     return replace(finding, advice=f"take {shown} in a line of its own, so that what works with it replays")
 

@@ -12,9 +12,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ...model import CellEvidence, Finding, Position, RegionEvidence
+from ...model import CellEvidence, Finding, Position, Reason, Refused, RegionEvidence
 from ..cost import H200, MachineCosts
-from ..refusals import callable_name, refused, with_refusals
+from ..refusals import callable_name, refusal_of, with_refusals
 from ..source import CellSource, cell_source
 from ..static.state import state_writes
 
@@ -33,15 +33,16 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 
 def _named(evidence: CellEvidence, finding: Finding) -> Finding:
     """The finding at the statement that writes, where the source shows one and the refusal names no other line."""
-    region = next(region for region in refused(evidence, CODE) if region.name == finding.region)
-    refusal = region.refused
-    assert refusal is not None
-    if refusal.why.startswith("it calls "):
+    known = refusal_of(evidence, finding)
+    if known is None:
+        return finding
+    region, refusal = known
+    if refusal.reason is Reason.CALLS:
         seldom = cell_source(evidence).every_nth(finding.at)
-        advice = _RANDOM if "random" in refusal.why else _EFFECT.partition(";")[0] if seldom else _EFFECT
+        advice = _RANDOM if "random" in refusal.detail("call") else _EFFECT.partition(";")[0] if seldom else _EFFECT
         return replace(finding, advice=advice)
     writes = tuple(dict.fromkeys(_writes(cell_source(evidence), region)))
-    likely = [write for write in writes if _is_named(write[1], refusal.why)]
+    likely = [write for write in writes if _is_named(write[1], refusal)]
     if refusal.at is None or refusal.at == region.at:
         likely = likely or list(writes)
     if not likely:
@@ -58,8 +59,9 @@ def _named(evidence: CellEvidence, finding: Finding) -> Finding:
     )
 
 
-def _is_named(written: str, why: str) -> bool:
-    return f"'{written.rpartition('.')[2]}'" in why or f"(`{written}`)" in why
+def _is_named(written: str, refusal: Refused) -> bool:
+    """Whether the refusal is about what is `written`: by the name of an attribute or a global, or by its path."""
+    return written.rpartition(".")[2] == refusal.detail("name") or written == refusal.detail("path")
 
 
 def _writes(source: CellSource, region: RegionEvidence) -> Iterator[tuple[Position, str]]:

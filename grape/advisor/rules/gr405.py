@@ -23,19 +23,6 @@ _USED = (
     "its gradients are used outside of it: put forward, `backward` and the optimizer's step into one function, "
     "which can replay as a whole"
 )
-_BY_REASON = (
-    (
-        "the replay's ",
-        "nothing is to change: results stay those of eager; `--tolerance X` accepts small differences",
-    ),
-    (" more state than can be guarded", "pass the values that it needs as arguments, instead of what holds them all"),
-    ("the memory budget of", "give the graphs more with `--memory-budget`, or call it with smaller shapes"),
-    ("no memory left for an executable", "free memory on the device, then run the cell again"),
-    ("ran out of memory beside graphs", "free memory on the device, then `%grape reset` and run the cell again"),
-    ("ran out of memory, so its graphs", "free memory on the device, then `%grape reset` and run the cell again"),
-    ("its tensors are in CPU memory", "move the model and its inputs to the GPU: `.to('cuda')`"),
-)
-"""(part of the refusal, advice)."""
 _MOVE = "move what is named out of the region, or leave the region eager"
 
 
@@ -44,14 +31,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     # What a region records inside of one that does is the same finding.
     outermost = tuple(r for r in evidence.regions if r.name not in recording or r.parent not in recording)
     evidence = replace(evidence, regions=outermost)
-    return map(_advised, with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE))
-
-
-def _advised(finding: Finding) -> Finding:
-    """The finding with the advice for its reason, where there is a better one than the general one."""
-    if finding.advice != _MOVE:
-        return finding
-    return replace(finding, advice=next((text for part, text in _BY_REASON if part in finding.message), _MOVE))
+    return with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE)
 
 
 def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
@@ -101,6 +81,6 @@ def _records(region: RegionEvidence) -> bool:
 def _for_grad(region: RegionEvidence) -> bool:
     """A refusal that names no line of its own inside the region, and says that gradients stand in the way."""
     refusal = region.refused
-    if refusal is None or not any(word in refusal.why for word in ("gradient", "autograd")):
+    if refusal is None or not refusal.reason.is_of_gradients:
         return False
     return refusal.at is None or refusal.at == region.at

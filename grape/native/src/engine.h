@@ -28,6 +28,7 @@ struct Settings {
   size_t budget = size_t{4} << 30;  // bytes of all homes
   size_t strays = 16;     // operators in a row that may come in between without leaving the fragment
   bool issue = true;      // false: nothing is issued, to measure what matching alone costs
+  bool draws = false;     // operators that draw random numbers are deferred, too
   bool graphs = false;    // segments are captured; on the CPU, pretended to be
   int steady = 2;         // launches of a segment over the same memory before it is captured
   int captures = 6;       // of one segment
@@ -47,9 +48,9 @@ struct Counts {
 class Engine {
  public:
   Engine(Settings settings, std::unique_ptr<Device> device)
-      : settings_(settings), device_(std::move(device)), price_(settings.price),
+      : settings_(settings), device_(std::move(device)), draws_(settings.draws ? draws_of(*device_) : nullptr), price_(settings.price),
         finder_(settings.budget, settings.furthest, settings.settled, settings.shortest),
-        epoch_(*device_, settings.graphs), launcher_(*device_) {}
+        epoch_(*device_, settings.graphs), launcher_(*device_, draws_.get()) {}
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {
@@ -197,6 +198,7 @@ class Engine {
     std::lock_guard lock(mutex_);
     leave();
     recorder_.reset();
+    Operator::registrations++;
     wanted_ = nullptr;
     doubted_ = nullptr;
     finder_.clear();
@@ -223,9 +225,11 @@ class Engine {
     if (!segment) return false;
     std::string why;
     auto failed = launcher_.issue_captured(*wanted_, *segment, captured_, why);
-    if (failed < 0) return frozen_ = wanted_->addresses(*segment), true;
-    refuse(&wanted_->steps[failed], why);
-    return false;
+    if (failed >= 0) return refuse(&wanted_->steps[failed], why), false;
+    if (segment->draws >= 0) captured_draws_ = static_cast<const Philox&>(*draws_).captured();
+    if (segment->draws >= 0 && captured_draws_.offset_intragraph_ != wanted_->moves(*segment)) return refuse(nullptr, "it draws otherwise in a capture"), false;
+    frozen_ = wanted_->addresses(*segment);
+    return true;
   }
   // No step can be blamed for what capture or executable say.
   void refused(const std::string& why) {
@@ -234,7 +238,7 @@ class Engine {
   }
   void captured(void* executable, uint64_t number) {
     std::lock_guard lock(mutex_);
-    auto graph = std::make_unique<CudaGraph>(static_cast<const Cuda&>(*device_), executable, number, dropped);
+    auto graph = std::make_unique<CudaGraph>(static_cast<const Cuda&>(*device_), executable, number, dropped, captured_draws_);
     if (wanted()) keep(std::move(graph));
   }
   const std::shared_ptr<Dropped> dropped = std::make_shared<Dropped>();
@@ -293,18 +297,26 @@ class Engine {
       auto took = Clock::now() - begin;
       counts.capture_ns += took.count();
       if (price_ > 0 && is_warm_.exchange(true)) price_ += 0.2 * (std::max(0.1, milliseconds(took) - CAPTURED * length) - price_);
-    } else {
-      std::lock_guard lock(mutex_);
-      launch();
-      Segment* segment = wanted();
-      if (!segment) return;
-      auto graph = std::make_unique<PretendedGraph>(*wanted_, *segment, captured_);
-      frozen_ = wanted_->addresses(*segment);
-      keep(std::move(graph));
     }
+    if (device_->is_cpu()) pretend();
     Trash trash;
     std::lock_guard lock(mutex_);
     std::swap(trash, captured_);
+  }
+
+  // On the CPU a capturer, if there is one, may only refuse.
+  void pretend() {
+    std::lock_guard lock(mutex_);
+    launch();
+    Segment* segment = wanted();
+    if (!segment) return;
+    try {
+      auto graph = std::make_unique<PretendedGraph>(*wanted_, *segment, draws_.get(), captured_);
+      frozen_ = wanted_->addresses(*segment);
+      keep(std::move(graph));
+    } catch (const c10::Error& error) {
+      refuse(nullptr, error.what_without_backtrace());
+    }
   }
 
   void keep(std::unique_ptr<Graph> graph) {
@@ -418,7 +430,7 @@ class Engine {
       leave();
     } else if (!side.fragment && ++side.times == 2 && finder_.room() && !parent->dead && op.always != Reason::Read) {
       leave();
-      recorder_ = std::make_unique<Recorder>(0, *device_);
+      recorder_ = std::make_unique<Recorder>(0, *device_, draws_.get());
       recording_++;
       parent_ = parent, side_ = key, planned_ = 0;
       recorder_->before(op, stack, sig, touches_exposed(op, stack));
@@ -473,7 +485,7 @@ class Engine {
     head_ = context;
     planned_ = planned;
     parent_ = nullptr;
-    recorder_ = std::make_unique<Recorder>(context, *device_);
+    recorder_ = std::make_unique<Recorder>(context, *device_, draws_.get());
   }
 
   // At the head of a fragment. While one is doubted, none is entered.
@@ -510,13 +522,25 @@ class Engine {
     if (fragment->uncut) fragment->cut(settings_.longest);
     if (!fragment->live && fragment->earned >= price_of(*fragment)) {
       fragment->large = !finder_.afford(*fragment);
-      if (!fragment->large) fragment->begin_to_live(price_of(*fragment));
+      if (!fragment->large) try {
+        fragment->begin_to_live(price_of(*fragment));
+      } catch (const c10::Error&) {
+        starve(*fragment);
+      }
     }
+    if (fragment_) launch();  // another of autograd's threads may have matched meanwhile
     fragment_ = fragment;
     at_ = from_ = strays_ = period_ = 0;
     finder_.periods.begin();
     fragment->entered++;
     counts.entered++;
+  }
+
+  // It takes memory that code as written does without.
+  void starve(Fragment& fragment) {
+    if (wanted_ == &fragment) wanted_ = nullptr;
+    finder_.release(fragment);
+    fragment.starve(epoch_.trash);
   }
 
   void leave() {
@@ -545,17 +569,26 @@ class Engine {
       if (reason == Reason::Number) fragment_->demote(step, reason);
       else reason = fragment_->large ? Reason::Room : Reason::Unearned, fragment_->earned += OPERATOR;
     } else if (reason == Reason::None) {
-      auto mark = epoch_.mark();
       Match match = compare(step, op, stack, reason);
-      if (match == Match::Yes) match = bind(step, op, stack, reason);
+      if (match == Match::Yes && step.moves && !draws_next()) launch();
+      auto mark = epoch_.mark();
+      Handed handed;
+      if (match == Match::Yes) try {
+        match = bind(step, op, stack, reason);
+        if (match == Match::Yes) handed = hand_out(step);
+      } catch (const c10::Error&) {
+        match = Match::Written, reason = Reason::Room;
+      }
       if (match == Match::Yes) {
-        answer(step, op, stack);
+        if (step.moves) draw(step, op, stack);
+        answer(step, op, stack, handed);
         counts.matched++;
         advance();
         return match;
       }
       epoch_.forget(mark);
       if (match == Match::Other) return match;
+      if (reason == Reason::Room) launch(), starve(*fragment_);
       // Numbers that changed will change again; memory elsewhere may have been an exception.
       if (reason == Reason::Number || (++step.refused >= 8 && 2 * step.refused > fragment_->entered)) fragment_->demote(step, reason);
     }
@@ -615,25 +648,42 @@ class Engine {
     return device_->holds(t) && !is_number(t) && in.layout.fits(t);
   }
 
-  void answer(Step& step, Operator& op, Stack& stack) {
+  // R1: nobody but pending operators moved the generator since the first of them drew.
+  bool draws_next() const { return !drawn_to_ || draws_->now() == *drawn_to_; }
+
+  void draw(Step& step, Operator& op, const Stack& stack) {
+    step.drawn = draws_->now();
+    draws_->advance(op, stack, step.moves);
+    drawn_to_ = draws_->now();
+  }
+
+  using Handed = c10::SmallVector<std::pair<int, c10::Storage>, 4>;  // by slot
+
+  Handed hand_out(const Step& step) {
+    Handed handed;
+    for (const Output& output : step.outputs)
+      for (const Made& made : output.made) {
+        bool again = false;
+        for (auto& [slot, same] : handed) again = again || slot == made.slot;
+        if (!again && made.slot >= 0) handed.emplace_back(made.slot, epoch_.hand_out(*fragment_, made.slot));
+      }
+    return handed;
+  }
+
+  void answer(Step& step, Operator& op, Stack& stack, const Handed& handed) {
     size_t base = stack.size() - op.arguments;
     if (step.bumps) bump(step, op, stack);
     c10::SmallVector<IValue, 4> returned;
     for (const Output& output : step.outputs)
       returned.push_back(output.argument >= 0 ? stack[base + output.argument] : IValue());
     stack.resize(base);
-    c10::SmallVector<std::pair<int, c10::Storage>, 4> handed;
     auto make = [&](const Made& made) -> at::Tensor {
       if (made.slot == -1) return at::Tensor();
       if (made.slot == -3) return zero(c10::typeMetaToScalarType(made.layout.dtype));
       c10::Storage storage;
       for (auto& [slot, same] : handed)
         if (slot == made.slot) storage = same;
-      if (!storage) {
-        storage = made.slot < 0 ? device_->storage(0)
-                                : epoch_.hand_out(*fragment_, made.slot);
-        handed.emplace_back(made.slot, storage);
-      }
+      if (!storage) storage = device_->storage(0);
       // A new TensorImpl each time, of the current mode; nobody but the caller holds it.
       auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(device_->key), made.layout.dtype);
       impl->set_sizes_and_strides(made.layout.sizes, made.layout.strides, made.at / static_cast<int64_t>(made.layout.dtype.itemsize()));
@@ -668,6 +718,7 @@ class Engine {
   }
 
   void launch() {
+    drawn_to_.reset();
     if (!fragment_ || from_ >= at_) {
       epoch_.end();
       from_ = at_;
@@ -716,6 +767,7 @@ class Engine {
 
   const Settings settings_;
   const std::unique_ptr<Device> device_;
+  const std::unique_ptr<Draws> draws_;  // none: what draws runs as written
   double price_;  // of a capture, in milliseconds
   Finder finder_;
   std::mutex mutex_;
@@ -731,10 +783,12 @@ class Engine {
   Fragment* wanted_ = nullptr;  // whose segment should be captured
   size_t first_ = 0, last_ = 0;
   std::vector<char*> frozen_;
+  at::PhiloxCudaState captured_draws_;
   Trash captured_;              // who lived in homes that moved at the capture
   Fragment* fragment_ = nullptr;  // that is followed
   size_t at_ = 0, from_ = 0;      // the next operator, and the first that is pending
   size_t strays_ = 0;
+  std::optional<Draw> drawn_to_;  // the generator behind the last pending operator that draws
   Fragment* doubted_ = nullptr;  // nothing is deferred, to see what that is worth
   uint64_t doubted_until_ = 0;
   std::unique_ptr<Recorder> recorder_;

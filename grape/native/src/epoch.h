@@ -30,7 +30,7 @@ class Epoch {
     if (!is_torchs_own(storage, device_)) return Bound::Foreign;
     if (base < data || base + slot.span > data + storage->nbytes()) return Bound::Aliased;
     if (!claim(storage, slot.written)) return Bound::Aliased;
-    if (base != slot.address) {
+    if (base != slot.address || lies_in_own_home(fragment, slot, tenancy_of(storage))) {
       // Kernels may choose their code, and so their rounding, by the alignment of what they are given.
       if (slot.owned() && !slot.exact && misaligned(slot.address, base) && !turn(fragment, slot, base)) return Bound::Aliased;
       slot.otherwise = 0;
@@ -56,9 +56,9 @@ class Epoch {
       if (slot.dead > 8 && slot.home->vacant()) slot.kept = false, slot.dead = 0, slot.returned++;
     }
     if (!slot.kept && !slot.home->vacant()) {
+      move_home(fragment, slot);  // which fails where there is no memory
       slot.kept = true;
       copies.kept++;
-      move_home(fragment, slot);
     }
     c10::Storage storage;
     if (slot.kept) {
@@ -102,7 +102,7 @@ class Epoch {
   // What an operator elsewhere may read for longer than the host knows: the memory is the occupant's from now on.
   void give_away(Fragment& fragment, const Tenancy* tenancy) {
     for (Slot& slot : fragment.slots)
-      if (slot.home && slot.home->has(tenancy)) slot.kept = true, move_home(fragment, slot);
+      if (slot.home && slot.home->has(tenancy)) move_home(fragment, slot), slot.kept = true;
   }
 
   void end() {
@@ -163,7 +163,7 @@ class Epoch {
   // The slot's bytes come from elsewhere: it needs memory that nobody else reads.
   void make_room(Fragment& fragment, Slot& slot, char* base, const Tenancy* lent) {
     if (slot.home) {
-      if (!slot.home->vacant()) slot.kept = true, copies.kept++, move_home(fragment, slot);
+      if (!slot.home->vacant()) move_home(fragment, slot), slot.kept = true, copies.kept++;
       else if (slot.home->read_in(number_)) move_home(fragment, slot);
       return;
     }
@@ -211,6 +211,11 @@ class Epoch {
     for (const Slot& slot : fragment.slots)
       if (slot.home && slot.home->has(tenancy)) return true;
     return false;
+  }
+
+  // Memory that was somebody else's when the slot came to lie there.
+  bool lies_in_own_home(const Fragment& fragment, const Slot& slot, const Tenancy* lent) const {
+    return graphs_ && lent && !slot.home && lent != slot.lender && is_made_by(fragment, lent);
   }
 
   static constexpr double COPY = 0.003;  // milliseconds, of a small one

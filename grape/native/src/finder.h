@@ -89,8 +89,9 @@ class Finder {
       for (size_t k = CONTEXT; k-- > 0;) hash = mix(hash, fragment.steps[(i + n * CONTEXT - k) % n].signature);
       lost_.insert(hash);
     }
-    bytes_ -= fragment.bytes();
+    release(fragment);
   }
+  void release(const Fragment& fragment) { bytes_ -= fragment.bytes(); }
   bool is_lost(uint64_t context) const { return !lost_.empty() && lost_.count(context); }
 
   bool room() const { return live_ < 200'000 && bytes_ < budget_; }

@@ -1,10 +1,11 @@
 // A fragment: operators that came one after the other and may come again, with the memory that they expect.
 #pragma once
+#include "draws.h"
 #include "memory.h"
-#include "operators.h"
 #include "pace.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -90,6 +91,8 @@ struct Step {
   uint32_t splits = 0;        // times that its segment was launched behind it, unforeseen
   bool last = false;          // and so it ends there
   uint64_t signature = 0;
+  uint64_t moves = 0;         // the generator, so far
+  Draw drawn;                 // while it is pending: what the generator was in front of it
   std::vector<Argument> arguments;
   std::vector<Input> inputs;
   std::vector<Output> outputs;
@@ -101,7 +104,8 @@ struct Step {
 class Graph {
  public:
   virtual ~Graph() = default;
-  virtual bool launch() = 0;  // on the current stream; false: nothing was launched
+  // On the current stream; false: nothing was launched. `draw`: from where on its operators draw, if any does.
+  virtual bool launch(const Draw* draw) = 0;
 
   std::vector<char*> frozen;   // where the segment's slots lie
   uint64_t checked = ~0ull;    // the fragment's generation in which they did
@@ -114,6 +118,7 @@ struct Segment {
   std::unique_ptr<Graph> graph;
   uint64_t moves = 0;      // of its slots, when it was launched last
   int steady = 0;          // launches since
+  std::ptrdiff_t draws = -1;  // the first step that does
   int captures = 0, failed = 0;  // since one of its graphs was worth it
   uint64_t served = 0;     // launches of its graph
   static constexpr uint64_t WORTH = 20;  // of them make up for a capture
@@ -162,15 +167,15 @@ struct Fragment {
 
   // It serves no more. Nothing of it is pending.
   void end(Trash& trash) {
-    dead = true, live = false;
-    segments.clear();
-    uncut = true;
-    for (Slot& slot : slots) {
-      if (slot.home) slot.home->retire(trash);
-      slot.home.reset();
-      trash.memory.push_back(std::move(slot.floating));
-      slot.floating = at::DataPtr();
-    }
+    dead = true;
+    release(trash);
+  }
+
+  // There is no memory for it: it is followed as written from now on. Nothing of it is pending.
+  void starve(Trash& trash) {
+    large = true;
+    earned = -std::numeric_limits<double>::infinity();
+    release(trash);
   }
 
   size_t bytes() const {
@@ -234,6 +239,13 @@ struct Fragment {
     return all;
   }
 
+  // How far it moves the generator.
+  uint64_t moves(const Segment& segment) const {
+    uint64_t all = 0;
+    for (size_t i = segment.first; i < segment.last; i++) all += steps[i].moves;
+    return all;
+  }
+
   // Launched so often since a slot moved of itself.
   int steady(Segment& segment) const {
     uint64_t moves = 0;
@@ -273,11 +285,24 @@ struct Fragment {
   }
 
  private:
+  void release(Trash& trash) {
+    live = false;
+    segments.clear();
+    uncut = true;
+    for (Slot& slot : slots) {
+      if (slot.home) slot.home->retire(trash);
+      slot.home.reset();
+      trash.memory.push_back(std::move(slot.floating));
+      slot.floating = at::DataPtr();
+    }
+  }
+
   Segment segment(size_t first, size_t last, std::vector<Segment>& before) const {
     for (Segment& old : before)
       if (old.first == first && old.last == last) return std::move(old);
     Segment made{first, last};
     for (size_t i = first; i < last; i++) {
+      if (made.draws < 0 && steps[i].moves) made.draws = static_cast<std::ptrdiff_t>(i);
       for (const Input& in : steps[i].inputs)
         if (in.slot >= 0) made.slots.push_back(in.slot);
       for (const Output& out : steps[i].outputs)

@@ -24,26 +24,42 @@ struct Dropped {
 
 class CudaGraph final : public Graph {
  public:
-  CudaGraph(const Cuda& device, void* executable, uint64_t number, std::shared_ptr<Dropped> dropped)
-      : device_(device), executable_(executable), number_(number), dropped_(std::move(dropped)) {}
+  CudaGraph(const Cuda& device, void* executable, uint64_t number, std::shared_ptr<Dropped> dropped, const at::PhiloxCudaState& draws)
+      : device_(device), executable_(executable), number_(number), dropped_(std::move(dropped)), draws_(draws) {}
   ~CudaGraph() override {
     std::lock_guard lock(dropped_->mutex);
     dropped_->numbers.push_back(number_);
   }
-  bool launch() override { return device_.launch(executable_); }
+  bool launch(const Draw* draw) override {
+    if (draw) {  // before each launch: other graphs may be told by the same words
+      BelowEverything guard;
+      word(draws_.seed_.ptr).fill_(static_cast<int64_t>(draw->seed));
+      word(draws_.offset_.ptr).fill_(static_cast<int64_t>(draw->offset));
+    }
+    return device_.launch(executable_);
+  }
 
  private:
+  at::Tensor word(int64_t* address) const {
+    auto dtype = caffe2::TypeMeta::Make<int64_t>();
+    c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(int64_t), at::DataPtr(address, device_.place), nullptr, false);
+    auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(device_.key), dtype);
+    impl->set_sizes_contiguous({});
+    return at::Tensor(std::move(impl));
+  }
+
   const Cuda& device_;
   void* executable_;
   uint64_t number_;
   std::shared_ptr<Dropped> dropped_;
+  const at::PhiloxCudaState draws_;
 };
 
 // What a CUDA graph would do, by the means of the CPU: the same operators with the same numbers on the same addresses.
 class PretendedGraph final : public Graph {
  public:
   // Made without computing anything, as a capture computes nothing.
-  PretendedGraph(Fragment& fragment, const Segment& segment, Trash& trash) {
+  PretendedGraph(Fragment& fragment, const Segment& segment, const Draws* draws, Trash& trash) : draws_(draws) {
     for (size_t i = segment.first; i < segment.last; i++) {
       Step& step = fragment.steps[i];
       fragment.build(step);
@@ -59,8 +75,10 @@ class PretendedGraph final : public Graph {
     }
   }
 
-  bool launch() override {
+  bool launch(const Draw* draw) override {
     BelowEverything guard;
+    Restored restored(draw ? draws_ : nullptr);
+    if (draw) draws_->restore(*draw);
     for (const Frozen& step : steps_)  // as if temporaries had been there: see G3
       for (const auto& [where, nbytes] : step.results)
         if (where) std::memset(where, 0xA5, nbytes);
@@ -102,6 +120,7 @@ class PretendedGraph final : public Graph {
   }
 
   std::vector<Frozen> steps_;
+  const Draws* const draws_;
 };
 
 }  // namespace grape

@@ -6,26 +6,17 @@
 
 namespace grape {
 
-// The dispatch state in which recorded operators run: no autograd, autocast, mode or engine above the backend.
-class BelowEverything {
-  static c10::DispatchKeySet excluded() {
-    return c10::DispatchKeySet(KEY) | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                             c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize});
-  }
-  c10::impl::ForceDispatchKeyGuard guard_{c10::DispatchKeySet(c10::DispatchKey::BackendSelect), excluded()};
-};
-
 class Launcher {
  public:
-  explicit Launcher(const Device& device) : device_(device) {}
+  Launcher(const Device& device, const Draws* draws) : device_(device), draws_(draws) {}
 
-  // Issues steps [first, last), as a graph where `whole` has one. What raises is demoted, the others are issued; the first
-  // exception is returned.
+  // Issues steps [first, last), as a graph where `whole` has one. What raises is demoted and its exception returned; what
+  // comes behind it is not issued, as it would not have run as written.
   std::exception_ptr launch(Fragment& fragment, size_t first, size_t last, Segment* whole) {
     if (whole && whole->graph) {
       try {
-        if (fragment.lies_as_captured(*whole) && whole->graph->launch()) return graphs++, whole->served++, nullptr;
+        const Draw* draw = whole->draws < 0 ? nullptr : &fragment.steps[whole->draws].drawn;
+        if (fragment.lies_as_captured(*whole) && whole->graph->launch(draw)) return graphs++, whole->served++, nullptr;
       } catch (...) {
         whole->graph.reset();
         return std::current_exception();
@@ -34,17 +25,22 @@ class Launcher {
       if (std::exchange(whole->served, 0) >= Segment::WORTH) whole->captures = 0;
     }
     BelowEverything guard;
-    std::exception_ptr raised;
+    bool draws = std::any_of(&fragment.steps[first], &fragment.steps[first] + (last - first), [](const Step& step) { return step.moves > 0; });
+    Restored restored(draws ? draws_ : nullptr);
     for (size_t i = first; i < last; i++) {
       Step& step = fragment.steps[i];
       try {
+        if (step.moves) draws_->restore(step.drawn);
         issue(fragment, step, nullptr);
       } catch (...) {
+        stack_.clear();
         fragment.demote(step, Reason::Raised);
-        if (!raised) raised = std::current_exception();
+        for (size_t k = last - 1; k > i; k--)
+          if (fragment.steps[k].moves) restored.instead(fragment.steps[k].drawn);  // what is not issued drew nothing
+        return std::current_exception();
       }
     }
-    return raised;
+    return nullptr;
   }
 
   // Issues a segment while a stream is captured; -1, or the step that cannot be. What the graph's allocator gave an
@@ -94,6 +90,7 @@ class Launcher {
   }
 
   const Device& device_;
+  const Draws* const draws_;
   Stack stack_;
 };
 

@@ -186,6 +186,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("budget", &Settings::budget)
       .def_readwrite("strays", &Settings::strays)
       .def_readwrite("issue", &Settings::issue)
+      .def_readwrite("draws", &Settings::draws)
       .def_readwrite("graphs", &Settings::graphs)
       .def_readwrite("steady", &Settings::steady)
       .def_readwrite("captures", &Settings::captures)

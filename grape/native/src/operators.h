@@ -5,6 +5,7 @@
 #include <ATen/core/enum_tag.h>
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,10 @@ struct Operator {
   bool index = false;                 // by tensors: what of booleans makes lengths that the host reads
   int dropout = -1;                   // of attention: the argument without which nothing is drawn
   std::vector<bool> seed;             // by argument: what was drawn, if anything was
+  bool has_state = false;             // of its own, that random numbers come from
   bool lends = false;                 // memory to another stream
-  bool kernel_checked = false, in_python = false;
+  uint64_t kernel_checked = 0;        // when `registrations` was that
+  bool in_python = false;
 
   explicit Operator(const c10::OperatorHandle& op) : handle(op) {
     const auto& schema = op.schema();
@@ -83,8 +86,9 @@ struct Operator {
         seed.push_back(name == "philox_seed" || name == "philox_offset");
       }
     lends = schema.name() == "aten::record_stream";
+    has_state = keeps_state(schema.name());
     if (!is_of_torch(schema.name())) always = Reason::Foreign;
-    else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || draws(schema.name())) always = Reason::Random;
+    else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || has_state) always = Reason::Random;
     else if (indexes(schema.name())) index = true, always = Reason::Read;
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
     else if (op.hasTag(at::Tag::inplace_view) || changes_metadata(schema.name())) always = Reason::Metadata;
@@ -142,10 +146,12 @@ struct Operator {
     return maybe_copies(name) ? Treatment::Boxed : Treatment::Transparent;
   }
 
+  static inline std::atomic<uint64_t> registrations{1};  // times that kernels may have come or gone
+
   // A kernel that Python registered may do anything; found at the first record only, for the text is slow to make.
   bool has_python_kernel() {
-    if (!kernel_checked) {
-      kernel_checked = true;
+    if (kernel_checked != registrations) {
+      kernel_checked = registrations;
       in_python = python_registered(handle.dumpState());
     }
     return in_python;
@@ -155,7 +161,7 @@ struct Operator {
   static bool is_of_torch(const std::string& name) { return name.rfind("aten::", 0) == 0; }
 
   // What no tag says. cuDNN's recurrent layers keep the state of their dropout, and more, in tensors that they are given.
-  static bool draws(const std::string& n) {
+  static bool keeps_state(const std::string& n) {
     return n == "aten::rrelu_with_noise" || n.rfind("aten::_cudnn_rnn", 0) == 0 || n == "aten::_cudnn_init_dropout_state";
   }
 

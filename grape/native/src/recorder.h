@@ -8,7 +8,7 @@ namespace grape {
 
 class Recorder {
  public:
-  Recorder(uint64_t head, const Device& device) : device_(device), fragment_(std::make_unique<Fragment>(device)) { fragment_->head = head; }
+  Recorder(uint64_t head, const Device& device, const Draws* draws) : device_(device), draws_(draws), fragment_(std::make_unique<Fragment>(device)) { fragment_->head = head; }
 
   // False while the last operator runs.
   bool is_between() const { return between_; }
@@ -22,6 +22,8 @@ class Recorder {
     step.run = op.always == Reason::Checks && !device_.is_cpu() ? Reason::None : op.always;
     still_ = op.draws_nothing(stack);
     if (still_ && step.run == Reason::Random) step.run = Reason::None;
+    drawn_.reset();
+    if (draws_ && step.run == Reason::Random && draws_->serves(op) && !is_given_generator(stack, op)) step.run = Reason::None, drawn_ = draws_->now();
     if (op.is_by_position(stack)) step.run = device_.is_cpu() ? Reason::Checks : Reason::None;
     if (step.run == Reason::None && op.has_python_kernel()) step.run = Reason::PythonKernel;
     if (step.run == Reason::None && exposed) step.run = Reason::Memory;
@@ -35,7 +37,7 @@ class Recorder {
       argument.first = static_cast<uint32_t>(step.inputs.size());
       if (!holds_tensor(value)) {
         argument.value = value;
-        if (!same_number(value, value)) step.run = Reason::Opaque;
+        if (step.run == Reason::None && !same_number(value, value)) step.run = Reason::Opaque;
       } else {
         argument.kind = value.isTensor() ? Argument::Tensor : value.isOptionalTensorList() ? Argument::Optionals : Argument::Tensors;
         if (argument.kind == Argument::Tensors && !value.isTensorList()) step.run = Reason::Opaque;
@@ -49,7 +51,7 @@ class Recorder {
       step.arguments.push_back(std::move(argument));
     }
     if (step.run == Reason::None && integers && !op.pointwise) step.run = Reason::Integers;
-    generator_ = device_.generator_state();
+    if (!drawn_) generator_ = device_.generator_state();
     fragment_->steps.push_back(std::move(step));
   }
 
@@ -59,7 +61,12 @@ class Recorder {
     Step& step = fragment_->steps.back();
     Operator& op = *step.op;
     if (step.run == Reason::None && warned) step.run = Reason::Effect;
-    if (step.run == Reason::None && generator_ != device_.generator_state()) step.run = Reason::Random;
+    if (step.run == Reason::None && drawn_) {
+      if (auto moves = draws_->since(*drawn_)) step.moves = *moves;
+      else step.run = Reason::Random;
+    } else if (step.run == Reason::None && generator_ != device_.generator_state()) {
+      step.run = Reason::Random;
+    }
     for (const Given& given : given_) {
       if (step.run != Reason::None) break;
       if (!given.layout.fits(given.tensor) || given.tensor.storage().data() != given.data) step.run = Reason::Metadata;
@@ -274,7 +281,12 @@ class Recorder {
     size_t input;
   };
 
+  static bool is_given_generator(const Stack& stack, const Operator& op) {
+    return std::any_of(stack.end() - static_cast<std::ptrdiff_t>(op.arguments), stack.end(), [](const IValue& value) { return value.isGenerator(); });
+  }
+
   const Device& device_;
+  const Draws* const draws_;
   std::unique_ptr<Fragment> fragment_;
   std::vector<View> views_;
   struct Memory {
@@ -288,7 +300,8 @@ class Recorder {
   std::vector<Given> given_;
   bool between_ = true;
   bool still_ = false;  // an operator that may draw, and does not
-  std::string generator_;
+  std::string generator_;     // in front of an operator that should draw nothing
+  std::optional<Draw> drawn_; // and of one that may
 };
 
 }  // namespace grape

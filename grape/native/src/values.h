@@ -21,6 +21,16 @@ using torch::jit::Stack;
 // Below autograd and above the backends, in no alias of keys, and without kernels of torch's own in 2.11 to 2.13.
 inline constexpr c10::DispatchKey KEY = c10::DispatchKey::Fake;
 
+// The dispatch state in which recorded operators run: no autograd, autocast, mode or engine above the backend.
+class BelowEverything {
+  static c10::DispatchKeySet excluded() {
+    return c10::DispatchKeySet(KEY) | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+        c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                             c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize});
+  }
+  c10::impl::ForceDispatchKeyGuard guard_{c10::DispatchKeySet(c10::DispatchKey::BackendSelect), excluded()};
+};
+
 struct Layout {
   c10::SmallVector<int64_t, 5> sizes, strides;
   caffe2::TypeMeta dtype;

@@ -11,14 +11,14 @@ from functools import partial
 
 import libcst as cst
 
-from ..result import Refused
+from ..result import Declined
 from .lines import marked, without_markers
 from .lower import Lowerer
 from .plain import FLOW
 from .safety import Leave
 from .tree import descendants
 
-__all__ = ["FLOW_IMPORT", "Construct", "Left", "Refused", "Rewritten", "rewrite_control_flow"]
+__all__ = ["FLOW_IMPORT", "Construct", "Declined", "Left", "RewrittenFlow", "rewrite_control_flow"]
 
 _PASSES = 4
 FLOW_IMPORT = f"from grape import flow as {FLOW}"
@@ -42,7 +42,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewritten:
+class RewrittenFlow:
     """`lines[i]` is the original line that line `i + 1` of `source` comes from. All lines count as in the file."""
 
     source: str
@@ -53,23 +53,23 @@ class Rewritten:
 
 def rewrite_control_flow(
     source: str, *, filename: str, first_line: int = 1, only_lines: Collection[int] | None = None
-) -> Rewritten | Refused:
+) -> RewrittenFlow | Declined:
     """Rewrite the control flow of a module or cell whose conditions may be tensors.
 
     `source` is plain Python whose first line is line `first_line` of `filename`; `only_lines` limits the constructs
     to those whose head is on one of these lines (of the file). A source without anything to rewrite comes back
-    unchanged. `Refused`: the source is no Python, or nothing that was asked for can be rewritten.
+    unchanged. `Declined`: the source is no Python, or nothing that was asked for can be rewritten.
     """
     offset = first_line - 1
     made = _rewrite(source, filename, partial(_among, None, offset, only_lines))
-    if isinstance(made, Rewritten) and made.left:
+    if isinstance(made, RewrittenFlow) and made.left:
         # What stays in the first pass may be free in the second: then it is done now, so that twice is once.
         for _ in range(_PASSES):
             origins = made.lines
             again = _rewrite(made.source, filename, partial(_among, origins, offset, only_lines))
-            if isinstance(again, Refused) or not again.constructs:
+            if isinstance(again, Declined) or not again.constructs:
                 break
-            made = Rewritten(
+            made = RewrittenFlow(
                 source=again.source,
                 constructs=(
                     *made.constructs,
@@ -78,9 +78,9 @@ def rewrite_control_flow(
                 left=tuple(Left(line=origins[item.line - 1], why=item.why) for item in again.left),
                 lines=tuple(origins[line - 1] for line in again.lines),
             )
-    if isinstance(made, Refused):
-        return Refused(why=made.why, line=None if made.line is None else made.line + offset)
-    return Rewritten(
+    if isinstance(made, Declined):
+        return Declined(why=made.why, line=None if made.line is None else made.line + offset)
+    return RewrittenFlow(
         source=made.source,
         constructs=tuple(
             Construct(kind=item.kind, line=item.line + offset)
@@ -96,19 +96,19 @@ def _among(origins: Sequence[int] | None, offset: int, only_lines: Collection[in
     return only_lines is None or original + offset in only_lines
 
 
-def _rewrite(source: str, filename: str, wanted: Callable[[int], bool]) -> Rewritten | Refused:
+def _rewrite(source: str, filename: str, wanted: Callable[[int], bool]) -> RewrittenFlow | Declined:
     """One pass. Lines count in `source`."""
     try:
         module = marked(source)
     except cst.ParserSyntaxError as error:
-        return Refused(why=f"{filename} is no Python: {error.message}", line=error.raw_line)
+        return Declined(why=f"{filename} is no Python: {error.message}", line=error.raw_line)
 
     def selects(first: int, last: int) -> bool:
         return any(wanted(line) for line in range(first, last + 1))
 
     names = {node.value for node in descendants(module) if isinstance(node, cst.Name)}
     if FLOW in names and FLOW_IMPORT not in source:
-        return Refused(why=f"the source has a name {FLOW} of its own, which the rewrite would need")
+        return Declined(why=f"the source has a name {FLOW} of its own, which the rewrite would need")
     refused: set[int] = set()
     left: list[Left] = []
     while True:
@@ -119,19 +119,19 @@ def _rewrite(source: str, filename: str, wanted: Callable[[int], bool]) -> Rewri
         except Leave as leave:
             culprits = lowerer.culprits.get(leave.construct, set()) | {leave.construct}
             if culprits <= refused:
-                return Refused(why=leave.why, line=leave.line)
+                return Declined(why=leave.why, line=leave.line)
             refused |= culprits
             left.append(Left(line=leave.line, why=leave.why))
     left += [Left(line=line, why=why) for _, line, why in lowerer.left]
     if not lowerer.found:
         if left:
-            return Refused(why=left[0].why, line=left[0].line)
-        return Rewritten(source=source, constructs=(), left=(), lines=tuple(range(1, source.count("\n") + 2)))
+            return Declined(why=left[0].why, line=left[0].line)
+        return RewrittenFlow(source=source, constructs=(), left=(), lines=tuple(range(1, source.count("\n") + 2)))
     if FLOW_IMPORT not in source:
         lowered = _with_import(lowered)
     text, lines = without_markers(lowered.code)
     constructs = tuple(Construct(kind=kind, line=line) for kind, line in set(lowerer.found))
-    return Rewritten(source=text, constructs=constructs, left=tuple(left), lines=lines)
+    return RewrittenFlow(source=text, constructs=constructs, left=tuple(left), lines=lines)
 
 
 def _with_import(module: cst.Module) -> cst.Module:

@@ -19,7 +19,7 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, Loop, descendants, edited, same
 from ..effects import CONSTANTS, call_name, calls, moved_out_of, only_statement
-from ..result import Refused
+from ..result import Declined
 
 __all__ = ["fix"]
 
@@ -45,39 +45,39 @@ class _Read:
         return self.node.with_changes(args=[self.node.args[0].with_changes(value=tensor)])
 
 
-def fix(code: Code, finding: Finding) -> str | Refused:
+def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None
     line = finding.at.line
     reads = [read for node in code.on_line(line, cst.Call) if (read := _read(node)) is not None]
     if not reads:
         return _not_a_read(code, line)
     if len(reads) > 1:
-        return Refused(why="several host reads stand on one line", line=line)
+        return Declined(why="several host reads stand on one line", line=line)
     read = reads[0]
     if any(isinstance(node, (cst.Await, cst.Yield, cst.NamedExpr)) for node in descendants(read.tensor)):
-        return Refused(why="the value that is read binds a name or waits", line=line)
+        return Declined(why="the value that is read binds a name or waits", line=line)
     if any(_leaves_device(node) for node in calls(_on_device(read.tensor))):
-        return Refused(why="the value is computed on the CPU", line=line)
+        return Declined(why="the value is computed on the CPU", line=line)
     comprehension = code.parent(read.node)
     if isinstance(comprehension, (cst.ListComp, cst.GeneratorExp)) and comprehension.elt is read.node:
         return _in_comprehension(code, read, comprehension)
     statement = code.statement(read.node)
     loops = code.loops(read.node)
     if statement is None or not loops:
-        return Refused(
+        return Declined(
             why="the read is in no loop of this function; read the value where the loop has ended", line=line
         )
     crowded = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) > 1
     if crowded or any(isinstance(above, cst.SimpleStatementSuite) for above in code.ancestors(read.node)):
-        return Refused(why="other code stands on the line; write the read on a line of its own", line=line)
+        return Declined(why="other code stands on the line; write the read on a line of its own", line=line)
     small = only_statement(statement)
-    made: str | Refused = Refused(why="what the loop goes on with depends on the value", line=line)
+    made: str | Declined = Declined(why="what the loop goes on with depends on the value", line=line)
     if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
         made = _appended(code, read, small.value, statement, loops)
     elif isinstance(small, cst.AugAssign):
         made = _added(code, read, small, statement, loops)
     if isinstance(made, str) and _only_reads(read, loops[0]):
-        return Refused(why="the loop does nothing but read", line=line)
+        return Declined(why="the loop does nothing but read", line=line)
     return made
 
 
@@ -99,15 +99,15 @@ def _reads_nothing_more(inner: cst.Call) -> bool:
     return _read(inner) is not None or call_name(inner) in ("len", "round", "str", "input")
 
 
-def _not_a_read(code: Code, line: int) -> Refused:
+def _not_a_read(code: Code, line: int) -> Declined:
     names = [call_name(node).rpartition(".")[2] for node in code.on_line(line, cst.Call)]
     if any(name in ("cpu", "numpy", "to") for name in names):
-        return Refused(why="keeping every result until the loop ends would hold it in GPU memory", line=line)
+        return Declined(why="keeping every result until the loop ends would hold it in GPU memory", line=line)
     if "synchronize" in names:
-        return Refused(why="a copy that does not block may rely on the synchronization", line=line)
+        return Declined(why="a copy that does not block may rely on the synchronization", line=line)
     if any(name in _SHOWS for name in names):
-        return Refused(why="what is shown at each step would appear only after the loop", line=line)
-    return Refused(why="no `.item()`, `.tolist()`, `float()` or `int()` of a tensor stands on the line", line=line)
+        return Declined(why="what is shown at each step would appear only after the loop", line=line)
+    return Declined(why="no `.item()`, `.tolist()`, `float()` or `int()` of a tensor stands on the line", line=line)
 
 
 def _only_reads(read: _Read, loop: Loop) -> bool:
@@ -144,39 +144,39 @@ def _kept(read: _Read) -> cst.BaseExpression:
     return tensor
 
 
-def _in_comprehension(code: Code, read: _Read, outer: cst.ListComp | cst.GeneratorExp) -> str | Refused:
+def _in_comprehension(code: Code, read: _Read, outer: cst.ListComp | cst.GeneratorExp) -> str | Declined:
     source = outer.for_in.iter
     if isinstance(source, cst.ListComp) and call_name(source.elt).endswith("clone"):
-        return Refused(why="the values are read after the loop already", line=code.line(read.node))
+        return Declined(why="the values are read after the loop already", line=code.line(read.node))
     if outer.for_in.asynchronous is not None:
-        return Refused(why="the comprehension is asynchronous", line=code.line(outer))
+        return Declined(why="the comprehension is asynchronous", line=code.line(outer))
     holder = code.parent(outer)
     if isinstance(outer, cst.GeneratorExp):
         user = code.parent(holder) if isinstance(holder, cst.Arg) else None
         if not isinstance(user, cst.Call) or call_name(user) not in _COMPREHENDED_BY or len(user.args) != 1:
-            return Refused(why="what takes the values may stop before the last one", line=code.line(outer))
+            return Declined(why="what takes the values may stop before the last one", line=code.line(outer))
     if isinstance(read.tensor, cst.Name) and same(read.tensor, outer.for_in.target):
-        return Refused(why="the comprehension does nothing but read", line=code.line(outer))
+        return Declined(why="the comprehension does nothing but read", line=code.line(outer))
     name = code.fresh("value")
     values = cst.ListComp(elt=_kept(read), for_in=outer.for_in)
     loop = cst.CompFor(target=cst.Name(name), iter=values, whitespace_before=cst.SimpleWhitespace(" "))
     return code.replaced({outer: outer.with_changes(elt=read.of(cst.Name(name)), for_in=loop)})
 
 
-def _appended(code: Code, read: _Read, call: cst.Call, statement: cst.CSTNode, loops: list[Loop]) -> str | Refused:
+def _appended(code: Code, read: _Read, call: cst.Call, statement: cst.CSTNode, loops: list[Loop]) -> str | Declined:
     line = code.line(statement)
     func = call.func
     if call_name(call).rpartition(".")[2] in _SHOWS:
-        return Refused(why="what is shown at each step would appear only after the loop", line=line)
+        return Declined(why="what is shown at each step would appear only after the loop", line=line)
     if not (isinstance(func, cst.Attribute) and func.attr.value == "append" and len(call.args) == 1):
-        return Refused(why=f"`{call_name(call)}` takes the value at each step", line=line)
+        return Declined(why=f"`{call_name(call)}` takes the value at each step", line=line)
     if call.args[0].value is not read.node:
-        return Refused(why="something is computed from the value at each step", line=line)
+        return Declined(why="something is computed from the value at each step", line=line)
     target = _name_of(func.value)
     if target is None:
-        return Refused(why=f"`{code.text(func.value)}` is no plain list", line=line)
+        return Declined(why=f"`{code.text(func.value)}` is no plain list", line=line)
     found = _loop_below_definition(code, target, func.value, loops)
-    if isinstance(found, Refused):
+    if isinstance(found, Declined):
         return found
     loop, definition = found
     other = _used_elsewhere(code, target, func.value, loop, definition)
@@ -209,7 +209,7 @@ def _key(subscript: cst.Subscript) -> cst.BaseExpression | None:
 
 def _loop_below_definition(
     code: Code, name: str, container: cst.BaseExpression, loops: list[Loop]
-) -> tuple[Loop, cst.CSTNode] | Refused:
+) -> tuple[Loop, cst.CSTNode] | Declined:
     """The loop that stands in one suite with ``name = []``, below it, or in a ``with torch.no_grad():`` there."""
     for loop in loops:
         for statement in _statements_above(code, loop):
@@ -218,8 +218,10 @@ def _loop_below_definition(
             small = only_statement(statement)
             if isinstance(small, cst.Assign) and len(small.targets) == 1 and _is_empty(small.value, container):
                 return loop, statement
-            return Refused(why=f"`{name}` is not made as an empty list just before the loop", line=code.line(statement))
-    return Refused(why=f"`{name}` is made elsewhere, or in another block than the loop", line=code.line(container))
+            return Declined(
+                why=f"`{name}` is not made as an empty list just before the loop", line=code.line(statement)
+            )
+    return Declined(why=f"`{name}` is made elsewhere, or in another block than the loop", line=code.line(container))
 
 
 def _statements_above(code: Code, loop: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -253,21 +255,21 @@ def _is_empty(value: cst.BaseExpression, container: cst.BaseExpression) -> bool:
 
 def _used_elsewhere(
     code: Code, name: str, container: cst.BaseExpression, loop: cst.CSTNode, definition: cst.CSTNode
-) -> Refused | None:
+) -> Declined | None:
     """Uses that would meet tensors where numbers were: in the loop, before it, or in a function that it may call."""
     mine = set(map(id, descendants(container)))
     first, last = code.line(definition), code.lines(loop)[1]
     home = code.function(loop)
     if code.is_shared(name, home):
-        return Refused(why=f"`{name}` is shared between functions", line=first)
+        return Declined(why=f"`{name}` is shared between functions", line=first)
     for use in code.uses(name):
         at = code.line(use)
         if id(use) in mine or any(use is node for node in descendants(definition)):
             continue
         if first <= at <= last and code.function(use) is home and not _appends_to_another_key(code, use, container):
-            return Refused(why=f"`{name}` is used before the loop has ended", line=at)
+            return Declined(why=f"`{name}` is used before the loop has ended", line=at)
         if code.function(use) is not home and _sees(code, use, home):
-            return Refused(why=f"a function that may run in the loop uses `{name}`", line=at)
+            return Declined(why=f"a function that may run in the loop uses `{name}`", line=at)
     return None
 
 
@@ -287,13 +289,13 @@ def _sees(code: Code, use: cst.CSTNode, home: cst.FunctionDef | None) -> bool:
     return home is None or any(above is home for above in code.ancestors(use))
 
 
-def _added(code: Code, read: _Read, small: cst.AugAssign, statement: cst.CSTNode, loops: list[Loop]) -> str | Refused:
+def _added(code: Code, read: _Read, small: cst.AugAssign, statement: cst.CSTNode, loops: list[Loop]) -> str | Declined:
     line = code.line(statement)
     if not isinstance(small.target, cst.Name):
-        return Refused(why=f"`{code.text(small.target)}` may be read elsewhere at each step", line=line)
+        return Declined(why=f"`{code.text(small.target)}` may be read elsewhere at each step", line=line)
     name = small.target.value
     others = _factors(code, read, small.value)
-    if isinstance(others, Refused):
+    if isinstance(others, Declined):
         return others
     loop = None
     for candidate in loops:
@@ -301,13 +303,13 @@ def _added(code: Code, read: _Read, small: cst.AugAssign, statement: cst.CSTNode
             break
         loop = candidate
     if loop is None:
-        return Refused(why=f"`{name}` is used in the loop", line=line)
+        return Declined(why=f"`{name}` is used in the loop", line=line)
     home = code.function(loop)
     if code.is_shared(name, home):
-        return Refused(why=f"`{name}` is shared between functions", line=line)
+        return Declined(why=f"`{name}` is shared between functions", line=line)
     for use in code.uses(name):
         if code.function(use) is not home and _sees(code, use, home):
-            return Refused(why=f"a function that may run in the loop uses `{name}`", line=code.line(use))
+            return Declined(why=f"a function that may run in the loop uses `{name}`", line=code.line(use))
     refused = moved_out_of(code, statement, loop)
     if refused is not None:
         return refused
@@ -334,7 +336,7 @@ def _summed_later(code: Code, read: _Read, small: cst.AugAssign, loop: Loop, oth
     return code.replaced({small: cst.Expr(cst.parse_expression(append)), loop: around})
 
 
-def _factors(code: Code, read: _Read, value: cst.BaseExpression) -> list[cst.BaseExpression] | Refused:
+def _factors(code: Code, read: _Read, value: cst.BaseExpression) -> list[cst.BaseExpression] | Declined:
     """What the value is multiplied with or divided by, apart from constants; each is kept with the value."""
     if value is read.node:
         return []
@@ -342,12 +344,12 @@ def _factors(code: Code, read: _Read, value: cst.BaseExpression) -> list[cst.Bas
         for inner, other in ((value.left, value.right), (value.right, value.left)):
             if any(node is read.node for node in descendants(inner)):
                 more = _factors(code, read, inner)
-                if isinstance(more, Refused) or isinstance(other, CONSTANTS):
+                if isinstance(more, Declined) or isinstance(other, CONSTANTS):
                     return more
                 if _is_number(code, other):
                     return [*more, other]
-                return Refused(why=f"`{code.text(other)}` may change before the loop ends", line=code.line(other))
-    return Refused(why="something else is computed from the value at each step", line=code.line(value))
+                return Declined(why=f"`{code.text(other)}` may change before the loop ends", line=code.line(other))
+    return Declined(why="something else is computed from the value at each step", line=code.line(value))
 
 
 def _is_number(code: Code, node: cst.BaseExpression) -> bool:

@@ -19,7 +19,7 @@ from ...model import Finding
 from ..arguments import with_keyword
 from ..code import Code, Loop
 from ..effects import call_name, moved_out_of, only_statement
-from ..result import Refused
+from ..result import Declined
 
 __all__ = ["fix"]
 
@@ -28,31 +28,31 @@ _INPUTS = ("input", "batch", "enc", "tok", "prompt")
 _CONCATENATIONS = ("torch.cat", "torch.concat", "torch.concatenate")
 
 
-def fix(code: Code, finding: Finding) -> str | Refused:
+def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None
     line = finding.at.line
     generating = [call for call in code.on_line(line, cst.Call) if call_name(call).rpartition(".")[2] == "generate"]
     if generating:
         if "transformers" not in str(dict(finding.evidence).get("in_library")):
-            return Refused(why="its cache is not one of transformers", line=line)
+            return Declined(why="its cache is not one of transformers", line=line)
         return _static_cache(code, generating)
     for statement in code.on_line(line, cst.SimpleStatementLine):
         small = only_statement(statement)
         if isinstance(small, cst.Assign) and call_name(small.value) in _CONCATENATIONS:
             return _concatenated_later(code, small, statement)
-    return Refused(why="the state is made elsewhere; allocate it at its final length there", line=line)
+    return Declined(why="the state is made elsewhere; allocate it at its final length there", line=line)
 
 
-def _static_cache(code: Code, generating: list[cst.Call]) -> str | Refused:
+def _static_cache(code: Code, generating: list[cst.Call]) -> str | Declined:
     call = generating[0]
     line = code.line(call)
     if len(generating) > 1 or not isinstance(call.func, cst.Attribute):
-        return Refused(why="it is not plain which call generates", line=line)
+        return Declined(why="it is not plain which call generates", line=line)
     for arg in call.args:
         if arg.keyword is not None and arg.keyword.value in _OWN_CACHE:
-            return Refused(why=f"the call chooses its cache itself: `{arg.keyword.value}`", line=line)
+            return Declined(why=f"the call chooses its cache itself: `{arg.keyword.value}`", line=line)
         if arg.star == "**" and _may_hold_options(arg.value):
-            return Refused(why=f"`**{code.text(arg.value)}` may choose a cache", line=line)
+            return Declined(why=f"`**{code.text(arg.value)}` may choose a cache", line=line)
     return code.replaced({call: with_keyword(call, "cache_implementation", '"static"')})
 
 
@@ -63,27 +63,27 @@ def _may_hold_options(value: cst.BaseExpression) -> bool:
     return not (isinstance(value, cst.Name) and any(word in value.value for word in _INPUTS))
 
 
-def _concatenated_later(code: Code, small: cst.Assign, statement: cst.SimpleStatementLine) -> str | Refused:
+def _concatenated_later(code: Code, small: cst.Assign, statement: cst.SimpleStatementLine) -> str | Declined:
     line = code.line(statement)
     call = small.value
     target = small.targets[0].target
     assert isinstance(call, cst.Call)
     if len(small.targets) != 1 or not isinstance(target, cst.Name):
-        return Refused(why="the concatenation is not bound to one variable", line=line)
+        return Declined(why="the concatenation is not bound to one variable", line=line)
     name = target.value
     items = call.args[0].value if call.args and call.args[0].keyword is None else None
     if not isinstance(items, (cst.List, cst.Tuple)) or len(items.elements) != 2:
-        return Refused(why="it is not two tensors that are concatenated", line=line)
+        return Declined(why="it is not two tensors that are concatenated", line=line)
     first, second = (element.value for element in items.elements)
     if not (isinstance(first, cst.Name) and first.value == name):
-        return Refused(why=f"`{name}` is not extended at its end", line=line)
+        return Declined(why=f"`{name}` is not extended at its end", line=line)
     if isinstance(items.elements[1], cst.StarredElement) or any(arg.star or _is_out(arg) for arg in call.args):
-        return Refused(why="the concatenation has arguments that cannot be moved", line=line)
+        return Declined(why="the concatenation has arguments that cannot be moved", line=line)
     found = _loop_without_reads(code, name, target, first, statement)
-    if isinstance(found, Refused):
+    if isinstance(found, Declined):
         return found
     if any(isinstance(arg.value, cst.Name) for arg in call.args[1:]):
-        return Refused(why="the dimension is a variable", line=line)
+        return Declined(why="the dimension is a variable", line=line)
     return _collected(code, name, small, call, second, found)
 
 
@@ -93,23 +93,23 @@ def _is_out(arg: cst.Arg) -> bool:
 
 def _loop_without_reads(
     code: Code, name: str, target: cst.Name, first: cst.Name, statement: cst.CSTNode
-) -> Loop | Refused:
+) -> Loop | Declined:
     """The outermost loop in which the concatenation alone uses `name`."""
     found: Loop | None = None
     for loop in code.loops(statement):
         others = [use for use in code.uses(name, loop) if use is not target and use is not first]
         if others and found is None:
             why = f"the loop reads `{name}`: whoever reads it must mask what is not filled yet"
-            return Refused(why=why, line=code.line(others[0]))
+            return Declined(why=why, line=code.line(others[0]))
         if others:
             break
         found = loop
     if found is None:
-        return Refused(why="the concatenation is in no loop of this function", line=code.line(statement))
+        return Declined(why="the concatenation is in no loop of this function", line=code.line(statement))
     home = code.function(found)
     elsewhere = [use for use in code.uses(name) if code.function(use) is not home]
     if code.is_shared(name, home) or elsewhere:
-        return Refused(why=f"a function that may run in the loop uses `{name}`", line=code.line(statement))
+        return Declined(why=f"a function that may run in the loop uses `{name}`", line=code.line(statement))
     return moved_out_of(code, statement, found) or found
 
 

@@ -19,7 +19,7 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, Loop, descendants, dotted
 from ..effects import CONSTANTS, call_name, only_statement
-from ..result import Refused
+from ..result import Declined
 from . import masked_writes
 
 __all__ = ["fix"]
@@ -40,28 +40,28 @@ _NEW_RESULT = frozenset(
 _CHANGES_MEANING = ("device", "set_default_dtype", "set_default_device", "DeviceContext")
 
 
-def fix(code: Code, finding: Finding) -> str | Refused:
+def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None
     line = finding.at.line
     found = [call for call in code.on_line(line, cst.Call) if _makes_constant(call)]
     if not found and (filled := masked_writes.filled(code, finding)) is not None:
         return filled
     if not found:
-        return Refused(why="no tensor is made from a literal on the line (`torch.tensor(...)`)", line=line)
+        return Declined(why="no tensor is made from a literal on the line (`torch.tensor(...)`)", line=line)
     if len(found) > 1:
-        return Refused(why="several constants are made on the line", line=line)
+        return Declined(why="several constants are made on the line", line=line)
     made = _with_moves(code, found[0])
     place = _place(code, made)
-    if isinstance(place, Refused):
+    if isinstance(place, Declined):
         return place
     statement = code.statement(made)
     small = only_statement(statement)
     if isinstance(small, cst.Assign) and small.value is made and _is_literal(code, made):
         return _bound_before(code, small, statement, place)
     if not _is_literal(code, made):
-        return Refused(why="what it is made from is not written beside it", line=line)
+        return Declined(why="what it is made from is not written beside it", line=line)
     if not _is_only_read(code, made):
-        return Refused(why="who gets the tensor might write to it", line=line)
+        return Declined(why="who gets the tensor might write to it", line=line)
     return _named_before(code, made, place)
 
 
@@ -82,7 +82,7 @@ def _with_moves(code: Code, call: cst.Call) -> cst.Call:
         call = outer
 
 
-def _place(code: Code, made: cst.Call) -> Loop | cst.FunctionDef | Refused:
+def _place(code: Code, made: cst.Call) -> Loop | cst.FunctionDef | Declined:
     """The outermost loop of this function or, where there is none, the function that the constant can stand before."""
     line = code.line(made)
     names = [node for node in descendants(made) if isinstance(node, cst.Name) and _is_value(code, node)]
@@ -92,21 +92,21 @@ def _place(code: Code, made: cst.Call) -> Loop | cst.FunctionDef | Refused:
         if any(name.value in bound for name in names):
             break
         if _meaning_changes(code, made, loop):
-            return Refused(why="a block around it chooses the device or the dtype", line=line)
+            return Declined(why="a block around it chooses the device or the dtype", line=line)
         place = loop
     if place is not None:
         return place
     home = code.function(made)
     if home is None or code.loops(made):
-        return Refused(why="what it is made from changes in the loop" if names else "it is in no loop", line=line)
+        return Declined(why="what it is made from changes in the loop" if names else "it is in no loop", line=line)
     if not isinstance(code.parent(home), cst.Module):
-        return Refused(why=f"`{home.name.value}` is a method or an inner function; keep the tensor there", line=line)
+        return Declined(why=f"`{home.name.value}` is a method or an inner function; keep the tensor there", line=line)
     if any(name.value != "torch" for name in names):
-        return Refused(why=f"what it is made from is known only inside `{home.name.value}`", line=line)
+        return Declined(why=f"what it is made from is known only inside `{home.name.value}`", line=line)
     if not any(isinstance(arg.value, cst.SimpleString) for arg in made.args):
-        return Refused(why="its device is not written beside it", line=line)
+        return Declined(why="its device is not written beside it", line=line)
     if _meaning_changes(code, made, home):
-        return Refused(why="a block around it chooses the device or the dtype", line=line)
+        return Declined(why="a block around it chooses the device or the dtype", line=line)
     return home
 
 
@@ -190,26 +190,26 @@ def _is_only_read(code: Code, node: cst.BaseExpression) -> bool:
 
 def _bound_before(
     code: Code, small: cst.Assign, statement: cst.CSTNode | None, place: Loop | cst.FunctionDef
-) -> str | Refused:
+) -> str | Declined:
     """``zero = torch.tensor(0.0, ...)``: the statement moves, where nothing else binds or writes the variable."""
     target = small.targets[0].target
     line = code.line(small)
     assert isinstance(small.value, cst.Call) and isinstance(statement, cst.SimpleStatementLine)
     if len(small.targets) != 1 or not isinstance(target, cst.Name):
-        return Refused(why="the constant is not bound to one variable", line=line)
+        return Declined(why="the constant is not bound to one variable", line=line)
     if isinstance(place, cst.FunctionDef):
-        return Refused(why="the constant cannot be made before the function", line=line)
+        return Declined(why="the constant cannot be made before the function", line=line)
     if code.block(statement) is None or code.parent(statement) is not place.body:
-        return Refused(why="the constant is made under a condition", line=line)
+        return Declined(why="the constant is made under a condition", line=line)
     for use in code.uses(target.value):
         if use is target:
             continue
         if code.is_stored(use) or not _is_only_read(code, use):
-            return Refused(why=f"`{target.value}` may be written", line=code.line(use))
+            return Declined(why=f"`{target.value}` may be written", line=code.line(use))
         if code.line(use) < line:
-            return Refused(why=f"`{target.value}` is used before it is made", line=code.line(use))
+            return Declined(why=f"`{target.value}` is used before it is made", line=code.line(use))
     if code.is_shared(target.value, code.function(place)):
-        return Refused(why=f"`{target.value}` is shared between functions", line=line)
+        return Declined(why=f"`{target.value}` is shared between functions", line=line)
     body = place.body.body
     kept: list[cst.BaseStatement] = [] if len(body) > 1 else [cst.parse_statement("pass")]
     moved = statement.with_changes(leading_lines=[])
@@ -221,11 +221,11 @@ def _bound_before(
     return code.replaced({statement: kept, place: around})
 
 
-def _named_before(code: Code, made: cst.Call, place: Loop | cst.FunctionDef) -> str | Refused:
+def _named_before(code: Code, made: cst.Call, place: Loop | cst.FunctionDef) -> str | Declined:
     name = code.fresh("CONSTANT" if isinstance(place, cst.FunctionDef) else "constant")
     before = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], made)])
     if code.block(place) is None:
-        return Refused(why="there is no line before the loop", line=code.line(place))
+        return Declined(why="there is no line before the loop", line=code.line(place))
 
     def around(statement: Loop | cst.FunctionDef) -> list[cst.BaseStatement]:
         first = before.with_changes(leading_lines=statement.leading_lines)

@@ -15,7 +15,7 @@ from ...model import Finding
 from ..arguments import keyword, with_keyword
 from ..code import Code, importing_torch
 from ..effects import call_name
-from ..result import Refused
+from ..result import Declined
 from .pinned_input import fix as pinned
 from .pinned_input import is_move
 from .prefetched_input import prefetched
@@ -28,19 +28,19 @@ _MADE = frozenset(
 _DECIDES = ("device", "pin_memory", "out", "layout", "requires_grad")
 
 
-def fix(code: Code, finding: Finding) -> str | Refused:
+def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None
     moves = [call for call in code.on_line(finding.at.line, cst.Call) if is_move(call)]
     if not moves:
-        return Refused(why="no `.to(device)` or `.cuda()` stands on the line", line=finding.at.line)
+        return Declined(why="no `.to(device)` or `.cuda()` stands on the line", line=finding.at.line)
     made = _made_in_pinned_memory(code, moves)
     if made is not None:
         return made
     first = prefetched(code, moves[0])
-    if not isinstance(first, Refused):
+    if not isinstance(first, Declined):
         return first
     second = pinned(code, finding)
-    return first if isinstance(second, Refused) and code.loops(moves[0]) else second
+    return first if isinstance(second, Declined) and code.loops(moves[0]) else second
 
 
 def _made_in_pinned_memory(code: Code, moves: list[cst.Call]) -> str | None:

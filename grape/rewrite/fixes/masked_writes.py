@@ -17,7 +17,7 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, importing_torch, same
 from ..effects import call_name, calls, only_statement
-from ..result import Refused
+from ..result import Declined
 
 __all__ = ["fix"]
 
@@ -28,7 +28,7 @@ _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _JOINS = (cst.BitAnd, cst.BitOr, cst.BitXor)
 
 
-def fix(code: Code, finding: Finding) -> str | Refused:
+def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None
     line = finding.at.line
     for statement in code.on_line(line, cst.SimpleStatementLine):
@@ -37,11 +37,13 @@ def fix(code: Code, finding: Finding) -> str | Refused:
         if isinstance(small, cst.Assign) and isinstance(target, cst.Subscript):
             return _write(code, finding, small, target)
         if isinstance(small, cst.AugAssign) and isinstance(small.target, cst.Subscript):
-            return Refused(why="write it as two steps: the new values, then `torch.where`", line=line)
-    return Refused(why="no write through a mask stands on the line; a dense read would add in another order", line=line)
+            return Declined(why="write it as two steps: the new values, then `torch.where`", line=line)
+    return Declined(
+        why="no write through a mask stands on the line; a dense read would add in another order", line=line
+    )
 
 
-def filled(code: Code, finding: Finding) -> str | Refused | None:
+def filled(code: Code, finding: Finding) -> str | Declined | None:
     """The same for a number that is written through a mask; None where nothing of that kind stands on the line."""
     assert finding.at is not None
     for statement in code.on_line(finding.at.line, cst.SimpleStatementLine):
@@ -52,18 +54,18 @@ def filled(code: Code, finding: Finding) -> str | Refused | None:
     return None
 
 
-def _write(code: Code, finding: Finding, small: cst.Assign, target: cst.Subscript) -> str | Refused:
+def _write(code: Code, finding: Finding, small: cst.Assign, target: cst.Subscript) -> str | Declined:
     line = code.line(small)
     mask, tensor = _index(target), target.value
     if mask is None:
-        return Refused(why="the index is more than one mask", line=line)
+        return Declined(why="the index is more than one mask", line=line)
     if list(calls(tensor)) or any(call_name(call).endswith("_") for call in calls(mask)):
-        return Refused(why="evaluating the tensor or the mask may do something", line=line)
+        return Declined(why="evaluating the tensor or the mask may do something", line=line)
     if not _same_shape(finding) and not _is_about(mask, tensor):
-        return Refused(why="mask and tensor were not seen to have the same shape", line=line)
+        return Declined(why="mask and tensor were not seen to have the same shape", line=line)
     if _is_number(small.value):
         if not _fits(code, small.value, finding):
-            return Refused(why="`masked_fill_` takes no number that the dtype may not hold", line=line)
+            return Declined(why="`masked_fill_` takes no number that the dtype may not hold", line=line)
         filled = cst.Call(
             cst.Attribute(value=tensor, attr=cst.Name("masked_fill_")),
             [cst.Arg(mask, comma=_COMMA), cst.Arg(small.value)],
@@ -71,11 +73,11 @@ def _write(code: Code, finding: Finding, small: cst.Assign, target: cst.Subscrip
         return code.replaced({small: cst.Expr(filled, semicolon=small.semicolon)})
     other = small.value
     if not isinstance(other, cst.Subscript) or not isinstance(index := _index(other), cst.CSTNode):
-        return Refused(why="the written values are neither a number nor another tensor at the same mask", line=line)
+        return Declined(why="the written values are neither a number nor another tensor at the same mask", line=line)
     if not same(index, mask) or list(calls(mask)) or list(calls(other.value)):
-        return Refused(why="the two masks are not one variable", line=line)
+        return Declined(why="the two masks are not one variable", line=line)
     if not _same_shape(finding):
-        return Refused(why="the tensors were not seen to have the same shape", line=line)
+        return Declined(why="the tensors were not seen to have the same shape", line=line)
     where = f"torch.where({code.text(mask)}, {code.text(other.value)}, {code.text(tensor)})"
     copied = cst.parse_expression(f"{code.text(tensor)}.copy_({where})")
     return importing_torch(code, code.replaced({small: cst.Expr(copied, semicolon=small.semicolon)}))

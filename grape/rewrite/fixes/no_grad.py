@@ -18,7 +18,7 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, Loop, descendants, importing_torch
 from ..effects import call_name, calls, only_statement
-from ..result import Refused
+from ..result import Declined
 
 __all__ = ["fix"]
 
@@ -48,44 +48,44 @@ _OFF = ("no_grad", "inference_mode")
 _READS = frozenset({"item", "tolist", "float", "int", "bool", "print"})
 
 
-def fix(code: Code, finding: Finding) -> str | Refused:
+def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None
     if not dict(finding.evidence).get("needs_grad"):
-        return Refused(why="what cannot be captured has to leave the region by hand", line=finding.at.line)
+        return Declined(why="what cannot be captured has to leave the region by hand", line=finding.at.line)
     for node in descendants(code.module):
         if isinstance(node, cst.Name) and node.value in _GRADIENTS:
-            return Refused(why=f"`{node.value}` needs the gradients", line=code.line(node))
+            return Declined(why=f"`{node.value}` needs the gradients", line=code.line(node))
         if isinstance(node, (cst.Await, cst.Yield)):
-            return Refused(why="the mode would hold across a suspension", line=code.line(node))
+            return Declined(why="the mode would hold across a suspension", line=code.line(node))
     block = _block(code, finding)
-    if isinstance(block, Refused):
+    if isinstance(block, Declined):
         return block
     unknown = _may_use_gradients(code, block, finding)
     if unknown is not None:
         return unknown
     if _is_off(code, block):
-        return Refused(why="it runs without gradients already", line=code.line(block))
+        return Declined(why="it runs without gradients already", line=code.line(block))
     return _wrapped(code, block)
 
 
-def _block(code: Code, finding: Finding) -> cst.BaseStatement | Refused:
+def _block(code: Code, finding: Finding) -> cst.BaseStatement | Declined:
     """The outermost loop around the call, or the statement of the call where it is in none."""
     assert finding.at is not None
     names = _callee(finding)
     found = [call for call in calls(code.module) if call_name(call) in names]
     outside = [call for call in found if not any(_defines(above, names) for above in code.ancestors(call))]
     if not outside:
-        return Refused(why="where the region is called is not in this source", line=finding.at.line)
+        return Declined(why="where the region is called is not in this source", line=finding.at.line)
     blocks = [next(reversed(code.loops(call)), None) or code.statement(call) for call in outside]
     first = blocks[0]
     if first is None or any(block is not first for block in blocks):
-        return Refused(why="the region is called in several places", line=code.line(outside[-1]))
+        return Declined(why="the region is called in several places", line=code.line(outside[-1]))
     if code.block(first) is None:
-        return Refused(why="the call stands on the line of its header", line=code.line(first))
+        return Declined(why="the call stands on the line of its header", line=code.line(first))
     return first
 
 
-def _may_use_gradients(code: Code, block: cst.BaseStatement, finding: Finding) -> Refused | None:
+def _may_use_gradients(code: Code, block: cst.BaseStatement, finding: Finding) -> Declined | None:
     """Calls of what is not in this source: a training step looks like any other function."""
     defined = {node.name.value for node in descendants(code.module) if isinstance(node, cst.FunctionDef)}
     modules = set(re.findall(r"\((\w+)\)", finding.region or ""))
@@ -94,7 +94,7 @@ def _may_use_gradients(code: Code, block: cst.BaseStatement, finding: Finding) -
         module, _, last = name.rpartition(".")
         known = last in _HARMLESS if not module else last in _HARMLESS or module.partition(".")[0] in ("torch", "F")
         if not known and name not in defined | modules:
-            return Refused(why=f"`{name or code.text(call.func)}` may use gradients", line=code.line(call))
+            return Declined(why=f"`{name or code.text(call.func)}` may use gradients", line=code.line(call))
     return None
 
 
@@ -119,10 +119,10 @@ def _is_off(code: Code, block: cst.BaseStatement) -> bool:
     return False
 
 
-def _wrapped(code: Code, block: cst.BaseStatement) -> str | Refused:
+def _wrapped(code: Code, block: cst.BaseStatement) -> str | Declined:
     mode = "torch.no_grad()" if _outlives(code, block) else "torch.inference_mode()"
     if isinstance(block, cst.SimpleStatementLine) and isinstance(only_statement(block), (cst.Return, type(None))):
-        return Refused(why="several statements stand on the line, or it returns", line=code.line(block))
+        return Declined(why="several statements stand on the line, or it returns", line=code.line(block))
 
     def inside(statement: cst.SimpleStatementLine | Loop) -> list[cst.BaseStatement]:
         body = cst.IndentedBlock([statement.with_changes(leading_lines=[])])

@@ -16,34 +16,34 @@ from ...model import Finding
 from ..arguments import keyword, with_keyword
 from ..code import Code, importing_torch
 from ..effects import call_name, only_statement
-from ..result import Refused
+from ..result import Declined
 
 __all__ = ["fix", "is_move", "made_at"]
 
 
-def fix(code: Code, finding: Finding) -> str | Refused:
+def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None
     line = finding.at.line
     moves = [call for call in code.on_line(line, cst.Call) if is_move(call)]
     if not moves:
-        return Refused(why="no `.to(device)` or `.cuda()` stands on the line", line=line)
+        return Declined(why="no `.to(device)` or `.cuda()` stands on the line", line=line)
     edits: dict[cst.CSTNode, cst.CSTNode] = {}
     loaders: set[str] = set()
     for move in moves:
         loader = _loader_of(code, move)
-        if isinstance(loader, Refused):
+        if isinstance(loader, Declined):
             return loader
         loaders.add(loader)
         if keyword(move, "non_blocking") is None:
             edits[move] = with_keyword(move, "non_blocking", "True")
     for loader in sorted(loaders):
         made = made_at(code, loader)
-        if isinstance(made, Refused):
+        if isinstance(made, Declined):
             return made
         if keyword(made, "pin_memory") is None:
             edits[made] = with_keyword(made, "pin_memory", "torch.cuda.is_available()")
     if not edits:
-        return Refused(why="the copy is pinned and does not block already", line=line)
+        return Declined(why="the copy is pinned and does not block already", line=line)
     return importing_torch(code, code.replaced(edits))
 
 
@@ -56,14 +56,14 @@ def is_move(call: cst.Call) -> bool:
     return call.func.attr.value == "to" and bool(call.args) and not to_cpu
 
 
-def _loader_of(code: Code, move: cst.Call) -> str | Refused:
+def _loader_of(code: Code, move: cst.Call) -> str | Declined:
     """The variable of the `DataLoader` that the moved tensor comes from, where nothing uses the tensor afterwards."""
     line = code.line(move)
     assert isinstance(move.func, cst.Attribute)
     moved = move.func.value
     root = moved.value if isinstance(moved, cst.Subscript) else moved
     if not isinstance(root, cst.Name):
-        return Refused(why="what is copied is no variable of the loop", line=line)
+        return Declined(why="what is copied is no variable of the loop", line=line)
     each = _comprehended(code, root, move)
     if each is not None:
         root = moved = each
@@ -71,9 +71,9 @@ def _loader_of(code: Code, move: cst.Call) -> str | Refused:
         if isinstance(loop, cst.For) and root.value in code.stored(loop.target):
             loader = _iterated(loop.iter)
             if loader is None:
-                return Refused(why="the loop does not go over a DataLoader by name", line=code.line(loop))
+                return Declined(why="the loop does not go over a DataLoader by name", line=code.line(loop))
             return _used_again(code, root, moved, move, loop) or loader
-    return Refused(why=f"`{root.value}` is no variable of a loop over a DataLoader", line=line)
+    return Declined(why=f"`{root.value}` is no variable of a loop over a DataLoader", line=line)
 
 
 def _comprehended(code: Code, root: cst.Name, move: cst.Call) -> cst.Name | None:
@@ -94,7 +94,9 @@ def _iterated(node: cst.BaseExpression) -> str | None:
     return node.value if isinstance(node, cst.Name) else None
 
 
-def _used_again(code: Code, root: cst.Name, moved: cst.BaseExpression, move: cst.Call, loop: cst.For) -> Refused | None:
+def _used_again(
+    code: Code, root: cst.Name, moved: cst.BaseExpression, move: cst.Call, loop: cst.For
+) -> Declined | None:
     statement = only_statement(code.statement(move))
     rebound = (
         isinstance(statement, cst.Assign)
@@ -112,18 +114,18 @@ def _used_again(code: Code, root: cst.Name, moved: cst.BaseExpression, move: cst
             isinstance(moved, cst.Subscript) and isinstance(item, cst.Subscript) and not item.deep_equals(moved)
         )
         if not other_part and (code.line(use) > mine or use is not root):
-            return Refused(why=f"`{root.value}` is used on the CPU as well", line=code.line(use))
+            return Declined(why=f"`{root.value}` is used on the CPU as well", line=code.line(use))
     return None
 
 
-def made_at(code: Code, loader: str) -> cst.Call | Refused:
+def made_at(code: Code, loader: str) -> cst.Call | Declined:
     made = [use for use in code.uses(loader) if code.is_stored(use)]
     if len(made) != 1:
-        return Refused(why=f"where `{loader}` is made is not in this cell", line=code.line(made[0]) if made else None)
+        return Declined(why=f"where `{loader}` is made is not in this cell", line=code.line(made[0]) if made else None)
     statement = only_statement(code.statement(made[0]))
     value = statement.value if isinstance(statement, cst.Assign) else None
     if not isinstance(value, cst.Call) or call_name(value).rpartition(".")[2] != "DataLoader":
-        return Refused(why=f"`{loader}` is no DataLoader that is made in this cell", line=code.line(made[0]))
+        return Declined(why=f"`{loader}` is no DataLoader that is made in this cell", line=code.line(made[0]))
     if any(arg.star for arg in value.args):
-        return Refused(why="the DataLoader's options are computed", line=code.line(value))
+        return Declined(why="the DataLoader's options are computed", line=code.line(value))
     return value

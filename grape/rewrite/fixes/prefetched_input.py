@@ -17,7 +17,7 @@ import libcst as cst
 from ..arguments import keyword, with_keyword
 from ..code import Code, descendants, dotted, importing, same
 from ..effects import call_name, only_statement
-from ..result import Refused
+from ..result import Declined
 from .pinned_input import is_move, made_at
 
 __all__ = ["prefetched"]
@@ -26,28 +26,28 @@ _LEAVES = (cst.Break, cst.Continue, cst.Return, cst.Raise, cst.Yield, cst.Await)
 _CHOOSES = frozenset({"stream", "set_stream", "Stream", "set_device", "CUDAGraph", "graph"})
 
 
-def prefetched(code: Code, move: cst.Call) -> str | Refused:
+def prefetched(code: Code, move: cst.Call) -> str | Declined:
     """`code` with the loop around `move` over `grape.prefetch`."""
     line = code.line(move)
     loop = next((item for item in code.loops(move) if isinstance(item, cst.For)), None)
     if loop is None:
-        return Refused(why="the copy is in no `for` loop", line=line)
+        return Declined(why="the copy is in no `for` loop", line=line)
     at = code.line(loop)
     if loop.asynchronous is not None:
-        return Refused(why="the loop waits for its batches", line=at)
+        return Declined(why="the loop waits for its batches", line=at)
     if any(call_name(node) == "grape.prefetch" for node in descendants(loop.iter)):
-        return Refused(why="the loop's batches are prefetched already", line=at)
+        return Declined(why="the loop's batches are prefetched already", line=at)
     source, names = _batches(loop)
     if not names:
-        return Refused(why="the loop's variable is no name and no tuple of names", line=at)
+        return Declined(why="the loop's variable is no name and no tuple of names", line=at)
     device = _device(code, move, loop)
-    if isinstance(device, Refused):
+    if isinstance(device, Declined):
         return device
     refused = _noticed(code, loop, names, device)
     if refused is not None:
         return refused
     if "grape" in code.all_names() and not _imports_grape(code):
-        return Refused(why="the source has a name `grape` of its own, which the rewrite would need")
+        return Declined(why="the source has a name `grape` of its own, which the rewrite would need")
     between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     wrapped = cst.Call(
         func=cst.Attribute(cst.Name("grape"), cst.Name("prefetch")),
@@ -104,36 +104,36 @@ def _goes_to(move: cst.Call) -> cst.BaseExpression | None:
     return cst.SimpleString('"cuda"') if move.func.attr.value == "cuda" else None
 
 
-def _device(code: Code, move: cst.Call, loop: cst.For) -> cst.BaseExpression | Refused:
+def _device(code: Code, move: cst.Call, loop: cst.For) -> cst.BaseExpression | Declined:
     """Where the tensor goes, as an expression that means the same in front of the loop."""
     line = code.line(move)
     device = _goes_to(move)
     if device is None:
-        return Refused(why="the copy does more than go to a device", line=line)
+        return Declined(why="the copy does more than go to a device", line=line)
     if isinstance(device, (cst.SimpleString, cst.Integer)):
         return device
     name = dotted(device)
     last = name.rpartition(".")[2]
     if not ("device" in last.lower() or last == "dev"):
-        return Refused(why=f"whether `{code.text(device)}` is a device cannot be told", line=line)
+        return Declined(why=f"whether `{code.text(device)}` is a device cannot be told", line=line)
     if name.partition(".")[0] in code.stored(loop):
-        return Refused(why=f"`{name.partition('.')[0]}` changes in the loop", line=code.line(loop))
+        return Declined(why=f"`{name.partition('.')[0]}` changes in the loop", line=code.line(loop))
     return device
 
 
-def _noticed(code: Code, loop: cst.For, names: list[str], device: cst.BaseExpression) -> Refused | None:
+def _noticed(code: Code, loop: cst.For, names: list[str], device: cst.BaseExpression) -> Declined | None:
     """Why somebody would see that a batch comes on the device; None where nobody would."""
     at, home = code.line(loop), code.function(loop)
     if not isinstance(loop.body, cst.IndentedBlock):
-        return Refused(why="the loop's body stands on its line", line=at)
+        return Declined(why="the loop's body stands on its line", line=at)
     chooses = next((node for node in descendants(loop.body) if _chooses(node)), None)
     if chooses is not None:
-        return Refused(why="the loop chooses a stream or a device by itself", line=code.line(chooses))
+        return Declined(why="the loop chooses a stream or a device by itself", line=code.line(chooses))
     if len(set(names)) < len(names):
-        return Refused(why="the loop binds a name twice", line=at)
+        return Declined(why="the loop binds a name twice", line=at)
     shared = next((name for name in names if code.is_shared(name, home)), None)
     if shared is not None:
-        return Refused(why=f"a function that may run meanwhile uses `{shared}`", line=at)
+        return Declined(why=f"a function that may run meanwhile uses `{shared}`", line=at)
     left = {name for name in names if not _is_read_by_moves(code, name, loop, device)}
     for statement in loop.body.body:
         seen = {name for name in left if code.uses(name, statement)}
@@ -141,15 +141,15 @@ def _noticed(code: Code, loop: cst.For, names: list[str], device: cst.BaseExpres
             return None
         if not seen:
             if any(isinstance(node, _LEAVES) for node in descendants(statement)):
-                return Refused(why="the loop may be left before the copy", line=code.line(statement))
+                return Declined(why="the loop may be left before the copy", line=code.line(statement))
             continue
         small = only_statement(statement)
         bound = _bound_by_moves(code, small, device) if isinstance(small, cst.Assign) else set()
         if not seen <= bound:
             why = f"`{min(seen - bound)}` is used before it is copied to the same device"
-            return Refused(why=why, line=code.line(statement))
+            return Declined(why=why, line=code.line(statement))
         left -= bound
-    return Refused(why=f"`{min(left)}` stays on the CPU", line=at) if left else None
+    return Declined(why=f"`{min(left)}` stays on the CPU", line=at) if left else None
 
 
 def _chooses(node: cst.CSTNode) -> bool:

@@ -12,22 +12,22 @@ import libcst as cst
 
 from ...model import Finding
 from ..code import Code, descendants
-from ..result import Refused
+from ..result import Declined
 
 __all__ = ["fix"]
 
 _WRITES = ("append", "extend", "insert", "update", "add", "pop", "popleft", "clear", "remove", "setdefault")
 
 
-def fix(code: Code, finding: Finding) -> str | Refused:
+def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None
     functions = [node for node in descendants(code.module) if isinstance(node, cst.FunctionDef)]
     around = [node for node in functions if code.lines(node)[0] <= finding.at.line <= code.lines(node)[1]]
     for function in reversed(around):
         for node, name in _written(code, function):
             why = f"`{name}` is written for whoever calls `{function.name.value}`; return the new value instead"
-            return Refused(why=why, line=code.line(node))
-    return Refused(why="what the call changes is not written in this source", line=finding.at.line)
+            return Declined(why=why, line=code.line(node))
+    return Declined(why="what the call changes is not written in this source", line=finding.at.line)
 
 
 def _written(code: Code, function: cst.FunctionDef) -> Iterator[tuple[cst.CSTNode, str]]:

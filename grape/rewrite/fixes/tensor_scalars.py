@@ -15,7 +15,7 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, importing_torch
 from ..effects import call_name, mutates, only_statement
-from ..result import Refused
+from ..result import Declined
 
 __all__ = ["fix"]
 
@@ -24,30 +24,30 @@ _OPERATORS = (cst.Add, cst.Subtract, cst.Multiply)
 _COMPARISONS = (cst.LessThan, cst.LessThanEqual, cst.GreaterThan, cst.GreaterThanEqual)
 
 
-def fix(code: Code, finding: Finding) -> str | Refused:
+def fix(code: Code, finding: Finding) -> str | Declined:
     assert finding.at is not None
     function = _function(code, finding)
-    if isinstance(function, Refused):
+    if isinstance(function, Declined):
         return function
     call = _only_call(code, function)
-    if isinstance(call, Refused):
+    if isinstance(call, Declined):
         return call
     position, loop = _counter(code, call)
     if loop is None:
-        return Refused(why="no argument of the call is the counter of a `for ... in range(...)`", line=code.line(call))
+        return Declined(why="no argument of the call is the counter of a `for ... in range(...)`", line=code.line(call))
     count = _count(code, loop)
-    if isinstance(count, Refused):
+    if isinstance(count, Declined):
         return count
     params = function.params.params
     if position >= len(params) or function.params.star_kwarg is not None:
-        return Refused(why="the counter has no parameter of its own", line=code.line(function))
+        return Declined(why="the counter has no parameter of its own", line=code.line(function))
     other = _partner(code, function, params[position].name.value)
-    if isinstance(other, Refused):
+    if isinstance(other, Declined):
         return other
     return _rewritten(code, call, position, loop, count, [param.name.value for param in params].index(other))
 
 
-def _function(code: Code, finding: Finding) -> cst.FunctionDef | Refused:
+def _function(code: Code, finding: Finding) -> cst.FunctionDef | Declined:
     assert finding.at is not None
     around = [
         node
@@ -57,7 +57,7 @@ def _function(code: Code, finding: Finding) -> cst.FunctionDef | Refused:
         and _first_line(code, node) <= finding.at.line <= code.lines(node)[1]
     ]
     if len(around) != 1 or around[0].decorators:
-        return Refused(why="the function that takes the number is not in this source", line=finding.at.line)
+        return Declined(why="the function that takes the number is not in this source", line=finding.at.line)
     return around[0]
 
 
@@ -65,14 +65,14 @@ def _first_line(code: Code, node: cst.FunctionDef) -> int:
     return min([code.line(node), *map(code.line, node.decorators)])
 
 
-def _only_call(code: Code, function: cst.FunctionDef) -> cst.Call | Refused:
+def _only_call(code: Code, function: cst.FunctionDef) -> cst.Call | Declined:
     uses = code.uses(function.name.value)
     called = [code.parent(use) for use in uses if use is not function.name]
     if len(called) != 1 or not isinstance(called[0], cst.Call):
         where = "in one place only" if called else "in its own cell, so that where its counter is made is not known"
-        return Refused(why=f"`{function.name.value}` is not called {where}", line=code.line(function))
+        return Declined(why=f"`{function.name.value}` is not called {where}", line=code.line(function))
     if any(arg.star for arg in called[0].args):
-        return Refused(why="the call's arguments are computed", line=code.line(called[0]))
+        return Declined(why="the call's arguments are computed", line=code.line(called[0]))
     return called[0]
 
 
@@ -90,7 +90,7 @@ def _counter(code: Code, call: cst.Call) -> tuple[int, cst.For | None]:
     return (places[0], loop) if len(places) == 1 and not rebound else (0, None)
 
 
-def _count(code: Code, loop: cst.For) -> str | Refused:
+def _count(code: Code, loop: cst.For) -> str | Declined:
     """The text of ``range``'s only argument, a literal or a variable that is bound to one just here."""
     assert isinstance(loop.iter, cst.Call)
     args = loop.iter.args
@@ -102,11 +102,11 @@ def _count(code: Code, loop: cst.For) -> str | Refused:
         literal = statement.value if isinstance(statement, cst.Assign) else None
     if not isinstance(literal, cst.Integer) or value is None or int(literal.value.replace("_", ""), 0) > _MOST:
         why = f"the counter is not known to stay below {_MOST}, where each number is exact in every dtype"
-        return Refused(why=why, line=code.line(loop))
+        return Declined(why=why, line=code.line(loop))
     return code.text(value)
 
 
-def _partner(code: Code, function: cst.FunctionDef, counter: str) -> str | Refused:
+def _partner(code: Code, function: cst.FunctionDef, counter: str) -> str | Declined:
     """The parameter that is a tensor for sure and meets the counter, where nothing else uses the counter."""
     parameters = {param.name.value for param in function.params.params}
     uses = code.uses(counter, function.body)
@@ -119,11 +119,11 @@ def _partner(code: Code, function: cst.FunctionDef, counter: str) -> str | Refus
         elif isinstance(parent, cst.Comparison) and isinstance(parent.comparisons[0].operator, _COMPARISONS):
             other = parent.comparisons[0].comparator if len(parent.comparisons) == 1 else None
         if not isinstance(other, cst.Name) or other.value not in parameters:
-            return Refused(why=f"`{counter}` is used otherwise than with a tensor argument", line=code.line(use))
+            return Declined(why=f"`{counter}` is used otherwise than with a tensor argument", line=code.line(use))
         partners.add(other.value)
     tensors = {name for name in partners if _is_tensor(code, function, name)}
     if not uses or partners != tensors:
-        return Refused(why=f"what `{counter}` meets is not known to be a tensor", line=code.line(function))
+        return Declined(why=f"what `{counter}` meets is not known to be a tensor", line=code.line(function))
     return sorted(tensors)[0]
 
 
@@ -144,14 +144,14 @@ def _is_tensor(code: Code, function: cst.FunctionDef, name: str) -> bool:
     return False
 
 
-def _rewritten(code: Code, call: cst.Call, position: int, loop: cst.For, count: str, partner: int) -> str | Refused:
+def _rewritten(code: Code, call: cst.Call, position: int, loop: cst.For, count: str, partner: int) -> str | Declined:
     passed = call.args[partner].value if partner < len(call.args) else None
     if not isinstance(passed, cst.Name) or call.args[partner].keyword is not None:
-        return Refused(why="the tensor beside the counter is no plain variable", line=code.line(call))
+        return Declined(why="the tensor beside the counter is no plain variable", line=code.line(call))
     block = code.block(loop)
     before_loop = block.statements[: block.index(loop)] if block is not None else []
     if not any(passed.value in code.stored(line) for line in before_loop):
-        return Refused(why=f"`{passed.value}` is not made just before the loop", line=code.line(loop))
+        return Declined(why=f"`{passed.value}` is not made just before the loop", line=code.line(loop))
     assert isinstance(loop.target, cst.Name)
     name = code.fresh("counts")
     made = cst.parse_statement(f"{name} = torch.arange({count}, device={passed.value}.device)")

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 
 from ...errors import CaptureError
+from ...model import Reason, Refused, RetryLater
 
 __all__ = [
     "Backend",
@@ -34,12 +35,26 @@ __all__ = [
 T = TypeVar("T")
 
 
+_REASONS = {
+    "GR101": Reason.CAPTURE_READS,
+    "GR102": Reason.CAPTURE_BRANCHES,
+    "GR103": Reason.CAPTURE_SHAPES,
+    "GR404": Reason.CAPTURE_STATE,
+    "GR405": Reason.CAPTURE_UNSUPPORTED,
+}
+
+
 class CaptureFailed(CaptureError):
     """A capture ended without a graph; the process is as it was before. `code` is a finding code."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
         self.code = code
+
+    @property
+    def outcome(self) -> Refused | RetryLater:
+        """What becomes of the call."""
+        return Refused.because(_REASONS[self.code], what=self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import torch
 
-from ...model import Position, Refused
+from ...failures import log_failure, said
+from ...model import Later, NoMemory, NoRoom, Position, Reason, Refused, RetryLater
 from ...tracing import record
 from ..backends.protocol import CaptureFailed, Graph, UpdatableGraph
 from ..compression import StoredGraph
@@ -42,7 +43,7 @@ from .lowered import is_left_to_device, learn_arms, survey_call
 from .pairing import capture_pair
 from .request import Captured, EagerRun, Request
 from .snapshot import Snapshot
-from .stop import Stop
+from .stop import Stop, changes
 from .verification import Verification
 
 __all__ = ["capture_call"]
@@ -137,15 +138,16 @@ class _Attempt:
         self.gradients.forget()
         self.versions.restore()
 
-    def prepare(self) -> Refused | None:
+    def prepare(self) -> Refused | NoMemory | None:
         """Guards, gradients and snapshot, before the call; why it cannot be captured, or None."""
-        request, refused = self.request, None
+        request = self.request
+        refused: Refused | None = None
         guards: GuardSet | None = None
         try:
             reached = stateful(self.layout)
             guards = request.guards or GuardSet(request.root, reached)
         except TooLarge as error:
-            refused = Refused(code="GR405", why=str(error))
+            refused = Refused.because(error.reason, what=error)
         self.gradients = GradientCapture(guards.leaves() if guards is not None else (), self.backend)
         self.form = guards.form() if guards is not None else ()
         self.versions = VersionWatch(guards.tensors if guards is not None else (), self.layout.leaves)
@@ -156,26 +158,28 @@ class _Attempt:
                 sources = {**guards.sources, **self.gradients.sources()}
                 self.snapshot = Snapshot(request.writes, self.layout, sources)
         except torch.OutOfMemoryError:
-            refused = Refused(code="no memory", why="no memory for a snapshot of what the region writes")
+            return NoMemory(refused=Refused.because(Reason.SNAPSHOT_MEMORY))
         return refused
 
     def outcome(
         self, eager: Callable[[], EagerRun], escapes: Sequence[tuple[str, Position | None]], started: float
-    ) -> Entry | Refused:
+    ) -> Entry | Refused | RetryLater | NoMemory | NoRoom:
         """The graph, or why there is none: whatever happens here, the eager result stands."""
         try:
             with self.request.tracer.passing_through():
                 return self.attempt(eager(), escapes, started)
         except Stop as stop:
-            return stop.refused
+            return stop.outcome
         except torch.OutOfMemoryError as error:
-            return Refused(code="no memory", why=f"out of memory while capturing: {str(error).splitlines()[0]}")
+            text = next(iter(str(error).splitlines()), "")
+            return NoMemory(refused=Refused.because(Reason.CAPTURE_MEMORY, what=text))
         except CaptureFailed as failed:
-            return Refused(code=failed.code, why=str(failed))
+            return failed.outcome
         except Unsupported as unsupported:
-            return Refused(code="GR405", why=str(unsupported))
+            return Refused.because(Reason.ARGUMENTS, what=unsupported)
         except Exception as error:  # a fault of Grape's or of the backend's must not reach the person's cell
-            return Refused(code="GR405", why=f"the capture failed: {type(error).__name__}: {str(error)[:200]}")
+            log_failure("it captured a call")
+            return Refused.because(Reason.FAILED, error=said(error)[:200])
 
     def attempt(
         self, eager: EagerRun, escapes: Sequence[tuple[str, Position | None]], started: float
@@ -210,7 +214,7 @@ class _Attempt:
         surveyed: Surveyed | None = None
         if is_left_to_device(eager.call.trace):
             if eager.call.trace.needs_grad:
-                return Refused(code="GR102", why="control flow that is left to the device records gradients")
+                return Refused.because(Reason.FLOW_RECORDS_GRADIENTS)
             found = survey_call(request, self.layout, prologue, self.placeholders, self.guards)
             if isinstance(found, Refused):
                 return found
@@ -222,12 +226,12 @@ class _Attempt:
         if isinstance(draws, Refused):
             return draws
         if surveyed is not None and draws.draws:
-            return Refused(code="GR405", why="it draws random numbers on the CPU beside control flow of the device")
+            return Refused.because(Reason.DRAWS_BESIDE_FLOW)
         self.snapshot.find_externals(eager.call)
         self.snapshot.find_writes(eager.call, self.gradients)
         self.prepare_gradients(eager.after)
         if any(vars(leaf) for leaf in eager.after.leaves):
-            raise Stop(Refused(code="GR405", why="an argument or a result is a tensor with Python attributes"))
+            raise Stop(Refused.because(Reason.ATTRIBUTES))
         self.snapshot.keep(eager.call, self.placeholders, self.gradients.replaced())
         self.snapshot.disturb()
         self.fill_placeholders()
@@ -340,7 +344,7 @@ class _Attempt:
                 with self.request.attention.spend("verify"):
                     verified.append(verification.verify(launch))
             except Stop as stop:
-                if stop.refused.code == "unsettled":
+                if isinstance(stop.outcome, RetryLater) and stop.outcome.later is Later.UNSETTLED:
                     raise
                 failure = stop
                 return False
@@ -352,15 +356,15 @@ class _Attempt:
             stored = StoredGraph.admit(store, updatable, verify, owner=self.request.owner)
             if isinstance(stored, StoredGraph):
                 return stored, verified[-1]
-            raise failure or Stop(Refused(code="no room", why="no executable could be had"))
+            raise failure or Stop(NoRoom())
         finally:
             failure = None  # it knows this frame, and the call's arguments would seem alive until a garbage collection
 
     def check_guards(self, needs_grad: bool) -> None:
         if not self.guards.holds():
             # An optimizer makes the state of a parameter that it has not seen before; the next call will not.
-            code = "unsteady" if needs_grad else "GR404"
-            raise Stop(Refused(code=code, why=f"the call changes {self.guards.difference()}"))
+            refused = changes(self.guards)
+            raise Stop(RetryLater(later=Later.UNSTEADY, refused=refused) if needs_grad else refused)
 
     def check_effects(self, needs_grad: bool) -> None:
         """What the eager run did besides its operators, on a path that no earlier call may have taken."""
@@ -368,19 +372,19 @@ class _Attempt:
         if effect is not None:
             raise Stop(effect)
         if [_place(leaf) for leaf in self.layout.leaves] != self.arguments_before:
-            raise Stop(Refused(code="GR404", why="it changes the shape, the flags or the memory of an argument"))
+            raise Stop(Refused.because(Reason.CHANGES_ARGUMENT))
         foreign = foreign_modes(int(self.request.tracer.on_stack))
         if foreign:
-            raise Stop(Refused(code="GR405", why=f"a {foreign} is active, which would not see a replay"))
+            raise Stop(Refused.because(Reason.MODE, mode=foreign))
         if needs_grad and self.guards.has_hooked_nodes():
-            raise Stop(Refused(code="GR405", why="a hook on the node of a parameter's gradient would not see a replay"))
+            raise Stop(Refused.because(Reason.NODE_HOOK))
 
     def prepare_gradients(self, after: Layout) -> None:
         """Nothing may refer to the autograd graph of the eager run any more, nor to gradients that it dropped."""
         given = {id(leaf) for leaf in self.layout.leaves}
         sealed = sealable(leaf for leaf in after.leaves if id(leaf) not in given)
         if any(leaf.retains_grad for leaf in sealed):
-            raise Stop(Refused(code="GR405", why="a result retains its gradient, which a replay would not give it"))
+            raise Stop(Refused.because(Reason.GRADIENT_KEPT))
         for leaf in sealed:
             seal(leaf)
         refused = self.gradients.prepare()

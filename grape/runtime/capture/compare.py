@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from ...model import Trace
 
-__all__ = ["NONDETERMINISTIC", "first_mismatch", "identical", "nondeterministic_in", "within"]
+__all__ = ["NONDETERMINISTIC", "first_mismatch", "nondeterministic_in", "within"]
 
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -67,11 +67,6 @@ def first_mismatch(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> int | 
         if not bool(_equal(one, other)):
             return index
     return None
-
-
-def identical(ones: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
-    """True where all pairs have the same bits."""
-    return first_mismatch(list(zip(ones, others, strict=True))) is None
 
 
 def within(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], tolerance: float) -> bool:

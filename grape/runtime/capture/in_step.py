@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...model import Refused
+from ...model import Reason, Refused
 from ...quiet import without_warnings
 from ...tracing import Recorder
 from ..backends.protocol import CaptureFailed, Graph
@@ -27,7 +27,7 @@ from .lowered import check_ties, refuse_flags
 from .provenance import classifier, compare_structure, found_outside
 from .redirect import out_form, redirect
 from .request import EagerRun, Request
-from .stop import Stop, divergence
+from .stop import Stop, changes, divergence
 
 __all__ = ["CapturedRun", "InStep"]
 
@@ -94,7 +94,7 @@ class InStep:
         try:
             lockstep.finish()
             if not self._guards.holds():
-                raise Stop(Refused(code="GR404", why=f"the call changes {self._guards.difference()}"))
+                raise Stop(changes(self._guards))
             refuse_flags(result if lowering is not None else None)
             leaving = flatten((result, args, kwargs), "result")
             if lowering is not None:
@@ -144,8 +144,8 @@ class InStep:
         except (CaptureFailed, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            why = f"the code raised {type(error).__name__} while it was captured: {str(error).splitlines()[:1]}"
-            raise Stop(Refused(code="GR405", why=why)) from error
+            text = next(iter(str(error).splitlines()), "")
+            raise Stop(Refused.because(Reason.RAISED, error=type(error).__name__, text=text)) from error
         finally:
             self._restore_gradients()
 

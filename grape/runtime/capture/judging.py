@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ...model import OpRecord, Position, Refused, Trace
+from ...model import OpRecord, Position, Reason, Refused, Trace
 from ...tracing import COLLECTIVES, SPARSE, RecordedCall
 from ..backends.protocol import Backend
 from ..host_draws import host_draws
@@ -43,11 +43,9 @@ def judge(
     """
     trace = call.trace
     if trace.needs_grad and backend.kind == "cuda" and not is_supported():
-        why = "it makes nodes of autograd, whose numbers this build of torch does not let anybody leave out"
-        return Refused(code="GR405", why=why)
+        return Refused.because(Reason.NODE_NUMBERS)
     if trace.second_order and backend.kind == "cuda":
-        why = "it differentiates gradients (`create_graph=True`); skipped, sums of later ones would have another order"
-        return Refused(code="GR405", why=why)
+        return Refused.because(Reason.SECOND_ORDER)
     if trace.needs_grad:
         if not backend.autograd:
             return need_gradients()
@@ -78,7 +76,7 @@ def _collective(trace: Trace) -> Refused | None:
     op = next((op for op in trace.ops if op.name.startswith(COLLECTIVES)), None)
     if op is None:
         return None
-    return Refused(code="GR405", why=f"{op.name} exchanges tensors with other processes", at=op.user or op.inner)
+    return Refused.because(Reason.COLLECTIVE, op.user or op.inner, operator=op.name)
 
 
 def _escaped(escapes: Sequence[tuple[str, Position | None]]) -> Refused | None:
@@ -87,17 +85,16 @@ def _escaped(escapes: Sequence[tuple[str, Position | None]]) -> Refused | None:
         return None
     name, at = escapes[0]
     if name == SPARSE:
-        return Refused(code="GR405", why=f"it works on {name}, such as a sparse one", at=at)
+        return Refused.because(Reason.SPARSE, at, what=name)
     if name in _PLACES:
-        return Refused(code="GR405", why=f".{name} tells where a tensor lies, which differs in a replay", at=at)
-    return Refused(code="GR101", why=f".{name}() takes a tensor's contents to the host", at=at)
+        return Refused.because(Reason.PLACE, at, name=name)
+    return Refused.because(Reason.ESCAPE, at, name=name)
 
 
 def _absolute(trace: Trace) -> Refused | None:
     for op in trace.ops:
         if op.name.startswith("aten.as_strided") and _is_absolute(op, trace):
-            why = f"{op.name} takes an offset from the beginning of an argument's memory"
-            return Refused(code="GR405", why=why, at=op.user or op.inner)
+            return Refused.because(Reason.ABSOLUTE, op.user or op.inner, operator=op.name)
     return None
 
 
@@ -112,8 +109,7 @@ def _writes_on_the_host(trace: Trace) -> Refused | None:
     known = {*trace.argument_storages, *trace.external_storages}
     for op in trace.ops:
         if op.kind == "host" and known.intersection(op.written):
-            why = f"{op.name} writes a tensor of the CPU, which a replay would not"
-            return Refused(code="GR404", why=why, at=op.user or op.inner)
+            return Refused.because(Reason.HOST_WRITE, op.user or op.inner, operator=op.name)
     return None
 
 
@@ -122,7 +118,7 @@ def _on_other_devices(trace: Trace, backend: Backend) -> Refused | None:
     foreign = {d for d in devices if d.split(":")[0] not in ("cpu", backend.device.type)}
     several = {d for d in devices if d.startswith(backend.device.type)}
     if foreign or len(several) > 1:
-        return Refused(code="GR405", why=f"it works on several devices: {', '.join(sorted(devices))}")
+        return Refused.because(Reason.DEVICES, devices=", ".join(sorted(devices)))
     return None
 
 
@@ -131,7 +127,7 @@ def outputs_of(backend: Backend, eager: EagerRun, run: CapturedRun, slots: Mappi
     looks = [look for look, origin in zip(eager.looks, run.recipe.origin, strict=True) if origin is None]
     outputs = Outputs(backend, run.made, slots, forms_of(looks))
     if outputs.refused is not None:
-        raise Stop(Refused(code="GR405", why=outputs.refused))
+        raise Stop(Refused.because(Reason.RESULT_FORM, what=outputs.refused))
     return outputs
 
 
@@ -141,4 +137,4 @@ def check_looks(eager: EagerRun, replayed: Sequence[torch.Tensor], run: Captured
     found = first_difference(eager.looks, replayed, made)
     if found is not None:
         where, what = eager.after.paths[found[0]], found[1]
-        raise Stop(Refused(code="GR405", why=f"the replay's {where} would differ from the eager one in its {what}"))
+        raise Stop(Refused.because(Reason.REPLAY_LOOKS, where=where, what=what))

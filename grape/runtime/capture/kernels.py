@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...model import OpRecord, Refused
+from ...model import OpRecord, Reason, Refused
 from ..state.operators import has_hidden_kernel
 
 __all__ = ["hidden_kernel"]
@@ -25,6 +25,5 @@ def hidden_kernel(ops: Iterable[OpRecord]) -> Refused | None:
             continue
         seen.add(op.name)
         if has_hidden_kernel(namespace, name):
-            why = f"torch does not tell what the Python of {op.name} is; `torch.library.custom_op` does"
-            return Refused(code="GR405", why=why, at=op.user or op.inner)
+            return Refused.because(Reason.HIDDEN_KERNEL, op.user or op.inner, operator=op.name)
     return None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ...model import DECISION, Refused, Trace
+from ...model import DECISION, Reason, Refused, Trace
 from ...quiet import without_warnings
 from ..effects import EffectBan
 from ..guards import GuardSet
@@ -36,8 +36,7 @@ def survey_call(
     """A trace of all ways through the code, where the eager one shows one way; nothing is executed."""
     if prologue.steps:
         read = next((step.op for step in prologue.steps if step.op.ordinal in prologue.reads), prologue.steps[0].op)
-        why = f"{read.name} needs the host, beside control flow that is left to the device"
-        return Refused(code="GR101", why=why, at=read.user or read.inner)
+        return Refused.because(Reason.READ_BESIDE_FLOW, read.user or read.inner, operator=read.name)
 
     def call() -> None:
         args, kwargs = rebuild(layout.root, placeholders.tensors)
@@ -48,14 +47,14 @@ def survey_call(
     with EffectBan(positions):
         surveyed = survey(request.backend, call, placeholders.tensors, positions)
     if not guards.holds():
-        return Refused(code="GR404", why=f"a branch that was not taken changes {guards.difference()}")
+        return Refused.because(Reason.BRANCH_CHANGES, changed=guards.difference())
     return surveyed
 
 
 def refuse_flags(result: Any) -> None:
     """Raise `Stop` where a result holds a truth value of the device."""
     if any(isinstance(leaf, Flag) for leaf in tree_leaves(result)):
-        raise Stop(Refused(code="GR102", why="it returns a truth value that is only known on the device"))
+        raise Stop(Refused.because(Reason.TRUTH_RETURNED))
 
 
 def check_ties(lowering: NodeLowering, leaving: Layout, given: Sequence[torch.Tensor], guards: GuardSet) -> None:
@@ -64,8 +63,7 @@ def check_ties(lowering: NodeLowering, leaving: Layout, given: Sequence[torch.Te
     outside = leaves | {tensor.untyped_storage()._cdata for tensor in given} | set(guards.sources)
     for one, other in lowering.ties.pairs():
         if one.cdata in leaves and other.cdata in outside:
-            why = "whether a result shares memory with another tensor depends on data"
-            raise Stop(Refused(code="GR102", why=why))
+            raise Stop(Refused.because(Reason.TIED_RESULTS))
 
 
 def learn_arms(arms: Arms, eager: EagerRun, surveyed: Surveyed, key: tuple[Hashable, Any]) -> None:

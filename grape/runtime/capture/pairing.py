@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from ...model import Refused
+from ...model import Reason, Refused
 from ...tracing import Recorder
 from ..backends.protocol import Graph, Pool
 from ..entry import Entry, identities
@@ -27,7 +27,7 @@ from ..structure import Layout, stateful
 from ..training import GradientCapture, GradientPlan
 from ..training.again import Again
 from ..training.observed import differentiable
-from ..training.pair import BackwardGraph, Outside, Pair, Saved
+from ..training.pair import BackwardGraph, Pair, Saved, SavedOutside
 from ..training.pair_entry import PairEntry
 from ..training.recorded import Recorded, Unfit
 from ..versions import VersionWatch
@@ -36,7 +36,7 @@ from .in_step import CapturedRun
 from .judging import outputs_of
 from .lockstep import Diverged, Lockstep
 from .lowered import is_left_to_device
-from .rehearsal import PairRun, Reference, Rehearsal, stop, unpaired
+from .rehearsal import PairRun, Reference, Rehearsal, unpaired
 from .request import EagerRun, Request
 from .snapshot import Snapshot
 from .stop import Stop, divergence
@@ -69,7 +69,7 @@ def capture_pair(
 def _refuse(eager: EagerRun, layout: Layout, guards: GuardSet, gradients: GradientCapture) -> None:
     """What no pair serves."""
     if is_left_to_device(eager.call.trace):
-        raise stop("control flow that is left to the device records gradients", "GR102")
+        raise Stop(Refused.because(Reason.FLOW_RECORDS_GRADIENTS))
     if gradients.changed:
         raise unpaired(", and it changes `.grad`")
     root = guards.root
@@ -83,13 +83,13 @@ def _refuse(eager: EagerRun, layout: Layout, guards: GuardSet, gradients: Gradie
         if storages.count(storages[index]) > 1 or storages[index] in guards.sources:
             raise unpaired(", and one shares memory with another tensor")
         if results[index].retains_grad:
-            raise stop("a result retains its gradient, which a replay would not give it")
+            raise Stop(Refused.because(Reason.GRADIENT_KEPT))
     given = {id(leaf) for leaf in layout.leaves}
     graded = {leaf.untyped_storage()._cdata for leaf in layout.leaves if leaf.requires_grad}
     if any(id(leaf) not in given and storage in graded for leaf, storage in zip(results, storages, strict=True)):
         raise unpaired(", and one shares memory with an argument that requires a gradient")
     if any(vars(leaf) for leaf in results):
-        raise stop("an argument or a result is a tensor with Python attributes")
+        raise Stop(Refused.because(Reason.ATTRIBUTES))
 
 
 class _Pairing:
@@ -129,7 +129,7 @@ class _Pairing:
         if not patterns:
             raise unpaired()
         if request.backwards.again:
-            raise stop("its gradients are differentiated again")
+            raise Stop(Refused.because(Reason.GRADIENTS_AGAIN))
         self.placeholders = Placeholders(
             request.store, request.owner, backend.device, self.layout.leaves, self.layout.paths, ()
         )
@@ -186,7 +186,7 @@ class _Pairing:
         request, backend, eager, snapshot = self.request, self.backend, self.eager, self.snapshot
         recorded = run.recorded()
         if recorded.parts != rehearsal.parts:
-            raise stop("what autograd records differs between two runs of the same call", "GR404")
+            raise Stop(Refused.because(Reason.RECORDS_DIFFER))
         backwards = {
             pattern: self._capture_backward(recorded, reference, pool, graphs)
             for pattern, reference in rehearsal.references.items()
@@ -286,7 +286,7 @@ class _Pairing:
             if (mine is None) != (theirs is None) or (
                 mine is not None and theirs is not None and _layout(mine) != _layout(theirs)
             ):
-                raise stop("what autograd makes differs between two runs of the same call", "GR404")
+                raise Stop(Refused.because(Reason.MADE_DIFFERS))
         return BackwardGraph(graph=graph, seeds=reference.seeds, parts=row)
 
     def _saved(
@@ -309,7 +309,7 @@ class _Pairing:
                 itself, view = recorded.saved_how(as_run)
                 if itself and view:
                     raise unpaired(", and both a tensor and a view of it are saved for its backward")
-                outside.append(Outside(tensor=tensor, there=tensor.detach(), follows=itself))
+                outside.append(SavedOutside(tensor=tensor, there=tensor.detach(), follows=itself))
         results = [
             made_of[i]
             for i, leaf in enumerate(captured.left)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...model import Refused
+from ...model import Reason, Refused
 from ..guards import GuardSet
 from ..looks import kinship
 from ..recipe import ArgumentView, Outside
@@ -24,8 +24,7 @@ def compare_structure(leaving: Layout, eager: Layout) -> None:
     if leaving.key != eager.key:
         pairs = zip(leaving.key, eager.key, strict=False)
         mine, theirs = next(((a, b) for a, b in pairs if a != b), (len(leaving.key), len(eager.key)))
-        why = f"the result differs between two runs of the same call: {theirs} and {mine}"
-        raise Stop(Refused(code="GR404", why=why[:300]))
+        raise Stop(Refused.because(Reason.RESULT_DIFFERS, difference=f"{theirs} and {mine}"[:250]))
 
 
 def found_outside(leaving: Layout, eager: Layout, guards: GuardSet) -> dict[int, Any]:
@@ -36,8 +35,7 @@ def found_outside(leaving: Layout, eager: Layout, guards: GuardSet) -> dict[int,
         if mine is not theirs or isinstance(mine, (tuple, types.MethodType)) or id(mine) in attributes:
             continue
         if not guards.reaches(mine):
-            why = f"it returns a {type(mine).__name__} that it did not make and Grape cannot find"
-            raise Stop(Refused(code="GR404", why=why))
+            raise Stop(Refused.because(Reason.FOREIGN_CONTAINER, kind=type(mine).__name__))
         found[number] = mine
     return found
 
@@ -62,20 +60,20 @@ def classifier(
         if index is not None:
             base = given[index]
             if base.dtype != tensor.dtype:
-                raise Stop(Refused(code="GR405", why="a result reinterprets an argument's dtype"))
+                raise Stop(Refused.because(Reason.ARGUMENT_DTYPE))
             delta = int(tensor.storage_offset()) - int(base.storage_offset())
             return ArgumentView(index, tuple(tensor.shape), tensor.stride(), delta, kinship(tensor, base))
         if storage in guards.sources:
             outside = guards.sources[storage][1]
             if outside.dtype != tensor.dtype:
-                raise Stop(Refused(code="GR405", why="a result reinterprets the dtype of a tensor from outside"))
+                raise Stop(Refused.because(Reason.OUTSIDE_DTYPE))
             return Outside(outside, strided(tensor), kinship(tensor, outside))
         if storage not in born:
-            raise Stop(Refused(code="GR405", why="it returns a tensor that it did not make and Grape cannot find"))
+            raise Stop(Refused.because(Reason.FOREIGN_TENSOR))
         if tensor.requires_grad or type(tensor) is not torch.Tensor:
-            raise Stop(Refused(code="GR405", why="it makes a parameter, or a tensor that requires a gradient"))
+            raise Stop(Refused.because(Reason.MAKES_PARAMETER))
         if tensor.device.type != device.type:
-            raise Stop(Refused(code="GR101", why="it returns a CPU tensor, for which the host would have to wait"))
+            raise Stop(Refused.because(Reason.CPU_RESULT))
         return None
 
     return classify

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...model import Refused
+from ...model import Later, Reason, Refused, RetryLater
 from ...tracing import Recorder
 from ..backends.autocast_cache import autocast_cache_off
 from ..backends.protocol import Graph, Pool
@@ -26,11 +26,7 @@ from .request import EagerRun, Request
 from .snapshot import Snapshot
 from .stop import Stop
 
-__all__ = ["PairRun", "Reference", "Rehearsal", "stop", "unpaired"]
-
-
-def stop(why: str, code: str = "GR405") -> Stop:
-    return Stop(Refused(code=code, why=why))
+__all__ = ["PairRun", "Reference", "Rehearsal", "unpaired"]
 
 
 def unpaired(more: str = "") -> Stop:
@@ -121,7 +117,7 @@ class Reference:
                 or op.kind in ("host-read", "transfer-in", "transfer-out", "dynamic")
                 or outside & set(op.written)
             ):
-                raise Stop(Refused(code="GR405", why=f"its backward holds {op.name}, which no graph repeats", at=at))
+                raise Stop(Refused.because(Reason.BACKWARD_OPERATOR, at, operator=op.name))
 
     def compare(self, made: BackwardGraph, tolerance: float) -> str:
         """Replay twice, for a graph may be gone through twice. Raises `Stop` where the gradients differ."""
@@ -134,7 +130,7 @@ class Reference:
             names = nondeterministic_in(self.call.trace)
             if not (names and tolerance > 0 and within(pairs, tolerance)):
                 because = f"; {', '.join(names)} is documented as non-deterministic (see --tolerance)" if names else ""
-                raise stop(f"the replay's gradient differs from the eager one{because}")
+                raise Stop(Refused.because(Reason.REPLAY_GRADIENT, because=because))
             verdict = f"within {tolerance:g}"
         return verdict
 
@@ -162,7 +158,7 @@ class Rehearsal:
             ]
             written = list(zip(snapshot.after, snapshot.in_place, strict=True))
             if first_mismatch([*pairs, *written]) is not None:
-                raise stop("its kernels do not give the same bits twice", "unsettled")
+                raise Stop(RetryLater(later=Later.UNSETTLED, refused=Refused.because(Reason.UNSETTLED_PAIR)))
             if hooks.used:
                 raise unpaired(", and it has hooks on saved tensors, as activation checkpointing has")
             recorded = run.recorded()

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...model import Refused, Trace
+from ...model import NoMemory, NoRoom, Refused, RetryLater, Trace
 from ...tracing import RecordedCall, Tracer
 from ..attention import Attention
 from ..backends.protocol import Backend
@@ -65,13 +65,13 @@ class Captured:
     """A call that was served eagerly and captured on the way."""
 
     result: Any
-    outcome: Entry | Refused
+    outcome: Entry | Refused | RetryLater | NoMemory | NoRoom
     trace: Trace
     found: Found = field(default_factory=Found)
     faithful: frozenset[Any] = frozenset()
     """Operators whose `out=` forms gave the bits of the eager run."""
     plain: frozenset[Any] = frozenset()
-    """See `Request.plain`: to be tried without, where the outcome is "retry"."""
+    """See `Request.plain`: to be tried without, where the outcome is `Later.FORMS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from ...model import Refused
+from ...model import Later, Reason, Refused, RetryLater
 from ...tracing import RecordedCall
 from ..placeholders import Placeholders, whole
 from ..structure import Layout
@@ -51,8 +51,7 @@ class Snapshot:
             source = self._sources.get(call.storages[number].cdata)
             if source is None or source[1].untyped_storage()._cdata != call.storages[number].cdata:
                 op = next(op for op in call.trace.ops if any(v.storage == number for v in op.tensors()))
-                why = f"{op.name} reads a tensor that is neither an argument nor found through the code's own names"
-                raise Stop(Refused(code="GR405", why=why, at=op.user or op.inner))
+                raise Stop(Refused.because(Reason.FOREIGN_READ, op.user or op.inner, operator=op.name))
             self.externals[number] = source[1]
 
     def find_writes(self, call: RecordedCall, gradients: GradientCapture) -> None:
@@ -73,7 +72,7 @@ class Snapshot:
             found.add(self._sources[call.storages[number].cdata][0])
         names = tuple(sorted(found))
         if not found <= set(self._wanted):
-            raise Stop(Refused(code="retry", why="it writes its inputs; the next call is snapshotted", evidence=names))
+            raise Stop(RetryLater(later=Later.WRITES, refused=Refused.because(Reason.WRITES), names=names))
 
     @property
     def writes(self) -> bool:

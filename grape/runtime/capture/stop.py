@@ -1,19 +1,25 @@
-"""How a step of a capture ends it: with the refusal that the call's outcome becomes."""
+"""How a step of a capture ends it: with what the call's outcome becomes."""
 
 from __future__ import annotations
 
-from ...model import Refused
+from ...model import NoMemory, NoRoom, Reason, Refused, RetryLater
+from ..guards import GuardSet
 from .lockstep import Diverged
 
-__all__ = ["Stop", "divergence"]
+__all__ = ["Stop", "changes", "divergence"]
 
 
 class Stop(Exception):
     """Ends a capture. Never leaves `capture_call`."""
 
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.why)
-        self.refused = refused
+    def __init__(self, outcome: Refused | RetryLater | NoMemory | NoRoom) -> None:
+        super().__init__(str(outcome))
+        self.outcome = outcome
+
+
+def changes(guards: GuardSet) -> Refused:
+    """The call changes what the guards hold to be unchanged."""
+    return Refused.because(Reason.CHANGES, changed=guards.difference(), name=guards.name)
 
 
 def divergence(diverged: Diverged) -> Refused:
@@ -26,13 +32,7 @@ def divergence(diverged: Diverged) -> Refused:
         if theirs != mine:
             values = tuple(zip(theirs, mine, strict=False))
             changed = next((pair for pair in values if pair[0] != pair[1]), values[:1])
-            return Refused(
-                code="GR403",
-                why=f"a Python value that reaches {expected.name} changed from one run to the next",
-                at=at,
-                evidence=(("operator", expected.name), ("values", str(changed))),
-            )
-    evidence = (("eager", expected.name if expected else None), ("captured", found.name if found else None))
-    return Refused(
-        code="GR402", why=f"the capture ran other operators than the eager call: {diverged}", at=at, evidence=evidence
-    )
+            evidence = ("operator", expected.name), ("values", str(changed))
+            return Refused.because(Reason.NUMBER_CHANGED, at, operator=expected.name, evidence=evidence)
+    names = ("eager", expected.name if expected else None), ("captured", found.name if found else None)
+    return Refused.because(Reason.DIVERGED, at, difference=diverged, evidence=names)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...model import Refused
+from ...model import Later, Reason, Refused, RetryLater
 from ...quiet import without_warnings
 from ..placeholders import Placeholders
 from ..structure import Layout, flatten, rebuild
@@ -72,13 +72,11 @@ class Verification:
             timer.stop()
             self._run.draws.repeat()
             if not _same_state(self._backend.rng_state(), self._eager.random_after):
-                raise Stop(Refused(code="GR405", why="the replay consumed another random stream than the eager call"))
+                raise Stop(Refused.because(Reason.REPLAY_DRAWS))
             pairs = self._pairs()
             mismatch = first_mismatch(pairs)
             if endless():
-                most = self._eager.most_iterations
-                why = f"a loop of the replay had not ended after {most} iterations, the eager one had"
-                raise Stop(Refused(code="GR102", why=why))
+                raise Stop(Refused.because(Reason.ENDLESS, iterations=self._eager.most_iterations))
             self.replay_ms = timer.elapsed_ms()
             names = nondeterministic_in(trace) if mismatch is not None else ()
             close = bool(names) and tolerance > 0 and within(pairs, tolerance)
@@ -90,13 +88,14 @@ class Verification:
             return "identical"
         if close:
             return f"within {tolerance:g}"
-        if redirected:
-            self.unfaithful = redirected
-            raise Stop(Refused(code="retry", why="once more without `out=` forms"))
         because = f"; {', '.join(names)} is documented as non-deterministic (see --tolerance)" if names else ""
         paths = self._eager.after.paths
         where = paths[mismatch] if mismatch < len(paths) else "a written tensor"
-        raise Stop(Refused(code="GR405", why=f"the replay's {where} differs from the eager result{because}"))
+        refused = Refused.because(Reason.REPLAY_DIFFERS, where=where, because=because)
+        if redirected:
+            self.unfaithful = redirected
+            raise Stop(RetryLater(later=Later.FORMS, refused=refused))
+        raise Stop(refused)
 
     def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         pairs = list(zip(self._eager.after.leaves, self._run.left, strict=True))
@@ -134,8 +133,7 @@ class Verification:
                 if any(_equal(known, self._run.left) for known in seen):
                     return True
         if len(seen) > 1:
-            why = "its kernels do not give the same bits twice, and the replay gave those of no eager run"
-            raise Stop(Refused(code="unsettled", why=why))
+            raise Stop(RetryLater(later=Later.UNSETTLED, refused=Refused.because(Reason.UNSETTLED)))
         return False
 
 

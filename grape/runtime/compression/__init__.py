@@ -5,8 +5,8 @@ backend's executables: `residents` (those on the device), `admission` (of a new 
 `working_set` (what is kept for that), `store` (all of it). `stored` is a graph as an entry sees it.
 """
 
-from .account import Estimate, StoreAccount
-from .codec import Base, Record, RecordError
+from .account import StoreAccount, StoreEstimate
+from .codec import Base, Record
 from .residency import Limits
 from .store import EXECUTABLES, GRAPH_BYTES, Admitted, ExecutableStore, Launched, NotAdmitted, Unavailable
 from .stored import StoredGraph
@@ -16,14 +16,13 @@ __all__ = [
     "GRAPH_BYTES",
     "Admitted",
     "Base",
-    "Estimate",
     "ExecutableStore",
     "Launched",
     "Limits",
     "NotAdmitted",
     "Record",
-    "RecordError",
     "StoreAccount",
+    "StoreEstimate",
     "StoredGraph",
     "Unavailable",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Estimate", "StoreAccount"]
+__all__ = ["StoreAccount", "StoreEstimate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class StoreEstimate:
     """Bytes that were not measured: `nbytes` follows from the sizes of `measured` executables out of `of`."""
 
     nbytes: int
@@ -41,7 +41,7 @@ class StoreAccount:
     instantiations: int
     evictions: int
     refused: int
-    all_resident: Estimate
+    all_resident: StoreEstimate
     """What an executable for each shape would need on the device."""
 
     @property

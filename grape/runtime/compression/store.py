@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 import torch
 
 from ..backends.protocol import UpdatableGraph
-from .account import Estimate, StoreAccount
+from .account import StoreAccount, StoreEstimate
 from .admission import Verify, admit
 from .classes import Classes, TopologyClass
-from .codec import RecordError
 from .members import Kin, Loaded, Member, PlainUser, User
 from .residency import Limits
 from .residents import Residents
@@ -151,7 +150,7 @@ class ExecutableStore:
         except torch.OutOfMemoryError as error:
             self._residents.device_full = True
             return Unavailable(why=str(error))
-        except (RecordError, RuntimeError) as error:  # damaged, or a driver that is out of order: not the person's
+        except RuntimeError as error:  # of a driver that is out of order: not the person's
             self.forget(member.shape)
             self._residents.counts[member.kin.owner].refused += 1
             return Unavailable(why=str(error), gone=True)
@@ -298,7 +297,7 @@ class ExecutableStore:
             instantiations=sum(one.instantiations for one in counts),
             evictions=sum(one.evictions for one in counts),
             refused=sum(one.refused for one in counts),
-            all_resident=Estimate(
+            all_resident=StoreEstimate(
                 nbytes=sum(member.kin.executable_bytes for member in members), measured=len(kins), of=len(members)
             ),
         )

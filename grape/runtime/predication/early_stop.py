@@ -16,24 +16,36 @@ from typing import Any, Protocol, TypeGuard
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..backends.protocol import FlagPoll
+from ...model import Later, Reason, Refused, RetryLater
+from ..backends.protocol import CaptureFailed, FlagPoll
 from .functions import lowering_for
 from .holders import Holders, storage_of
-from .lowering import active_lowering, refuse
+from .lowering import active_lowering, noted
 from .merge import NOTHING, UNBOUND
 from .truth import Flag, negate, truth
 
-__all__ = ["AHEAD", "Iteration", "Step", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
+__all__ = ["AHEAD", "Iteration", "IterationStep", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
 
 AHEAD = 4
 """So many iterations may be issued whose flags are not known yet. As many can be wasted, at most."""
+
+
+class _NamesMoved(CaptureFailed):
+    """Which names stay depends on data: the iteration copies them from now on, and is captured at a later call."""
+
+    def __init__(self) -> None:
+        super().__init__(Reason.NAMES_STAY.code, Reason.NAMES_STAY.sentence)
+
+    @property
+    def outcome(self) -> RetryLater:
+        return RetryLater(later=Later.MOVED, refused=Refused.because(Reason.NAMES_STAY))
 
 
 class Stopped(Exception):
     """An iteration that ran as ordinary Python was told that the loop has been left. Nothing has been done."""
 
 
-class Step(Protocol):
+class IterationStep(Protocol):
     """One iteration as a region. `replays` counts calls served by a graph; for `moved` see `Iteration`."""
 
     @property
@@ -54,7 +66,7 @@ class Stepper(Protocol):
 
     def poll(self) -> FlagPoll: ...
 
-    def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> Step | None:
+    def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> IterationStep | None:
         """The region of `Iteration(body, test, stop)`; None where it is none, now or for good."""
         ...
 
@@ -128,7 +140,7 @@ class Iteration:
         moved = {at for at, storage in given.items() if any(storage in may_be[new] for new in made)} - {self._stop}
         if not moved <= self.moved:
             self.moved |= moved
-            raise refuse("it depends on data which of its names stay as they are", "moved")
+            raise noted(_NamesMoved())
         # A wasted iteration hands on what is there already: that ties everything to everything, and nobody sees it.
         # What a name alone held, and what no second name has now, is only known by its new name from here on.
         times = Counter(map(storage_of, _tensors((closure, state))))

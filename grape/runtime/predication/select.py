@@ -164,12 +164,6 @@ class SelectLowering:
         """What takes effect only where `going` is true; its results are not used elsewhere."""
         return self._mode.block(going)
 
-    def raise_failed(self) -> None:
-        """Read the checks and raise `AssertionError` for the first that failed. Waits for the device."""
-        for check in self.checks:
-            if bool(check.failed):
-                raise AssertionError(*([check.text] if check.text is not None else []))
-
     def _under_blocks(self, failed: torch.Tensor) -> torch.Tensor:
         mask = self._mode.mask()
         with torch.no_grad():

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...model import Reason
 from ..trampoline import written_code
 from .classes import why_odd
 from .contents import attribute_names, read
@@ -57,6 +58,8 @@ _DEPTH = 3
 class TooLarge(Exception):
     """The callable reaches more state than can be guarded at a bounded cost. `where` names what it was reached by."""
 
+    reason = Reason.STATE_SIZE
+
     def __init__(self, where: str, why: str = "holds more state than can be guarded") -> None:
         super().__init__(f"{where} {why}")
         self.where = where
@@ -64,6 +67,8 @@ class TooLarge(Exception):
 
 class Opaque(TooLarge):
     """The callable reaches something whose state nobody can compare, or that reads or changes more than its own."""
+
+    reason = Reason.OPAQUE
 
 
 class Names:

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from ...model import Refused
+from ...model import Reason, Refused
 from ..backends.protocol import Backend
 from ..versions import set_versions, versions_of
 from .homes import SUPPORTED, Home, alone, home_of, overlaps, vacant_home
@@ -140,7 +140,7 @@ class GradientCapture:
             if home is None or not _at_home(leaf, home):
                 movable = gradient.layout is torch.strided and not gradient.is_inference()
                 if not movable or overlaps(gradient) or not alone(gradient):
-                    return Refused(code="GR405", why="it accumulates into a gradient that is in use elsewhere")
+                    return Refused.because(Reason.ACCUMULATES)
                 home = vacant_home(leaf, gradient)
                 self._backend.copy([home.base], [gradient.detach()])
                 home.take_in(gradient)
@@ -185,21 +185,21 @@ class GradientCapture:
     def prepare(self) -> Refused | None:
         """Choose the homes of what the graph will make, after the eager run. Raises torch.OutOfMemoryError."""
         if not SUPPORTED and (self.read or "new" in self._kinds):
-            return Refused(code="GR405", why="this version of torch does not tell who holds a gradient")
+            return Refused.because(Reason.GRADIENT_HOLDERS)
         for index, (gradient, _, kind) in enumerate(self._states()):
             if kind != "same":
                 self._before[index] = None  # only the person may still hold it
             if kind != "new" or gradient is None:
                 continue
             if gradient.layout is not torch.strided:
-                return Refused(code="GR405", why="it makes a gradient that is not dense")
+                return Refused.because(Reason.GRADIENT_DENSITY)
             if gradient.requires_grad:
-                return Refused(code="GR405", why="it makes a gradient that can be differentiated again")
+                return Refused.because(Reason.GRADIENT_RECORDED)
             home = self._homes.get(index)
             if home is None:
                 home = self._homes[index] = vacant_home(self._leaves[index], gradient)
             elif home.occupied(by_its_leaf=False) or not home.fits(gradient):
-                return Refused(code="GR405", why="it replaces a gradient that is in use elsewhere")
+                return Refused.because(Reason.GRADIENT_REPLACED)
         return None
 
     def enter(self) -> None:
@@ -242,7 +242,7 @@ class GradientCapture:
     def compare(self, born: Collection[int], results: Sequence[torch.Tensor]) -> Refused | None:
         """Did the captured run leave `.grad` as the eager one? `born` are storages that it made, `results` what it
         returned. The gradients of the captured run are let go."""
-        differs = Refused(code="GR404", why="what it leaves in `.grad` differs between two runs of the same call")
+        differs = Refused.because(Reason.GRADIENTS_DIFFER)
         returned = {tensor.untyped_storage()._cdata for tensor in results}
         shared: set[int] = set()
         for index, (after, _, kind) in enumerate(self._states()):
@@ -255,11 +255,11 @@ class GradientCapture:
                 return differs
             storage = left.untyped_storage()._cdata
             if storage not in born:
-                return Refused(code="GR405", why="it sets `.grad` to a tensor that it did not make")
+                return Refused.because(Reason.GRADIENT_FOREIGN)
             if storage in returned:
-                return Refused(code="GR405", why="it returns the memory of a gradient")
+                return Refused.because(Reason.GRADIENT_RETURNED)
             if storage in shared:
-                return Refused(code="GR405", why="two gradients share memory")
+                return Refused.because(Reason.GRADIENTS_SHARE)
             shared.add(storage)
         self._left, self._made, self._entered = [], {}, []
         return None

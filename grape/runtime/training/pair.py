@@ -41,7 +41,7 @@ class BackwardGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class SavedOutside:
     """A saved tensor of the person's. `there` is another one over the memory that it had at the capture.
 
     `follows`: what autograd saved is the tensor itself, which may get other memory; a view keeps the old one.
@@ -62,7 +62,7 @@ class Saved:
 
     arguments: Sequence[int]
     views: frozenset[int]
-    outside: Sequence[Outside]
+    outside: Sequence[SavedOutside]
     results: Sequence[int]
     anything: bool
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...model import Position, Refused
+from ...model import Position, Reason, Refused
 from .consumed import is_consumed
 
 __all__ = ["graph_that_leaves", "leaves_a_graph", "need_gradients", "no_pair"]
@@ -14,7 +14,7 @@ __all__ = ["graph_that_leaves", "leaves_a_graph", "need_gradients", "no_pair"]
 
 def need_gradients(more: str = "", at: Position | None = None) -> Refused:
     """What calls without gradients do not share. `more` goes on in the sentence."""
-    return Refused(code="GR405", why=f"its results need gradients{more}", at=at, recording=True)
+    return Refused.because(Reason.NEEDS_GRADIENTS, at, more=more)
 
 
 def leaves_a_graph(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> bool:
@@ -46,11 +46,11 @@ def graph_that_leaves(results: Sequence[torch.Tensor], arguments: Sequence[torch
     if leaves_a_graph(results, arguments):
         return need_gradients()
     if any(_has_gradient(tensor) for tensor in results):
-        return Refused(code="GR405", why="an argument or a result that is no parameter has a gradient of its own")
+        return Refused.because(Reason.OWN_GRADIENT)
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        return Refused(code="GR405", why="autocast is entered outside of what calls backward; enter it inside")
+        return Refused.because(Reason.AUTOCAST)
     if any(tensor.requires_grad for tensor in arguments):
-        return Refused(code="GR405", why="an argument requires a gradient")
+        return Refused.because(Reason.ARGUMENT_GRADIENT)
     return None
 
 

@@ -1,0 +1,66 @@
+"""Failures of Grape's own. They go to the logger ``grape`` with their traceback, and into one line of the report; the
+person's code goes on as written.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["HOW", "failure_notes", "forget_failures", "log_failure", "said", "surviving"]
+
+HOW = "`import logging; logging.basicConfig()` before it runs again shows the traceback"
+
+_logger = logging.getLogger("grape")
+_logger.addHandler(logging.NullHandler())
+_call_handlers = logging.Logger.callHandlers
+"""While a call is watched, this and `print` count as its effects: neither is called for a record of Grape's."""
+_told: deque[str] = deque(maxlen=100)
+
+
+def log_failure(doing: str) -> None:
+    """Log the exception that is being handled, and keep it for `failure_notes`. `doing` follows a "while"."""
+    error = sys.exception()
+    if error is None:
+        return
+    _told.append(f"{doing} ({said(error)})")
+    if _logger.isEnabledFor(logging.ERROR):
+        where = (type(error), error, error.__traceback__)
+        record = _logger.makeRecord(
+            _logger.name, logging.ERROR, __file__, 0, "Grape failed while %s", (doing,), exc_info=where
+        )
+        record.exc_text = "".join(traceback.format_exception(error)).rstrip()  # as a formatter has it, but for `print`
+        _call_handlers(_logger, record)
+
+
+def said(error: BaseException) -> str:
+    """The kind of an exception, and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
+
+
+@contextmanager
+def surviving(doing: str) -> Iterator[None]:
+    """A failure in the block is logged, and ends the block alone."""
+    try:
+        yield
+    except Exception:
+        log_failure(doing)
+
+
+def failure_notes() -> tuple[str, ...]:
+    """One line about what failed since it was asked last, if anything did; for a report."""
+    told = list(_told)
+    _told.clear()
+    if not told:
+        return ()
+    times = f" {len(told)} times, first" if len(told) > 1 else ""
+    return (f"Grape failed{times} while {told[0]}, and went on without that; {HOW}",)
+
+
+def forget_failures() -> None:
+    """A cell begins: what failed before it is not told of it."""
+    _told.clear()
