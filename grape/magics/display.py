@@ -16,7 +16,7 @@ from .patches import replace_method
 if TYPE_CHECKING:
     from ..render import Report
 
-__all__ = ["CellDisplay", "say"]
+__all__ = ["CellDisplay", "say", "show_page"]
 
 SECONDS_BETWEEN_UPDATES = 0.1
 
@@ -24,6 +24,14 @@ SECONDS_BETWEEN_UPDATES = 0.1
 def say(message: str) -> None:
     """One line for the person, on stderr as IPython's own usage errors are."""
     print(message, file=sys.stderr)
+
+
+def show_page(shell: Any, text: str) -> None:
+    """Markdown, which a front end renders; in a terminal as it is."""
+    if type(shell.display_pub) is DisplayPublisher:
+        print(text)
+    else:
+        display({"text/markdown": text, "text/plain": text}, raw=True)
 
 
 class _Bundle:

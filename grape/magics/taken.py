@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..render.units import shown_diff
 from ..rewrite import split_magic, unified_diff
 from .at_once import Left, Ran, restore_functions
 
@@ -76,7 +77,7 @@ class AtOnce:
     def diffs(self, file: str) -> list[str]:
         """The differences with which the cell `file` ran."""
         return [
-            f"{_told(ran)}\n{unified_diff(ran.source, ran.rewritten.source, file)}".rstrip()
+            f"{_told(ran)}\n{shown_diff(unified_diff(ran.source, ran.rewritten.source, file))}".rstrip()
             for ran in self._ran
             if ran.file == file
         ]

@@ -320,6 +320,9 @@ def next_step(report: ReportData) -> str | None:
     if not gpu_measured(report.evidence):
         doctor = "grape doctor" if report.notebook else "%grape doctor"
         return f"run it on an NVIDIA GPU to measure; {doctor} says what works on this machine"
+    if not report.evidence.file.startswith("In["):
+        replayed = "in the script, `with grape.session():` around this code does what this run did"
+        return replayed if main.outcome == "replayed" else None
     if main.outcome == "observed" and not report.evidence.profile_only:
         return _next_run(report, main)
     if main.outcome == "replayed" and report.notebook:

@@ -28,7 +28,7 @@ from .summary import (
     shared_file,
     timeline_strips,
 )
-from .units import clean, count, duration, nbytes, three
+from .units import clean, count, duration, nbytes, shown_diff, three
 
 __all__ = ["SHOWN_EVENTS", "VERSION", "View", "build_view", "events_of", "findings_view"]
 
@@ -244,7 +244,7 @@ def _finding(report: ReportData, finding: Finding) -> dict[str, Any]:
         "evidence": [[clean(str(key)), _value(value)] for key, value in finding.evidence],
         "offered": finding.fixable and report.make_fixes is not None,
         "refused": None,
-        "fix": {"id": finding.fix.id, "diff": clean(finding.fix.diff)} if finding.fix else None,
+        "fix": {"id": finding.fix.id, "diff": clean(shown_diff(finding.fix.diff))} if finding.fix else None,
     }
 
 

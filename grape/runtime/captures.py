@@ -162,7 +162,7 @@ class Captures:
         if situation.backend.kind == "cuda" and situation.stream is None:
             situation.stream = shape.modes[-1]
         situation.captures += 1
-        situation.progress(f"capturing {self._region.name}")
+        situation.progress(f"capturing {self._region.name}, graph {len(self._region.entries) + 1:,}")
         reached = identities(stateful(layout))
         entries = self._region.entries
         guarded = {id(entry.guards): entry.guards for entry in entries if entry.reached == reached}

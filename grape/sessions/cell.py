@@ -65,6 +65,8 @@ class Cell:
     """Under which its history is kept; None where it has none."""
     ahead_ms: float = 0.0
     """Milliseconds that Grape took of it before its first statement."""
+    since: float | None = None
+    """When the person began to wait, by `time.perf_counter`; None: when the session opens."""
 
 
 class Session:
@@ -105,7 +107,8 @@ class Session:
             )
         self._engine = owner
         self._start = time.perf_counter()
-        self._clock = CellClock(owner.situation.attention, ahead_ms=self.cell.ahead_ms + took_ms)
+        ahead_ms = self.cell.ahead_ms + took_ms
+        self._clock = CellClock(owner.situation.attention, ahead_ms=ahead_ms, since=self.cell.since)
         owner.session = self
         try:
             self._install(owner, code)

@@ -94,7 +94,8 @@ class StreamedSession:
         if owner.session is not None:
             raise UsageError(_NESTED)
         self._engine = owner
-        self._clock = CellClock(owner.situation.attention, ahead_ms=self.cell.ahead_ms + made_ms)
+        ahead_ms = self.cell.ahead_ms + made_ms
+        self._clock = CellClock(owner.situation.attention, ahead_ms=ahead_ms, since=self.cell.since)
         owner.situation.attention.begin_run(Allowance())
         owner.session = self
         hold_off(self)

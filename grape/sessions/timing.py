@@ -55,19 +55,22 @@ class CellRuns:
 
 @dataclass(slots=True)
 class CellClock:
-    """From the opening of a session until its report is there. `clock` gives seconds; `ahead_ms` is what Grape took
-    before that.
+    """From when the person began to wait (`since`; None: when the session opened, less what Grape took before) until
+    the report is there. `clock` gives seconds; `ahead_ms` is what Grape took before the session opened.
     """
 
     attention: Attention
     clock: Callable[[], float] = time.perf_counter
     ahead_ms: float = 0.0
+    since: float | None = None
     _opened: float = 0.0
     _ended: float = 0.0
     _own_ms: dict[Purpose, float] = field(default_factory=lambda: dict.fromkeys(_DURING, 0.0))
 
     def __post_init__(self) -> None:
         self._opened = self._ended = self.clock()
+        if self.since is None:
+            self.since = self._opened - self.ahead_ms / 1e3
 
     def start(self) -> None:
         """Everything is installed, the account was opened, the cell begins."""
@@ -81,7 +84,8 @@ class CellClock:
         return self._waited_ms(self._ended)
 
     def _waited_ms(self, until: float) -> float:
-        return self.ahead_ms + (until - self._opened) * 1e3
+        assert self.since is not None
+        return (until - self.since) * 1e3
 
     def book(self, settle: Callable[[], T]) -> T:
         """Run `settle`, and count what it books as time of the cell, and not the time that it takes."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from grape.cli.page import Section, html_page
 from grape.model import Stop, Timeline
 from grape.render import Report, build_report
 from grape.render.page import view_json, view_page
@@ -51,6 +52,16 @@ def page(open_page: Opener, address: str) -> Any:
     page = open_page(address)
     wait_for_view(page)
     return page
+
+
+def test_a_page_of_reports_draws_each(open_page: Opener, tmp_path: Path) -> None:
+    view = build_view(report())
+    sections = [Section(id=f"cell-{number}", title=f"Code cell {number}", html="", view=view) for number in (1, 2)]
+    file = tmp_path / "page.html"
+    file.write_text(html_page("notebook", sections))
+    page = open_page(file.as_uri())
+    page.wait_for_function("document.querySelectorAll('canvas[data-timeline=before]').length === 2")
+    assert page.locator("canvas[data-timeline=after]").count() == 2
 
 
 def timeline(page: Any, label: str = "before") -> Any:
