@@ -1,4 +1,4 @@
-"""Work of Grape's without warnings and collections, in the middle of somebody's cell.
+"""Work of Grape's without warnings, collections and draws, in the middle of somebody's cell.
 
 `warnings.catch_warnings` is not for that: entering and leaving it makes Python forget which warnings it has shown, and
 those that are shown once would come again.
@@ -7,11 +7,22 @@ those that are shown once would come again.
 from __future__ import annotations
 
 import gc
+import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["without_collections", "without_warnings"]
+__all__ = ["same_random_stream", "without_collections", "without_warnings"]
+
+
+@contextmanager
+def same_random_stream() -> Iterator[None]:
+    """Python's own generator is the person's: libraries draw from it where nobody expects it (rich, on import)."""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 @contextmanager

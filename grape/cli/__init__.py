@@ -1,4 +1,4 @@
-"""The command line: `grape run`, `grape demo`, `grape doctor`, `grape explain`. Light until a command runs."""
+"""The command line: the commands of `grape`. Light until one of them runs."""
 
 from .entry import main
 

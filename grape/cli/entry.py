@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from ..errors import GrapeError
-from .parser import build_parser, parse
+from .parser import build_parser, is_script, parse
 
 __all__ = ["main"]
 
@@ -16,16 +16,19 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one `grape` command and return its exit code; the codes stand in ``grape --help``.
 
-    Writes results to stdout, progress and errors to stderr. `argv` is without the program's name.
+    Writes results to stdout, progress and errors to stderr. `argv` is without the program's name. Raises what a script
+    raises that ``grape run`` runs.
     """
     try:
         try:
             arguments = parse(build_parser(), sys.argv[1:] if argv is None else argv)
         except SystemExit as stop:  # argparse has printed --help or --version
             return stop.code if isinstance(stop.code, int) else 0
-        code = _command(arguments)(arguments)
-        sys.stdout.flush()
-        return code
+        run_last = _script(arguments)
+        if run_last is None:
+            code = _command(arguments)(arguments)
+            sys.stdout.flush()
+            return code
     except GrapeError as error:
         print(f"grape: {error}", file=sys.stderr)
         return error.exit_code
@@ -36,6 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read stdout has gone; the interpreter must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    return run_last()
+
+
+def _script(arguments: argparse.Namespace) -> Callable[[], int] | None:
+    """What runs the script that is named: nothing here may catch what it raises. None where none is named."""
+    if arguments.command != "run" or not is_script(arguments.notebook):
+        return None
+    from .script import Script
+
+    return Script.of(arguments).run
 
 
 def _command(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
@@ -65,6 +78,10 @@ def _command(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], in
         from .doctor import doctor
 
         return doctor
+    if name == "mcp":
+        from .mcp import mcp
+
+        return mcp
     if name == "view":
         from .view import view
 

@@ -1,14 +1,51 @@
-"""JSON files that a person names, and what is said where they are something else."""
+"""Files that a person names, JSON and scripts, and what is said where they are something else."""
 
 from __future__ import annotations
 
+import io
 import json
+import tokenize
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
 
-__all__ = ["parse_json", "read_json", "read_text"]
+__all__ = ["ScriptText", "parse_json", "read_json", "read_text"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptText:
+    """The source of a script, and how its file has it."""
+
+    raw: bytes
+    text: str
+    encoding: str
+    newline: str
+
+    @classmethod
+    def read(cls, path: Path) -> ScriptText:
+        """Raises `UsageError` for a file that cannot be read, or is no Python text."""
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"cannot read '{path}': {error.strerror or error}; check the path") from None
+        return cls.of(raw, str(path))
+
+    @classmethod
+    def of(cls, raw: bytes, name: str) -> ScriptText:
+        """Of what a file holds. Raises `UsageError` where that is no Python text."""
+        try:
+            encoding = tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
+            text = raw.decode(encoding)
+        except (SyntaxError, ValueError) as error:
+            raise UsageError(f"'{name}' is no Python file: {error}") from None
+        newline = "\r\n" if "\r\n" in text else "\n"
+        return cls(raw=raw, text=text.replace("\r\n", "\n"), encoding=encoding, newline=newline)
+
+    def encoded(self, text: str) -> bytes:
+        """Another text as this file would have it."""
+        return text.replace("\n", self.newline).encode(self.encoding)
 
 
 def read_text(file: str) -> str:

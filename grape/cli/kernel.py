@@ -42,12 +42,17 @@ class CellRaised(GrapeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellReport:
-    """The report of one cell as it came back: `report` is its `to_dict()`, `html` and `text` are renderings."""
+    """The report of one cell as it came back: `report` is its `to_dict()`, the others are renderings; `view` and
+    `trace` only where they were asked for.
+    """
 
     number: int
     report: dict[str, Any]
     html: str
     text: str
+    view: str | None = None
+    trace: str | None = None
+    has_timeline: bool = False
 
 
 class NotebookKernel:
@@ -91,15 +96,19 @@ class NotebookKernel:
                 f"kernel '{self._name}' cannot load Grape: {error}; install grape-jupyter in its environment"
             ) from None
 
-    def collect(self, number: int, *, notebook: str, width: int, color: bool) -> CellReport | None:
-        """The report of the cell that just ran in the file `notebook`; None where it made none."""
+    def collect(
+        self, number: int, *, notebook: str, width: int, color: bool, extra: tuple[str, ...] = ()
+    ) -> CellReport | None:
+        """The report of the cell that just ran in the file `notebook`, `extra` of view and trace with it; None where it
+        made none.
+        """
         try:
-            answer = json.loads(self._ask(f"{_SIDE}.collect({notebook!r}, {width!r}, {color!r})"))
+            answer = json.loads(self._ask(f"{_SIDE}.collect({notebook!r}, {width!r}, {color!r}, {extra!r})"))
         except _Answer as error:
             raise KernelError(f"kernel '{self._name}' did not hand over the report of cell {number}: {error}") from None
         if answer is None:
             return None
-        return CellReport(number=number, report=answer["report"], html=answer["html"], text=answer["text"])
+        return CellReport(number=number, **answer)
 
     def _ask(self, expression: str) -> Any:
         """The value of `expression` in the kernel, through a silent request that leaves no trace in its history."""

@@ -1,4 +1,6 @@
-"""What `grape run` asks of the notebook's kernel, between cells. Runs there; nothing is bound in its namespace."""
+"""Functions that `grape run` calls in the notebook's kernel, between cells. Runs there; nothing is bound in its
+namespace.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..render import Report
 
-__all__ = ["collect", "prepare"]
+__all__ = ["collect", "prepare", "rendered"]
 
 _before: Report | None = None
 
@@ -26,8 +28,8 @@ def prepare() -> None:
     _before = grape.last
 
 
-def collect(notebook: str, width: int, color: bool) -> str:
-    """The report of the cell that just ran, as JSON with `report`, `html` and `text`; "null" where it made none."""
+def collect(notebook: str, width: int, color: bool, extra: tuple[str, ...] = ()) -> str:
+    """The report of the cell that just ran, as JSON with the fields of `CellReport`; "null" where it made none."""
     from dataclasses import replace
 
     import grape
@@ -44,5 +46,16 @@ def collect(notebook: str, width: int, color: bool) -> str:
             "report": json.loads(report.to_json()),
             "html": report.to_html(),
             "text": report.to_text(width=width, color=color),
+            **{name: rendered(report, name) for name in extra},
+            "has_timeline": report.has_timeline,
         }
     )
+
+
+def rendered(report: Report, what: str) -> str:
+    """The text of a "view", for `grape view`, or of a "trace"."""
+    from ..render.chrome import trace_text
+    from ..render.page import view_json
+    from ..render.view import build_view
+
+    return view_json(build_view(report)) if what == "view" else trace_text(report)

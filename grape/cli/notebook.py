@@ -52,8 +52,6 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if path.suffix == ".py":
-            raise UsageError(f"'{path}' is no notebook; in a script write `with grape.session():`") from None
         raise UsageError(f"'{path}' is not a notebook: broken JSON, {error}") from None
     if not isinstance(raw, dict) or type(raw.get("nbformat")) is not int:
         raise UsageError(f"'{path}' is not a notebook: it is JSON without an 'nbformat' number")

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from .. import __version__
 from ..errors import UsageError
 from ..options import OPTIONS, parse_options
 
-__all__ = ["build_parser", "option_words", "parse"]
+__all__ = ["build_parser", "is_script", "option_words", "parse"]
 
 _EXIT_CODES = """\
 exit codes:
   0    done
   1    a cell of the notebook raised or made no report, or --fail-on found something
+       (a script ends with the code that it ends with by itself)
   2    unknown command, option, cell or finding code; a file that cannot be read or written
   3    the notebook's kernel could not be started, has no Grape, died, or a cell ran into --timeout
   4    a rewrite that cannot be applied, as when its cell was edited since the report
@@ -27,8 +28,13 @@ An error is one line on stderr; results go to stdout, progress to stderr.
 """
 
 _RUN = """\
-Execute a notebook from its first to its last cell in a kernel of its own, some of its cells under %%grape, and
-print a report of each. The notebook is not changed and the kernel works in the notebook's folder.
+Run a script under Grape, or execute a notebook, some of its cells under %%grape, and print a report of each.
+
+A script (.py) runs once, as `python SCRIPT.py ARGS` would run it; what follows its name is its own, so that options of
+Grape stand before it. Its output and exit code are its own too; the report goes to stderr when it has ended.
+
+A notebook is executed from its first to its last cell in a kernel of its own. It is not changed and the kernel works in
+the notebook's folder.
 
 Which cells: those that --cell names; with --all every code cell of plain Python; otherwise the cells that begin with
 %%grape, or, where there is none, every code cell of plain Python. Cells are numbered from 1 in the order of the file,
@@ -39,13 +45,14 @@ Cells with another magic, a shell line or a syntax error run as they are.
 
 _RUN_END = """\
 If a cell raises, the cells after it do not run. What was measured until then is still reported and written.
-JSON: the report where one cell was measured, {"version": 1, "cells": [report, ...]} where several were.
+JSON: the report where one cell was measured, {"version": 1, "cells": [report, ...]} where several were. Views and
+traces of several cells go to a file for each: view.html becomes view-cell-3.html.
 """
 
 _APPLY = """\
-Write a copy of a notebook with the rewrites that a report offers: those whose results were compared and found
-identical, or with --unverified all. Only the sources of the rewritten cells change. Nothing is overwritten, and
-nothing is written where a cell was edited since the report.
+Write a copy of a notebook or a script with the rewrites that a report offers: those whose results were compared and
+found identical, or with --unverified all: those of a script are not compared. Only the sources of the rewritten cells
+change. Nothing is overwritten, and nothing is written where a cell or the script was edited since the report.
 """
 
 # The CLI writes one file for all cells, where the magic writes one per cell.
@@ -55,11 +62,14 @@ _OF_THE_COMMAND = {"json"}
 class _Parser(argparse.ArgumentParser):
     """Reports a usage error as Grape does, in one line."""
 
+    run_flags: Mapping[str, bool] = {}
+    """The options of `grape run`, and whether they take a value."""
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> _Parser:
     """The parser of `grape`; `command` in its namespace names the subcommand."""
     parser = _Parser(
         prog="grape",
@@ -70,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"grape {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    _add_run(commands)
+    parser.run_flags = _add_run(commands)
     _add_apply(commands)
     demo = commands.add_parser(
         "demo",
@@ -102,33 +112,45 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("first", metavar="A.json", help="the earlier report")
     compare.add_argument("second", metavar="B.json", help="the later report")
     compare.set_defaults(flags=[])
-    view = commands.add_parser(
-        "view",
-        help="timelines of a recorded report, as one HTML page",
-        description="Write the interactive view of a report as one HTML page that needs no kernel and no network.",
+    mcp = commands.add_parser(
+        "mcp",
+        help="serve assistants: profile, propose, prove, undo",
+        description="Serve the Model Context Protocol over standard input and output, for files of this folder. Needs\n"
+        "the package mcp: pip install 'grape-jupyter[mcp]'.",
         allow_abbrev=False,
     )
-    view.add_argument("file", metavar="FILE.json", help="what %%grape view FILE.json wrote in a notebook")
+    mcp.set_defaults(flags=[])
+    view = commands.add_parser(
+        "view",
+        help="a recorded view or report, as one HTML page",
+        description="Write a view with its timelines, or the summary of a report, as one HTML page that needs no\n"
+        "kernel and no network.",
+        allow_abbrev=False,
+    )
+    view.add_argument("file", metavar="FILE.json", help="a view (%%grape view, --view) or a report (--json)")
     view.add_argument("--out", metavar="FILE.html", help="where to write the page; default: in the current directory")
     view.set_defaults(flags=["--out"])
     return parser
 
 
-def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> dict[str, bool]:
+    """Gives its options, and whether they take a value."""
     run = commands.add_parser(
         "run",
-        help="execute a notebook under Grape and report",
+        help="run a script or a notebook under Grape and report",
         description=_RUN,
         epilog=_RUN_END + "\n" + _EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    run.add_argument("notebook", metavar="NOTEBOOK", help="an .ipynb file")
+    run.add_argument("notebook", metavar="NOTEBOOK|SCRIPT.py", help="an .ipynb or .py file")
     which = run.add_mutually_exclusive_group()
     which.add_argument("--cell", metavar="N", type=_cell, action="append", help="measure code cell N; can be repeated")
     which.add_argument("--all", action="store_true", help="measure every code cell of plain Python")
     run.add_argument("--json", metavar="FILE", help="write the reports as JSON")
     run.add_argument("--html", metavar="FILE", help="write the reports as a page that stands alone")
+    run.add_argument("--view", metavar="FILE", help="write the interactive view: .html, or .json for grape view")
+    run.add_argument("--trace", metavar="FILE", help="write the timelines for Perfetto")
     run.add_argument("--out", metavar="NOTEBOOK", help="write the executed notebook to another file")
     run.add_argument("--timeout", metavar="S", type=_seconds, help="the most seconds one cell may take")
     run.add_argument("--kernel", metavar="NAME", help="the kernel to use; default: the one the notebook names")
@@ -148,19 +170,21 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         else:
             shared.add_argument(*option.flags, dest=dest, metavar=option.metavar, help=option.help)
     run.set_defaults(flags=[flag for action in run._actions for flag in action.option_strings])
+    known = {flag: action.nargs != 0 for action in run._actions for flag in action.option_strings}
+    return {flag: takes for flag, takes in known.items() if flag not in ("-h", "--help")}
 
 
 def _add_apply(commands: argparse._SubParsersAction[_Parser]) -> None:
     apply = commands.add_parser(
         "apply",
-        help="write the accepted rewrites into a copy of a notebook",
+        help="write the accepted rewrites into a copy of a notebook or a script",
         description=_APPLY,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    apply.add_argument("notebook", metavar="NOTEBOOK", help="an .ipynb file; it is never changed")
-    apply.add_argument("-o", "--output", metavar="OUT", help="the copy; default: NOTEBOOK with .grape.ipynb")
-    apply.add_argument("--report", metavar="FILE", help="a report of grape run --json; default: run the notebook now")
+    apply.add_argument("notebook", metavar="NOTEBOOK|SCRIPT.py", help="it is never changed")
+    apply.add_argument("-o", "--output", metavar="OUT", help="the copy; default: its name with .grape before the end")
+    apply.add_argument("--report", metavar="FILE", help="of grape run --json; default, of a notebook: run it now")
     apply.add_argument("--code", metavar="CODE", action="append", help="only fixes of this finding; can be repeated")
     apply.add_argument("--unverified", action="store_true", help="also fixes whose results were not compared")
     which = apply.add_mutually_exclusive_group()
@@ -191,14 +215,43 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of one command. Raises `UsageError` with one line, `SystemExit` after --help and --version."""
-    arguments, rest = parser.parse_known_args(argv)
+def is_script(word: str) -> bool:
+    """Whether `grape run` takes this file for a script. What ends otherwise is read as a notebook."""
+    return word.endswith((".py", ".pyw"))
+
+
+def _divided(parser: _Parser, argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The words for Grape, and those behind a script that `grape run` names: they are the script's own."""
+    if not argv or argv[0] != "run":
+        return argv, ()
+    place = 1
+    while place < len(argv):
+        if argv[place] == "--":
+            place += 1
+        elif argv[place].startswith("-"):
+            place += 2 if parser.run_flags.get(argv[place]) else 1
+            continue
+        if place < len(argv) and is_script(argv[place]):
+            return argv[: place + 1], argv[place + 1 :]
+        break
+    return argv, ()
+
+
+def parse(parser: _Parser, argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of one command; `words` are those of a script. ``grape SCRIPT.py`` is ``grape run SCRIPT.py``.
+
+    Raises `UsageError` with one line, `SystemExit` after --help and --version.
+    """
+    if argv and (is_script(argv[0]) or argv[0].endswith(".ipynb") or argv[0].partition("=")[0] in parser.run_flags):
+        argv = ["run", *argv]
+    own, words = _divided(parser, argv)
+    arguments, rest = parser.parse_known_args(own)
+    arguments.words = list(words)
     if arguments.command is None:
         what = f"unknown option '{rest[0]}'" if rest else "no command"
         raise UsageError(
-            f"{what}; write grape run NOTEBOOK, advise NOTEBOOK, apply NOTEBOOK, compare A.json B.json, demo, doctor, "
-            "explain CODE or view FILE.json, or see grape --help"
+            f"{what}; write grape run NOTEBOOK|SCRIPT.py, advise NOTEBOOK, apply NOTEBOOK, compare A.json B.json, "
+            "demo, doctor, explain CODE, mcp or view FILE.json, or see grape --help"
         )
     if rest:
         close = difflib.get_close_matches(rest[0].partition("=")[0], arguments.flags, n=1, cutoff=0.5)

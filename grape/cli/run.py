@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -14,19 +12,18 @@ from pathlib import Path
 
 import nbformat
 
-from ..errors import GrapeError, UsageError
-from ..render.files import check_writable, write_text
+from ..errors import GrapeError
+from ..render.files import write_text
+from ..render.page import read_view
 from .kernel import CellRaised, CellReport, NotebookKernel, open_kernel
 from .notebook import CodeCell, choose_cells, code_cells, notebook_text, read_notebook
-from .page import html_page, json_text
+from .outputs import check_outputs, found, has_color, width
+from .page import NO_TIMELINE, Section, check_view_name, html_page, json_text, write_drawn
 from .parser import option_words
 
 __all__ = ["run"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_SEVERITIES = {"blocker": ("blocker",), "costly": ("blocker", "costly")}
-
-
 _GRAPE_SAYS = ("Grape: ", "UsageError: %%grape", "%%grape: ")
 
 
@@ -45,17 +42,21 @@ def run(arguments: argparse.Namespace) -> int:
     notebook = read_notebook(path)
     cells = code_cells(notebook)
     chosen = choose_cells(path.name, cells, numbers=arguments.cell, everything=arguments.all)
-    _check_outputs(path, [file for file in (arguments.json, arguments.html, arguments.out) if file is not None])
+    check_view_name(arguments.view)
+    outputs = (arguments.json, arguments.html, arguments.out, arguments.view, arguments.trace)
+    check_outputs(path, "notebook", [file for file in outputs if file is not None])
     if arguments.out is None and "--no-widget" not in words:
         words.append("--no-widget")  # nobody would see it
     magic_line = shlex.join(["%%grape", *words])
 
+    extra = {"view": arguments.view or arguments.html, "trace": arguments.trace}
     reports: list[CellReport] = []
     failure: BaseException | None = None
     try:
         with open_kernel(notebook, path.resolve().parent, name=arguments.kernel, timeout_s=arguments.timeout) as kernel:
             for cell in cells:
-                _run_cell(kernel, cell, len(cells), _apply_words(arguments, cell), magic_line, chosen, reports)
+                wanted = tuple(what for what, file in extra.items() if file) if cell.number in chosen else None
+                _run_cell(kernel, cell, len(cells), _apply_words(arguments, cell), magic_line, wanted, reports)
     except (GrapeError, KeyboardInterrupt) as error:
         failure = error
     if reports or failure is None:  # what stopped before anything was measured overwrites nothing
@@ -63,26 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
     if failure is not None:
         raise failure
     _check_complete(notebook, cells, chosen, reports)
-    _check_findings(reports, arguments.fail_on)
+    severe = found([(f"cell {one.number}", one.report) for one in reports], arguments.fail_on)
+    if severe is not None:
+        raise _Found(severe)
     return 0
 
 
-def _check_outputs(notebook: Path, files: Sequence[str]) -> None:
-    """Find out before a long run that a file cannot be written. Raises `UsageError`."""
-    seen: set[Path] = set()
-    for file in files:
-        check_writable(file)
-        target = Path(file).expanduser()
-        resolved = target.resolve()
-        if resolved == notebook.resolve() or (target.exists() and target.samefile(notebook)):
-            raise UsageError(f"'{file}' is the notebook itself, which is never changed; name another file")
-        if resolved in seen:
-            raise UsageError(f"'{file}' is named twice; give each output a file of its own")
-        seen.add(resolved)
-
-
 def _apply_words(arguments: argparse.Namespace, cell: CodeCell) -> str:
-    """What names this cell to `grape apply`."""
+    """The words that name this cell to `grape apply`."""
     named = arguments.cell or arguments.all
     return shlex.join([arguments.notebook, *(["--cell", str(cell.number)] if named else [])])
 
@@ -93,13 +82,13 @@ def _run_cell(
     count: int,
     notebook: str,
     magic_line: str,
-    chosen: frozenset[int],
+    wanted: tuple[str, ...] | None,
     reports: list[CellReport],
 ) -> None:
-    """Run one code cell, under Grape where it was chosen; print its report and keep it in `reports`."""
+    """Run one code cell, under Grape where something of its report is `wanted`; print that and keep it in `reports`."""
     if cell.kind == "empty":
         return
-    under = cell.number in chosen
+    under = wanted is not None
     start = time.monotonic()
     print(f"cell {cell.number} of {count}{', under Grape' if under else ''} ...", end="", file=sys.stderr, flush=True)
     raised: CellRaised | None = None
@@ -111,8 +100,9 @@ def _run_cell(
         except CellRaised as error:
             raised = error
         report = None
-        if under:
-            report = kernel.collect(cell.number, notebook=notebook, width=_width(), color=_color(sys.stdout))
+        if wanted is not None:
+            color = has_color(sys.stdout)
+            report = kernel.collect(cell.number, notebook=notebook, width=width(), color=color, extra=wanted)
     finally:
         print(f" {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
     if report is not None:
@@ -120,22 +110,13 @@ def _run_cell(
         print(f"{_heading(cell)}\n{report.text.rstrip()}\n", flush=True)
     if raised is not None:
         text = raised.traceback
-        print(text if _color(sys.stderr) else _ANSI.sub("", text), file=sys.stderr)
+        print(text if has_color(sys.stderr) else _ANSI.sub("", text), file=sys.stderr)
         raise CellRaised(f"cell {cell.number} raised {raised}; the cells after it did not run", text)
 
 
 def _heading(cell: CodeCell) -> str:
     added = " (its line 1 is the added %%grape line)" if cell.kind == "plain" else ""
     return f"Code cell {cell.number}{added}"
-
-
-def _width() -> int:
-    return max(40, min(shutil.get_terminal_size((100, 24)).columns, 160))
-
-
-def _color(stream: object) -> bool:
-    isatty = getattr(stream, "isatty", None)
-    return bool(isatty and isatty()) and "NO_COLOR" not in os.environ
 
 
 def _write(
@@ -147,12 +128,25 @@ def _write(
     magic_line: str,
 ) -> None:
     if arguments.json is not None and reports:
-        write_text(arguments.json, json_text(reports), "the reports")
+        write_text(arguments.json, json_text([one.report for one in reports]), "the reports")
     if arguments.html is not None and reports:
-        page = html_page(
-            title, [(report, _as_run(notebook, cells[report.number - 1], magic_line)) for report in reports]
-        )
-        write_text(arguments.html, page, "the page")
+        sections = [
+            Section(
+                id=f"cell-{report.number}",
+                title=f"Code cell {report.number}",
+                source=_as_run(notebook, cells[report.number - 1], magic_line),
+                html=report.html,
+                view=read_view(report.view, title) if report.view is not None else None,
+            )
+            for report in reports
+        ]
+        write_text(arguments.html, html_page(title, sections), "the page")
+    for report in reports:
+        number = report.number if len(reports) > 1 else None
+        write_drawn(arguments.view, "view", report.view, number)
+        write_drawn(arguments.trace, "trace", report.trace, number)
+        if not report.has_timeline and (arguments.view or arguments.trace):
+            print(f"grape: {NO_TIMELINE.format(f'cell {report.number}')}", file=sys.stderr)
     if arguments.out is not None:
         write_text(arguments.out, notebook_text(notebook), "the executed notebook")
 
@@ -173,18 +167,3 @@ def _check_complete(
         lines = [line for output in outputs for line in output.get("text", "").splitlines()]
         said = next((line for line in lines if line.startswith(_GRAPE_SAYS)), "see grape doctor")
         raise _NotMeasured(f"cell {missing[0]} ran, but made no report: {said}")
-
-
-def _check_findings(reports: Sequence[CellReport], fail_on: str | None) -> None:
-    """Raise where a finding is as severe as --fail-on asks."""
-    if fail_on is None:
-        return
-    found = [
-        f"{finding['code']} in cell {report.number}" + (f", line {finding['line']}" if finding["line"] else "")
-        for report in reports
-        for finding in report.report["findings"]
-        if finding["severity"] in _SEVERITIES[fail_on]
-    ]
-    if found:
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        raise _Found(f"--fail-on {fail_on}: {'; '.join(found[:3])}{more}")

@@ -1,4 +1,4 @@
-"""`grape view`: the interactive view of a recorded report, as one HTML page that needs nothing else."""
+"""`grape view`: a recorded view, or a report, as one HTML page that needs nothing else."""
 
 from __future__ import annotations
 
@@ -11,34 +11,52 @@ from ..render.files import write_text
 from ..render.page import read_view, view_page
 from ..widgets import script, style
 from .files import parse_json, read_text
+from .page import Section, html_page
 
 __all__ = ["view"]
 
-_PAGE = 'id="grape-view"'
+_PAGES = ('id="grape-view"', "<title>Grape: ")
 
 
 def view(arguments: argparse.Namespace) -> int:
     """Read FILE.json and write the page into the current directory unless told where. Raises `UsageError`."""
     source = Path(arguments.file).expanduser()
     text = read_text(arguments.file)
-    _check_kind(parse_json(text, arguments.file), arguments.file)
-    page = view_page(read_view(text, source.name), script=script(), style=style())
+    content = parse_json(text, arguments.file)
+    if _is_report(content):
+        page = _report_page(content, source)
+    else:
+        page = view_page(read_view(text, source.name), script=script(), style=style())
     target = Path(arguments.out).expanduser() if arguments.out else Path(source.with_suffix(".html").name)
     if target.exists() and target.samefile(source):
         raise UsageError(f"'{arguments.file}' would be overwritten; name another file with --out")
-    if not arguments.out and target.exists() and _PAGE not in read_text(str(target)):
+    if not arguments.out and target.exists() and not any(mark in read_text(str(target)) for mark in _PAGES):
         raise UsageError(f"'{target}' exists and is no page of Grape's; name another file with --out")
     write_text(target, page, "the page")
     print(f"wrote {target}")
     return 0
 
 
-def _check_kind(content: Any, file: str) -> None:
-    """A report is what people have at hand; it has figures, and no events to draw."""
+def _is_report(content: Any) -> bool:
+    """What ``--json`` wrote, of one cell or of several."""
     reports = content.get("cells", [content]) if isinstance(content, dict) else []
-    kinds = [set(one) for one in reports if isinstance(one, dict)] if isinstance(reports, list) else []
-    if any({"verdict", "findings"} <= kind for kind in kinds):
-        raise UsageError(
-            f"'{file}' is a report, which holds no timelines to draw; %grape view FILE.json writes a view in a "
-            "notebook, and grape compare reads reports"
-        )
+    return isinstance(reports, list) and any(
+        {"verdict", "findings"} <= set(one) for one in reports if isinstance(one, dict)
+    )
+
+
+def _report_page(content: Any, source: Path) -> str:
+    """Its summary: a report holds figures, and no events to draw."""
+    from ..render.comparison import reports_of
+    from ..render.recorded import recorded_report
+
+    sections = []
+    for number, one in enumerate(reports_of(content, source.name), start=1):
+        try:
+            report = recorded_report(one)
+            html = report.to_html()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+            raise UsageError(f"'{source.name}' is a damaged report: {why}") from None
+        sections.append(Section(id=f"report-{number}", title=report.evidence.file, html=html))
+    return html_page(source.name, sections)

@@ -42,6 +42,11 @@ class FixesLater:
         self._made, self._namespace = self._make(self._namespace, A_SCRIPT), None
         return self._made
 
+    @property
+    def made(self) -> tuple[Finding, ...] | None:
+        """What calling it gave; None where nobody has."""
+        return self._made
+
     def _make(self, namespace: Mapping[str, Any] | None, may_not: str) -> tuple[Finding, ...]:
         from .offers import with_fixes
 

@@ -5,20 +5,21 @@ Whatever goes wrong on Grape's side becomes one line for the person, and their c
 
 from __future__ import annotations
 
-import random
+import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GrapeError, UsageError
 from ..failures import HOW, forget_failures, log_failure, said, surviving
 from ..options import engine_named
-from ..quiet import without_collections, without_warnings
+from ..quiet import same_random_stream, without_collections, without_warnings
 from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
+from .history import history
 from .loops import Stopwatch, hoist_loops_of
 from .rewrites import rewrites
 from .source import find_magic
@@ -101,6 +102,7 @@ class GrapeCell:
     """
 
     def __init__(self, shell: Any, *, source: str, options: Options, info: Any = None) -> None:
+        self._since = time.perf_counter()
         self._ahead = Stopwatch()
         forget_failures()
         with self._ahead:
@@ -168,7 +170,7 @@ class GrapeCell:
             self._replacement.tidy()
         try:
             if session is not None:
-                with _same_random_stream(), without_warnings(), without_collections():
+                with same_random_stream(), without_warnings(), without_collections():
                     self._conclude(session, error)
             elif self._display.unfinished:
                 self._display.withdraw("stopped before anything was observed")
@@ -178,7 +180,9 @@ class GrapeCell:
             self._display.close()
 
     def _open(self, filename: str, code: CodeType | None) -> None:
-        from ..sessions import Cell
+        # Where torch is not loaded yet, what this loads with it is the cell's, as torch is.
+        with self._ahead if "torch" in sys.modules else contextlib.nullcontext():
+            from ..sessions import Cell
 
         def shown(file: str) -> str:
             label = self._shell.compile.format_code_name(file)
@@ -198,6 +202,7 @@ class GrapeCell:
             mode=self._mode,
             key=self._key,
             ahead_ms=self._ahead.ms,
+            since=self._since,
         )
         session = self._make_session()(
             options=self.options,
@@ -228,7 +233,7 @@ class GrapeCell:
     def _guard(self, what: str, step: Callable[..., None], *args: object) -> None:
         """Run `step` of the session; where it fails, say so and go on without a session. An interrupt passes."""
         try:
-            with _same_random_stream(), without_warnings(), without_collections():
+            with same_random_stream(), without_warnings(), without_collections():
                 step(*args)
         except Exception as error:
             session, self._session = self._session, None
@@ -248,21 +253,12 @@ class GrapeCell:
         if self.options.json is not None:
             _write_json(report, self.options.json, quiet=self._told_of_json)
         try:
+            history.add(report, self._source, getattr(self.info, "cell_id", None))
             self._display.finish(report, error, brief=self._mode != "watch")
             if error is None and not self.options.no_widget:
                 self._display.widget(report)
         except (Exception, KeyboardInterrupt) as failure:
             say(f"Grape: the report is in grape.last but could not be shown: {_own(failure)}")
-
-
-@contextmanager
-def _same_random_stream() -> Iterator[None]:
-    """Python's own generator is the person's: libraries draw from it where nobody expects it (rich, on import)."""
-    state = random.getstate()
-    try:
-        yield
-    finally:
-        random.setstate(state)
 
 
 def _abandon(session: Session | StreamedSession) -> None:

@@ -5,50 +5,57 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..model import CODES
 from ..quiet import without_warnings
-from .documentation import Command, line_help
+from .documentation import Command, Page, line_help
+from .history import history
 from .rewrites import NO_FIX, diff_text, rewrites
+from .source import broken_code
 from .taken import at_once
 
 if TYPE_CHECKING:
     from ..render import Report
 
-__all__ = ["COMMANDS", "run_command"]
+__all__ = ["COMMANDS", "NUMBERS", "run_command"]
 
+_NOT_PROFILED = "no call of the last cell was profiled"
 _NOTHING_YET = "nothing has run under %%grape yet"
 
 
 def run_command(line: str) -> str:
-    """What ``%grape line`` prints. Raises `UsageError` with one line."""
+    """Runs ``%grape line``, and returns what it prints. Raises `UsageError` with one line."""
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise UsageError(f"cannot read '{line}': {error}") from None
+        broken = broken_code(line) if line.split(None, 1)[0] not in COMMANDS else None
+        raise UsageError(f"cannot read '{line}': {broken or error}") from None
     if not words or words[0] in ("-h", "--help"):
         return line_help(COMMANDS.values())
     name, *arguments = words
     command = COMMANDS.get(name)
     if command is None:
+        broken = broken_code(line)
+        if broken is not None:
+            raise UsageError(f"'{line.strip()}' is no command, and no Python: {broken}")
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"commands: {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command '{name}'; {hint}")
     if any(word in ("-h", "--help") for word in arguments):
         return f"%grape {name} {command.argument}".rstrip() + f"\n  {command.help}"
-    most = 1 if command.argument else 0
-    if len(arguments) > most:
-        extra = arguments[most]
-        takes = f"one argument, {command.argument}" if command.argument else "no argument"
-        raise UsageError(f"%grape {name} takes {takes}; '{extra}' is too much")
-    if not arguments and command.argument and not command.argument.startswith("["):
-        raise UsageError(f"%grape {name} needs an argument: %grape {name} {command.argument}")
+    if len(arguments) > command.most:
+        count = ("no argument", "one argument", "two arguments")[command.most]
+        takes = ", ".join(filter(None, [count, command.argument]))
+        raise UsageError(f"%grape {name} takes {takes}; '{arguments[command.most]}' is too much")
+    if len(arguments) < command.least:
+        count = "an argument" if command.least == 1 else "two arguments"
+        raise UsageError(f"%grape {name} needs {count}: %grape {name} {command.argument}")
     with without_warnings():
-        return command.run(arguments[0] if arguments else None)
+        return command.run(*arguments)
 
 
 def _sessions() -> Any:
@@ -79,7 +86,7 @@ def _shell() -> Any:
     return get_ipython()
 
 
-def _status(_: str | None) -> str:
+def _status() -> str:
     sessions = _sessions()
     if sessions is None:
         return _NOTHING_YET
@@ -90,7 +97,7 @@ def _status(_: str | None) -> str:
     return "\n".join([engine.status(), *rewrites.status(first), *at_once.status(first + len(rewrites))])
 
 
-def _undo(number: str | None) -> str:
+def _undo(number: str | None = None) -> str:
     chosen = _number("undo", number)
     sessions = _sessions()
     if sessions is None:
@@ -113,28 +120,28 @@ def _undo(number: str | None) -> str:
     return str(engine.undo(chosen))
 
 
-def _diff(number: str | None) -> str:
+def _diff(number: str | None = None) -> str:
     report, chosen = _report(), _number("diff", number)
     shown = diff_text(report, chosen)
     ran = at_once.diffs(report.evidence.file) if chosen is None else []
     return "\n\n".join([*ran, *([] if ran and shown == NO_FIX else [shown])])
 
 
-def _apply(number: str | None) -> str:
+def _apply(number: str | None = None) -> str:
     return rewrites.apply(_report(), _number("apply", number), _shell())
 
 
-def _reset(_: str | None) -> str:
+def _reset() -> str:
     rewrites.clear()
+    history.clear()
     at_once.clear()
     sessions = _sessions()
     return sessions.engine().reset() if sessions is not None else f"nothing to reset: {_NOTHING_YET}"
 
 
-def _save(path: str | None) -> str:
+def _save(path: str) -> str:
     from ..render.files import write_text
 
-    assert path is not None
     renderers: dict[str, Callable[[Report], str]] = {
         ".html": lambda report: report.to_html(),
         ".json": lambda report: report.to_json(),
@@ -147,19 +154,21 @@ def _save(path: str | None) -> str:
     return f"saved {path}"
 
 
-def _trace(path: str | None) -> str:
-    assert path is not None
-    _report().to_chrome_trace(path)
-    return f"saved {path}; open it in https://ui.perfetto.dev or chrome://tracing"
+def _trace(path: str) -> str:
+    report = _report()
+    if not report.has_timeline and not report.memory.at_ns:
+        raise UsageError(f"no timeline to write: {_NOT_PROFILED}; '{path}' is not written")
+    report.to_chrome_trace(path)
+    only = "" if report.has_timeline else f" (memory only: {_NOT_PROFILED})"
+    return f"saved {path}{only}; open it in https://ui.perfetto.dev or chrome://tracing"
 
 
-def _view(path: str | None) -> str:
+def _view(path: str) -> str:
     from ..render.files import write_text
     from ..render.page import view_json
     from ..render.view import build_view
     from .view import page_of
 
-    assert path is not None
     report, suffix = _report().with_fixes(), PurePath(path).suffix.lower()
     if suffix not in (".html", ".json"):
         raise UsageError(f"cannot tell the format of '{path}'; end its name in .html, or in .json for grape view")
@@ -167,14 +176,13 @@ def _view(path: str | None) -> str:
     return f"saved {path}"
 
 
-def _doctor(_: str | None) -> str:
+def _doctor() -> str:
     from ..doctor import doctor
 
     return doctor()
 
 
-def _explain(code: str | None) -> str:
-    assert code is not None
+def _explain(code: str) -> str:
     by_name = {name: key for key, name in CODES.items()}
     known = code.upper() if code.upper() in CODES else by_name.get(code.lower())
     if known is None:
@@ -183,12 +191,49 @@ def _explain(code: str | None) -> str:
         raise UsageError(f"unknown code '{code}'; {hint}")
     from ..advisor import explain
 
-    return explain(known)
+    return Page(explain(known))
 
 
-def _help(_: str | None) -> str:
+def _history(path: str | None = None) -> str:
+    from ..render.files import write_text
+
+    if path is None:
+        return history.text()
+    if PurePath(path).suffix.lower() != ".json":
+        raise UsageError(f"cannot tell the format of '{path}'; end its name in .json")
+    write_text(path, history.to_json(), "the history")
+    return f"saved {path}"
+
+
+def _compare(first: str, second: str) -> str:
+    return history.compare(first, second)
+
+
+def _help() -> str:
     return line_help(COMMANDS.values())
 
+
+def _fix_numbers() -> Sequence[int]:
+    """Of the fixes that were made: to make them, for Tab, would take too long."""
+    sessions = _sessions()
+    report = sessions.last_report() if sessions is not None else None
+    findings = report.made_findings if report is not None else ()
+    return sorted({finding.fix.id for finding in findings if finding.fix is not None})
+
+
+def _applied_numbers() -> Sequence[int]:
+    sessions = _sessions()
+    graphs = sessions.engine().applied_count if sessions is not None else 0
+    return range(1, graphs + len(rewrites) + len(at_once) + 1)
+
+
+NUMBERS: dict[str, Callable[[], Sequence[int]]] = {
+    "diff": _fix_numbers,
+    "apply": _fix_numbers,
+    "undo": _applied_numbers,
+    "compare": history.numbers,
+}
+"""What may stand behind a command that takes numbers."""
 
 COMMANDS: dict[str, Command] = {
     command.name: command
@@ -197,6 +242,8 @@ COMMANDS: dict[str, Command] = {
         Command(name="diff", argument="[N]", help="what the fixes of the last report change in your code", run=_diff),
         Command(name="apply", argument="[N]", help="take fix N, or all verified ones: a new cell source", run=_apply),
         Command(name="undo", argument="[N]", help="take back what was applied: all, or number N", run=_undo),
+        Command(name="history", argument="[FILE]", help="the runs so far, and what changed in them", run=_history),
+        Command(name="compare", argument="A B", help="two runs: numbers of history, or files", run=_compare),
         Command(name="reset", argument="", help="forget everything and release all graphs", run=_reset),
         Command(name="save", argument="FILE", help="write the last report: .html, .json or .txt", run=_save),
         Command(name="trace", argument="FILE", help="write the last timelines for Perfetto", run=_trace),

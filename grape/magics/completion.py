@@ -8,14 +8,14 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 
 from ..model import CODES
 from ..options import ENGINES, OPTIONS
-from .commands import COMMANDS
+from .commands import COMMANDS, NUMBERS
 from .source import find_magic
 
 __all__ = ["complete_line", "grape_matcher"]
 
 
 def complete_line(line: str, *, starts_cell: bool) -> list[str]:
-    """What may stand where `line` (up to the cursor) ends; empty where nothing of Grape does.
+    """Words that may stand where `line` (up to the cursor) ends; empty where nothing of Grape does.
 
     `starts_cell` says whether no code stands above the line: only there ``%%grape`` is a magic.
     """
@@ -43,7 +43,11 @@ def _commands(before: list[str], token: str) -> list[str]:
     if not before:
         return [name for name in COMMANDS if name.startswith(token)]
     if before == ["explain"]:
-        return [code for code in CODES if code.startswith(token.upper())]
+        names = [name for name in CODES.values() if token and name.startswith(token.lower())]
+        return [code for code in CODES if code.startswith(token.upper())] + names
+    numbers = NUMBERS.get(before[0])
+    if numbers is not None and len(before) <= COMMANDS[before[0]].most:
+        return [str(number) for number in numbers() if str(number).startswith(token)]
     return []
 
 

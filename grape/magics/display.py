@@ -1,4 +1,4 @@
-"""What one cell shows of Grape: at most one output, its progress first and then its report in the same place."""
+"""The output of one cell under Grape: at most one output, its progress first and then its report in the same place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .patches import replace_method
 if TYPE_CHECKING:
     from ..render import Report
 
-__all__ = ["CellDisplay", "say"]
+__all__ = ["CellDisplay", "say", "show_page"]
 
 SECONDS_BETWEEN_UPDATES = 0.1
 
@@ -24,6 +24,14 @@ SECONDS_BETWEEN_UPDATES = 0.1
 def say(message: str) -> None:
     """One line for the person, on stderr as IPython's own usage errors are."""
     print(message, file=sys.stderr)
+
+
+def show_page(shell: Any, text: str) -> None:
+    """Markdown, which a front end renders; in a terminal as it is."""
+    if type(shell.display_pub) is DisplayPublisher:
+        print(text)
+    else:
+        display({"text/markdown": text, "text/plain": text}, raw=True)
 
 
 class _Bundle:
@@ -100,7 +108,7 @@ class CellDisplay:
 
     @property
     def unfinished(self) -> bool:
-        """Whether progress stands there that nothing has replaced yet."""
+        """True where progress stands there that nothing has replaced yet."""
         return self._handle is not None
 
     def withdraw(self, why: str) -> None:

@@ -28,24 +28,44 @@ Below another cell magic (%%time) it works too; top-level await then does not, a
 
 _LINE_HEAD = """\
 %grape COMMAND: what Grape knows, does and has done. Put %%grape on the first line of a cell to run it under Grape.
+%grape model(x): run one line under Grape, as a cell of that line with %%grape above it.
 """
 
 _LINE_TAIL = """\
 Examples:
   %grape status
+  %grape loss = step(batch)
   %grape undo 2
   %grape save report.html
   %grape explain GR101"""
 
 
+class Page(str):
+    """Text that is Markdown."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One row of the table. `argument` is "" for none, ``[N]`` for an optional and ``FILE`` for a required one."""
+    """One row of the table. `argument` is "" for none, ``[N]`` for an optional and ``FILE`` for a required one, ``A B``
+    for two. `run` takes as many.
+    """
 
     name: str
     argument: str
     help: str
-    run: Callable[[str | None], str]
+    run: Callable[..., str]
+
+    @property
+    def most(self) -> int:
+        """How many arguments it takes."""
+        return len(self.argument.split())
+
+    @property
+    def least(self) -> int:
+        """How many it needs."""
+        return sum(not word.startswith("[") for word in self.argument.split())
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:

@@ -1,8 +1,7 @@
-"""What ``%load_ext grape`` puts into a shell, and how ``%unload_ext grape`` takes all of it out again."""
+"""Puts Grape into a shell for ``%load_ext grape``, and takes all of it out again for ``%unload_ext grape``."""
 
 from __future__ import annotations
 
-import random
 import sys
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -12,12 +11,16 @@ from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic import no_var_expand, output_can_be_silenced
 
 from ..errors import GrapeError
+from ..quiet import same_random_stream
 from .commands import COMMANDS, run_command
 from .completion import grape_matcher
-from .documentation import cell_help, line_help
+from .display import show_page
+from .documentation import Page, cell_help, line_help
+from .history import history
 from .hooks import CellHooks
-from .nested import run_nested
+from .nested import run_line, run_nested
 from .rewrites import rewrites
+from .source import code_behind
 from .taken import at_once
 from .view import close_views
 
@@ -35,6 +38,7 @@ def load(ipython: Any) -> None:
         undo.callback(_close_engine)
         undo.callback(rewrites.clear)
         undo.callback(at_once.clear)
+        undo.callback(history.clear)
         undo.callback(close_views)
         _add_transformer(ipython, hooks, undo)
         _add_matcher(ipython, undo)
@@ -77,13 +81,10 @@ def _forget(ipython: Any, callback: Any) -> None:
 
 def _preload() -> None:
     """Import, and leave the person's random stream alone."""
-    state = random.getstate()
-    try:
+    with same_random_stream():
         from .. import sessions
 
         sessions.preload()
-    finally:
-        random.setstate(state)
 
 
 def _close_engine() -> None:
@@ -119,12 +120,20 @@ def _add_matcher(shell: Any, undo: ExitStack) -> None:
 
 def _add_magics(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
     @no_var_expand
-    def line_magic(line: str) -> None:
+    def line_magic(line: str) -> Any:
+        code = code_behind(line, COMMANDS)
+        if code is not None:
+            return run_line(shell, hooks.cell, code)
         try:
-            print(run_command(line))
+            shown = run_command(line)
+            if isinstance(shown, Page):
+                show_page(shell, shown)
+            else:
+                print(shown)
         except GrapeError as error:
             message = str(error)
             raise IPythonUsageError(message if message.startswith("%grape") else f"%grape: {message}") from None
+        return None
 
     @no_var_expand
     @output_can_be_silenced

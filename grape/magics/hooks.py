@@ -27,16 +27,17 @@ from .cell import (
     let_interrupt_come,
     release_abandoned,
 )
+from .commands import COMMANDS
 from .display import say
 from .documentation import cell_help
 from .patches import replace_method
-from .source import comment_out, find_magic, wants_help
+from .source import comment_out, find_magic, lone_line, wants_help
 
 __all__ = ["CellHooks", "inside_running_cell"]
 
 
 def inside_running_cell() -> bool:
-    """Whether a cell's code is on this thread's stack: then what IPython is asked to run or transform is nested."""
+    """True where a cell's code is on this thread's stack: then what IPython is asked to run or transform is nested."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is InteractiveShell.run_code.__code__:
@@ -61,10 +62,15 @@ class CellHooks:
         return self._cell
 
     def transform(self, lines: list[str]) -> list[str]:
-        """For `input_transformers_cleanup`. Nested code (a cell magic's body) keeps ``%%grape`` as a cell magic."""
-        if find_magic(lines) is None or inside_running_cell():
+        """For `input_transformers_cleanup`. Nested code (a cell magic's body) keeps ``%%grape`` as a cell magic, and a
+        line with ``%grape`` among others stays a line magic.
+        """
+        if inside_running_cell():
             return lines
-        return comment_out(lines)
+        if find_magic(lines) is not None:
+            return comment_out(lines)
+        code = lone_line(lines, COMMANDS)
+        return lines if code is None else [f"{code}\n"]
 
     def pre_run_cell(self, info: Any) -> None:
         if inside_running_cell():
@@ -74,19 +80,19 @@ class CellHooks:
             self._finish(None)
         self._end_plain()
         source = info.raw_cell
-        magic = find_magic(source.splitlines(keepends=True))
-        if magic is None or magic.is_help_over_code:
+        lines = source.splitlines(keepends=True)
+        magic, code = find_magic(lines), lone_line(lines, COMMANDS)
+        if code is None and (magic is None or magic.is_help_over_code):
             if self._cell is None and begin_plain_cell():
                 self._served = threading.get_ident()
-            return
-        if wants_help(magic.options):
+        elif magic is not None and wants_help(magic.options):
             print(cell_help())
-        elif magic.body_is_blank:
+        elif magic is not None and magic.body_is_blank:
             say(EMPTY)
         elif self._cell is not None:
             say("%%grape: another thread runs a cell under Grape; this cell runs without it")
         else:
-            self._begin(source, magic.options, info)
+            self._begin(code or source, magic.options if magic is not None else "", info)
 
     def post_run_cell(self, result: Any) -> None:
         """`result` is None where IPython could not finish the cell; the exception is then on its way."""
@@ -162,5 +168,5 @@ class CellHooks:
 
 
 async def _ended() -> bool:
-    """What `run_code` gives where a statement failed."""
+    """The result of `run_code` where a statement failed."""
     return True

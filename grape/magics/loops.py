@@ -57,16 +57,12 @@ def hoist_loops_of(shell: Any, own: Stopwatch) -> Callable[[], None]:
 
 def _hoisted(shell: Any, tree: ast.Module | ast.Interactive, filename: str, symbol: str, flags: int) -> Any:
     """The code with loops hoisted; None where there are none, before torch is imported, or where that fails."""
-    loops = any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(tree))
-    if not loops or "torch" not in sys.modules or shell.user_global_ns is not shell.user_ns:
+    if "torch" not in sys.modules or shell.user_global_ns is not shell.user_ns:
         return None
     try:
-        from ..sessions import engine
-        from ..tracing import is_own_code, is_watched
+        from ..sessions import hoisted_code
 
-        if not is_own_code(filename) or is_watched() or engine().interceptor.withdrawn:
-            return None
-        return engine().hoister.compile(tree, filename, symbol, flags, shell.user_ns)
+        return hoisted_code(tree, filename, symbol, flags, shell.user_ns)
     except Exception:  # the cell runs as written
         log_failure("it hoisted the loops of a cell")
         return None

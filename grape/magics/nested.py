@@ -1,4 +1,5 @@
-"""``%%grape`` as a real cell magic: below another cell magic (``%%time``), or behind a pasted prompt.
+"""``%%grape`` as a real cell magic: below another cell magic (``%%time``), or behind a pasted prompt; and
+``%grape CODE`` as a line among others.
 
 What differs from ``%%grape`` on the first line: the report comes before the traceback of an error, the traceback
 also shows the frames of the magics, and there is no top-level ``await``. Errors are raised, never swallowed.
@@ -7,6 +8,8 @@ also shows the frames of the magics, and there is no top-level ``await``. Errors
 from __future__ import annotations
 
 import ast
+import sys
+from types import FrameType
 from typing import Any
 
 from IPython.core.error import UsageError as IPythonUsageError
@@ -18,7 +21,7 @@ from .display import say
 from .documentation import cell_help
 from .source import comment_out, wants_help
 
-__all__ = ["run_nested"]
+__all__ = ["run_line", "run_nested"]
 
 
 def run_nested(shell: Any, outer: GrapeCell | None, line: str, body: str) -> Any:
@@ -26,12 +29,24 @@ def run_nested(shell: Any, outer: GrapeCell | None, line: str, body: str) -> Any
     if wants_help(line):
         print(cell_help())
         return None
-    source = f"%%grape {line}".rstrip() + "\n" + body
-    statements, filename = _parse(shell, source)
-    cell = None
     if outer is not None:
         say("%%grape: the whole cell runs under Grape already; this line is ignored")
-    else:
+    return _run_source(shell, outer, f"%%grape {line}".rstrip() + "\n" + body, line)
+
+
+def run_line(shell: Any, outer: GrapeCell | None, code: str) -> Any:
+    """Run the `code` of a line of a cell, at its line; its value, where it is an expression. Raises what it raises."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals is not shell.user_ns:
+        frame = frame.f_back
+    above = frame.f_lineno - 1 if frame is not None and frame.f_code.co_name == "<module>" else 0
+    return _run_source(shell, outer, "\n" * above + code + "\n", "")
+
+
+def _run_source(shell: Any, outer: GrapeCell | None, source: str, line: str) -> Any:
+    statements, filename = _parse(shell, source)
+    cell = None
+    if outer is None:
         try:
             cell = GrapeCell(shell, source=source, options=parse_options(line))
             if cell.options.rewrite:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import RewriteError, UsageError
 from ..model.codes import REWRITTEN
+from ..render.units import shown_diff
 from ..rewrite import Declined, unified_diff
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Applied:
     new: str
     findings: tuple[Finding, ...]
     taken: tuple[TakenFixes, ...] = ()
-    """What their regions took in the reports that offered them."""
+    """Times of their regions in the reports that offered them."""
 
     def __str__(self) -> str:
         ids = ", ".join(str(finding.fix.id) for finding in self.findings if finding.fix is not None)
@@ -41,7 +42,7 @@ class Applied:
 
 
 class AppliedRewrites:
-    """What was taken and not given back, in the order in which it was taken."""
+    """Fixes that were taken and not given back, in the order in which it was taken."""
 
     def __init__(self) -> None:
         self._applied: list[Applied] = []
@@ -101,7 +102,8 @@ class AppliedRewrites:
             self._applied.remove(before)
         self._applied.append(applied)
         done = f"{_fixes(new)} of {file}"
-        return f"{done}: {_hand_over(shell, applied.new, file)}\n{unified_diff(source, applied.new, file)}".rstrip()
+        diff = shown_diff(unified_diff(source, applied.new, file))
+        return f"{done}: {_hand_over(shell, applied.new, file)}\n{diff}".rstrip()
 
     def taken(self) -> tuple[TakenFixes, ...]:
         """All that was taken, for the reports of cells that run from now on."""
@@ -166,7 +168,7 @@ def _one_diff(finding: Finding) -> str:
     why = f": {finding.fix.why}" if finding.fix.why else ""
     seen = "outputs identical when both ran on copies" if finding.fix.verified else f"not verified{why}"
     head = f"fix {finding.fix.id}: {finding.code} {finding.name}, {finding.at} ({seen})"
-    return f"{head}\n{finding.fix.diff}".rstrip()
+    return f"{head}\n{shown_diff(finding.fix.diff)}".rstrip()
 
 
 def why_no_fix(report: Report, finding: Finding) -> str | None:

@@ -6,13 +6,14 @@ whether it is complete or asynchronous, so that nothing may be remembered from o
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from IPython.core.inputtransformer2 import cell_magic, leading_indent
 
-__all__ = ["MagicLine", "comment_out", "find_magic", "wants_help"]
+__all__ = ["MagicLine", "broken_code", "code_behind", "comment_out", "find_magic", "lone_line", "wants_help"]
 
 _MAGIC = re.compile(r"(?P<indent>[ \t]*)%%grape(?:[ \t]+(?P<options>.*))?$", re.DOTALL)
 
@@ -53,6 +54,40 @@ def find_magic(lines: Sequence[str]) -> MagicLine | None:
                 body_is_blank=all(not rest.strip() for rest in lines[index + 1 :]),
             )
     return None
+
+
+def code_behind(line: str, commands: Container[str]) -> str | None:
+    """What stands behind ``%grape``, where that is code to run under Grape: statements with a call or an assignment in
+    them, that do not begin with the name of a command. None for a command, and for a mistyped one.
+    """
+    words = line.split(None, 1)
+    if not words or words[0] in commands or words[0].startswith("-"):
+        return None
+    try:
+        tree = ast.parse(line.strip())
+    except (SyntaxError, ValueError):
+        return None
+    runs = (ast.Call, ast.Await, ast.Assign, ast.AugAssign, ast.NamedExpr)
+    return line.strip() if any(isinstance(node, runs) for node in ast.walk(tree)) else None
+
+
+def broken_code(line: str) -> str | None:
+    """What is wrong with a line that looks like code and is none; None where it does not."""
+    if not re.search(r"[(=\[]", line):
+        return None
+    try:
+        ast.parse(line.strip())
+    except SyntaxError as error:
+        return error.msg
+    return None
+
+
+def lone_line(lines: Sequence[str], commands: Container[str]) -> str | None:
+    """The code of a cell that is one line, ``%grape model(x)``: it runs as a cell under ``%%grape``. None else."""
+    typed = [line.strip() for line in lines if line.strip()]
+    if len(typed) != 1 or not re.match(r"%grape[ \t]", typed[0]):
+        return None
+    return code_behind(typed[0].removeprefix("%grape"), commands)
 
 
 def comment_out(lines: list[str]) -> list[str]:

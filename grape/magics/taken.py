@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..render.units import shown_diff
 from ..rewrite import split_magic, unified_diff
 from .at_once import Left, Ran, restore_functions
 
@@ -28,7 +29,8 @@ class AtOnce:
         self._reports: dict[str, tuple[str, Report]] = {}
         """The last report of each cell, by the text below the magic, with its source: until its fixes are asked for."""
         self.left: dict[str, Left] = {}
-        """What rewritten cells left under names of their own, also after `clear`: their functions still use it."""
+        """Objects that rewritten cells left under names of their own, also after `clear`: their functions still use it.
+        """
 
     def __len__(self) -> int:
         return len(self._ran)
@@ -49,7 +51,9 @@ class AtOnce:
             del self._reports[next(iter(self._reports))]
 
     def rewritten(self, source: str, file: str) -> RewrittenCell | None:
-        """What the cell `file` runs instead of `source`; None where nothing is known, or all of it is refused."""
+        """The source that the cell `file` runs instead of `source`; None where nothing is known, or all of it is
+        refused.
+        """
         from ..fixing.at_once import Offers, rewritten_cell
         from ..sessions.told import sources
 
@@ -73,7 +77,7 @@ class AtOnce:
     def diffs(self, file: str) -> list[str]:
         """The differences with which the cell `file` ran."""
         return [
-            f"{_told(ran)}\n{unified_diff(ran.source, ran.rewritten.source, file)}".rstrip()
+            f"{_told(ran)}\n{shown_diff(unified_diff(ran.source, ran.rewritten.source, file))}".rstrip()
             for ran in self._ran
             if ran.file == file
         ]

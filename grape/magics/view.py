@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.displaypub import DisplayPublisher
@@ -98,8 +97,8 @@ def _cell_id(shell: Any) -> str | None:
 
 
 def _actions(report: Report) -> Actions:
-    """What the buttons do; what they hand over is a cell's source to paste, for no cell runs while they act."""
-    from ..render.chrome import chrome_trace
+    """The actions of the buttons; what they hand over is a cell's source to paste, for no cell runs while they act."""
+    from ..render.chrome import trace_text
     from ..render.view import findings_view
     from ..widgets.report import Actions, Answer
 
@@ -140,7 +139,7 @@ def _actions(report: Report) -> Actions:
         apply=apply,
         undo=undo,
         undo_region=undo_region,
-        trace=lambda: json.dumps(chrome_trace(report), separators=(",", ":")),
+        trace=lambda: trace_text(report),
         page=lambda: page_of(report),
         fixes=fixes if any(finding.fixable for finding in report.findings) else None,
     )

@@ -13,9 +13,10 @@ from typing import Any
 from ..model import Event, MemoryCurve, ReportData, Timeline
 from .files import write_text
 from .summary import place
+from .timelines import named_timelines
 from .units import clean, count
 
-__all__ = ["chrome_trace", "write_chrome_trace"]
+__all__ = ["chrome_trace", "trace_text", "write_chrome_trace"]
 
 _LANES = ("host", "launch", "device")
 _LANE_NAMES = {"host": "host thread", "launch": "launches of thread", "device": "GPU stream"}
@@ -23,13 +24,18 @@ _LANE_NAMES = {"host": "host thread", "launch": "launches of thread", "device": 
 
 def write_chrome_trace(report: ReportData, path: str | os.PathLike[str]) -> None:
     """Write `chrome_trace(report)` to `path`, whole or not at all. Raises `UsageError` where that is impossible."""
-    write_text(path, json.dumps(chrome_trace(report), separators=(",", ":")), "the trace")
+    write_text(path, trace_text(report), "the trace")
+
+
+def trace_text(report: ReportData) -> str:
+    """`chrome_trace(report)` as JSON text."""
+    return json.dumps(chrome_trace(report), separators=(",", ":"))
 
 
 def chrome_trace(report: ReportData) -> dict[str, Any]:
     """Before and after of each region, the main one first, then the cell and its memory curve."""
     events: list[dict[str, Any]] = []
-    for pid, (name, timeline) in enumerate(_named_timelines(report), start=1):
+    for pid, (name, timeline) in enumerate(named_timelines(report), start=1):
         events += _process(pid, name, timeline)
     events += _memory(report.memory, tape=report.evidence.backend == "tape")
     return {
@@ -37,20 +43,6 @@ def chrome_trace(report: ReportData) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "otherData": {"verdict": clean(report.verdict), "device": clean(report.device)},
     }
-
-
-def _named_timelines(report: ReportData) -> Iterator[tuple[str, Timeline]]:
-    main = report.main_region
-    known = (main.name, main.file, main.line) if main else None
-    ordered = sorted(report.evidence.regions, key=lambda r: (r.name, r.at.file, r.at.line) != known)
-    for region in ordered:
-        where = f"{clean(region.name)} ({place(region.at.file, region.at.line)})"
-        if region.before:
-            yield f"before: {where}", region.before
-        if region.after:
-            yield f"after: {where}", region.after
-    if report.evidence.timeline:
-        yield f"cell {place(report.evidence.file, None)}", report.evidence.timeline
 
 
 def _metadata(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:

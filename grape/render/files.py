@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import UsageError
 from .units import one_line
 
-__all__ = ["check_writable", "write_text"]
+__all__ = ["check_writable", "write_bytes", "write_text"]
 
 
 def check_writable(file: str, what: str = "") -> None:
@@ -32,16 +33,25 @@ def check_writable(file: str, what: str = "") -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str, what: str) -> None:
-    """Write `text` to `path` (UTF-8) through a temporary file beside it.
+    """Write `text` to `path` (UTF-8); see `write_bytes`."""
+    _write(path, lambda: text.encode("utf-8"), what)
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes, what: str) -> None:
+    """Write `content` to `path` through a temporary file beside it.
 
     `what` names the content in the message of the `UsageError` that is raised where `path` cannot be written.
     """
+    _write(path, lambda: content, what)
+
+
+def _write(path: str | os.PathLike[str], make: Callable[[], bytes], what: str) -> None:
     shown = os.fspath(path)
     try:
         target = Path(shown).expanduser()
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
-            part.write_text(text, encoding="utf-8")
+            part.write_bytes(make())
             os.replace(part, target)
         finally:
             with contextlib.suppress(OSError):

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from ..model import Finding, ReportData
+from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
     Bar,
@@ -28,12 +29,11 @@ from .summary import (
     next_step,
     place,
     rows,
-    stream_lines,
     strips,
     time_bars,
     time_title,
 )
-from .units import clean, count, duration, plural, three
+from .units import clean, code_spans, count, duration, plural, shown_diff, three
 
 __all__ = ["FILLS", "TONES", "render_html"]
 
@@ -53,10 +53,10 @@ _TABLE = "border-collapse:collapse;margin:4px 0;border:0"
 def render_html(report: ReportData) -> str:
     """One ``<div>``. All text that came from the person's code is escaped."""
     parts = [
-        f'<div style="font-size:15px;font-weight:600;margin:0 0 2px 0">{_text(report.verdict)}</div>',
+        f'<div style="font-size:15px;font-weight:600;margin:0 0 2px 0">{_prose(report.verdict)}</div>',
         f'<div style="font-size:12px;opacity:0.75">{_text(headline(report))}</div>',
         _raised(report.evidence.error),
-        *(f'<div style="font-size:12px;opacity:0.75">note: {_text(note)}</div>' for note in report.evidence.notes),
+        *(f'<div style="font-size:12px;opacity:0.75">note: {_prose(note)}</div>' for note in report.evidence.notes),
         *(f'<div style="margin:4px 0 0 0">{_text(line)}</div>' for line in stream_lines(report)),
         _regions(rows(report)),
         _bars(cell_title(report), cell_bars(report)),
@@ -77,6 +77,12 @@ def _raised(error: str | None) -> str:
 
 def _text(value: str) -> str:
     return escape(clean(value), quote=True)
+
+
+def _prose(value: str) -> str:
+    """A sentence, what stands between backticks as code."""
+    spans = code_spans(clean(value))
+    return "".join(f"<code>{escape(part)}</code>" if is_code else escape(part) for part, is_code in spans)
 
 
 def _badge(word: str) -> str:
@@ -194,10 +200,10 @@ def _finding(finding: Finding) -> str:
     head = ", ".join(_text(part) for part in (f"{finding.code} {finding.name}", where, cost(finding)) if part)
     parts = [
         f"<div>{_badge(finding.severity)} <b>{head}</b></div>",
-        f"<div>{_text(finding.message)}</div>",
+        f"<div>{_prose(finding.message)}</div>",
     ]
     if finding.advice:
-        parts.append(f"<div><b>fix:</b> {_text(finding.advice)}</div>")
+        parts.append(f"<div><b>fix:</b> {_prose(finding.advice)}</div>")
     if finding.fix:
         parts.append(_diff(finding.fix.diff))
     if finding.evidence:
@@ -216,7 +222,7 @@ def _value(value: Any) -> str:
 
 def _diff(diff: str) -> str:
     lines = []
-    for line in clean(diff).rstrip("\n").split("\n"):
+    for line in clean(shown_diff(diff)).rstrip("\n").split("\n"):
         tint = _DIFF.get(line[:1])
         done = escape(line, quote=True)
         lines.append(f'<span style="background:{tint}">{done}</span>' if tint else done)
@@ -224,7 +230,7 @@ def _diff(diff: str) -> str:
 
 
 def _decisions(report: ReportData) -> str:
-    """What the capture policy decided and why: folded, for those who ask why a shape is not captured."""
+    """Decisions of the capture policy and their reasons: folded, for those who ask why a shape is not captured."""
     body = [
         (
             f'<span style="{_MONO}">{_text(region.name)}</span>',
@@ -234,7 +240,7 @@ def _decisions(report: ReportData) -> str:
             count(decision.expected_calls),
             duration(decision.saving_ms),
             duration(decision.capture_ms),
-            _text(decision.why),
+            _prose(decision.why),
         )
         for region in report.evidence.regions
         for decision in region.decisions
@@ -248,4 +254,4 @@ def _decisions(report: ReportData) -> str:
 
 def _next(report: ReportData) -> str:
     step = next_step(report)
-    return f'<div style="margin:10px 0 0 0"><b>next:</b> {_text(step)}</div>' if step else ""
+    return f'<div style="margin:10px 0 0 0"><b>next:</b> {_prose(step)}</div>' if step else ""

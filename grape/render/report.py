@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..model import FEWEST_SAMPLES, CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
+from .timelines import named_timelines
 from .verdict import build_verdict, gpu_measured
 
 __all__ = ["Report", "build_report"]
@@ -15,7 +16,7 @@ __all__ = ["Report", "build_report"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report(ReportData):
-    """What Grape says about one cell. Every method is a pure function of the data, apart from the file it may write.
+    """The report about one cell. Every method is a pure function of the data, apart from the file it may write.
 
     The last expression of a cell shows it as HTML in a notebook and as text elsewhere.
 
@@ -32,6 +33,17 @@ class Report(ReportData):
     def with_fixes(self) -> Report:
         """The report with the rewrites of its findings, made at the first call. The cell may run again on copies."""
         return self if self.make_fixes is None else replace(self, findings=self.make_fixes(), make_fixes=None)
+
+    @property
+    def has_timeline(self) -> bool:
+        """Whether a call was profiled, so that there is more to draw than memory."""
+        return any(True for _ in named_timelines(self))
+
+    @property
+    def made_findings(self) -> tuple[Finding, ...]:
+        """The findings with their fixes, where those are made already; else without."""
+        made: tuple[Finding, ...] | None = getattr(self.make_fixes, "made", None)
+        return self.findings if made is None else made
 
     def to_dict(self, *, fixes: bool = False) -> dict[str, Any]:
         """The contract: see `docs/report.md`. Plain values only; `json.dumps` takes it. `fixes` as for `with_fixes`."""

@@ -6,6 +6,7 @@ import io
 from typing import TYPE_CHECKING
 
 from ..model import Finding, ReportData
+from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
     Bar,
@@ -21,12 +22,11 @@ from .summary import (
     next_step,
     place,
     rows,
-    stream_lines,
     strips,
     time_bars,
     time_title,
 )
-from .units import clean, one_line
+from .units import clean, code_spans, one_line, shown_diff
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -170,6 +170,16 @@ def _strips(console: Console, shown: tuple[Strip, ...]) -> None:
         console.print(f"          {strip.value}", style="dim")
 
 
+def _prose(console: Console, text: str, style: str = "") -> Text:
+    """A sentence; where there are colors, its code stands out by them, and not between backticks."""
+    from rich.text import Text
+
+    shown = Text(style=style)
+    for part, is_code in code_spans(clean(text)) if console.color_system else [(clean(text), False)]:
+        shown.append(part, style="bold" if is_code else "")
+    return shown
+
+
 def _findings(console: Console, findings: tuple[Finding, ...]) -> None:
     from rich.padding import Padding
     from rich.text import Text
@@ -181,11 +191,11 @@ def _findings(console: Console, findings: tuple[Finding, ...]) -> None:
         where = place(finding.at.file, finding.at.line) if finding.at else finding.region and clean(finding.region)
         head.append(", ".join(["", *(part for part in (where, cost(finding), finding.severity) if part)]))
         console.print(head)
-        console.print(Padding(Text(clean(finding.message)), (0, 0, 0, 2)))
+        console.print(Padding(_prose(console, finding.message), (0, 0, 0, 2)))
         if finding.advice:
-            console.print(Padding(Text(f"fix: {clean(finding.advice)}", style="green"), (0, 0, 0, 2)))
+            console.print(Padding(_prose(console, f"fix: {finding.advice}", "green"), (0, 0, 0, 2)))
         if finding.fix:
-            for line in clean(finding.fix.diff).rstrip("\n").split("\n"):
+            for line in clean(shown_diff(finding.fix.diff)).rstrip("\n").split("\n"):
                 style = {"+": "green", "-": "red"}.get(line[:1], "")
                 console.print(Text(f"    {line}", style=style), soft_wrap=True)
     more = len(findings) - SHOWN_FINDINGS

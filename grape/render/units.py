@@ -7,6 +7,7 @@ import re
 
 __all__ = [
     "clean",
+    "code_spans",
     "count",
     "duration",
     "nbytes",
@@ -15,6 +16,7 @@ __all__ = [
     "percent",
     "plural",
     "ratio",
+    "shown_diff",
     "three",
     "waited",
     "waited_pair",
@@ -23,6 +25,8 @@ __all__ = [
 _TIME_UNITS = (("s", 1e-3, 1e3), ("ms", 1.0, 0.1), ("us", 1e3, 1e-4), ("ns", 1e6, 0.0))
 """(unit, units per millisecond, smallest milliseconds shown in it)."""
 
+_CODE = re.compile(r"`([^`\n]+)`")
+_STAMP = re.compile(r"^((?:---|\+\+\+) [^\t\n]*)\t[^\n]*$", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -35,6 +39,16 @@ def one_line(text: str, limit: int = 120) -> str:
     """The first line of `text`, cleaned, without its full stop, at most `limit` characters."""
     line = clean(text).strip().split("\n", 1)[0].strip().removesuffix(".")
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def code_spans(text: str) -> list[tuple[str, bool]]:
+    """The parts of a sentence, each with whether it is code, which stands between backticks."""
+    return [(part, bool(index % 2)) for index, part in enumerate(_CODE.split(text)) if part]
+
+
+def shown_diff(diff: str) -> str:
+    """A difference for a person to read: without the digests that name its sources to ``grape apply``."""
+    return _STAMP.sub(r"\1", diff, count=2)
 
 
 def three(value: float) -> str:
@@ -73,7 +87,7 @@ def pair(before_ms: float, after_ms: float, suffix: str = "") -> str:
 
 
 def waited(ms: float) -> str:
-    """What a person waits: ``0.02 s``, ``1.25 s``, ``3.1 ms``."""
+    """A time that a person waits: ``0.02 s``, ``1.25 s``, ``3.1 ms``."""
     if ms >= 10:
         return f"{ms / 1e3:,.2f} s" if ms < 1e4 else f"{ms / 1e3:,.1f} s"
     return f"{ms:.2g} ms"

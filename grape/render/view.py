@@ -1,4 +1,4 @@
-"""What the interactive view shows: plain values for its tables, binary columns for its timelines and curves.
+"""The contents of the interactive view: plain values for its tables, binary columns for its timelines and curves.
 
 Every figure is a string that `grape.render.summary` made, the same that text and static HTML show.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from ..model import Finding, RegionEvidence, ReportData, Timeline
 from .columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
 from .jsontext import plain
+from .streams import stream_lines
 from .summary import (
     Row,
     cost,
@@ -27,7 +28,7 @@ from .summary import (
     shared_file,
     timeline_strips,
 )
-from .units import clean, count, duration, nbytes, three
+from .units import clean, count, duration, nbytes, shown_diff, three
 
 __all__ = ["SHOWN_EVENTS", "VERSION", "View", "build_view", "events_of", "findings_view"]
 
@@ -93,6 +94,7 @@ def build_view(report: ReportData, *, limit: int = SHOWN_EVENTS) -> View:
         "headline": headline(report),
         "error": clean(report.evidence.error or ""),
         "notes": [clean(note) for note in report.evidence.notes],
+        "streams": [clean(line).strip() for line in stream_lines(report)],
         "next": next_step(report),
         "regions": regions,
         "main": report.regions.index(main) if main else 0,
@@ -242,7 +244,7 @@ def _finding(report: ReportData, finding: Finding) -> dict[str, Any]:
         "evidence": [[clean(str(key)), _value(value)] for key, value in finding.evidence],
         "offered": finding.fixable and report.make_fixes is not None,
         "refused": None,
-        "fix": {"id": finding.fix.id, "diff": clean(finding.fix.diff)} if finding.fix else None,
+        "fix": {"id": finding.fix.id, "diff": clean(shown_diff(finding.fix.diff))} if finding.fix else None,
     }
 
 

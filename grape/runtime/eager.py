@@ -67,7 +67,7 @@ class EagerCalls:
         tally, attention = shape.tally, region.situation.attention
         spend = attention.spend
         if region.observer.trace_now(shape, may_capture):
-            region.situation.progress(f"observing {region.name}")
+            region.situation.progress(f"observing {region.name}, call {region.calls:,}")
             with spend("record"), tally.tracing(attention, region.situation.tracer, region.observer):
                 result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
         elif region.observer.profile_now(shape, may_capture):

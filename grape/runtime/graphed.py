@@ -24,6 +24,7 @@ from .environment import is_transformed
 from .handed_out import watch_results
 from .intercept import apart, observed_here
 from .interrupts import held, hold_off, let_through
+from .memory import account
 from .region import Region, Situation
 from .slots import SlotStore
 from .trampoline import prune_traceback
@@ -94,6 +95,23 @@ class GraphedFunction:
             prune_traceback(error)
             raise
 
+    def __repr__(self) -> str:
+        return f"<grape.graph of {self.__name__}: {self._state()}>"
+
+    def _state(self) -> str:
+        region = self._region
+        if region is None:
+            return "not called yet"
+        calls = f"{region.calls:,} call" + ("" if region.calls == 1 else "s")
+        if region.refused is not None:
+            return f"{calls}, runs as written ({region.refused.code}: {region.refused.why})"
+        graphs = len(region.entries)
+        if not graphs:
+            return f"{calls}, no graph yet"
+        held = account(region.situation, region)
+        nbytes = held.device_bytes if held is not None else sum(entry.nbytes for entry in region.entries)
+        return f"{calls}, {region.replays:,} replayed by {graphs:,} graph{'' if graphs == 1 else 's'}, {nbytes:,} bytes"
+
     def _make_region(self) -> Region:
         backend = self._backend or make_backend()
         tracer = Tracer(PositionFinder())
@@ -123,7 +141,7 @@ class GraphedFunction:
         return Region(situation, apart(function), function, self.__name__, at)
 
     def evidence(self) -> RegionEvidence | None:
-        """What is known of the calls so far; None before the first."""
+        """The evidence of the calls so far; None before the first."""
         return self._region.evidence() if self._region is not None else None
 
     def release(self) -> None:

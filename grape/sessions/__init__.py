@@ -9,6 +9,7 @@ from .cell import Cell, Session
 from .choice import session_for
 from .function import StreamedFunction, stream
 from .history import CellKey, Mode
+from .loops import hoisted_code
 from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
 from .streamed import StreamedSession, begin_plain_cell, end_plain_cell
 
@@ -24,6 +25,7 @@ __all__ = [
     "close_engine",
     "end_plain_cell",
     "engine",
+    "hoisted_code",
     "last_report",
     "preload",
     "release_abandoned",

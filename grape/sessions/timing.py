@@ -1,4 +1,4 @@
-"""What a cell took, what the plain cell takes, and how that is known."""
+"""The time of a cell, of the plain cell, and how that is known."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["AGREES", "CellClock", "CellRuns", "PlainRun", "estimate"]
 NEARLY_PLAIN = 0.05
 """A run in which nothing was replayed and Grape took less than this share tells what the plain cell takes."""
 AGREES = 0.25
-"""What an earlier run took is the plain time of this one only where the estimate is no further off than this: the same
-cell may have more to do than last time."""
+"""The time of an earlier run is the plain time of this one only where the estimate is no further off than this: the
+same cell may have more to do than last time."""
 
 _DURING: tuple[Purpose, ...] = ("observe", "record", "capture", "verify")
 T = TypeVar("T")
@@ -55,19 +55,22 @@ class CellRuns:
 
 @dataclass(slots=True)
 class CellClock:
-    """From the opening of a session until its report is there. `clock` gives seconds; `ahead_ms` is what Grape took
-    before that.
+    """From when the person began to wait (`since`; None: when the session opened, less what Grape took before) until
+    the report is there. `clock` gives seconds; `ahead_ms` is what Grape took before the session opened.
     """
 
     attention: Attention
     clock: Callable[[], float] = time.perf_counter
     ahead_ms: float = 0.0
+    since: float | None = None
     _opened: float = 0.0
     _ended: float = 0.0
     _own_ms: dict[Purpose, float] = field(default_factory=lambda: dict.fromkeys(_DURING, 0.0))
 
     def __post_init__(self) -> None:
         self._opened = self._ended = self.clock()
+        if self.since is None:
+            self.since = self._opened - self.ahead_ms / 1e3
 
     def start(self) -> None:
         """Everything is installed, the account was opened, the cell begins."""
@@ -81,7 +84,8 @@ class CellClock:
         return self._waited_ms(self._ended)
 
     def _waited_ms(self, until: float) -> float:
-        return self.ahead_ms + (until - self._opened) * 1e3
+        assert self.since is not None
+        return (until - self.since) * 1e3
 
     def book(self, settle: Callable[[], T]) -> T:
         """Run `settle`, and count what it books as time of the cell, and not the time that it takes."""
@@ -100,7 +104,7 @@ class CellClock:
 
 
 def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns, *, finished: bool = True) -> CellTime:
-    """What the plain cell takes, from this run or from an earlier one of the same cell, which `runs` remembers."""
+    """The time of the plain cell, from this run or from an earlier one of the same cell, which `runs` remembers."""
     runs.count += 1
     work_ms = max(0.0, wall_ms - own.total_ms)
     replayed_ms = min(account.replayed_ms, work_ms)  # on a GPU that is shared, events tell of others' work as well

@@ -33,11 +33,11 @@ def failed(capsys: pytest.CaptureFixture[str], code: int, *argv: str | Path) -> 
     [
         (
             [],
-            "no command; write grape run NOTEBOOK, advise NOTEBOOK, apply NOTEBOOK, compare A.json B.json, demo",
+            "no command; write grape run NOTEBOOK|SCRIPT.py, advise NOTEBOOK, apply NOTEBOOK, compare A.json B.json",
         ),
         (["--verbose"], "unknown option '--verbose'; write grape run NOTEBOOK"),
         (["rnu", "x.ipynb"], "invalid choice: 'rnu'"),
-        (["run"], "the following arguments are required: NOTEBOOK; see grape run --help"),
+        (["run"], "the following arguments are required: NOTEBOOK|SCRIPT.py; see grape run --help"),
         (["run", "x.ipynb", "--jsn", "f"], "unknown option '--jsn'; did you mean --json?"),
         (["run", "x.ipynb", "--jsn=f"], "unknown option '--jsn=f'; did you mean --json?"),
         (["run", "x.ipynb", "y.ipynb"], "unknown argument 'y.ipynb'; see grape run --help"),
@@ -119,12 +119,6 @@ class TestUnreadableNotebooks:
 
     def test_folder(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert failed(capsys, 2, "run", tmp_path) == f"'{tmp_path}' is a folder; name an .ipynb file in it"
-
-    def test_script(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        script = tmp_path / "train.py"
-        script.write_text("import torch")
-        said = f"'{script}' is no notebook; in a script write `with grape.session():`"
-        assert failed(capsys, 2, "run", script) == said
 
     @pytest.mark.parametrize(
         ("content", "message"),

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import IPython
@@ -29,12 +29,16 @@ from grape.magics import load, unload
 from grape.magics.completion import complete_line
 from grape.magics.display import CellDisplay
 from grape.magics.source import comment_out, find_magic
+from grape.model import MemoryCurve
 
 
 @dataclass
 class FakeReport:
     verdict: str = "no significant change"
     findings: tuple[Any, ...] = ()
+    has_timeline: bool = True
+    memory: MemoryCurve = field(default_factory=MemoryCurve)
+    made_findings: tuple[Any, ...] = ()
 
     def with_fixes(self) -> FakeReport:
         return self
@@ -88,6 +92,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         mode: str = "watch"
         key: Any = None
         ahead_ms: float = 0.0
+        since: float | None = None
 
     class Session:
         def __init__(self, *, options: Any, cell: Cell, namespace: Any, on_progress: Any, file_names: Any) -> None:
@@ -111,6 +116,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
             return record.report
 
     class Engine:
+        applied_count = 3
+
         def plan(self, source: str, namespace: Any) -> tuple[str, Any]:
             return "watch", None
 
@@ -666,9 +673,19 @@ def test_saved_files(ran: InteractiveShell, tmp_path: Path) -> None:
         ("statsu", "unknown command 'statsu'; did you mean status?"),
         (
             "zzz",
-            "unknown command 'zzz'; commands: status, diff, apply, undo, reset, save, trace, view, doctor, explain, "
-            "help",
+            "unknown command 'zzz'; commands: status, diff, apply, undo, history, compare, reset, save, trace, view, "
+            "doctor, explain, help",
         ),
+        ("model(x", "'model(x' is no command, and no Python: '(' was never closed"),
+        ("print('it's')", "cannot read 'print('it's')': unterminated string literal"),
+        ("statsu -1", "unknown command 'statsu'; did you mean status?"),
+        ("explain-GR101", "unknown command 'explain-GR101'; did you mean explain?"),
+        ("compare 1", "%grape compare needs two arguments: %grape compare A B"),
+        ("compare 1 2 3", "%grape compare takes two arguments, A B; '3' is too much"),
+        ("compare 1 9", "no run 9 in %grape history (1 to 1)"),
+        ("compare 1 missing.json", "cannot read 'missing.json': No such file or directory; check the path"),
+        ("compare 1 two", "%grape compare takes numbers of %grape history or .json files, not 'two'"),
+        ("history h.txt", "cannot tell the format of 'h.txt'; end its name in .json"),
         ("status now", "%grape status takes no argument; 'now' is too much"),
         ("undo 1 2", "%grape undo takes one argument, [N]; '2' is too much"),
         ("undo last", "%grape undo takes a number from %grape status, not 'last'"),
@@ -695,6 +712,43 @@ def test_command_errors_are_one_line(
 def test_without_a_report_there_is_nothing_to_save(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     run(shell, "%grape save r.html")
     assert "there is no report yet; run a cell with %%grape on its first line" in capsys.readouterr().err
+
+
+def test_a_trace_without_a_timeline_says_so(
+    ran: InteractiveShell, recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert recorder.report is not None
+    recorder.report.has_timeline, recorder.report.memory = False, MemoryCurve(at_ns=(0,), allocated_bytes=(1,))
+    run(ran, "%grape trace t.json")
+    assert "saved t.json (memory only: no call of the last cell was profiled); open it" in capsys.readouterr().out
+    recorder.report.memory = MemoryCurve()
+    run(ran, "%grape trace u.json")
+    said = "no timeline to write: no call of the last cell was profiled; 'u.json' is not written"
+    assert said in capsys.readouterr().err and not (tmp_path / "u.json").exists()
+
+
+def test_numbers_complete_where_there_are_some(ran: InteractiveShell, recorder: Recorder) -> None:
+    fixes = [SimpleNamespace(fix=SimpleNamespace(id=number)) for number in (1, 2, 12)]
+    assert recorder.report is not None
+    recorder.report.made_findings = (*fixes, SimpleNamespace(fix=None))
+    for command in ("apply", "diff"):
+        assert complete_line(f"%grape {command} ", starts_cell=False) == ["1", "2", "12"]
+        assert complete_line(f"%grape {command} 1", starts_cell=False) == ["1", "12"]
+        assert complete_line(f"%grape {command} 1 ", starts_cell=False) == []
+    run(ran, "%%grape\nx = 2")
+    assert complete_line("%grape compare ", starts_cell=False) == ["1", "2"]
+    assert complete_line("%grape compare 1 ", starts_cell=False) == ["1", "2"]
+    assert complete_line("%grape undo ", starts_cell=False) == ["1", "2", "3"]
+
+
+def test_explain_is_markdown_where_it_is_rendered(
+    shell: InteractiveShell, messages: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(shell, "%grape explain GR101")
+    (message,) = messages
+    assert set(message["data"]) == {"text/markdown", "text/plain"} and capsys.readouterr().out == ""
+    assert message["data"]["text/markdown"] == message["data"]["text/plain"]
+    assert message["data"]["text/markdown"].startswith("# GR101")
 
 
 @pytest.mark.parametrize("source", ["%grape", "%grape help", "%grape --help", "%grape?"])
@@ -747,7 +801,9 @@ REST = ["--tolerance", "--memory-budget", "--no-widget", "--output", "--json"]
         ("%grape s", True, ["status", "save"]),
         ("%grape s", False, ["status", "save"]),
         ("%grape explain gr40", True, ["GR401", "GR402", "GR403", "GR404", "GR405", "GR406"]),
+        ("%grape explain host", True, ["host-sync", "host-input", "host-constant"]),
         ("%grape save ", True, []),
+        ("%grape apply ", True, []),
         ("print(--", True, []),
     ],
 )

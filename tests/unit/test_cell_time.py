@@ -102,6 +102,16 @@ def test_what_grape_takes_before_the_first_statement_is_waited_for_and_its_own()
     assert (took.wall_ms, took.own.observe_ms, took.plain_ms) == pytest.approx((108.0, 8.0, 100.0))
 
 
+def test_the_person_waits_from_the_beginning_of_the_cell_and_not_from_the_opening_of_its_session() -> None:
+    now = [5.0]
+    clock = CellClock(Attention(lambda: 0), lambda: now[0], ahead_ms=8.0, since=4.0)
+    clock.start()
+    now[0] = 5.1
+    assert clock.end() == pytest.approx(1100.0)
+    took = clock.time(CallsAccount(), CellRuns(), finished=True)
+    assert (took.wall_ms, took.own.observe_ms, took.plain_ms) == pytest.approx((1100.0, 8.0, 1092.0))
+
+
 def test_what_follows_when_a_recorded_call_is_left_to_itself_is_booked_once_and_as_the_persons() -> None:
     now = [0]
     attention = Attention(lambda: now[0])

@@ -7,13 +7,15 @@ from html.parser import HTMLParser
 
 import pytest
 
-from grape.model import Finding, Position
+from grape.model import Finding, Fix, Position
 from grape.render import build_report
 from grape.render.html import FILLS, TONES
 from grape.render.report import Report
+from grape.render.view import build_view
+from grape.rewrite import unified_diff
 from tests.unit.sample_evidence import cell, host_sync, launch_bound, measured, region, sample, tape_cell
 
-TAGS = {"div", "span", "b", "br", "pre", "details", "summary", "table", "thead", "tbody", "tr", "th", "td"}
+TAGS = {"div", "span", "b", "code", "br", "pre", "details", "summary", "table", "thead", "tbody", "tr", "th", "td"}
 _COLOR = r"(#[0-9a-f]{6}|rgba\(\d{1,3},\d{1,3},\d{1,3},(0|0\.\d+|1)\)|transparent)"
 _LENGTH = r"(0|\d+px)"
 _SHARE = r"\d+(\.\d+)?%"
@@ -236,3 +238,17 @@ def test_badges_are_readable(fill: str) -> None:
 def test_only_badges_set_a_text_colour() -> None:
     for style in Page(REPORTS["sample"].to_html()).styles():
         assert "color" not in style or style["background"] in FILLS.values()
+
+
+def test_no_digest_and_no_backtick_is_shown() -> None:
+    """In HTML, in a terminal with colors and in the view; plain text has nothing but backticks for code."""
+    old, new = "loss.item()\n", "loss.detach()\n"
+    diff = unified_diff(old, new, "In[4]")
+    finding = host_sync(message="`loss.item()` makes it wait", fix=Fix(id=1, diff=diff, verified=True))
+    report = build_report(cell(region()), [finding])
+    html, text, plain = report.to_html(), report.to_text(color=True), report.to_text()
+    assert "sha256" in str(report.to_dict()) and "`loss.item()`" in str(report.to_dict())
+    for shown in (html, text, plain, str(build_view(report).data)):
+        assert "sha256" not in shown
+    assert "<code>loss.item()</code> makes it wait" in html and "`" not in html and "`" not in text
+    assert "`loss.item()` makes it wait" in plain

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from grape.model import CODES, Outcome, Position, Severity
 from grape.render import build_report
+from grape.render.recorded import recorded_report
 from grape.render.report import Report
 from tests.unit.sample_evidence import cell, host_sync, launch_bound, measured, refused, region, sample, tape_cell
 
@@ -27,6 +28,12 @@ REPORTS = {
 
 def test_the_schema_is_a_schema() -> None:
     Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_is_read_again_from_its_json(name: str) -> None:
+    data = json.loads(REPORTS[name].to_json())
+    assert json.loads(recorded_report(data).to_json()) == data
 
 
 @pytest.mark.parametrize("name", REPORTS)

@@ -5,6 +5,8 @@ import math
 import pytest
 
 from grape.render import units
+from grape.render.units import code_spans, shown_diff
+from grape.rewrite import unified_diff
 
 
 @pytest.mark.parametrize(
@@ -96,3 +98,20 @@ def test_clean_removes_what_a_terminal_or_page_would_obey() -> None:
 def test_one_line_cuts_at_the_first_line_and_the_limit() -> None:
     assert units.one_line("  first.\nsecond") == "first"
     assert units.one_line("x" * 50, 10) == "x" * 9 + "\u2026"
+
+
+def test_a_difference_is_shown_without_its_digests() -> None:
+    diff = unified_diff("x = 1\n", "x = '--- a\\tb'\n", "In[4]")
+    assert "sha256:" in diff
+    assert shown_diff(diff) == "--- In[4]\n+++ In[4]\n@@ -1 +1 @@\n-x = 1\n+x = '--- a\\tb'\n"
+    assert shown_diff("no difference\n") == "no difference\n"
+
+
+def test_what_stands_between_backticks_is_code() -> None:
+    assert code_spans("read `x.item()` in `f`, or ` alone") == [
+        ("read ", False),
+        ("x.item()", True),
+        (" in ", False),
+        ("f", True),
+        (", or ` alone", False),
+    ]

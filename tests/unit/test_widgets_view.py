@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
+from html import escape
 from pathlib import Path
 
 import pytest
 
 from grape.cli import main
+from grape.cli.page import Section, html_page
 from grape.errors import UsageError
 from grape.render import Report, build_report
 from grape.render.page import read_view, view_json, view_page
@@ -136,6 +138,36 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "cell 2.9x faster" in (tmp_path / "decode.html").read_text()
     assert main(["view", str(source), "--out", str(tmp_path / "other.html")]) == 0
     assert (tmp_path / "other.html").read_text() == (tmp_path / "decode.html").read_text()
+
+
+def test_a_report_becomes_a_page_without_timelines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = report().to_dict()
+    Path("one.json").write_text(report().to_json())
+    Path("two.json").write_text(json.dumps({"version": 1, "cells": [made, made]}))
+    for name, count in (("one", 1), ("two", 2)):
+        for _ in range(2):  # a page of Grape's is written again
+            assert main(["view", f"{name}.json"]) == 0
+            assert capsys.readouterr().out == f"wrote {name}.html\n"
+        page = Path(f"{name}.html").read_text()
+        assert page.count(escape(made["verdict"])) == count and page.count("<h2>In[4]</h2>") == count
+        assert "269" in page or "4.68 ms" in page
+        assert "<script" not in page
+
+
+def test_a_page_of_reports_draws_the_timelines_that_there_are() -> None:
+    with_some, without = build_view(report()), build_view(build_report(tape_cell(), ()))
+    sections = [
+        Section(id=f"s{number}", title="<a>", html="<p>summary</p>", view=view)
+        for number, view in enumerate((with_some, without, with_some))
+    ]
+    page = html_page("all", sections)
+    assert page.count('<div class="grape-timelines">') == 2 and page.count("<h2>&lt;a&gt;</h2>") == 3
+    data = page.split('<script type="application/json">')[1].split("</script>")[0]
+    assert read_view(data, "page") == with_some
+    assert "<script" not in html_page("none", sections[1:2])
 
 
 @pytest.mark.parametrize(

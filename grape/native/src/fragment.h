@@ -1,5 +1,6 @@
 // A fragment: operators that came one after the other and may come again, with the memory that they expect.
 #pragma once
+#include "as_written.h"
 #include "draws.h"
 #include "memory.h"
 #include "pace.h"
@@ -90,6 +91,7 @@ struct Step {
   uint32_t refused = 0;       // times that it matched but for where its tensors lie
   uint32_t splits = 0;        // times that its segment was launched behind it, unforeseen
   bool last = false;          // and so it ends there
+  Stop stop;                  // where it runs as written
   uint64_t signature = 0;
   uint64_t moves = 0;         // the generator, so far
   Draw drawn;                 // while it is pending: what the generator was in front of it

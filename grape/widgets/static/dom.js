@@ -18,6 +18,11 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** A sentence, what stands between backticks as code. */
+function prose(text) {
+  return text.split(/`([^`\n]+)`/).map((part, index) => (index % 2 ? element("code", {}, part) : part));
+}
+
 /** The context of `canvas` for drawing in CSS pixels, cleared; its backing store fits the screen's density. */
 function prepared(canvas, height) {
   const width = Math.max(1, Math.floor(canvas.clientWidth));

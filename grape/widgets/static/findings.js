@@ -50,10 +50,10 @@ class Findings {
       "li",
       { class: `grape-finding grape-${finding.severity}`, "data-code": finding.code },
       element("p", {}, element("span", { class: "grape-badge" }, finding.severity), " ", element("b", {}, head)),
-      element("p", {}, finding.message),
-      finding.advice ? element("p", {}, element("b", {}, "fix: "), finding.advice) : null,
+      element("p", {}, ...prose(finding.message)),
+      finding.advice ? element("p", {}, element("b", {}, "fix: "), ...prose(finding.advice)) : null,
       finding.fix ? diffBlock(finding.fix.diff) : null,
-      finding.refused ? element("p", { class: "grape-quiet" }, finding.refused) : null,
+      finding.refused ? element("p", { class: "grape-quiet" }, ...prose(finding.refused)) : null,
       finding.evidence.length
         ? element("details", {}, element("summary", {}, "evidence"), element("table", {}, facts))
         : null,

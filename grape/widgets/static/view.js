@@ -58,18 +58,19 @@ class ReportView {
         element(
           "p",
           { class: "grape-verdict", id: this.titleId, role: "heading", "aria-level": this.host.level || 4 },
-          view.verdict,
+          ...prose(view.verdict),
         ),
         element("p", { class: "grape-quiet" }, view.headline),
         view.error ? element("p", {}, `the cell raised ${view.error}`) : null,
-        ...view.notes.map((note) => element("p", { class: "grape-quiet" }, `note: ${note}`)),
+        ...view.notes.map((note) => element("p", { class: "grape-quiet" }, "note: ", ...prose(note))),
+        ...(view.streams || []).map((line) => element("p", { class: "grape-quiet" }, line)),
       ),
       this._regionBar(),
       this.status,
       this._timelines(),
       this.memory.section(),
       (this.findingsSection = this.findings.section()),
-      view.next ? element("p", { class: "grape-next" }, element("b", {}, "next: "), view.next) : "",
+      view.next ? element("p", { class: "grape-next" }, element("b", {}, "next: "), ...prose(view.next)) : "",
       this.tooltip,
     );
   }

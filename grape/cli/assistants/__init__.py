@@ -1,0 +1,1 @@
+"""`grape mcp`: what an assistant can have done to a script or a notebook. Only `server` knows the protocol."""
