@@ -27,7 +27,7 @@ import hypothesis  # noqa: F401
 import pytest
 import torch
 import torch._dynamo
-from mutations import ahead, calls, compression, hoisting, letting_go, on_device, pairs, training
+from mutations import ahead, calls, compression, hoisting, letting_go, on_device, pairs, streams, training
 from mutations.rows import ROOT, Row, edited
 
 GUARDS = "tests/unit/test_runtime_guards.py"
@@ -661,6 +661,7 @@ ROWS = (
     *calls.ROWS,
     *letting_go.ROWS,
     *on_device.ROWS,
+    *streams.ROWS,
 )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -10,7 +13,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-__all__ = ["ROOT", "Row", "edited", "rows_of"]
+__all__ = ["ROOT", "Row", "compiled", "edited", "rows_of"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -57,6 +60,35 @@ def edited(module: str, old: str, new: str) -> Callable[[], None]:
             raise ValueError(f"{module} has {source.count(old)} times {old!r}")
         assert module not in sys.modules
         sys.meta_path.insert(0, _Editor(module, path, source.replace(old, new)))
+
+    return apply
+
+
+def compiled(file: str, *edits: tuple[str, str]) -> Callable[[], None]:
+    """Replaces pieces of a file of the extension, which must stand there exactly once, and builds that quickly. What is
+    built stays, for the next time, in a folder of temporary files.
+    """
+
+    def apply() -> None:
+        from grape import native
+        from grape.native import build
+
+        source = (build.SOURCES / file).read_text()
+        for old, new in edits:
+            if source.count(old) != 1:
+                raise ValueError(f"{file} has {source.count(old)} times {old!r}")
+            source = source.replace(old, new)
+        made = Path(tempfile.mkdtemp(prefix="grape-mutant-"))
+        shutil.copytree(build.SOURCES, made, dirs_exist_ok=True)
+        (made / file).write_text(source)
+        flags = ["-O0" if flag == "-O2" else flag for flag in build._flags()]
+        os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(tempfile.gettempdir(), "grape-mutants"))
+        setattr(build, "SOURCES", made)  # noqa: B010 - a constant
+        setattr(build, "_flags", lambda: flags)  # noqa: B010
+        built = native.load()
+        shutil.rmtree(made)
+        if isinstance(built, native.Unavailable):
+            raise ValueError(built.reason)
 
     return apply
 
