@@ -75,14 +75,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """What ``%load_ext grape`` calls: register ``%%grape`` and ``%grape`` in this shell."""
+    """Called by ``%load_ext grape``: register ``%%grape`` and ``%grape`` in this shell."""
     from .magics import load
 
     load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """What ``%unload_ext grape`` calls: undo everything that Grape did in this shell."""
+    """Called by ``%unload_ext grape``: undo everything that Grape did in this shell."""
     from .magics import unload
 
     unload(ipython)

@@ -29,17 +29,19 @@ def log_failure(doing: str) -> None:
         return
     _told.append(f"{doing} ({said(error)})")
     if _logger.isEnabledFor(logging.ERROR):
-        where = (type(error), error, error.__traceback__)
-        record = _logger.makeRecord(
-            _logger.name, logging.ERROR, __file__, 0, "Grape failed while %s", (doing,), exc_info=where
-        )
-        record.exc_text = "".join(traceback.format_exception(error)).rstrip()  # as a formatter has it, but for `print`
+        record = _logger.makeRecord(_logger.name, logging.ERROR, __file__, 0, "Grape failed while %s", (doing,), None)
+        # As text: a formatter would call `print`, and who keeps the record would keep what the frames hold.
+        record.exc_text = "".join(traceback.format_exception(error)).rstrip()
         _call_handlers(_logger, record)
 
 
 def said(error: BaseException) -> str:
     """The kind of an exception, and the first line of what it says."""
-    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
+    try:
+        text = str(error)
+    except Exception:  # of a class of the person's
+        text = ""
+    return f"{type(error).__name__}: {text}".splitlines()[0].rstrip(": ")
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def engine_named(name: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a person can ask of one session. The defaults are right for most cells."""
+    """The settings of one session. The defaults are right for most cells."""
 
     engine: str | None = None
     profile: bool = False

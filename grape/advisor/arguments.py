@@ -1,4 +1,4 @@
-"""What the person calls the arguments of a region.
+"""Names of a region's arguments, as the person has them.
 
 Evidence names an argument by its path from the call: ``args[0][1]`` is the second positional one, ``args[1]['past']``
 the keyword `past`, and what follows leads to a tensor inside it.
@@ -78,7 +78,7 @@ class Arguments:
 
 
 def _callee(name: str) -> str:
-    """What the person calls: the variable in "GPT2LMHeadModel (model)", the last part of a qualified name."""
+    """The name that the person calls: the variable in "GPT2LMHeadModel (model)", the last part of a qualified name."""
     name = re.sub(r" #\d+$", "", name)
     variable = re.fullmatch(r".* \((\w+)\)", name)
     return variable[1] if variable else name.rpartition(".")[2]

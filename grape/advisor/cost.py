@@ -1,4 +1,4 @@
-"""What a finding costs: measured times first, machine constants only where a constant is all that is needed.
+"""The cost of a finding: measured times first, machine constants only where a constant is all that is needed.
 
 Every function returns milliseconds per call, or None where nothing was measured. Nothing is guessed: a cell that ran
 on the tape has no device events, so it has no predicted gain.
@@ -13,6 +13,7 @@ from ..model.machine import H200, MachineCosts
 
 __all__ = [
     "H200",
+    "HINT_BELOW",
     "MachineCosts",
     "call_ms",
     "capture_ms",
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 _NS_PER_MS = 1e6
+
+HINT_BELOW = 0.01
+"""What costs less than this share of a call, or outside of regions of the cell, is a hint."""
 
 
 def idle_share(timeline: Timeline | None) -> float | None:
@@ -90,6 +94,6 @@ def capture_ms(timeline: Timeline | None, costs: MachineCosts = H200) -> float |
 
 
 def call_ms(region: RegionEvidence) -> float | None:
-    """What one call takes as the region runs now: replayed where it is replayed, else eager."""
+    """Milliseconds of one call as the region runs now: replayed where it is replayed, else eager."""
     measured = (region.after_ms or region.before_ms) if region.outcome == "replayed" else region.before_ms
     return measured.median_ms if measured else None

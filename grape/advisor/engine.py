@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..model import CellEvidence, Finding, RegionEvidence
-from .cost import H200, MachineCosts, call_ms
+from .cost import H200, HINT_BELOW, MachineCosts, call_ms
 from .prediction import held_ms, saving_ms
 from .rules import RULES
 from .sites import forget
 
 __all__ = ["HINT_BELOW", "advise"]
-
-HINT_BELOW = 0.01
-"""What costs less than this share of a call is a hint."""
 
 _RANK = {"blocker": 0, "costly": 1, "hint": 2}
 
@@ -61,7 +58,9 @@ def _joined(group: list[Finding]) -> Finding:
 
 
 def _eased(finding: Finding, regions: dict[str, RegionEvidence]) -> Finding:
-    """What stops a function whose loop replays blocks no more than what surrounds the loop's graphs."""
+    """The finding, lowered: what stops a function whose loop replays blocks no more than what surrounds the loop's
+    graphs.
+    """
     outer = regions.get(finding.region) if finding.region else None
     if finding.severity != "blocker" or outer is None or outer.loop_line is not None or outer.end_line is None:
         return finding
@@ -111,7 +110,7 @@ def _covers(other: Finding, finding: Finding, regions: dict[str, RegionEvidence]
 
 
 def _cause(finding: Finding) -> object:
-    """What the finding is about: a place in a library, where it is one, however it was reached; else its line."""
+    """The cause of a finding: a place in a library, where it is one, however it was reached; else its line."""
     place = dict(finding.evidence).get("in_library")
     return (finding.code, place or (finding.at.file, finding.at.line) if finding.at else None)
 

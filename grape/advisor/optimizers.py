@@ -1,4 +1,4 @@
-"""What to write where the numbers of an optimizer's step keep it out of a graph."""
+"""The line to write where the numbers of an optimizer's step keep it out of a graph."""
 
 from __future__ import annotations
 
@@ -12,22 +12,32 @@ __all__ = ["advice_for_step"]
 
 _FUSED = frozenset({"Adam", "AdamW", "SGD"})
 _CAPTURABLE = frozenset({"ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
+_RATE = 'a learning rate that changes has to be `torch.tensor(..., device="cuda")`'
 _ELSE = (
     "then the step keeps its numbers on the device and joins the graph; the last bits of the results change, so Grape "
-    'does not switch it on; a learning rate that changes has to be `torch.tensor(..., device="cuda")`. As it is, '
-    "forward and backward replay without the step"
+    f"does not switch it on; {_RATE}. As it is, forward and backward replay without the step"
+)
+_STREAMED = (
+    "then the step keeps its numbers on the device and is issued with the rest; the last bits of the results change, "
+    f"so Grape does not switch it on; {_RATE}"
 )
 _ANY = "give the optimizer `fused=True` (Adam, AdamW, SGD) or `capturable=True`"
 
 
-def advice_for_step(source: CellSource, at: Position | None) -> str | None:
-    """The line that makes the optimizer, as it has to be written; None where no ``.step(...)`` stands at `at`."""
+def advice_for_step(source: CellSource, at: Position | None, *, streamed: bool = False) -> str | None:
+    """The line that makes the optimizer, as it has to be written; None where no ``.step(...)`` stands at `at`.
+
+    `streamed`: operator streams serve the step, which runs in pieces; else a graph would hold it.
+    """
     call = source.call(at, ("step",))
     if call is None:
         return None
-    written = {_on_device(parsed, node) for parsed, node in _made(source, _stepped(call))}
+    made = list(_made(source, _stepped(call)))
+    if streamed and made and all(_follows(node) for _, node in made):
+        return _RATE
+    written = {_on_device(parsed, node) for parsed, node in made}
     line = written.pop() if len(written) == 1 else None
-    return f"{f'write `{line}`' if line else _ANY}: {_ELSE}"
+    return f"{f'write `{line}`' if line else _ANY}: {_STREAMED if streamed else _ELSE}"
 
 
 def _stepped(call: str) -> str:
@@ -44,15 +54,18 @@ def _stepped(call: str) -> str:
 
 def _made(source: CellSource, name: str) -> Iterator[tuple[Parsed, ast.Assign]]:
     """Where `name` is assigned what a call returns."""
-    for file in source.files:
-        parsed = source.parsed(file)
-        if parsed is None or parsed.tree is None or not name:
-            continue
-        for node in ast.walk(parsed.tree):
+    for parsed in source.naming(name) if name else ():
+        for node in parsed.nodes:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 targets = [target for target in node.targets if isinstance(target, (ast.Name, ast.Attribute))]
                 if any(last_name(target) == name for target in targets):
                     yield parsed, node
+
+
+def _follows(node: ast.Assign) -> bool:
+    """Whether its numbers are on the device already."""
+    assert isinstance(node.value, ast.Call)
+    return any(given.arg in ("fused", "capturable") for given in node.value.keywords)
 
 
 def _on_device(parsed: Parsed, node: ast.Assign) -> str | None:

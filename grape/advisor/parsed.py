@@ -57,7 +57,7 @@ class Parsed:
         return text if len(text) <= _LONGEST else shorter
 
     def _written(self, node: ast.AST) -> str | None:
-        """What stands there, where it is on one line. The columns of a syntax tree count bytes."""
+        """The text that stands there, where it is on one line. The columns of a syntax tree count bytes."""
         line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", None)
         if line != end or not 0 < line <= len(self._lines):
             return None
@@ -89,7 +89,7 @@ class Parsed:
 
 
 def last_name(func: ast.expr) -> str:
-    """What is called: a plain name, or the last part of an attribute; empty for anything else."""
+    """The name that is called: a plain one, or the last part of an attribute; empty for anything else."""
     if isinstance(func, ast.Attribute):
         return func.attr
     return func.id if isinstance(func, ast.Name) else ""

@@ -1,4 +1,4 @@
-"""What a region would take per call if a graph served it, foretold from what was observed while it ran eagerly."""
+"""Predicts the time of a replayed call of a region from what was observed while it ran eagerly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .static import find_in_sources
 __all__ = ["held_ms", "predict", "predicted_replay_ms", "saving_ms"]
 
 _UNTIL = (6.0, 0.26)
-"""What the CPU does until the launch, in operators (`MachineCosts.operator_us`): in any case, and for each tensor among
+"""Work of the CPU until the launch, in operators (`MachineCosts.operator_us`): in any case, and for each tensor among
 the arguments. Fitted to `benchmarks/results/predicted.json`, as those below."""
 _SINCE = (2.0, 0.5)
 """The same for results, while the device works."""
@@ -59,7 +59,7 @@ def predicted_replay_ms(region: RegionEvidence, costs: MachineCosts = H200, *, w
 
 
 def _host_ms(region: RegionEvidence, costs: MachineCosts) -> tuple[float, float]:
-    """What the CPU does until a replay is launched, and after that."""
+    """Milliseconds of the CPU until a replay is launched, and after that."""
     last = region.traces[-1] if region.traces else None
     arguments = len(last.argument_storages) if last is not None else 0
     outside = len(last.external_storages) if last is not None else 0
@@ -75,7 +75,7 @@ def _host_ms(region: RegionEvidence, costs: MachineCosts) -> tuple[float, float]
 
 
 def saving_ms(region: RegionEvidence, costs: MachineCosts = H200) -> float | None:
-    """What a graph would save per call: the measured eager time less the predicted one.
+    """Milliseconds that a graph would save per call: the measured eager time less the predicted one.
 
     Where no eager call was timed, what its timeline shows of idle time stands in; under the profiler that is more than
     there is without it. None without a timeline, at least 0.

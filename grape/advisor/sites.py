@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..model import DECISION, CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Trace
+from ..model import DECISION, CellEvidence, HostRead, OpRecord, Position, RegionEvidence, Stop, Trace
 from ..model.kept import Kept
 from .cost import idle_ms, sync_gap_ms
 from .source import cell_source
-from .words import library, times
+from .stopped import read_kind, record_of, stays_on_the_cpu, waits_in_streams
+from .words import ended, library, times
 
 __all__ = ["BRANCHES", "Site", "forget", "op_sites", "sync_saving_ms", "sync_sites"]
 
 BRANCHES = frozenset({"if", "while", "assert", "ternary", "bool-op"})
-_ALWAYS_CPU = ("/torch/optim/", "/torch/utils/data/")
 _SYNCS = frozenset({"host-read", "transfer-out", "dynamic"})
 
 
@@ -39,6 +39,8 @@ class Site:
     shapes: tuple[tuple[int, ...], ...] = ()
     nbytes: int = 0
     cut: bool = False
+    segments: int = 0
+    """Of an operator stream, that were issued there because the CPU waits."""
 
     @property
     def at(self) -> Position | None:
@@ -65,6 +67,11 @@ class Site:
         if self.region is not None:
             return times(self.per_call)
         return "at each execution" if self.cut else f"at each of {self.executions} executions"
+
+    @property
+    def cuts(self) -> str:
+        """For a message: what it takes from an operator stream beside the wait; empty where that is nothing."""
+        return ended(self.segments)
 
     @property
     def counted(self) -> tuple[str, int]:
@@ -98,13 +105,15 @@ def op_sites(
     gathered: dict[object, _Gathered] = {}
     for region, trace in _traces(evidence):
         for op in among(trace):
-            if wanted(op, trace, region) and not _stays_on_the_cpu(evidence, op):
+            if wanted(op, trace, region) and not stays_on_the_cpu(evidence, op.inner):
                 _gather(gathered, region, trace, op, None)
     return _hot(evidence, gathered)
 
 
 def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
-    """Sites at which the CPU waited for the device: values read, tensors copied out, shapes that depend on data."""
+    """Sites at which the CPU waited for the device: values read, tensors copied out, shapes that depend on data. Those
+    that operator streams met come last.
+    """
     global _last
     last = _last
     if last is not None and last[0] is evidence:
@@ -113,20 +122,21 @@ def sync_sites(evidence: CellEvidence) -> tuple[Site, ...]:
     for region, trace in _traces(evidence):
         reads = {read.ordinal: read for read in trace.host_reads}
         for op in _WAITS.of(trace):
-            if _stays_on_the_cpu(evidence, op):
+            if stays_on_the_cpu(evidence, op.inner):
                 reads.pop(op.ordinal, None)
             else:
                 _gather(gathered, region, trace, op, reads.pop(op.ordinal, None))
         for read in reads.values():
             if read.construct != DECISION:  # a graph has none of them, and rewritten code has its finding behind it
                 _gather(gathered, region, trace, None, read)
-    found = _hot(evidence, gathered)
+    streamed = (_of_a_stream(evidence, stop) for stop in waits_in_streams(evidence))
+    found = _hot(evidence, gathered) + _repeated(evidence, streamed)
     _last = evidence, found
     return found
 
 
 _last: tuple[CellEvidence, tuple[Site, ...]] | None = None
-"""What `sync_sites` was asked for last: several rules ask for the same."""
+"""The last answer of `sync_sites`: several rules ask for the same."""
 
 _WAITS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if op.kind in _SYNCS))
 
@@ -138,7 +148,7 @@ def forget() -> None:
 
 
 def sync_saving_ms(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> float | None:
-    """What removing one site's waits saves per call.
+    """Milliseconds per call that removing one site's waits saves.
 
     The wait itself and the device's idle time after it, but no more than the device idles at all: a wait that overlaps
     device work is no loss. None without a CUDA device.
@@ -154,9 +164,21 @@ def sync_saving_ms(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) 
     return min(idle, site.wait_ms + gap * site.executions / siblings)
 
 
-def _stays_on_the_cpu(evidence: CellEvidence, op: OpRecord) -> bool:
-    """True on the tape for what torch keeps in CPU memory on a GPU as well: step counters of optimizers, samplers."""
-    return not evidence.cuda and op.inner is not None and any(part in op.inner.file for part in _ALWAYS_CPU)
+def _of_a_stream(evidence: CellEvidence, stop: Stop) -> Site:
+    """A stream counts what comes as it was recorded, not the first executions."""
+    mine = stop.inner is None or stop.inner == stop.user
+    return Site(
+        region=None,
+        user=stop.user,
+        inner=stop.inner,
+        construct=cell_source(evidence).asks(stop.user) if mine else None,
+        op=record_of(stop, read_kind(stop) or "host-read"),
+        traces=1,
+        executions=stop.times,
+        wait_ns=stop.total_ns,
+        cut=True,
+        segments=stop.segments,
+    )
 
 
 def _traces(evidence: CellEvidence) -> Iterator[tuple[RegionEvidence | None, Trace]]:
@@ -230,8 +252,11 @@ def _line(at: Position | None) -> tuple[str, int] | None:
 
 def _hot(evidence: CellEvidence, gathered: dict[object, _Gathered]) -> tuple[Site, ...]:
     """All sites of regions; of the rest of the cell only lines that ran repeatedly, in a loop or in a function."""
+    return _repeated(evidence, (one.site() for one in gathered.values()))
+
+
+def _repeated(evidence: CellEvidence, sites: Iterable[Site]) -> tuple[Site, ...]:
     source = cell_source(evidence)
-    sites = (one.site() for one in gathered.values())
     return tuple(site for site in sites if site.region is not None or _repeats(site, source.in_loop))
 
 

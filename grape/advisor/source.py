@@ -1,4 +1,4 @@
-"""What the person's own source says about a line: the expression that stands there, and whether it is in a loop.
+"""Answers from the person's own source about a line: the expression that stands there, and whether it is in a loop.
 
 Expressions are shown as the person wrote them, or normalised where they span several lines.
 """
@@ -19,6 +19,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_FUNCTIONS, ast.Lambda, ast.ClassDef)
 _TESTS = {"if": ast.If, "while": ast.While, "assert": ast.Assert, "ternary": ast.IfExp}
 _TESTED = (ast.If, ast.While, ast.Assert, ast.IfExp)
+_READS = ("item", "tolist", "cpu", "numpy", "float", "int", "bool")
+_SHOWS = ("print", "display", "format", "str", "repr", "write", "info", "warning", "debug")
 
 
 @lru_cache(maxsize=64)
@@ -41,6 +43,13 @@ class CellSource:
     def files(self) -> tuple[str, ...]:
         """The names of all sources that are known, the cell's own first."""
         return (self.file, *(file for file in self._sources if file != self.file))
+
+    def naming(self, name: str) -> Iterator[Parsed]:
+        """Those in which `name` stands. To parse and walk through all others takes longer than some cells."""
+        for file in self.files:
+            parsed = self.parsed(file) if name in self._sources[file] else None
+            if parsed is not None:
+                yield parsed
 
     def parsed(self, file: str) -> Parsed | None:
         """The source of `file`, parsed when it is first asked for."""
@@ -108,7 +117,9 @@ class CellSource:
         return None
 
     def indexed_with(self, name: str, at: Position, end_line: int) -> list[str] | None:
-        """What is indexed with `name` from that line on, as written, where nothing else is done with it; else None."""
+        """The expressions that are indexed with `name` from that line on, as written, where nothing else is done with
+        it; else None.
+        """
         parsed = self.parsed(at.file)
         if parsed is None or parsed.tree is None:
             return None
@@ -145,6 +156,19 @@ class CellSource:
                 return source.text(node)
         return None
 
+    def asks(self, at: Position | None) -> str | None:
+        """The construct that asks for a tensor's value on that line, as `HostRead.construct` names it: around the reads
+        that stand there, or without one around what is a tensor by itself.
+        """
+        nodes = [node for _, node in self._on_line(at)]
+        reads = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func) in _READS]
+        for node in nodes:
+            name = _asking(node)
+            part = node.test if isinstance(node, _TESTED) else node
+            if name is not None and (not reads or any(read in ast.walk(part) for read in reads)):
+                return name
+        return "call" if reads else None
+
     def leaves(self, at: Position | None) -> bool:
         """True where the `if` on that line ends the loop around it, or raises."""
         return any(isinstance(node, ast.If) and any(map(_ends_loop, node.body)) for _, node in self._on_line(at))
@@ -179,6 +203,16 @@ def has_remainder(node: ast.AST) -> bool:
     return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node))
 
 
+def _asking(node: ast.AST) -> str | None:
+    name = next((name for name, kind in _TESTS.items() if isinstance(node, kind)), None)
+    if name is not None:
+        return name
+    if isinstance(node, ast.BoolOp) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
+        return "bool-op"
+    shows = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and last_name(node.func) in _SHOWS)
+    return "print" if shows else None
+
+
 def _calls(node: ast.AST) -> bool:
     return any(isinstance(part, ast.Call) for part in ast.walk(node))
 
@@ -201,7 +235,7 @@ def _in_loop(node: ast.AST, line: int, *, looping: bool) -> bool:
 
 
 def _around(node: ast.AST, line: int) -> Iterator[ast.AST]:
-    """What encloses the line in the innermost function there, from the outside in."""
+    """The nodes that enclose the line in the innermost function there, from the outside in."""
     for child in ast.iter_child_nodes(node):
         first, last = getattr(child, "lineno", None), getattr(child, "end_lineno", None)
         if first is not None and last is not None and not first <= line <= last:

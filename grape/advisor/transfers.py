@@ -1,4 +1,4 @@
-"""What an operator brings from the CPU's memory to the device, and where that came from."""
+"""Tensors that operators bring from the CPU's memory to the device, and where those came from."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..model import CellEvidence, OpRecord, Position
 
-__all__ = ["library", "milliseconds", "operator_name", "shape_text", "times", "traced_calls", "via", "waits"]
+__all__ = ["ended", "library", "milliseconds", "operator_name", "shape_text", "times", "traced_calls", "via", "waits"]
 
 _SPOKEN = {
     "_local_scalar_dense": "reading a value",
@@ -46,6 +46,13 @@ def times(per_call: float) -> str:
 def traced_calls(number: int) -> str:
     """ "1 traced call", "2 traced calls"."""
     return "1 traced call" if number == 1 else f"{number} traced calls"
+
+
+def ended(segments: int) -> str:
+    """What an operator that runs as written costs a stream, behind a message; empty where that is nothing."""
+    if not segments:
+        return ""
+    return f"; {segments:,} segment{'s of the stream end' if segments > 1 else ' of the stream ends'} there"
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -1,4 +1,6 @@
-"""What `grape run` asks of the notebook's kernel, between cells. Runs there; nothing is bound in its namespace."""
+"""Functions that `grape run` calls in the notebook's kernel, between cells. Runs there; nothing is bound in its
+namespace.
+"""
 
 from __future__ import annotations
 

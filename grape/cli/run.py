@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _apply_words(arguments: argparse.Namespace, cell: CodeCell) -> str:
-    """What names this cell to `grape apply`."""
+    """The words that name this cell to `grape apply`."""
     named = arguments.cell or arguments.all
     return shlex.join([arguments.notebook, *(["--cell", str(cell.number)] if named else [])])
 

@@ -1,4 +1,4 @@
-"""What works on this machine: the versions Grape needs, what each is for, and a real capture and replay.
+"""Says what works on this machine: the versions Grape needs, what each is for, and a real capture and replay.
 
 Nothing here raises, and importing this package imports neither torch nor IPython: a broken machine is when it is asked.
 """
@@ -55,7 +55,7 @@ def checks() -> tuple[Check, ...]:
 
 
 def _safely(examine: _Examiner) -> Iterator[Check]:
-    """What `examine` yields, and a failed check where it raises."""
+    """The checks that `examine` yields, and a failed check where it raises."""
     try:
         yield from examine()
     except Exception as error:

@@ -11,7 +11,7 @@ __all__ = ["Check", "dotted", "first_line", "installed", "numbers"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What was found. `ok` is None where the thing is optional and absent, untested, or does not apply here.
+    """The result of a check. `ok` is None where the thing is optional and absent, untested, or does not apply here.
 
     `needs` says what to do about it, with the command where one helps; `effect` what follows until then, and what
     still works. Both are empty where there is nothing to say.

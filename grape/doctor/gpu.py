@@ -21,7 +21,7 @@ def _available() -> bool:
 
 
 def torch_cuda() -> Iterator[Check]:
-    """Whether torch was built for the GPU that the driver shows."""
+    """True where torch was built for the GPU that the driver shows."""
     import torch
 
     build = torch.version.cuda
@@ -104,7 +104,7 @@ def conditional_nodes() -> Iterator[Check]:
 
 
 def control_flow_costs() -> Iterator[Check]:
-    """What a conditional node costs here, and from how many kernels in a body on it pays."""
+    """The cost of a conditional node here, and from how many kernels in a body on it pays."""
     name = "control flow costs"
     if not _available():
         yield Check(name=name, ok=None, found="no CUDA device", effect=_ON_A_GPU)

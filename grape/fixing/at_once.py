@@ -39,7 +39,8 @@ class Offers:
 def rewritten_cell(
     source: str, file: str, offered: Collection[Finding], *, others: Sequence[tuple[str, str]] = ()
 ) -> RewrittenCell | None:
-    """What runs in the place of `source`, the cell `file`; None where no rewrite is known, or every one is refused.
+    """The source that runs in the place of `source`, the cell `file`; None where no rewrite is known, or every one is
+    refused.
 
     `others` are (name, source) of the person's code that ran before.
     """
@@ -80,7 +81,9 @@ def _here(finding: Finding, file: str) -> Finding:
 
 
 def _may_run(finding: Finding, file: str) -> bool:
-    """What was seen of shapes belongs to one run and may be otherwise in the next, so it does not count."""
+    """True where a verified rewrite may run at once. What was seen of shapes belongs to one run and may be otherwise in
+    the next, so it does not count.
+    """
     compared = finding.fix is not None and finding.fix.verified
     of_cell = finding.at is not None and finding.at.file == file
     return compared and of_cell and finding.code in VERIFIED and "operand_shapes" not in dict(finding.evidence)

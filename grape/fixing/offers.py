@@ -21,7 +21,7 @@ _SECONDS = 10.0
 """For the verifications of one cell: it runs twice more in each."""
 
 _ADVICE = {"GR102": "let the device decide, as in the rewrite below; what is around it can then be one graph"}
-"""What a finding advises where it has a rewrite: the rewrite, and nothing else."""
+"""The advice of a finding where it has a rewrite: the rewrite, and nothing else."""
 
 _MASKED = ("aten.index.", "aten.index_put.", "aten.index_put_.")
 

@@ -110,7 +110,9 @@ class _Checker:
             raise Unsafe(f"`{name}` may do more than compute")
 
     def _check_attribute(self, node: ast.Attribute) -> None:
-        """What a module of the notebook holds under a dotted name; any other attribute is data of a checked value."""
+        """Check what a module of the notebook holds under a dotted name; any other attribute is data of a checked
+        value.
+        """
         if node.attr.startswith("__"):
             raise Unsafe(f"it reaches for `{node.attr}`")
         path = _path(node)
@@ -270,7 +272,7 @@ def _flow_names(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 
 def _is_import_of_grape(node: ast.Import | ast.ImportFrom) -> bool:
-    """What rewritten input loops import; of it, nothing but `grape.prefetch` may be used."""
+    """True for what rewritten input loops import; of it, nothing but `grape.prefetch` may be used."""
     return isinstance(node, ast.Import) and ast.unparse(node) == "import grape"
 
 

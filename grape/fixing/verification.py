@@ -29,7 +29,7 @@ _FILENAME = "<grape: verification>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What came of running both. "different" means that the rewrite must not be offered."""
+    """The outcome of running both. "different" means that the rewrite must not be offered."""
 
     result: Literal["identical", "not verified", "different"]
     why: str = ""

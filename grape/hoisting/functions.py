@@ -23,7 +23,8 @@ _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.al
 
 
 def hoisted_function(code: types.CodeType) -> tuple[Hoisted, types.CodeType, int, str] | None:
-    """What was hoisted in the function that `code` belongs to, its code with marks, compiler flags and the file's text.
+    """The loops that were hoisted in the function that `code` belongs to, its code with marks, compiler flags and the
+    file's text.
 
     None where there is nothing to hoist, or the file at hand is not what the code was compiled from.
     """
@@ -51,7 +52,8 @@ def _definition(module: ast.Module, code: types.CodeType) -> ast.FunctionDef | N
 
 
 def _compiled_units(text: str, code: types.CodeType) -> Iterator[ast.Module]:
-    """What may have been compiled at once: the statement at the top that holds the code, as the shell does; the file.
+    """Units that may have been compiled at once: the statement at the top that holds the code, as the shell does; the
+    file.
 
     The same function gets other code where its imports are compiled with it.
     """

@@ -186,7 +186,7 @@ class Hoister:
         return next((loop.runs for loop in self._loops.values() if run in loop.runs), [run])
 
     def is_apart(self, at: Position) -> bool:
-        """Whether a statement of a loop there runs as written because a region was refused for it."""
+        """True where a statement of a loop there runs as written because a region was refused for it."""
         return any(run.is_apart(at) for loop in self._loops.values() for run in loop.runs)
 
     def at_work(self) -> AbstractContextManager[None]:
@@ -195,7 +195,7 @@ class Hoister:
 
     @property
     def in_charge(self) -> bool:
-        """Whether this thread is the one that meets Grape, and Grape may serve it."""
+        """True where this thread is the one that meets Grape, and Grape may serve it."""
         return self.interceptor.serves
 
     def _may_start(self, loop: Loop) -> bool:
@@ -207,7 +207,7 @@ class Hoister:
         return False
 
     def replays(self, callables: Sequence[Any]) -> bool:
-        """Whether one of these modules or functions is a region that replays graphs."""
+        """True where one of these modules or functions is a region that replays graphs."""
         codes = [written_code(value) for value in callables if isinstance(value, types.FunctionType)]
         return any(
             any(region.root is value for value in callables) or getattr(region.root, "__code__", None) in codes
@@ -216,7 +216,7 @@ class Hoister:
         )
 
     def covers(self, region: Region) -> bool:
-        """Whether a region was only called while a loop around it was looked at, and is part of the loop's region."""
+        """True if a region was only called while a loop around it was looked at, and is part of the loop's region."""
         at = region.at
         return (
             region.calls_in_run <= OBSERVED
@@ -230,5 +230,5 @@ class Hoister:
         )
 
     def holds(self, code: types.CodeType, at: Position) -> bool:
-        """Whether a position lies in this code."""
+        """True where a position lies in this code."""
         return self.name_of(code.co_filename) == at.file and code.co_firstlineno <= at.line <= last_line(code)

@@ -27,7 +27,7 @@ _TRY_EVERY = 8
 
 
 class Loop:
-    """What compiled code calls at a loop; see `grape.rewrite.hoisting.loops`. `may_start` says if Grape is there;
+    """Called by compiled code at a loop; see `grape.rewrite.hoisting.loops`. `may_start` says if Grape is there;
     `at_work` is around what it does for the loop itself.
 
     `live`: whether the head may be worth its while.
@@ -83,7 +83,7 @@ class Loop:
         self.live, self.asleep = False, True
 
     def go_on(self) -> None:
-        """What was given up, or divided into nothing, stays as it is."""
+        """Let its runs go on. What was given up, or divided into nothing, stays as it is."""
         self.asleep = False
         for run in self.runs:
             run.live = bool(run.regions) and not run.given_up
@@ -94,12 +94,12 @@ class Loop:
 
     @property
     def replays(self) -> bool:
-        """Whether a region of its body has graphs."""
+        """True where a region of its body has graphs."""
         return any(part.region is not None and part.region.entries for run in self.runs for part in run.regions)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no region of its body was called since the last cell ended."""
+        """True where no region of its body was called since the last cell ended."""
         return all(part.region is None or part.region.is_idle for run in self.runs for part in run.regions)
 
     def _turn(self, *, sees_end: bool) -> bool:
@@ -161,7 +161,7 @@ class Loop:
         return ()
 
     def rest(self) -> Any:
-        """What the head of this thread has left over."""
+        """The iterator over the items that the head of this thread has left."""
         iterator = self._left.take()
         return iterator if hasattr(iterator, "__iter__") else _Iterable(iterator)
 
@@ -180,12 +180,12 @@ class Loop:
         return False
 
     def left(self) -> bool:
-        """Whether the head ended without the person's condition being false."""
+        """True where the head ended without the person's condition being false."""
         return bool(self._left.take())
 
 
 class _Left:
-    """What heads have left for what follows them: an entry for each head of a thread that has ended, last in first out.
+    """Left by heads for what follows them: an entry for each head of a thread that has ended, last in first out.
 
     A finalizer may run the same loop between the end of a head and its rest.
     """
@@ -243,7 +243,7 @@ class _Iterable:
 
 
 class _Inert:
-    """What a loop is in another process, where code was sent: the plain loop."""
+    """A loop in another process, where code was sent: the plain loop."""
 
     live = False
 

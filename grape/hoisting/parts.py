@@ -44,7 +44,7 @@ class Part:
             self.outputs = tuple(name for name in stores if name in needed)
         first = dict(self.names.first) | {name: None for name in self.outputs if name not in self.names.sure}
         self.first = tuple(name for name in first if local is None or name in local.own)
-        """What is read, or given back as it was, before it is bound here for certain."""
+        """Names that are read, or given back as it was, before it is bound here for certain."""
 
     def begin(self) -> None:
         """The cell was compiled anew: so is this, for its file name."""
@@ -105,7 +105,7 @@ class RegionPart(Part):
 
     @property
     def starved(self) -> bool:
-        """Whether its region was refused for want of memory, which a later cell may have."""
+        """True where its region was refused for want of memory, which a later cell may have."""
         return self.region is not None and self.region.starved_at is not None
 
     def begin(self) -> None:
@@ -114,7 +114,7 @@ class RegionPart(Part):
             self.region.called_from(self._position())
 
     def serves_elsewhere(self, surveyed: SurveyedValues) -> bool:
-        """Whether a module or function that this calls replays graphs already, and this does not."""
+        """True where a module or function that this calls replays graphs already, and this does not."""
         if self.region is not None and self.region.entries:
             return False
         calls = [n for item in self.segment.statements for n in ast.walk(item) if isinstance(n, ast.Call)]
@@ -254,5 +254,5 @@ def _varies(value: Any) -> bool:
 
 
 def _is_data(value: Any) -> bool:
-    """What a function is given anew at each call; anything else is guarded as what a closure holds."""
+    """True for what a function is given anew at each call; anything else is guarded as what a closure holds."""
     return isinstance(value, (bool, int, float, complex, str, bytes, type(None), list, tuple, dict)) or _varies(value)

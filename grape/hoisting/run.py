@@ -32,7 +32,7 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 
 
 class Run:
-    """What compiled code calls in the place of a run. `live`: whether to call it, or to run the statements there."""
+    """Called by compiled code in the place of a run. `live`: whether to call it, or to run the statements there."""
 
     def __init__(self, hoister: Hoister, source: RunSource) -> None:
         self.live = False
@@ -82,7 +82,7 @@ class Run:
             self._begin_anew()
 
     def is_outdated(self) -> bool:
-        """Whether it was split for what a global name stood for, and that name stands for something else now."""
+        """True where it was split for what a global name stood for, and that name stands for something else now."""
         return any(self.namespace.get(name) is not held() for name, held in self._blamed.items())
 
     def _blame(self, culprits: Collection[ast.stmt]) -> None:
@@ -99,7 +99,7 @@ class Run:
         self._apart.clear()
 
     def is_apart(self, at: Position) -> bool:
-        """Whether a statement there runs as written because a region was refused for it, and others are regions."""
+        """True where a statement there runs as written because a region was refused for it, and others are regions."""
         if not self._splits or not self.regions or self.hoister.name_of(self.filename) != at.file:
             return False
         return any(item.lineno <= at.line <= (item.end_lineno or item.lineno) for item in self._apart)
@@ -169,7 +169,7 @@ class Run:
         self.live = bool(self.regions)
 
     def _fits(self, parts: list[Part]) -> bool:
-        """Whether each part of a function's run is given all that it takes."""
+        """True where each part of a function's run is given all that it takes."""
         if self.source.local is None:
             return True
         bound = set(self.source.local.inputs)
@@ -262,11 +262,11 @@ class Run:
         self.given_up = not self.live
 
     def seen(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the statements can name where `values` are the names of their own scope."""
+        """The names that the statements see where `values` are the names of their own scope."""
         return values if values is self.namespace else ChainMap(dict(values), self.namespace)
 
 
 class _Inert:
-    """What a run is in another process, where code was sent: the plain statements."""
+    """A run in another process, where code was sent: the plain statements."""
 
     live = False

@@ -1,4 +1,4 @@
-"""What the statements of a run work on, seen from the values that their names have: which may be part of a region.
+"""Surveys what the statements of a run work on, from the values that their names have: which may be part of a region.
 
 Nothing runs here but look-ups in modules, classes and the attributes of `nn.Module`s. A statement that is left out runs
 as written, in its place; one that is let in by mistake is refused by the region, as any code with effects is.
@@ -65,7 +65,7 @@ class Segment:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Whether this is an object of the person's or of a library's (a KV cache, a model output) with tensors in it, and
+    """True if this is an object of the person's or of a library's (a KV cache, a model output) with tensors in it, and
     nothing else whose state matters.
     """
     if type(value).__module__.split(".")[0] in ("torch", "builtins", "collections") or callable(value):
@@ -89,7 +89,9 @@ class SurveyedValues:
         return self._holders[id(value)][1]
 
     def value(self, node: ast.expr) -> Any:
-        """What a name or a chain of attributes stands for; `_MISSING` where that cannot be told without running."""
+        """The value that a name or a chain of attributes stands for; `_MISSING` where that cannot be told without
+        running.
+        """
         if isinstance(node, ast.Name):
             value = self._namespace.get(node.id, _MISSING)
             return vars(builtins).get(node.id, _MISSING) if value is _MISSING else value
@@ -112,7 +114,7 @@ class SurveyedValues:
         return _MISSING
 
     def may_join(self, statement: ast.stmt) -> bool:
-        """Whether the statement may be part of a region, as far as its values tell."""
+        """True where the statement may be part of a region, as far as its values tell."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Call) and not self._is_known(node):
                 return False
@@ -127,7 +129,7 @@ class SurveyedValues:
         return True
 
     def touches_tensors(self, statement: ast.stmt) -> bool:
-        """Whether the statement reads or makes a tensor, or calls what may."""
+        """True where the statement reads or makes a tensor, or calls what may."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Name):
                 if _is_tensorial(self.value(node)):
@@ -137,13 +139,13 @@ class SurveyedValues:
         return False
 
     def _is_of_missing(self, call: ast.Call) -> bool:
-        """Whether this calls a method that tensors have, of something that is not known (a name within a region)."""
+        """True where this calls a method that tensors have, of something that is not known (a name within a region)."""
         if not isinstance(call.func, ast.Attribute) or self.value(call.func) is not _MISSING:
             return False
         return self.value(call.func.value) is _MISSING and hasattr(torch.Tensor, call.func.attr)
 
     def picks(self, statement: ast.stmt, numbers: Collection[str]) -> bool:
-        """Whether the statement only takes an item of a list, tuple or dict, found by one of these numbers.
+        """True where the statement only takes an item of a list, tuple or dict, found by one of these numbers.
 
         In a region each number would be a key of its own; the item is what the next statements work on.
         """
@@ -158,7 +160,7 @@ class SurveyedValues:
         return isinstance(func, ast.Attribute) and self._is_holder(self.value(func.value))
 
     def _is_known(self, call: ast.Call) -> bool:
-        """Whether what is called works on tensors or plain values and has no effect that is known of."""
+        """True where what is called works on tensors or plain values and has no effect that is known of."""
         callee = self.value(call.func)
         if callee is _MISSING:
             return self._is_of_missing(call)
@@ -203,7 +205,7 @@ def _is_tensorial(value: Any) -> bool:
 
 
 def is_work(statements: Sequence[ast.stmt]) -> bool:
-    """Whether this is more than one call or operation."""
+    """True where this is more than one call or operation."""
     return sum(isinstance(node, _WORK) for item in statements for node in ast.walk(item)) >= 2
 
 

@@ -1,4 +1,4 @@
-"""Whether the regions of a loop make its iterations faster: blocks of iterations with them and as written, in turn.
+"""True where the regions of a loop make its iterations faster: blocks of iterations with them and as written, in turn.
 
 A region knows what its own calls take. What stands between the person's statements and the region, and what a replay
 leaves to the host, shows only in whole iterations.
@@ -92,7 +92,7 @@ class Trial:
         return self._situation.captures + sum(region.unserved for region in regions if region is not None)
 
     def _is_disturbed(self) -> bool:
-        """Whether the loop runs in a region's call now, in a capture of the person's or in a cell that nobody observes:
+        """True if the loop runs in a region's call now, in a capture of the person's or in a cell that nobody observes:
         nobody may wait for the device there.
         """
         situation = self._situation

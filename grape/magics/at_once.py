@@ -52,7 +52,7 @@ class Replacement:
         """`left` is what rewritten cells left behind, by name; this one adds to it."""
         self.rewritten = rewritten
         self.happened = False
-        """Whether the rewritten tree runs."""
+        """True where the rewritten tree runs."""
         self._shell = shell
         self._source = source
         self._left = left
@@ -90,7 +90,7 @@ class Replacement:
                     self._left[name] = Left(source=self._source, value=weakref.ref(self._shell.user_ns[name]))
 
     def _is_taken(self, name: str) -> bool:
-        """Whether a name holds a value that the rewrite would replace: the person's, or that of another cell."""
+        """True where a name holds a value that the rewrite would replace: the person's, or that of another cell."""
         if name not in self._shell.user_ns:
             return False
         value = self._shell.user_ns[name]
@@ -100,7 +100,7 @@ class Replacement:
         return left is None or left.source != self._source or left.value() is not value
 
     def ran(self, file: str, filename: str) -> Ran:
-        """What is needed to give the cell's functions the code that was typed."""
+        """The facts that are needed to give the cell's functions the code that was typed."""
         assert self._tree is not None
         flags = self._shell.compile.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         code = compile(self._tree, filename, "exec", flags=flags, dont_inherit=True)
@@ -177,7 +177,9 @@ def _guarded(block: list[ast.stmt], known: Collection[str]) -> Iterator[ast.stmt
 
 
 def _is_deferred(statement: ast.stmt) -> bool:
-    """What GR101's fix puts behind a loop: ``xs[:] = [value.item() for value in xs]``, or a loop that adds parts."""
+    """True where this is what GR101's fix puts behind a loop: ``xs[:] = [value.item() for value in xs]``, or a loop
+    that adds parts.
+    """
     if isinstance(statement, ast.Assign):
         (target, *more) = statement.targets
         whole = isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice)

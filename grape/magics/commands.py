@@ -28,7 +28,7 @@ _NOTHING_YET = "nothing has run under %%grape yet"
 
 
 def run_command(line: str) -> str:
-    """What ``%grape line`` prints. Raises `UsageError` with one line."""
+    """Runs ``%grape line``, and returns what it prints. Raises `UsageError` with one line."""
     try:
         words = shlex.split(line)
     except ValueError as error:

@@ -15,7 +15,7 @@ __all__ = ["complete_line", "grape_matcher"]
 
 
 def complete_line(line: str, *, starts_cell: bool) -> list[str]:
-    """What may stand where `line` (up to the cursor) ends; empty where nothing of Grape does.
+    """Words that may stand where `line` (up to the cursor) ends; empty where nothing of Grape does.
 
     `starts_cell` says whether no code stands above the line: only there ``%%grape`` is a magic.
     """

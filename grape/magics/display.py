@@ -1,4 +1,4 @@
-"""What one cell shows of Grape: at most one output, its progress first and then its report in the same place."""
+"""The output of one cell under Grape: at most one output, its progress first and then its report in the same place."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class CellDisplay:
 
     @property
     def unfinished(self) -> bool:
-        """Whether progress stands there that nothing has replaced yet."""
+        """True where progress stands there that nothing has replaced yet."""
         return self._handle is not None
 
     def withdraw(self, why: str) -> None:

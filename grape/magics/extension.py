@@ -1,4 +1,4 @@
-"""What ``%load_ext grape`` puts into a shell, and how ``%unload_ext grape`` takes all of it out again."""
+"""Puts Grape into a shell for ``%load_ext grape``, and takes all of it out again for ``%unload_ext grape``."""
 
 from __future__ import annotations
 

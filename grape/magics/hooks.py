@@ -37,7 +37,7 @@ __all__ = ["CellHooks", "inside_running_cell"]
 
 
 def inside_running_cell() -> bool:
-    """Whether a cell's code is on this thread's stack: then what IPython is asked to run or transform is nested."""
+    """True where a cell's code is on this thread's stack: then what IPython is asked to run or transform is nested."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is InteractiveShell.run_code.__code__:
@@ -168,5 +168,5 @@ class CellHooks:
 
 
 async def _ended() -> bool:
-    """What `run_code` gives where a statement failed."""
+    """The result of `run_code` where a statement failed."""
     return True

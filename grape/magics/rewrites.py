@@ -34,7 +34,7 @@ class Applied:
     new: str
     findings: tuple[Finding, ...]
     taken: tuple[TakenFixes, ...] = ()
-    """What their regions took in the reports that offered them."""
+    """Times of their regions in the reports that offered them."""
 
     def __str__(self) -> str:
         ids = ", ".join(str(finding.fix.id) for finding in self.findings if finding.fix is not None)
@@ -42,7 +42,7 @@ class Applied:
 
 
 class AppliedRewrites:
-    """What was taken and not given back, in the order in which it was taken."""
+    """Fixes that were taken and not given back, in the order in which it was taken."""
 
     def __init__(self) -> None:
         self._applied: list[Applied] = []

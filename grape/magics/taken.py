@@ -29,7 +29,8 @@ class AtOnce:
         self._reports: dict[str, tuple[str, Report]] = {}
         """The last report of each cell, by the text below the magic, with its source: until its fixes are asked for."""
         self.left: dict[str, Left] = {}
-        """What rewritten cells left under names of their own, also after `clear`: their functions still use it."""
+        """Objects that rewritten cells left under names of their own, also after `clear`: their functions still use it.
+        """
 
     def __len__(self) -> int:
         return len(self._ran)
@@ -50,7 +51,9 @@ class AtOnce:
             del self._reports[next(iter(self._reports))]
 
     def rewritten(self, source: str, file: str) -> RewrittenCell | None:
-        """What the cell `file` runs instead of `source`; None where nothing is known, or all of it is refused."""
+        """The source that the cell `file` runs instead of `source`; None where nothing is known, or all of it is
+        refused.
+        """
         from ..fixing.at_once import Offers, rewritten_cell
         from ..sessions.told import sources
 

@@ -97,7 +97,7 @@ def _cell_id(shell: Any) -> str | None:
 
 
 def _actions(report: Report) -> Actions:
-    """What the buttons do; what they hand over is a cell's source to paste, for no cell runs while they act."""
+    """The actions of the buttons; what they hand over is a cell's source to paste, for no cell runs while they act."""
     from ..render.chrome import trace_text
     from ..render.view import findings_view
     from ..widgets.report import Actions, Answer

@@ -11,7 +11,7 @@ from .measured import Measured, quartiles
 from .outcome import Decision, Later, NoMemory, NoRoom, Refused, RetryLater
 from .reasons import Reason
 from .report import FEWEST_SAMPLES, RegionReport, ReportData
-from .stream import StreamEvidence
+from .stream import Stop, StreamEvidence
 from .timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
 from .trace import DECISION, HOST_RANDOM, HostRead, OpRecord, TensorView, Trace
 
@@ -55,6 +55,7 @@ __all__ = [
     "Served",
     "Severity",
     "ShapeCount",
+    "Stop",
     "StreamEvidence",
     "TensorView",
     "Timeline",

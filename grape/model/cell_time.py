@@ -14,7 +14,7 @@ LEAST_MS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTime:
-    """What Grape took of a cell's time: looking on, tracing and profiling calls, capturing, comparing, reporting."""
+    """Time that Grape took of a cell: looking on, tracing and profiling calls, capturing, comparing, reporting."""
 
     observe_ms: float = 0.0
     record_ms: float = 0.0

@@ -1,4 +1,4 @@
-"""What the session hands to the advisor: everything observed about a cell, as frozen data.
+"""Evidence, which the session hands to the advisor: everything observed about a cell, as frozen data.
 
 A rule is a function of this evidence and of nothing else, so that a recorded cell can be judged again at any time.
 """
@@ -85,9 +85,11 @@ class RegionEvidence:
     before_ms: Measured | None = None
     after_ms: Measured | None = None
     guards_ms: float | None = None
-    """What it took the host to see that what the region depends on is unchanged; None where nobody timed it."""
+    """Milliseconds that the host took to see that what the region depends on is unchanged; None where nobody timed it.
+    """
     predicted_ms: float | None = None
-    """What a replayed call should take, foretold from the eager calls; None where no device work was profiled."""
+    """Milliseconds that a replayed call should take, predicted from the eager calls; None where no device work was
+    profiled."""
     shapes: tuple[ShapeCount, ...] = ()
     copies: tuple[CopyRecord, ...] = ()
     scalar_changes: tuple[ScalarChange, ...] = ()
@@ -97,11 +99,11 @@ class RegionEvidence:
     alias_misses: int = 0
     graph_bytes: int = 0
     graph_memory: GraphMemory | None = None
-    """What its graphs hold; None where there are none, and where each has an executable of its own."""
+    """Memory of its graphs; None where there are none, and where each has an executable of its own."""
     loop_line: int | None = None
     """Where the region is a part of a loop's body: the line of the loop."""
     paired: bool = False
-    """Whether forward and backward of a module replay as two graphs behind autograd."""
+    """True where forward and backward of a module replay as two graphs behind autograd."""
     wasted_iterations: int = 0
     """Replays that changed nothing, because the device had left their loop and the host did not know yet."""
 
@@ -116,7 +118,7 @@ class CellEvidence:
     backend: str
     wall_ms: float
     engine: str = "regions"
-    """What looked at the cell, or served it: ``regions`` or ``streams``."""
+    """The engine that looked at the cell, or served it: ``regions`` or ``streams``."""
     streams: tuple[StreamEvidence, ...] = ()
     regions: tuple[RegionEvidence, ...] = ()
     trace: Trace | None = None
@@ -130,16 +132,16 @@ class CellEvidence:
     sources: tuple[tuple[str, str], ...] = ()
     """(name, source) of other cells and files of the person's own that positions name; what is known of them."""
     graph_memory: GraphMemory | None = None
-    """What the graphs of all regions hold at the end of the cell."""
+    """Memory of the graphs of all regions at the end of the cell."""
     as_written: str | None = None
     """Why all of the cell, or the rest of it, ran as written; None where nothing stood in the way."""
     time: CellTime | None = None
-    """What the person waited, and what the plain cell takes; set when the report is made."""
+    """The time that the person waited, and that the plain cell takes; set when the report is made."""
     given_up: str | None = None
     """Why graphs do not serve the next runs of the cell although they could; None where nothing is to be said."""
     left_to: str = "it runs as written"
-    """What becomes of the next runs then, in words."""
+    """The words for what becomes of the next runs then."""
     torch_ran: bool = False
-    """Whether an operator of torch was seen anywhere in the cell."""
+    """True where an operator of torch was seen anywhere in the cell."""
     captured_at_ms: tuple[float, ...] = ()
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""

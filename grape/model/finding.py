@@ -1,4 +1,4 @@
-"""What Grape says about a person's code."""
+"""Findings about a person's code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def fixable(self) -> bool:
-        """Whether a rewrite may exist. Making it takes time, and tells: until somebody asks, `fix` is None."""
+        """True where a rewrite may exist. Making it takes time, and tells: until somebody asks, `fix` is None."""
         in_library = "in_library" in dict(self.evidence)
         return self.at is not None and self.code in (REWRITTEN_IN_LIBRARIES if in_library else REWRITTEN)
 

@@ -1,4 +1,4 @@
-"""What graphs hold, store by store, and what they would hold if each shape had everything to itself."""
+"""Memory of graphs, store by store, and the memory that they would hold if each shape had everything to itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found in an object is kept as long as the object: a trace or a timeline is looked through once."""
+"""Keeps what was found in an object as long as the object: a trace or a timeline is looked through once."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ class Refused:
 
     @property
     def recording(self) -> bool:
-        """Whether only calls that record gradients are refused."""
+        """True where only calls that record gradients are refused."""
         return self.reason is Reason.NEEDS_GRADIENTS
 
     def detail(self, name: str) -> str:
-        """What stands in a field; empty where it has none of that name."""
+        """The text of a field; empty where it has none of that name."""
         return dict(self.details).get(name, "")
 
 

@@ -22,7 +22,7 @@ _TRACEBACK = f"it runs as written; {HOW}"
 _TO_GPU = "move the model and its inputs to the GPU: `.to('cuda')`"
 
 _CLOSED = frozenset({"GR402", "GR406"})
-"""What a callable calls that was refused with these would be refused as well."""
+"""Codes with which callables inside would be refused as well."""
 
 
 class Reason(Enum):
@@ -189,12 +189,12 @@ class Reason(Enum):
 
     @property
     def opens(self) -> bool:
-        """Whether callables inside one that was refused may become regions."""
+        """True where callables inside one that was refused may become regions."""
         return self.code not in _CLOSED
 
     @property
     def is_of_gradients(self) -> bool:
-        """Whether the same call without gradients would not be refused for it."""
+        """True where the same call without gradients would not be refused for it."""
         return self in _OF_GRADIENTS
 
 

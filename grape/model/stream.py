@@ -1,17 +1,78 @@
-"""What operator streams did in a cell."""
+"""Counts of what operator streams did in a cell."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["StreamEvidence"]
+from .location import Position
+
+__all__ = ["Stop", "StreamEvidence", "added"]
 
 
 WAITING = "not worth a capture yet"
 """Why operators run as written that will be deferred once there were enough of them: a reason in `as_written`."""
 NO_ROOM = "no room for its results"
 """The same of those whose results are larger than the memory budget."""
+
+READ = "host read"
+"""Why operators run as written whose value, or the length of whose result, the CPU waits for."""
+CHANGED = "number changed"
+ON_THE_CPU = "a tensor on the CPU"
+SHARED = "memory that is not torch's alone"
+"""Others of these reasons that findings know."""
+MOST_STOPS = 20
+"""Rows of `StreamEvidence.reads`, and of `stops`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Operators of one name that ran as written at one line, for one reason, inside of what was recorded.
+
+    `user` is the line of the person's code, `inner` the innermost of all; None where no line is known, as on a thread
+    of autograd's own, which none calls. `total_ns` is the host's time in them, with what it waited; `segments` are
+    those that were issued there for them.
+    """
+
+    operator: str
+    reason: str
+    user: Position | None
+    inner: Position | None
+    times: int
+    total_ns: int
+    segments: int
+
+    @property
+    def what(self) -> tuple[object, ...]:
+        """What two rows have in common that are counted together."""
+        return (self.operator, self.reason, self.user, self.inner)
+
+    def plus(self, other: Stop) -> Stop:
+        """With what `other` counted, which is the same otherwise."""
+        times, total_ns = self.times + other.times, self.total_ns + other.total_ns
+        return replace(self, times=times, total_ns=total_ns, segments=self.segments + other.segments)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "operator": self.operator,
+            "reason": self.reason,
+            "file": self.user.file if self.user else None,
+            "line": self.user.line if self.user else None,
+            "function": self.user.function if self.user else None,
+            "times": self.times,
+            "total_ms": self.total_ns / 1e6,
+            "segments": self.segments,
+        }
+
+
+def added(stops: Iterable[Stop], later: Iterable[Stop]) -> tuple[Stop, ...]:
+    """Both, with one row for each place, name and reason; what took most time first."""
+    found: dict[object, Stop] = {}
+    for stop in (*stops, *later):
+        known = found.get(stop.what)
+        found[stop.what] = stop if known is None else known.plus(stop)
+    return tuple(sorted(found.values(), key=lambda stop: -stop.total_ns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +103,16 @@ class StreamEvidence:
     kept: int
     """Results that outlived a pass, whose memory was given away."""
     own_ms: float
-    """What comparing, observing and recording took: an estimate."""
+    """Milliseconds that comparing, observing and recording took: an estimate."""
     captured: int = 0
     """Segments, in `capture_ms`."""
     capture_ms: float = 0.0
     lost: int = 0
     """Fragments that were slower than code as written, and serve no more."""
+    reads: tuple[Stop, ...] = ()
+    """Where the CPU waited for values, inside of what was recorded; at most `MOST_STOPS`, the costliest first."""
+    stops: tuple[Stop, ...] = ()
+    """What else ran as written there, likewise."""
 
     @property
     def waiting(self) -> int:
@@ -82,4 +147,6 @@ class StreamEvidence:
             "captured": self.captured,
             "capture_ms": self.capture_ms,
             "lost": self.lost,
+            "reads": [stop.to_dict() for stop in self.reads],
+            "stops": [stop.to_dict() for stop in self.stops],
         }

@@ -1,4 +1,4 @@
-"""What the host and the device did, on one time axis; and the memory curves on the same axis."""
+"""Events of the host and the device, on one time axis; and the memory curves on the same axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Lane = Literal["host", "launch", "device"]
 Category = Literal["operator", "python", "runtime", "kernel", "memcpy", "memset", "graph", "annotation"]
 
 DEVICE_WORK: frozenset[str] = frozenset({"kernel", "memcpy", "memset"})
-"""What counts as the GPU being busy. CUPTI also reports annotations as device events; those do not count."""
+"""Categories in which the GPU counts as busy. CUPTI also reports annotations as device events; those do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

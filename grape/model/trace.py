@@ -60,7 +60,7 @@ class OpRecord:
 
     @property
     def draws(self) -> bool:
-        """Whether it moves a random generator."""
+        """True where it moves a random generator."""
         return self.kind in ("random", HOST_RANDOM)
 
     def moved(self, user: Position | None, inner: Position | None) -> OpRecord:
@@ -89,7 +89,7 @@ class OpRecord:
         return tuple(_plain((self.args, tuple(value for _, value in self.kwargs))))
 
     def signature(self) -> tuple[Any, ...]:
-        """What must be equal for two executions to have done the same work."""
+        """The facts that must be equal for two executions to have done the same work."""
         return (self.name, self.args, self.kwargs, self.outputs, self.written, self.born)
 
     def difference(self, other: OpRecord) -> str:

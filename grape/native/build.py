@@ -48,7 +48,7 @@ def ready() -> bool:
 
 
 def missing() -> Unavailable | None:
-    """What a build would lack."""
+    """The reason why nothing can be built; None where nothing is missing."""
     return None if _compiler() else Unavailable(_NO_COMPILER)
 
 

@@ -1,4 +1,4 @@
-"""What host, device and memory did: torch.profiler to timelines, memory curves, times of calls."""
+"""Profiles host, device and memory: torch.profiler to timelines, memory curves, times of calls."""
 
 from .calibration import Bench, CudaBench, calibrate, machine_costs
 from .forks import spare_children

@@ -24,7 +24,7 @@ _SMALL, _LARGE = 4 << 20, 64 << 20
 
 
 class Bench(Protocol):
-    """What a device can be asked. Times are those of one repetition, on an otherwise idle device."""
+    """Questions that a device can be asked. Times are those of one repetition, on an otherwise idle device."""
 
     @property
     def source(self) -> str:
@@ -43,7 +43,7 @@ class Bench(Protocol):
         """A copy of `nbytes` from pageable CPU memory to the device."""
 
     def operator_us(self) -> float:
-        """What it takes the CPU to issue one of these kernels eagerly."""
+        """Microseconds that the CPU takes to issue one of these kernels eagerly."""
 
 
 def calibrate(bench: Bench, defaults: MachineCosts = H200) -> MachineCosts:

@@ -30,7 +30,7 @@ _TOOLS = ("TEARDOWN_CUPTI", "CUDA_INJECTION64_PATH", "NV_CUDA_INJECTION64_PATH")
 
 
 def detach() -> bool:
-    """Whether CUPTI was taken out. Call it with an idle device, and no profiler running.
+    """True where CUPTI was taken out. Call it with an idle device, and no profiler running.
 
     It is left where another tool has attached it, and while another thread is inside of torch: that may be using CUDA.
     """

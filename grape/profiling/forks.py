@@ -1,4 +1,4 @@
-"""What Grape leaves on the device must not end a process that is forked and has none: a data loader's worker."""
+"""Keeps what Grape leaves on the device from ending a process that is forked and has none: a data loader's worker."""
 
 from __future__ import annotations
 

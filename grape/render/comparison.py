@@ -1,4 +1,4 @@
-"""What changed between two reports: pure functions of their `to_dict()`, as `--json` writes it."""
+"""Differences between two reports: pure functions of their `to_dict()`, as `--json` writes it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def reports_of(content: Any, name: str) -> tuple[Json, ...]:
 
 
 def compare_reports(first: Sequence[Json], second: Sequence[Json]) -> tuple[Change, ...]:
-    """What is different in `second`. Cells are paired in their order, regions by their names within a cell."""
+    """The lines about what is different in `second`. Cells are paired in their order, regions by their names within a
+    cell.
+    """
     changes: list[Change] = []
     if len(first) != len(second):
         changes.append(Change(kind="note", text=f"{plural(len(first), 'cell')} measured, now {len(second)}"))
@@ -70,7 +72,7 @@ def _cell(old: Json, new: Json, where: str) -> Iterator[Change]:
 
 
 def _waited(old: Json, new: Json, where: str) -> Iterator[Change]:
-    """What a person waited for the whole cell, where it is clearly another time: each was measured once."""
+    """The line about the time of the whole cell, where it clearly changed: each was measured once."""
     before, after = old.get("wall_ms"), new.get("wall_ms")
     if not before or not after or abs(after - before) <= _ONE_RUN_VARIES * before:
         return
@@ -102,7 +104,7 @@ def _state(region: Json) -> str:
 
 
 def _time(region: Json) -> Json | None:
-    """What a call takes as the region runs: replayed where it is replayed, else eager."""
+    """The time of a call as the region runs: replayed where it is replayed, else eager."""
     found: Json | None = (region["after_ms"] or region["before_ms"]) if region["outcome"] == "replayed" else None
     return found or region["before_ms"]
 

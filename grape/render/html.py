@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from ..model import Finding, ReportData
+from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
     Bar,
@@ -28,7 +29,6 @@ from .summary import (
     next_step,
     place,
     rows,
-    stream_lines,
     strips,
     time_bars,
     time_title,
@@ -230,7 +230,7 @@ def _diff(diff: str) -> str:
 
 
 def _decisions(report: ReportData) -> str:
-    """What the capture policy decided and why: folded, for those who ask why a shape is not captured."""
+    """Decisions of the capture policy and their reasons: folded, for those who ask why a shape is not captured."""
     body = [
         (
             f'<span style="{_MONO}">{_text(region.name)}</span>',

@@ -16,7 +16,7 @@ __all__ = ["Report", "build_report"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report(ReportData):
-    """What Grape says about one cell. Every method is a pure function of the data, apart from the file it may write.
+    """The report about one cell. Every method is a pure function of the data, apart from the file it may write.
 
     The last expression of a cell shows it as HTML in a notebook and as text elsewhere.
 

@@ -1,4 +1,4 @@
-"""What a summary shows, before anybody decides how: rows, bars, strips, findings, the next step.
+"""The contents of a summary, before anybody decides how they look: rows, bars, strips, findings, the next step.
 
 Text and HTML are made from these values alone, so that they cannot disagree.
 """
@@ -17,7 +17,6 @@ from ..model import (
     Measured,
     RegionReport,
     ReportData,
-    StreamEvidence,
     Timeline,
 )
 from .units import clean, count, duration, nbytes, one_line, percent, plural, ratio
@@ -42,7 +41,6 @@ __all__ = [
     "region_bars",
     "rows",
     "shared_file",
-    "stream_lines",
     "strips",
     "time_bars",
     "time_title",
@@ -122,7 +120,7 @@ def headline(report: ReportData) -> str:
 
 
 def cell_title(report: ReportData) -> str:
-    """What the bars of the cell show, and how the plain time is known."""
+    """The title of the cell's bars, and how the plain time is known."""
     time = report.evidence.time
     return f"time of the cell; plain: {time.basis}" if time else "time of the cell"
 
@@ -146,39 +144,6 @@ def cell_bars(report: ReportData) -> tuple[Bar, ...]:
     )
 
 
-_REASONS_SHOWN = 5
-
-
-def stream_lines(report: ReportData) -> tuple[str, ...]:
-    """What streams did, a few lines each; empty where they served nothing."""
-    return tuple(line for stream in report.evidence.streams for line in _stream_lines(stream))
-
-
-def _stream_lines(stream: StreamEvidence) -> list[str]:
-    if not stream.operators:
-        return []
-    cut = f", {count(stream.partial)} of them cut short" if stream.partial else ""
-    share = percent(stream.matched / stream.operators)
-    lines = [f"operator stream: {share} of {plural(stream.operators, 'operator')} matched"]
-    if stream.matched:
-        lines.append(f"  issued: {count(stream.issued)} in {plural(stream.segments, 'segment')}{cut}")
-    if stream.fragments:
-        known = f"{plural(stream.steps, 'operator')} in {plural(stream.fragments, 'fragment')}"
-        lines.append(f"  known: {known}, {nbytes(stream.bytes)} of results")
-    lines.append(f"  comparing and recording: about {duration(stream.own_ms)}")
-    if stream.captured:
-        lines.append(f"  captures: {count(stream.captured)}, {duration(stream.capture_ms)}")
-    if stream.lost:
-        lines.append(f"  given up, for they were slower than code as written: {plural(stream.lost, 'fragment')}")
-    if stream.as_written:
-        shown = [f"{why} {count(n)}" for why, n in stream.as_written[:_REASONS_SHOWN]]
-        more = len(stream.as_written) - _REASONS_SHOWN
-        lines.append(f"  as written: {', '.join(shown)}" + (f" and {plural(more, 'more reason')}" if more > 0 else ""))
-    if stream.diverged and stream.last_divergence:
-        lines.append(f"  diverged {plural(stream.diverged, 'time')}, at last: {one_line(stream.last_divergence)}")
-    return lines
-
-
 def rows(report: ReportData) -> tuple[Row, ...]:
     """One row per region, in the order of the report."""
     return tuple(_row(region) for region in report.regions)
@@ -200,7 +165,7 @@ def _row(region: RegionReport) -> Row:
 
 
 def time_title(report: ReportData) -> str:
-    """What the time bars show; times of the CPU reference are called that."""
+    """The title of the time bars; times of the CPU reference are called that."""
     main = report.main_region
     of = f" of {one_line(main.name, 48)}" if main and len(report.regions) > 1 else ""
     return f"time per call{of}" + ("" if gpu_measured(report.evidence) else " on the CPU")
@@ -268,7 +233,7 @@ def memory_bars(report: ReportData) -> tuple[Bar, ...]:
 
 
 def graph_stores(held: GraphMemory) -> tuple[str, ...]:
-    """What graphs hold, and for how many shapes, in two lines."""
+    """Two lines about what graphs hold, and for how many shapes."""
     alone = f", {plural(held.alone, 'graph')} that cannot share" if held.alone else ""
     refused = f", {plural(held.refused_updates, 'refused update')}" if held.refused_updates else ""
     return (
@@ -331,7 +296,7 @@ def timeline_strips(before: Timeline | None, after: Timeline | None) -> tuple[St
 
 
 def cost(finding: Finding) -> str:
-    """What removing it should save; empty where that was not measured."""
+    """The saving that removing it should bring; empty where that was not measured."""
     saved = finding.predicted_ms_per_call
     return "" if saved is None else f"about {duration(saved)} per call"
 
@@ -383,7 +348,7 @@ def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:
 
 
 def _next_run(report: ReportData, main: RegionReport) -> str | None:
-    """What another run of the cell brings to a region that was only observed."""
+    """The line about what another run of the cell brings to a region that was only observed."""
     last = last_decision(report.evidence, main)
     if last and last.action == "drop":
         return None

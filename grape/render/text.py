@@ -6,6 +6,7 @@ import io
 from typing import TYPE_CHECKING
 
 from ..model import Finding, ReportData
+from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
     Bar,
@@ -21,7 +22,6 @@ from .summary import (
     next_step,
     place,
     rows,
-    stream_lines,
     strips,
     time_bars,
     time_title,

@@ -87,7 +87,7 @@ def pair(before_ms: float, after_ms: float, suffix: str = "") -> str:
 
 
 def waited(ms: float) -> str:
-    """What a person waits: ``0.02 s``, ``1.25 s``, ``3.1 ms``."""
+    """A time that a person waits: ``0.02 s``, ``1.25 s``, ``3.1 ms``."""
     if ms >= 10:
         return f"{ms / 1e3:,.2f} s" if ms < 1e4 else f"{ms / 1e3:,.1f} s"
     return f"{ms:.2g} ms"

@@ -98,7 +98,7 @@ _UNCHANGED = "no significant change"
 
 
 class _Said(NamedTuple):
-    """What became of a cell whose times are not told before; `unchanged`: why nothing changed."""
+    """The end of a verdict; `unchanged`: why nothing changed."""
 
     text: str
     unchanged: bool = False
@@ -151,7 +151,7 @@ def _calls(region: RegionReport) -> str:
 
 
 def evidence_of(evidence: CellEvidence, region: RegionReport) -> RegionEvidence | None:
-    """What the row `region` of a report was made from."""
+    """The evidence that the row `region` of a report was made from."""
     for candidate in evidence.regions:
         if (candidate.name, candidate.at.file, candidate.at.line) == (region.name, region.file, region.line):
             return candidate
@@ -159,7 +159,7 @@ def evidence_of(evidence: CellEvidence, region: RegionReport) -> RegionEvidence 
 
 
 def _outputs(regions: Sequence[RegionReport]) -> list[str]:
-    """What is known of the outputs of all replayed regions together."""
+    """The words about the outputs of all replayed regions together."""
     replayed = [region.verified for region in regions if region.outcome == "replayed"]
     if not replayed:
         return []
@@ -304,7 +304,7 @@ def _refused(evidence: CellEvidence, main: RegionReport, findings: Sequence[Find
 
 
 def last_decision(evidence: CellEvidence, region: RegionReport) -> Decision | None:
-    """What the capture policy decided last about the region, None where it was not asked."""
+    """The last decision of the capture policy about the region; None where it was not asked."""
     known = evidence_of(evidence, region)
     return known.decisions[-1] if known and known.decisions else None
 

@@ -1,4 +1,4 @@
-"""What the interactive view shows: plain values for its tables, binary columns for its timelines and curves.
+"""The contents of the interactive view: plain values for its tables, binary columns for its timelines and curves.
 
 Every figure is a string that `grape.render.summary` made, the same that text and static HTML show.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from ..model import Finding, RegionEvidence, ReportData, Timeline
 from .columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
 from .jsontext import plain
+from .streams import stream_lines
 from .summary import (
     Row,
     cost,
@@ -93,6 +94,7 @@ def build_view(report: ReportData, *, limit: int = SHOWN_EVENTS) -> View:
         "headline": headline(report),
         "error": clean(report.evidence.error or ""),
         "notes": [clean(note) for note in report.evidence.notes],
+        "streams": [clean(line).strip() for line in stream_lines(report)],
         "next": next_step(report),
         "regions": regions,
         "main": report.regions.index(main) if main else 0,

@@ -1,4 +1,4 @@
-"""What a piece of code may do that a rewrite has to know before it moves anything."""
+"""Effects of a piece of code that a rewrite has to know before it moves anything."""
 
 from __future__ import annotations
 

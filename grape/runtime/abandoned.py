@@ -49,7 +49,7 @@ def release_abandoned(regions: Iterable[Region]) -> None:
 
 
 def _is_lost(region: Region, entry: Entry, reach: dict[int, Reach | None]) -> bool:
-    """Whether the graph reads a tensor, or does what a function did, that the code does not reach any more."""
+    """True where the graph reads a tensor, or does what a function did, that the code does not reach any more."""
     guards = entry.guards
     if guards.holds():
         return False
@@ -65,7 +65,7 @@ def _is_lost(region: Region, entry: Entry, reach: dict[int, Reach | None]) -> bo
 
 
 def _is_elsewhere(guards: GuardSet, every: Collection[GuardSet]) -> bool:
-    """Whether all objects that were replaced are alive without Grape: something that holds no guards refers to them."""
+    """True if all objects that were replaced are alive without Grape: something that holds no guards refers to them."""
     replaced = guards.replaced()
     beside = 3  # the list, the name below and the argument of `getrefcount`
     return bool(replaced) and all(
@@ -74,7 +74,7 @@ def _is_elsewhere(guards: GuardSet, every: Collection[GuardSet]) -> bool:
 
 
 def _is_replaced(region: Region, shape: Shape) -> bool:
-    """Whether calls come with other modules, optimizers or functions in the place of those of this shape."""
+    """True where calls come with other modules, optimizers or functions in the place of those of this shape."""
     if shape.calls > shape.settled_calls or not shape.holds_objects:
         return False
     return not shape.entries or any(

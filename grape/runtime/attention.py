@@ -16,7 +16,7 @@ from typing import Literal, get_args
 __all__ = ["TRACED_OPERATOR_MS", "TRACING", "Allowance", "Attention", "Purpose"]
 
 TRACED_OPERATOR_MS = 0.03
-"""What it takes to record one operator, at least."""
+"""Milliseconds that it takes to record one operator, at least."""
 TRACING = 3.0
 """Recording takes so often what the tracer's own clock says."""
 _FEW = 20
@@ -37,7 +37,7 @@ class Allowance:
 
 
 class Attention:
-    """What was spent in the cell that runs, and what may be. `clock` gives nanoseconds."""
+    """The account of the cell that runs: what was spent, and what may be. `clock` gives nanoseconds."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class Attention:
         self.handed_back_ns = 0
         """How long the spans were that `hand_back` ended."""
         self.operator_ms = TRACED_OPERATOR_MS
-        """What it took to record one operator, on this machine."""
+        """Milliseconds that it took to record one operator, on this machine."""
         self.begin_run(Allowance())
 
     def begin_run(self, allowance: Allowance) -> None:
@@ -56,7 +56,7 @@ class Attention:
         self._began = self._clock()
         self.allowance = allowance
         self.denied = False
-        """Whether something was not done because the allowance had no room for it."""
+        """True where something was not done because the allowance had no room for it."""
 
     def recorded(self, own_ns: int, operators: int) -> None:
         """So many operators were recorded, which the tracer says took so long."""
@@ -112,17 +112,17 @@ class Attention:
 
     @property
     def left_ms(self) -> float:
-        """What may still be spent as things stand. Spans that are open do not count yet."""
+        """Milliseconds that may still be spent as things stand. Spans that are open do not count yet."""
         elapsed_ms = (self._clock() - self._began) / 1e6
         return self.allowance.ms(elapsed_ms) - self.spent_ms()
 
     @property
     def overdrawn(self) -> bool:
-        """Whether more was spent than the cell allows so far."""
+        """True where more was spent than the cell allows so far."""
         return not self.has_room(0.0)
 
     def has_room(self, ms: float) -> bool:
-        """Whether so much may still be spent; where it may not, something is not done for that reason."""
+        """True where so much may still be spent; where it may not, something is not done for that reason."""
         room = self.left_ms >= ms
         self.denied |= not room
         return room

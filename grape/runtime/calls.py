@@ -20,11 +20,11 @@ from .state.own_code import is_followed
 __all__ = ["EVENT_NS", "CallWatch"]
 
 EVENT_NS = 200
-"""What it takes to see one call begin or end."""
+"""Nanoseconds that it takes to see one call begin or end."""
 _LOADS = "_find_and_load"
 _PASSED = frozenset({_LOADS, "_handle_fromlist", "finalize.__call__"})
-"""What a module does when it is loaded, no later call does. Finalizers, as `__del__` of libraries, run when the garbage
-collector comes, which may be in any call."""
+"""Code that runs once: what a module does when it is loaded, no later call does. Finalizers, as `__del__` of libraries,
+run when the garbage collector comes, which may be in any call."""
 _ENOUGH = 32
 """So many calls are told of; where there are more, the call is slow enough."""
 _GRAPE, _OWN, _LIBRARY = range(3)
@@ -42,14 +42,14 @@ class CallWatch:
     def __init__(self, note: Callable[[str, bool], None]) -> None:
         self._note = note
         self._passed: FrameType | None = None
-        """What is called below this frame is not looked at: an import, or what Grape asks of a library."""
+        """The frame below which nothing is looked at: an import, or what Grape asks of a library."""
         self._left = _ENOUGH
         self.watches = False
-        """Whether it is the profile function of the thread; the tracer takes it out for its own work."""
+        """True where it is the profile function of the thread; the tracer takes it out for its own work."""
         self.beside_another = False
-        """Whether the person watches calls: a replay would show none of them."""
+        """True where the person watches calls: a replay would show none of them."""
         self.ends_at_imports = False
-        """Whether it stops where a module is loaded, and says so in `loaded`: under it that takes twice as long."""
+        """True where it stops where a module is loaded, and says so in `loaded`: under it that takes twice as long."""
         self.loaded = False
         self.events = 0
         self.limit = float("inf")
@@ -132,7 +132,7 @@ class CallWatch:
 
 
 def _is_of_collector(code: CodeType) -> bool:
-    """Whether the garbage collector calls it when it comes, as it may in any call."""
+    """True where the garbage collector calls it when it comes, as it may in any call."""
     return any(getattr(callback, "__code__", None) is code for callback in gc.callbacks)
 
 

@@ -30,7 +30,7 @@ def compiles(namespace: Mapping[str, Any]) -> bool:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether calls of the module go through `torch.compile`."""
+    """True where calls of the module go through `torch.compile`."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 

@@ -1,4 +1,4 @@
-"""Whether a capture of a region pays, and what becomes of one."""
+"""True where a capture of a region pays, and what becomes of one."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ class Captures:
         return decision.action == "capture"
 
     def _takes_ms(self, eager_ms: float) -> float:
-        """What the next capture takes of the cell: the code runs twice more, traced, and what was captured once."""
+        """Milliseconds that the next capture takes of the cell: the code runs twice more, traced, and what was captured
+        once.
+        """
         if self.durations_ms:
             return statistics.median(self.durations_ms)
         traces = self._region.observer.traces
@@ -119,7 +121,7 @@ class Captures:
         return RUNS_OF_A_CAPTURE * eager_ms + 2 * operator_ms * (len(traces[-1].ops) if traces else 0)
 
     def _is_part_of_a_starved(self) -> bool:
-        """Whether a region around this one tells of the want of memory already."""
+        """True where a region around this one tells of the want of memory already."""
         regions = {region.name: region for region in list(self._region.situation.regions)}
         around = regions.get(self._region.parent or "")
         return around is not None and around.starved_at is not None
@@ -137,14 +139,14 @@ class Captures:
         return situation.executables is None and budget is not None and self._held() >= budget
 
     def _saving_ns(self, shape: Shape, entry: Entry) -> float | None:
-        """What a replay saves against an eager call, as measured; the tape saves nothing, and shows all the same."""
+        """The saving of a replay against an eager call, as measured; the tape saves nothing, and shows all the same."""
         times = shape.before.ms(leave=2) or CallTimes.joined(s.before for s in self._region.shapes.values())
         if self._region.situation.backend.kind == "tape" or not times:
             return None
         return (statistics.median(times) - entry.replay_ms) * 1e6
 
     def _capture_ms(self) -> float:
-        """What a capture costs: measured, else foreseen. The tape gains nothing on a device, so it captures at once.
+        """The cost of a capture: measured, else foreseen. The tape gains nothing on a device, so it captures at once.
 
         The first one also loads libraries and compiles, which no other does; so a few are not believed alone.
         """
@@ -244,7 +246,7 @@ class Captures:
         return captured.result
 
     def _is_unlikely(self, shape: Shape, blamed: frozenset[Any]) -> bool:
-        """Whether what a replay's difference is blamed on was right elsewhere or was not doubted before, and the shape
+        """True if what a replay's difference is blamed on was right elsewhere or was not doubted before, and the shape
         has further tries."""
         first = not blamed <= self._doubted
         self._doubted |= blamed

@@ -75,7 +75,7 @@ class EffectWatch:
         self._undo = ExitStack()
         self.found: list[tuple[str, Position | None]] = []
         self.direct = False
-        """Whether the person's own code calls what has one of these effects; else a library may have done it once, for
+        """True if the person's own code calls what has one of these effects; else a library may have done it once, for
         all later calls."""
         self.calls = CallWatch(self._note)
 
@@ -104,7 +104,7 @@ class EffectWatch:
 
     @staticmethod
     def is_at_work() -> bool:
-        """Whether a call is watched just now."""
+        """True where a call is watched just now."""
         return EffectWatch._current is not None
 
     @classmethod
@@ -147,7 +147,9 @@ class EffectWatch:
         return warn
 
     def _noting_shown(self, function: Callable[..., None]) -> Callable[..., None]:
-        """What shows a warning that is not to be ignored and was not shown yet. torch's own come nowhere else by."""
+        """The function that shows warnings which are not to be ignored and were not shown yet. torch's own come by
+        nowhere else.
+        """
 
         def show(message: Any) -> None:
             if not self.found:
@@ -177,7 +179,7 @@ class EffectWatch:
         return noted
 
     def _is_mine(self) -> bool:
-        """Whether this thread runs the watched call, or a hook for it in a thread of autograd's."""
+        """True where this thread runs the watched call, or a hook for it in a thread of autograd's."""
         return get_ident() == self._thread or torch._C._current_graph_task_id() != -1
 
     def _note(self, name: str, direct: bool = True) -> None:

@@ -70,7 +70,7 @@ class Entry:
     gradients: GradientPlan
     verified: str
     replay_ms: float
-    """What the verifying replay took on the device, in milliseconds."""
+    """Milliseconds that the verifying replay took on the device."""
     capture_ms: float
     shapes: str
     paths: tuple[str, ...]
@@ -81,21 +81,21 @@ class Entry:
     reached: tuple[int, ...] = ()
     """The arguments whose state and code are guarded with the region's own; see `identities`."""
     keep: tuple[Any, ...] = ()
-    """What the graph reads and nothing else refers to: constants brought to the device at capture."""
+    """Objects that the graph reads and nothing else refers to: constants brought to the device at capture."""
     held: tuple[torch.UntypedStorage, ...] = ()
     """The memory of `externals`."""
 
     modes: tuple[Any, ...] = ()
     modes_now: Callable[[], tuple[Any, ...]] = tuple
-    """What the modes were at capture, and how to find out what they are; see `environment`."""
+    """The modes at capture, and how to find out what they are; see `environment`."""
     arms: Arms | None = None
     """Which branches a replay took, where the device decides; one that was not compared yet is not used."""
     checked: bool = False
-    """Whether the region asserts something about tensors: after each replay the host reads whether that held."""
+    """True where the region asserts something about tensors: after each replay the host reads whether that held."""
     nodes: int = 0
     """Of autograd, that an eager call makes; see `node_numbers`."""
     acted: bool = False
-    """Whether the last attempt to serve a call has changed anything but this graph's own memory."""
+    """True where the last attempt to serve a call has changed anything but this graph's own memory."""
     missing: NoExecutable | None = None
     """Why the last attempt to serve a call found no executable."""
     blocker: Slot | None = None
@@ -144,28 +144,28 @@ class Entry:
 
     @property
     def waiting(self) -> bool:
-        """Whether it cannot be replayed before something else happens, whatever the call."""
+        """True where it cannot be replayed before something else happens, whatever the call."""
         return False
 
     @property
     def outdated(self) -> bool:
-        """Whether it will serve no call any more."""
+        """True where it will serve no call any more."""
         return False
 
     def repeatable(self) -> bool:
-        """Whether a call of this shape goes the way that was captured, and that changes nothing but its results."""
+        """True where a call of this shape goes the way that was captured, and that changes nothing but its results."""
         if self.effectful or self.recipe.changes or self.prologue.expected:
             return False
         return self.modes_now() == self.modes and self.guards.holds()
 
     @property
     def predictable(self) -> bool:
-        """Whether arguments may be computed where it reads them."""
+        """True where arguments may be computed where it reads them."""
         return True
 
     @property
     def needs_aliasing(self) -> bool:
-        """Whether it matters which arguments share memory: the region writes some, or the prologue looks through it."""
+        """True if it matters which arguments share memory: the region writes some, or the prologue looks through it."""
         return bool(self.written or self.prologue.steps)
 
     def index_of(self, path: str) -> int | None:
@@ -259,7 +259,7 @@ class Entry:
         return self.results(leaves, containers)
 
     def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
-        """What the call returns, from what the last replay left; changed containers are changed on the way."""
+        """The result of the call, from what the last replay left; changed containers are changed on the way."""
         return self.recipe.serve(leaves, containers, self.outputs.hand_out())
 
     def _undo(self) -> Callable[[], None]:
@@ -278,7 +278,7 @@ class Entry:
         return undo
 
     def _sound(self, arms: Arms) -> bool:
-        """Whether the last replay took branches that were compared, and no assertion failed. Waits for the device."""
+        """True if the last replay took branches that were compared, and no assertion failed. Waits for the device."""
         return not (self.checked and bool(arms.failed)) and arms.known()
 
     def _overlaps(self, leaves: Sequence[torch.Tensor]) -> bool:

@@ -48,7 +48,7 @@ _SETTINGS = tuple(
     )
     if hasattr(torch._C, name)
 )
-"""What chooses kernels on CUDA."""
+"""Settings that choose kernels on CUDA."""
 _sdp_order: Callable[[], Any] = getattr(torch._C, "_get_sdp_priority_order", tuple)
 _SETTINGS_OF_HOST = tuple(
     getattr(torch._C, name)
@@ -63,7 +63,7 @@ _SETTINGS_OF_HOST = tuple(
     )
     if hasattr(torch._C, name)
 )
-"""What chooses kernels, and how they share their work, on the CPU."""
+"""Settings that choose kernels, and how these share their work, on the CPU."""
 _COMMON = tuple(
     getattr(torch._C, name)
     for name in (
@@ -158,7 +158,7 @@ def foreign_modes(own_modes: int = 0) -> str | None:
 
 
 def foreign_function_mode() -> bool:
-    """Whether a function mode of the person's is there, which would see what Grape reads of tensors."""
+    """True where a function mode of the person's is there, which would see what Grape reads of tensors."""
     modes = (type(mode) for mode in _get_current_function_mode_stack())
     return any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes)
 
@@ -173,4 +173,4 @@ def is_transformed() -> bool:
 
 
 is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
-"""Whether a tensor stands for many: `torch.autograd.grad(..., is_grads_batched=True)` goes through a backward once."""
+"""True if a tensor stands for many: `torch.autograd.grad(..., is_grads_batched=True)` goes through a backward once."""

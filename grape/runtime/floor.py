@@ -45,7 +45,7 @@ class Floor:
 
     @property
     def free(self) -> bool:
-        """Whether a candidate that is called now may become a region. While one runs, none may."""
+        """True where a candidate that is called now may become a region. While one runs, none may."""
         return not self._situation.predictor.paused
 
     @free.setter

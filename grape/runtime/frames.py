@@ -50,7 +50,7 @@ _words: dict[int, tuple[weakref.ref[types.CodeType], frozenset[str]]] = {}
 
 
 def looks_at_frames(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
-    """Whether code that mentions `names`, with these globals, may ask who called it, or what that calls."""
+    """True where code that mentions `names`, with these globals, may ask who called it, or what that calls."""
     return any(_looks(words, known) for words, known, _ in _reached(names, namespace))
 
 
@@ -60,12 +60,12 @@ def _looks(words: frozenset[str], known: Mapping[str, Any]) -> bool:
 
 
 def brings_watchers(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
-    """Whether code that mentions `names` may set a trace function, start a profiler or add an audit hook."""
+    """True where code that mentions `names` may set a trace function, start a profiler or add an audit hook."""
     return any(words & _WATCHING for words, _, _ in _reached(names, namespace))
 
 
 def modules_look_at_frames(namespace: Mapping[str, Any]) -> bool:
-    """Whether a class of modules in `namespace` asks who calls it: all modules are called through Grape."""
+    """True where a class of modules in `namespace` asks who calls it: all modules are called through Grape."""
     own = {
         value.__name__: value
         for value in list(namespace.values())
@@ -75,7 +75,7 @@ def modules_look_at_frames(namespace: Mapping[str, Any]) -> bool:
 
 
 def stays_as_written(function: types.FunctionType) -> bool:
-    """Whether it is not to be taken over: it looks at frames, or may call itself and, each time through Grape, would
+    """True where it is not to be taken over: it looks at frames, or may call itself and, each time through Grape, would
     reach the limit of recursion sooner.
     """
     code = written_code(function)
@@ -129,7 +129,7 @@ def _reached(
 
 
 def _globals_of(function: types.FunctionType, names: frozenset[str]) -> dict[str, Any]:
-    """What `names` mean in it, those that it closes over included."""
+    """The values of `names` in it, those that it closes over included."""
     space = function.__globals__
     found = {name: space[name] for name in names if name in space}
     for name, cell in zip(written_code(function).co_freevars, function.__closure__ or (), strict=False):

@@ -141,7 +141,7 @@ class GraphedFunction:
         return Region(situation, apart(function), function, self.__name__, at)
 
     def evidence(self) -> RegionEvidence | None:
-        """What is known of the calls so far; None before the first."""
+        """The evidence of the calls so far; None before the first."""
         return self._region.evidence() if self._region is not None else None
 
     def release(self) -> None:

@@ -22,7 +22,7 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
 def is_supported() -> bool:
-    """Whether `growable` works with this build of torch."""
+    """True where `growable` works with this build of torch."""
     return _fields() is not None
 
 

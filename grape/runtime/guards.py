@@ -1,4 +1,4 @@
-"""Whether what a region reads besides its arguments is still as it was.
+"""True where what a region reads besides its arguments is still as it was.
 
 What that is, `state` finds. Tensors found on the way are the *sources* of storages that a trace reads from outside; a
 storage without a source cannot be guarded, and the region is refused.
@@ -57,7 +57,7 @@ class GuardSet:
         self.culprits: list[str] = []
         """By which names the code reaches what `difference` last found to be changed."""
         self.only_tensors = False
-        """Whether that was nothing but tensors in the place of tensors."""
+        """True where that was nothing but tensors in the place of tensors."""
         self.name = ""
         """That of the attribute or the global that `difference` last found to be changed."""
         self._dicts, self._lists, self._modules = found.dicts, found.lists, found.modules
@@ -84,7 +84,7 @@ class GuardSet:
             self._seen[id(root)] = None
 
     def watches_others(self, found: Reach) -> bool:
-        """Whether the region runs functions that are not among those found, as the person defined them again."""
+        """True where the region runs functions that are not among those found, as the person defined them again."""
         functions, codes = {id(function) for function, _ in found.codes}, {code for _, code in found.codes}
         return any(id(function) not in functions and code not in codes for function, code in self._codes)
 
@@ -111,7 +111,7 @@ class GuardSet:
         return self.reaches(tensor)
 
     def reaches(self, value: object) -> bool:
-        """Whether this very object was found, so that what it holds is guarded.
+        """True where this very object was found, so that what it holds is guarded.
 
         Who asks is going to give it back: from now on no other will do in its place.
         """
@@ -119,7 +119,7 @@ class GuardSet:
         return self._seen.get(id(value)) is value
 
     def has_hooked_nodes(self) -> bool:
-        """Whether somebody holds the node of a gradient and has a hook on it, which ends with the node, unguarded."""
+        """True if somebody holds the node of a gradient and has a hook on it, which ends with the node, unguarded."""
         with unnumbered():  # to ask for the node of a gradient takes a number in some versions of torch
             return any(map(is_node_hooked, self._tensors))
 
@@ -210,7 +210,7 @@ class GuardSet:
         self._handles = -1
 
     def in_memory(self) -> bool:
-        """Whether every tensor lies where it did: what a graph reads must exist before it is launched."""
+        """True where every tensor lies where it did: what a graph reads must exist before it is launched."""
         return bool([*map(torch.Tensor.data_ptr, self._tensors)] == self._places[0])
 
     def _in_place(self, in_memory: bool) -> bool:
@@ -255,7 +255,7 @@ class GuardSet:
         return fresh and is_defined_again(now, then, self._codes)
 
     def difference(self) -> str | None:
-        """What has changed, in words; None where nothing has."""
+        """Says what has changed; None where nothing has."""
         self.culprits, self.only_tensors, self.name = [], False, ""
         try:
             return self._difference()
@@ -319,7 +319,7 @@ class GuardSet:
 
 
 def _is_librarys(names: Any) -> bool:
-    """Whether a namespace is that of a library, which may set itself up when it is first called."""
+    """True where a namespace is that of a library, which may set itself up when it is first called."""
     file = names.get("__file__")
     return names is sys.modules or names is vars(builtins) or (isinstance(file, str) and not is_own_code(file))
 

@@ -57,7 +57,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class HostDraws:
-    """What one call draws on the CPU, in order."""
+    """Random numbers that one call draws on the CPU, in order."""
 
     draws: tuple[Draw, ...] = ()
 

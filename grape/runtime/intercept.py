@@ -51,7 +51,7 @@ number_of = object.__hash__
 
 
 class _OfModules(Generic[T]):
-    """What is known of modules that live, by identity: two may be equal, and not every one has a hash."""
+    """Values for modules that live, by identity: two may be equal, and not every one has a hash."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, tuple[weakref.ref[torch.nn.Module], T]] = {}
@@ -103,7 +103,7 @@ class Interceptor:
         self._died: Counter[tuple[str, Position]] = Counter()
         self._late: list[Region] = []
         self.withdrawn = False
-        """Whether the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
+        """True where the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
         self.on_withdrawal: Callable[[], None] = lambda: None
         self.hoisted: list[Region] = []
         """Statements of loops of a cell; who makes these regions calls them through `enter`."""
@@ -117,12 +117,12 @@ class Interceptor:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the thread that meets Grape."""
+        """True where this is the thread that meets Grape."""
         return get_ident() == self._thread
 
     @property
     def serves(self) -> bool:
-        """Whether a call that comes now on this thread may be looked at, or replayed. Beside a process group none may;
+        """True if a call that comes now on this thread may be looked at, or replayed. Beside a process group none may;
         `situation.beside_group` notes that there was one. Nor may one inside an operator stream: a graph would read
         what is pending.
         """
@@ -233,7 +233,7 @@ class Interceptor:
             self.on_withdrawal()
 
     def _stands_aside(self) -> bool:
-        """Whether the call that comes now runs as written, because somebody would see Grape at work on it."""
+        """True where the call that comes now runs as written, because somebody would see Grape at work on it."""
         if is_watched():
             if self.situation.observing and not self.withdrawn:
                 self._withdraw()
@@ -256,12 +256,12 @@ class Interceptor:
 
     @property
     def stands(self) -> bool:
-        """Whether anything of the person's or of torch's is replaced just now."""
+        """True where anything of the person's or of torch's is replaced just now."""
         return self._installed or bool(self._trampolines)
 
     @property
     def _serves_modules(self) -> bool:
-        """Whether there is a module in which something replays."""
+        """True where there is a module in which something replays."""
         return any(self._bystanders.get(module) is None for module, _ in self._modules.items())
 
     def _find_bystanders(self) -> None:
@@ -431,7 +431,7 @@ class Interceptor:
         return self.floor.undisturbed(body)
 
     def _may_step(self) -> bool:
-        """Whether the iteration of a loop that runs now may become a region: no callable around it has the floor."""
+        """True where the iteration of a loop that runs now may become a region: no callable around it has the floor."""
         return self.floor.free and not busy.now and self.serves and not self._stands_aside()
 
     def _caller(self, otherwise: Position) -> Position:
@@ -456,7 +456,7 @@ _all: weakref.WeakSet[Interceptor] = weakref.WeakSet()
 
 
 def observed_here() -> bool:
-    """Whether a cell is observed that runs on this thread: the call that comes now may be traced."""
+    """True where a cell is observed that runs on this thread: the call that comes now may be traced."""
     return bool(_all) and any(one.is_here and one.situation.observing for one in list(_all))
 
 
@@ -497,7 +497,7 @@ def _parts(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def _has_own_code(region: Region) -> bool:
-    """Whether a refused function is left alone at once: one that does no work, or that warns, maybe of its caller."""
+    """True if a refused function is left alone at once: one that does no work, or that warns, maybe of its caller."""
     refused = region.refused
     return refused is not None and (refused.reason is Reason.NO_WORK or region.observer.warns)
 

@@ -46,7 +46,7 @@ _owners: weakref.WeakKeyDictionary[Any, weakref.finalize[..., Any]] = weakref.We
 
 
 def at_work(frame: FrameType | None) -> bool:
-    """Whether Grape, or what it calls of torch and the standard library, runs in `frame`, nearer than other code; or a
+    """True if Grape, or what it calls of torch and the standard library, runs in `frame`, nearer than other code; or a
     finalizer, for whomever.
     """
     while frame is not None:
@@ -76,7 +76,7 @@ class _Held:
         self._passed_on: tuple[int, FrameType | None] | None = None
 
     def waits(self, number: int, frame: FrameType | None) -> bool:
-        """Whether the signal that found `frame` has to come again."""
+        """True where the signal that found `frame` has to come again."""
         if self._passed_on == (number, frame):  # a handler calls the one that it replaced, which is one of ours too
             return False
         now = time.monotonic()

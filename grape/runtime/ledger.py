@@ -1,4 +1,4 @@
-"""What a region's replays copied, spared, and could not do."""
+"""Counts what a region's replays copied, spared, and could not do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Ledger:
     """Calls that ran eagerly because a replay would have overwritten a result that somebody holds."""
 
     copy_ns: float = 0.0
-    """What copying one argument cost the host lately, in nanoseconds."""
+    """Nanoseconds that copying one argument cost the host lately."""
 
     def copied(self, path: str, nbytes: int) -> None:
         count = self.copies.get(path)

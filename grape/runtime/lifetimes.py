@@ -40,7 +40,7 @@ class Lifetimes:
 
     @property
     def enough(self) -> bool:
-        """Whether further calls tell nothing; where results come back, each tells where the next ones lie."""
+        """True where further calls tell nothing; where results come back, each tells where the next ones lie."""
         return self._watched >= ENOUGH and not self._recurs
 
     def begin_run(self) -> None:

@@ -1,4 +1,6 @@
-"""What Python can see of a result beside its contents: that of a replay is as that of the eager call, or refused."""
+"""Compares what Python can see of a result beside its contents: that of a replay is as that of the eager call, or
+refused.
+"""
 
 from __future__ import annotations
 

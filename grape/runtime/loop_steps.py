@@ -95,6 +95,8 @@ class LoopSteps:
 
 
 def _without_closure(function: FunctionType) -> FunctionType:
-    """What a function closes over comes in as an argument of each call; the guards follow the rest of its names."""
+    """The function without its closure. What it closes over comes in as an argument of each call; the guards follow the
+    rest of its names.
+    """
     code = function.__code__
     return FunctionType(code, function.__globals__, code.co_name, None, tuple(CellType() for _ in code.co_freevars))

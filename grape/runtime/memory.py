@@ -79,7 +79,7 @@ def beside(situation: Situation) -> int:
 
 
 def account(situation: Situation, region: Region | None = None) -> GraphMemory | None:
-    """What the graphs of a region hold, or those of all; None where there are none, or they share no executables."""
+    """The memory of the graphs of a region, or of all; None where there are none, or they share no executables."""
     store = situation.executables
     regions = [region] if region is not None else list(situation.regions)
     entries = [entry for one in regions for entry in one.entries]
@@ -115,7 +115,7 @@ def budget_without_room(situation: Situation) -> int:
 
 
 def _device_full(situation: Situation) -> bool:
-    """Whether it was the device, not the budget: then the next cell may find more."""
+    """True where it was the device, not the budget: then the next cell may find more."""
     store = situation.executables
     return situation.memory_budget is None or (store is not None and store.device_full)
 

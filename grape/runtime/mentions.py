@@ -31,6 +31,6 @@ def blamed(function: Any, paths: Sequence[str], at: Position) -> tuple[str, Posi
 
 
 def _names(instruction: dis.Instruction) -> tuple[Any, ...]:
-    """What an instruction names: since CPython 3.13 one may load two local names."""
+    """The names in an instruction: since CPython 3.13 one may load two local names."""
     named = instruction.argval
     return named if isinstance(named, tuple) and "FAST" in instruction.opname else (named,)

@@ -31,7 +31,7 @@ numbered: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[at
 
 @functools.cache
 def is_supported() -> bool:
-    """Whether numbers can be left out with this build of torch: tried on those of a thread that ends."""
+    """True where numbers can be left out with this build of torch: tried on those of a thread that ends."""
     if _search() is None:
         return False
     found: list[int] = []
@@ -117,7 +117,7 @@ def unnumbered() -> Iterator[Unnumbered]:
 
 
 class instead_of:
-    """What is served in the block stands for a call of the person's that makes `nodes` nodes; none where it fails."""
+    """Count what is served in the block as a call of the person's that makes `nodes` nodes; none where it fails."""
 
     __slots__ = ("_before", "_was", "nodes")
 
@@ -138,7 +138,7 @@ class instead_of:
 
 
 def in_backward(device: torch.device, function: Callable[[], T]) -> T | None:
-    """What `function` returns in the thread in which the device's backward passes run; None where that is this one.
+    """Run `function` in the thread in which the device's backward passes run; None where that is this one.
 
     Takes a number of this thread itself.
     """

@@ -1,4 +1,4 @@
-"""What is learned from calls that run eagerly: traces, which are audited, a profile, and reasons to refuse."""
+"""Learns from calls that run eagerly: traces, which are audited, a profile, and reasons to refuse."""
 
 from __future__ import annotations
 
@@ -60,24 +60,24 @@ class Observer:
         self.traced: list[TracedCall] = []
         self.scalar_changes: list[ScalarChange] = []
         self.leaves_graph = False
-        """Whether results of a traced call had an autograd graph, for which a pair of graphs may be captured."""
+        """True where results of a traced call had an autograd graph, for which a pair of graphs may be captured."""
         self.new_tensors: tuple[str, ...] = ()
         """Where the region was refused for that alone: by which names its code reaches objects that hold other tensors
         after a call (``cache.layers[0]``)."""
         self.warns = False
-        """Whether it warned in a traced call."""
+        """True where it warned in a traced call."""
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
         self.eager_s = 0.0
         self.body_ns = (0, 0)
         """When the person's code began and ended in the last traced call."""
         self.watched_ns = 0
-        """What it took to see the calls in it."""
+        """Nanoseconds that it took to see the calls in it."""
         self._unsteady = 0
         self._formed_anew = False
         self._again = False
         self.guards_ms: float | None = None
-        """What it takes the host to see that nothing has changed."""
+        """Milliseconds that it takes the host to see that nothing has changed."""
         self._profiled = 0
         self._profiled_after = 0
         self._profiled_in: tuple[Shape | None, CellName] = None, CellName()
@@ -107,18 +107,18 @@ class Observer:
 
     @property
     def _known_here(self) -> bool:
-        """Whether a trace tells of the cell that runs."""
+        """True where a trace tells of the cell that runs."""
         situation = self._region.situation
         return any(call.holds_in(situation.cell, situation.run) for call in self.traced)
 
     @property
     def trains(self) -> bool:
-        """Whether a traced call recorded gradients."""
+        """True where a traced call recorded gradients."""
         return any(trace.needs_grad for trace in self.traces)
 
     @property
     def profiled(self) -> bool:
-        """Whether an eager call was profiled."""
+        """True where an eager call was profiled."""
         return self._profiled > 0
 
     def trace(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -328,7 +328,7 @@ class Observer:
             self._before.stop()
 
     def profile_replay_now(self, shape: Shape) -> bool:
-        """Whether this replay is to be profiled, with `replayed`."""
+        """True where this replay is to be profiled, with `replayed`."""
         situation = self._region.situation
         return situation.observing and situation.profile and self._profiled_after < PROFILED and len(shape.after) >= 3
 
@@ -344,7 +344,7 @@ class Observer:
 
     @property
     def profile_holds(self) -> bool:
-        """Whether what was profiled is a call as this cell makes them."""
+        """True where what was profiled is a call as this cell makes them."""
         situation = self._region.situation
         shape, cell = self._profiled_in
         return cell.source == situation.cell.source or (shape is not None and shape.run == situation.run)

@@ -29,7 +29,7 @@ _set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 _NOWHERE = torch.empty(0, device="cpu")
 """In the place of a tensor of the capture: others are made over its memory."""
 _ALIAS_BYTES = 576
-"""What the process grows by for a tensor with a storage over a slot (torch 2.11, CPython 3.12)."""
+"""Bytes by which the process grows for a tensor with a storage over a slot (torch 2.11, CPython 3.12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Mixed(Exception):
 
 @dataclass(slots=True)
 class _InPlace:
-    """What lies in a slot: callers get aliases of `template`."""
+    """A result that lies in a slot: callers get aliases of `template`."""
 
     slot: Slot
     storage: Any
@@ -116,7 +116,7 @@ class Outputs:
         self.slots = [slot for slot, _ in self._in_slots]
         """The slots that each replay writes results into."""
         self._lone = False
-        """Whether the only copy to be made is a clone."""
+        """True where the only copy to be made is a clone."""
         self.nbytes = sum(group.root[-1] for group, _ in self._groups)
         self.held_bytes = sum(self._made[members[0]].untyped_storage().nbytes() for members in keys.values())
         """Bytes of all results, copied or in place."""
@@ -213,7 +213,7 @@ class Outputs:
         return _InPlace(slot, storage, _use_count(storage._cdata), template)
 
     def hand_out(self) -> list[torch.Tensor]:
-        """What the replay just enqueued has written, in order: aliases of slots, and copies."""
+        """The results that the replay just enqueued has written, in order: aliases of slots, and copies."""
         result: list[torch.Tensor] = [None] * len(self._made)  # type: ignore[list-item]
         in_place = self._in_place
         if in_place is None:
@@ -251,13 +251,13 @@ class Outputs:
 
 
 def _fills(layout: Strided) -> bool:
-    """Whether a tensor has each byte of its storage, once."""
+    """True where a tensor has each byte of its storage, once."""
     dtype, shape, stride, offset, nbytes = layout
     tensor = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
     return not offset and tensor.numel() == extent(tensor) and tensor.nbytes == nbytes
 
 
 def _is_cloned_as_it_is(tensor: torch.Tensor) -> bool:
-    """Whether `clone` gives a tensor of the same strides: of one with gaps, or expanded, it does not."""
+    """True where `clone` gives a tensor of the same strides: of one with gaps, or expanded, it does not."""
     there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     return there.clone().stride() == tensor.stride()

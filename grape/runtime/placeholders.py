@@ -112,7 +112,7 @@ class Placeholders:
             setattr(self, name, shared(getattr(self, name), [getattr(other, name) for other in others]))
 
     def tensor(self, index: int) -> torch.Tensor:
-        """What stands for the leaf."""
+        """The tensor that stands for the leaf."""
         if not self._settled:
             return self.tensors[index]
         kept = self._settled[index]
@@ -128,7 +128,9 @@ class Placeholders:
         self._stretches.clear()
 
     def target(self, index: int) -> torch.Tensor:
-        """What a copy of the leaf is written to: each element once. Made when it is first needed: most never are."""
+        """The tensor that a copy of the leaf is written to: each element once. Made when it is first needed: most never
+        are.
+        """
         found = self._targets.get(index)
         if found is None:
             found = self._targets[index] = distinct(self.tensor(index))

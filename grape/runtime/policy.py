@@ -25,7 +25,7 @@ MINIMUM_SAVING = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What is known when a call with some shapes arrives.
+    """The facts that are known when a call with some shapes arrives.
 
     `eager_ms` is the median eager call; `busy_ms` the device time within it: 0 before the profile, which precedes every
     capture and is taken when a graph could pay at best; None where there can be no profile.
@@ -42,7 +42,7 @@ class Estimate:
 
     @property
     def saving_ms(self) -> float:
-        """What a replay should save: the time in which the device waits; half the call where that is unknown."""
+        """The saving of a replay: the time in which the device waits; half the call where that is unknown."""
         if self.busy_ms is None:
             return self.eager_ms * 0.5
         return max(0.0, self.eager_ms - self.busy_ms)

@@ -28,7 +28,7 @@ from ..profiling import spare_children
 __all__ = ["Prefetch", "prefetch"]
 
 SIDE_STREAM = True
-"""Whether copies have a stream of their own; else they are issued on the loop's, in time."""
+"""True where copies have a stream of their own; else they are issued on the loop's, in time."""
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 
@@ -255,7 +255,7 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _makes_fresh_batches(loader: Any) -> bool:
-    """Whether each batch is stacked and pinned anew, so that nobody writes to its memory later."""
+    """True where each batch is stacked and pinned anew, so that nobody writes to its memory later."""
     return (
         type(loader) is DataLoader
         and loader.pin_memory
@@ -265,7 +265,7 @@ def _makes_fresh_batches(loader: Any) -> bool:
 
 
 def _is_prepared_ahead(loader: Any) -> bool:
-    """Whether one batch more changes nothing that the loop can see.
+    """True where one batch more changes nothing that the loop can see.
 
     The items are made in worker processes, which are ahead by several batches anyway, and the order of the items is
     drawn when the iteration begins.

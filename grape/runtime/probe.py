@@ -122,7 +122,7 @@ class _Writer:
         self.need(f"not {name}.is_neg()")
 
     def gradient(self, tensor: torch.Tensor, name: str) -> None:
-        """What does not require a gradient is a leaf; of others torch warns who asks."""
+        """Write the comparison of `.grad`. What requires no gradient is a leaf; of others torch warns who asks."""
         has = tensor.is_leaf and tensor.grad is not None
         leaf = f"{name}.is_leaf and " if tensor.requires_grad else ""
         self.need(f"({leaf}{name}.grad is not None) is {has}")

@@ -1,4 +1,4 @@
-"""What must happen on the host side before a replay: values read early, and inputs brought to the device.
+"""Does on the host what must happen before a replay: values read early, and inputs brought to the device.
 
 A region may read a value on the host (``if mask.all():``) or send data to the device (``x.to("cuda")``) and still be
 captured, when that value depends on the region's inputs alone and through a few operators. Those operators, the
@@ -45,7 +45,7 @@ def slice_of(ops: Sequence[OpRecord], ordinal: int, born: Collection[int]) -> tu
 
 
 def changed_before(ops: Sequence[OpRecord], ordinal: int, born: Collection[int]) -> bool:
-    """Whether what operator `ordinal` reads comes from memory that lives on, and that the call has written before."""
+    """True if what operator `ordinal` reads comes from memory that lives on, and that the call has written before."""
     storages = {view.storage for view in ops[ordinal].tensors()}
     for op in reversed(ops[:ordinal]):
         if any(number not in born for number in storages.intersection(op.written)):
@@ -101,7 +101,7 @@ class Outcome:
 
 
 class _OtherDtype(Exception):
-    """What was found for a storage has another dtype than the view that is wanted."""
+    """Raised where what was found for a storage has another dtype than the view that is wanted."""
 
 
 class _Run:

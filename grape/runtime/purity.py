@@ -94,7 +94,7 @@ _written_for_torch: set[str] = set()
 
 
 def knows_torch(package: str) -> bool:
-    """Whether a package was written for torch, one of its modules that are loaded has it: what such code keeps, it
+    """True where a package was written for torch, one of its modules that are loaded has it: what such code keeps, it
     keeps in modules and tensors, and where it acts it goes through C, which is looked at as well."""
     if package not in _written_for_torch:
         inside = package + "."

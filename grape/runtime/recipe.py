@@ -79,7 +79,7 @@ class Recipe:
     """The result for given argument leaves and containers and the graph's outputs, in order."""
 
     def does_as(self, other: Recipe) -> bool:
-        """Whether the two build the same from the same. False where a recipe holds anything but numbers and layouts."""
+        """True if the two build the same from the same. False where a recipe holds anything but numbers and layouts."""
         plain = not any(isinstance(origin, Outside) for origin in self.origin) and not self.outside
         return (
             plain
@@ -154,7 +154,7 @@ def write_recipe(
 
 
 def _contents(node: Node, layout: Layout, existing: Mapping[int, int] | None) -> tuple[Any, ...]:
-    """What a container holds, in terms that are equal before and after if nothing in it was rebound."""
+    """The contents of a container, in terms that are equal before and after if nothing in it was rebound."""
 
     def token(child: Any) -> Any:
         if isinstance(child, int):

@@ -73,7 +73,7 @@ class Region:
         self.of_gradients: Refused | None = None
         """Why calls that record gradients stay eager, where others are tried."""
         self.gave_way_in_run = False
-        """Whether a call of this cell stayed eager for that."""
+        """True where a call of this cell stayed eager for that."""
         self.checked = False
         """A graph of it gave the same bits and serves nobody: where nothing gets faster, that is all there is."""
         self.starved_at: int | None = None
@@ -84,7 +84,7 @@ class Region:
         self.replays = 0
         self.call_began_ns = 0
         self.called_once = False
-        """Whether the last cell that called it did so once."""
+        """True where the last cell that called it did so once."""
         self.unserved = 0
         """Calls of shapes that had no graph."""
         self.wasted = 0
@@ -117,13 +117,13 @@ class Region:
 
     @property
     def may_pair(self) -> bool:
-        """Whether a pair of graphs may serve calls whose results carry an autograd graph: those of a module."""
+        """True where a pair of graphs may serve calls whose results carry an autograd graph: those of a module."""
         situation = self.situation
         return situation.pairs and self.root_is_module and situation.apply and situation.backend.autograd
 
     @property
     def paired(self) -> bool:
-        """Whether forward and backward replay as two graphs."""
+        """True where forward and backward replay as two graphs."""
         return any(isinstance(entry, PairEntry) for entry in self.entries)
 
     @property
@@ -150,7 +150,7 @@ class Region:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has called it since the last cell ended."""
+        """True where nothing has called it since the last cell ended."""
         return self.calls == self._settled_calls
 
     def begin_run(self) -> None:
@@ -189,7 +189,7 @@ class Region:
         return self.replays - self._start_of_run[1]
 
     def gives_way(self) -> bool:
-        """Whether the call that comes now is to run as written, and callables inside have the floor.
+        """True where the call that comes now is to run as written, and callables inside have the floor.
 
         Who was told that the results need gradients, and puts `torch.no_grad()` around the call, has another call.
         """
@@ -340,12 +340,12 @@ class Region:
 
     @property
     def copy_ns(self) -> float:
-        """What it costs the host to copy one argument into its placeholder, in nanoseconds."""
+        """Nanoseconds that it costs the host to copy one argument into its placeholder."""
         return self.ledger.copy_ns
 
     @property
     def device_bound(self) -> bool:
-        """Whether the device works most of the time between two calls."""
+        """True where the device works most of the time between two calls."""
         since, calls = self._pace
         if self.captures.busy_ms is None or self.calls <= calls:
             return False
@@ -354,7 +354,7 @@ class Region:
         return self.captures.busy_ms > 0.7 * interval_ms
 
     def on_its_stream(self) -> bool:
-        """Whether work that is enqueued now is ordered with the region's replays."""
+        """True where work that is enqueued now is ordered with the region's replays."""
         situation = self.situation
         if situation.stream is None:
             return True

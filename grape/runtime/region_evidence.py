@@ -1,4 +1,4 @@
-"""What a region tells the advisor and the report, as frozen data."""
+"""The evidence that a region gives the advisor and the report, as frozen data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["evidence_of"]
 
 
 def evidence_of(region: Region) -> RegionEvidence:
-    """What is known of a region in the cell that runs. Eager times go back further, and traces that hold for it."""
+    """The evidence of a region in the cell that runs. Eager times go back further, and traces that hold for it."""
     shapes = [shape for shape in region.shapes.values() if shape.run == region.situation.run]
     compared = [shape for shape in shapes if shape.before.warm_ms() and len(shape.after)]
     before = CallTimes.warm(shape.before for shape in compared or shapes)

@@ -42,7 +42,7 @@ class Replays:
     def serve(
         self, shape: Shape, leaves: Sequence[torch.Tensor], containers: Sequence[Any], timer: Any, again: bool
     ) -> Any:
-        """What the best of the shape's graphs returns; MISMATCH or BLOCKED if none can serve the call.
+        """The result of the best of the shape's graphs; MISMATCH or BLOCKED if none can serve the call.
 
         `again`: the last call had the same shape. A recurrence needs two graphs that read what the other wrote.
         """
@@ -104,13 +104,13 @@ class Replays:
         return again or shape.blocked > 1 or self._held_elsewhere(shape, leaves)
 
     def _held_elsewhere(self, shape: Shape, leaves: Sequence[torch.Tensor]) -> bool:
-        """Whether what blocks every graph of the shape is kept for other purposes than to be this call's argument."""
+        """True if what blocks every graph of the shape is kept for other purposes than to be this call's argument."""
         given = {leaf.untyped_storage()._cdata for leaf in leaves}
         blockers = [entry.blocker for entry in shape.entries if entry.blocker is not None and entry.blocker.occupied]
         return bool(blockers) and all(slot.cdata not in given for slot in blockers)
 
     def _in_slots(self, leaves: Sequence[torch.Tensor], indices: Sequence[int]) -> bool:
-        """Whether one of these arguments is a result that lies where an earlier replay put it."""
+        """True where one of these arguments is a result that lies where an earlier replay put it."""
         occupants = self._region.situation.store.occupants()
         return any(leaves[i].untyped_storage()._cdata in occupants for i in indices)
 

@@ -48,7 +48,7 @@ class CallTimes:
 
     @property
     def cold_ms(self) -> float | None:
-        """What the cold first one took, if there was one."""
+        """Milliseconds of the cold first one, if there was one."""
         return self.ms()[0] if self._cold else None
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What is known of the calls of a region that have one guard key."""
+"""The record of the calls of a region that have one guard key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["Found", "Shape"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a call found when it began: which leaf tensors had gradients, and the `GuardSet.form` of what it reads."""
+    """The state that a call found when it began: which leaf tensors had gradients, and the `GuardSet.form` of what it
+    reads.
+    """
 
     graded: tuple[bool, ...] = ()
     form: tuple[Any, ...] = ()
@@ -47,7 +49,7 @@ class Shape:
     tally: Tally = field(default_factory=Tally)
     """Of the cell that runs."""
     replay_ms: float | None = None
-    """What a replay takes on the device, as it was timed last."""
+    """Milliseconds that a replay takes on the device, as it was timed last."""
     entries: list[Entry] = field(default_factory=list)
     decision: Decision | None = None
     traces: list[tuple[Found, Trace]] = field(default_factory=list)
@@ -59,9 +61,9 @@ class Shape:
     unsettled: int = 0
     closed: bool = False
     holds_objects: bool = False
-    """Whether modules, optimizers, functions or classes came as arguments; calls with others have another shape."""
+    """True where modules, optimizers, functions or classes came as arguments; calls with others have another shape."""
     backwards: Backwards = field(default_factory=Backwards)
-    """What became of results that carried an autograd graph."""
+    """The fate of results that carried an autograd graph."""
     settled_calls: int = 0
     """Calls until the last cell ended."""
     starved_at: int | None = None

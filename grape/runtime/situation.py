@@ -1,4 +1,4 @@
-"""What the regions of one process share."""
+"""The context that the regions of one process share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Situation"]
 
 @dataclass(slots=True)
 class Situation:
-    """What the regions of one process share. `observing` is set while a cell runs under Grape.
+    """Everything that the regions of one process share. `observing` is set while a cell runs under Grape.
 
     `run` numbers the cells; `open_floor` is called when the region being traced turns out not to be capturable, so
     that callables inside it may become regions.
@@ -48,7 +48,7 @@ class Situation:
     stream: int | None = None
     """The stream of the first capture. Graphs share memory without events between them, so all run on this one."""
     aside: Callable[[], bool] = lambda: False
-    """Whether this thread's calls are observed by somebody else just now, whose tracer a capture would meet: they are
+    """True if this thread's calls are observed by somebody else just now, whose tracer a capture would meet: they are
     served, and nothing is learned from them."""
     open_floor: Callable[[], None] = lambda: None
     progress: Callable[[str], None] = lambda text: None
@@ -59,7 +59,7 @@ class Situation:
     captures: int = 0
     """Captures so far."""
     beside_group: bool = False
-    """Whether calls of this cell ran as written because a process group of `torch.distributed` existed."""
+    """True where calls of this cell ran as written because a process group of `torch.distributed` existed."""
     comparing: bool = False
     """Whole iterations of a loop are timed just now: replays are not interrupted for a comparison of single calls."""
     exhausted: bool = False
@@ -68,11 +68,11 @@ class Situation:
     """Of all regions; None where each graph keeps an executable of its own."""
     regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
     serves: bool = True
-    """Whether graphs that were verified serve calls. Where nothing gets faster they are only checked, and let go."""
+    """True where graphs that were verified serve calls. Where nothing gets faster they are only checked, and let go."""
     unhurried: bool = False
-    """Whether looking on and capturing may take as long as they take: for tests, and to see how graphs behave."""
+    """True where looking on and capturing may take as long as they take: for tests, and to see how graphs behave."""
     attention: Attention = field(default_factory=Attention)
-    """What Grape takes of the time of the cell that runs."""
+    """The account of what Grape takes of the time of the cell that runs."""
     stand_aside: Callable[[], None] = lambda: None
     """Ends the observation of the cell that runs: what was learned goes on serving, nothing more is looked at."""
 

@@ -82,7 +82,7 @@ class Slot:
 
     @property
     def occupied(self) -> bool:
-        """Whether anything outside Grape still refers to the occupant's storage."""
+        """True where anything outside Grape still refers to the occupant's storage."""
         return bool(_use_count(self.cdata) > self.idle or getrefcount(self.storage_object) > self.references)
 
     def hold(self, nbytes: int) -> bool:

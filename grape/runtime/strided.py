@@ -36,7 +36,8 @@ def unit_of(device: torch.device) -> int:
 
 
 def alignment(tensor: torch.Tensor) -> int:
-    """What of a tensor's address chooses kernels: where in 32 bytes it lies, else the largest power of two in it.
+    """The part of a tensor's address that chooses kernels: where in 32 bytes it lies, else the largest power of two in
+    it.
 
     Vectorized kernels peel off what comes before 16 or 32 bytes, and sum in another order then. A single element is
     read alone, wherever it lies.

@@ -120,7 +120,7 @@ def names_of_dimensions(tensors: Iterable[torch.Tensor]) -> list[Any]:
 
 
 def leaf_meta(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a graph depends on of one tensor, but for its contents and where it lies."""
+    """The facts of one tensor that a graph depends on, but for its contents and where it lies."""
     has_gradient = tensor.is_leaf and tensor.grad is not None  # torch warns who asks another
     kind = (tensor.dtype, tensor.device, tensor.requires_grad, has_gradient, type(tensor))
     return (tensor.shape, tensor.stride(), *kind)
@@ -351,7 +351,7 @@ def new_container(node: Node) -> Any:
 
 
 def stateful(layout: Layout) -> tuple[Any, ...]:
-    """What came as an argument and has state or code that the key does not hold: modules, functions, classes."""
+    """The arguments with state or code that the key does not hold: modules, functions, classes."""
     found: list[Any] = []
     pending = [layout.root]
     while pending:
@@ -383,7 +383,7 @@ def _set_item(target: Any, name: Any, value: Any) -> None:
 
 
 def same_structure(one: Any, other: Any) -> bool:
-    """Whether two roots are of one structure, with the same values in it; a NaN, whose text hides bits, is none."""
+    """True where two roots are of one structure, with the same values in it; a NaN, whose text hides bits, is none."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Static):

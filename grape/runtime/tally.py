@@ -1,4 +1,5 @@
-"""What a cell's calls of regions took, and what the same calls take when nobody looks on and nothing is replayed.
+"""Adds up what a cell's calls of regions took, and what the same calls take when nobody looks on and nothing is
+replayed.
 
 The time of a call that is traced, profiled or captured is booked whole while it runs (`attention.py`); what a plain
 call takes is taken back here, when the cell is over and that is known. Plain is the median of eager calls of the same

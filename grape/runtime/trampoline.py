@@ -21,7 +21,7 @@ from ..tracing import grape_works
 __all__ = ["Trampoline", "is_trampoline", "note_rewritten", "prune_traceback", "typed_code", "written_code"]
 
 _TYPED: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
-"""What code was made from that holds objects of Grape's."""
+"""Of code that holds objects of Grape's: the code that it was made from."""
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -168,7 +168,7 @@ def _prune(error: BaseException) -> None:
 
 
 def is_trampoline(code: types.CodeType) -> bool:
-    """Whether `code` stands in the place of a function's own."""
+    """True where `code` stands in the place of a function's own."""
     return any(type(constant) is _Receiver for constant in code.co_consts)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..failures import failure_notes
-from ..model import CellEvidence, MemoryCurve
+from ..model import CellEvidence, Finding, MemoryCurve
 from ..render import Report, build_report
+from .stream_evidence import findings_beside
 from .told import evidence_as, findings_as
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ def why_no_graphs(past: Past) -> str:
 
 
 def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error: str | None) -> CellEvidence:
-    """What the last watched run told, as of a run of the cell that is called `name` now. `stance`: what serves it."""
+    """The evidence of the last watched run, as of a run of the cell that is called `name` now. `stance`: what serves
+    it.
+    """
     return replace(
         evidence_as(past.evidence, name, traces=False),
         wall_ms=wall_ms,
@@ -37,12 +41,18 @@ def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error:
     )
 
 
-def report_again(owner: Engine, past: Past, evidence: CellEvidence, namespace: dict[str, Any] | None) -> Report:
-    """The report made of `evidence`, with the findings and fixes of the run that was watched."""
+def report_again(
+    owner: Engine,
+    past: Past,
+    evidence: CellEvidence,
+    namespace: dict[str, Any] | None,
+    more: Iterable[Finding] = (),
+) -> Report:
+    """The report made of `evidence`, with findings and fixes of the run that was watched, and `more` of this one."""
     from ..fixing import FixesLater
 
     name, error = evidence.file, evidence.error
-    findings = findings_as(past.findings, past.evidence.file, name)
+    findings = findings_beside(findings_as(past.findings, past.evidence.file, name), more)
     fixes = FixesLater(
         lambda: evidence_as(replace(past.evidence, error=error), name, traces=True),
         findings,

@@ -48,15 +48,15 @@ OUTSIDE_LIMIT = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What runs: the name to show ("In[4]"), the source as written, and the file name it is compiled under."""
+    """A cell that runs: the name to show ("In[4]"), the source as written, and the file name it is compiled under."""
 
     name: str
     source: str
     filename: str
     id: str | None = None
-    """What the front end calls the cell, also after it was edited."""
+    """The front end's name for the cell, also after it was edited."""
     rewritten: RewrittenCell | None = None
-    """What runs in the place of `source`, with the lines of `source`."""
+    """The source that runs in the place of `source`, with the lines of `source`."""
     taken: tuple[TakenFixes, ...] = ()
     """Fixes that the person has taken so far, in this cell or in others."""
     mode: Mode = "watch"
@@ -64,7 +64,7 @@ class Cell:
     key: CellKey | None = None
     """Under which its history is kept; None where it has none."""
     ahead_ms: float = 0.0
-    """What Grape took of it before its first statement."""
+    """Milliseconds that Grape took of it before its first statement."""
     since: float | None = None
     """When the person began to wait, by `time.perf_counter`; None: when the session opens."""
 
@@ -179,7 +179,7 @@ class Session:
         self._start = time.perf_counter()
 
     def _allowance(self) -> Allowance:
-        """What may be spent on looking at this run."""
+        """The allowance for looking at this run."""
         from ..runtime import Allowance
 
         if self.cell.key is None or (self._engine is not None and self._engine.situation.unhurried):
@@ -294,7 +294,7 @@ class Session:
         return self.report
 
     def _remember(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> None:
-        """What the next run of the same cell begins with. A run that was cut short tells too little."""
+        """Remember what the next run of the same cell begins with. A run that was cut short tells too little."""
         runs, found = self._runs_so_far(), self._prospect
         if self.cell.key is None or found is None:
             return
@@ -316,7 +316,7 @@ class Session:
         return (self._past.runs if self._past is not None else 0) + 1
 
     def _bar(self, owner: Engine) -> float | None:
-        """What graphs have to save because streams would serve the cell instead; None where they would not."""
+        """The share that graphs have to save where streams would serve the cell instead; None where they would not."""
         from .streamed import hindrance
 
         streamless = self._past is not None and self._past.streamless is not None
@@ -328,7 +328,7 @@ class Session:
         return None if hindered else STREAMS_SAVE
 
     def _expect(self, owner: Engine, evidence: CellEvidence, bar: float | None) -> Prospect | None:
-        """What the next run may expect; None where this one, of which Grape saw only a part, does not tell."""
+        """The prospect of the next run; None where this one, of which Grape saw only a part, does not tell."""
         if self.options.profile or owner.situation.beside_group or owner.interceptor.withdrawn:
             return None
         time = evidence.time
@@ -437,7 +437,7 @@ def engine_and_ms() -> tuple[Engine, float]:
 
 
 def _is_cold() -> bool:
-    """Whether a cell that begins now is the one that loads torch, or makes CUDA's context."""
+    """True where a cell that begins now is the one that loads torch, or makes CUDA's context."""
     torch = sys.modules.get("torch")
     return torch is None or (torch.cuda.is_available() and not torch.cuda.is_initialized())
 

@@ -75,7 +75,7 @@ class StreamedFunction(Generic[P, R]):
         return hindrance(owner)
 
     def evidence(self) -> Evidence | None:
-        """What its calls were served by, all together; None where none was. Inside a cell that streams serve, its
+        """Counts of what served its calls, all together; None where none was. Inside a cell that streams serve, its
         operators are the cell's.
         """
         return self._evidence if self._closed else shared.evidence(self._user)

@@ -1,4 +1,4 @@
-"""What fixes that were taken have brought: a region's time per call in the report that offered them, and now."""
+"""Gains of fixes that were taken: a region's time per call in the report that offered them, and now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a cell when it ran before, and so how much attention it gets when it runs again unchanged.
+"""Remembers what became of a cell, and so how much attention it gets when it runs again unchanged.
 
 A cell is the same if its source is, and what that source names: the code of functions and classes, the kinds of
 objects, flags. A cell in which nothing can be served is left alone from then on; one whose graphs replay is served
@@ -43,7 +43,7 @@ class Past:
     findings: tuple[Finding, ...]
     applied: Applied
     why: str | None = None
-    """What speaks against graphs that were captured; None where they serve, or where there were none."""
+    """The reason against graphs that were captured; None where they serve, or where there were none."""
     outbid: bool = False
     """Graphs would have served, if operator streams were not expected to save more."""
     streamed: bool = False
@@ -67,7 +67,7 @@ class History:
 
     @property
     def streamed(self) -> bool:
-        """Whether operator streams serve any of the cells."""
+        """True where operator streams serve any of the cells."""
         return any(past.streamed for past in self._past.values())
 
     def of(self, key: CellKey | None, applied: Applied) -> Past | None:
@@ -83,7 +83,7 @@ class History:
 
 
 def key_of(source: str, namespace: Mapping[str, Any]) -> CellKey | None:
-    """What has to be the same for a cell to be the same; None where the source cannot be read.
+    """The facts that make two runs runs of the same cell; None where the source cannot be read.
 
     `source` as IPython compiles it or as it was typed; lines of magics do not matter to what it names.
     """
@@ -153,7 +153,9 @@ def _named_by(code: types.CodeType) -> frozenset[str]:
 
 
 def _fact(value: Any) -> Any:
-    """What of a value decides how code runs: its kind, of a module how it is set up, of a plain flag what it is."""
+    """The part of a value that decides how code runs: its kind, of a module how it is set up, of a plain flag what it
+    is.
+    """
     import torch
 
     kind = type(value)

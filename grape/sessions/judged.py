@@ -1,4 +1,4 @@
-"""Whether operator streams go on serving a cell that regions left to them."""
+"""True where operator streams go on serving a cell that regions left to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_LOST = 2
 def after_streamed_run(
     past: Past, *, operators: int, matched: int, waiting: int = 0, wall_ms: float, plain_ms: float | None
 ) -> Past:
-    """What is known after a run that streams served: `matched` of its `operators` matched, `waiting` of them wait until
+    """The past after a run that streams served: `matched` of its `operators` matched, `waiting` of them wait until
     captures are worth it. `plain_ms`: what the plain cell takes, None where that is not known or does not matter.
     """
     few = matched < FEWEST_MATCHED * operators and waiting < MOST_WAIT * operators
@@ -38,7 +38,7 @@ def after_streamed_run(
 
 
 def did_other_work(past: Past, operators: int) -> bool:
-    """Whether the cell had more or less to do than when streams served it first: an earlier run tells nothing then."""
+    """True if the cell had more or less to do than when streams served it first: an earlier run tells nothing then."""
     return past.operators is not None and abs(operators - past.operators) > AGREES * past.operators
 
 

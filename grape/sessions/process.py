@@ -1,4 +1,4 @@
-"""What outlives a cell: regions, graphs, the interceptor."""
+"""The engine, which outlives a cell: regions, graphs, the interceptor."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ class Engine:
         self._kept_for: weakref.WeakKeyDictionary[Region, set[CellKey]] = weakref.WeakKeyDictionary()
         """The cells in which a region's graphs are worth their keep."""
         self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
-        """What ran outside of regions, under which cell's name, by its source and the code that it could call."""
+        """Traces of what ran outside of regions, under which cell's name, by its source and the code that it could
+        call."""
         self.runs: dict[CellKey | str, CellRuns] = {}
-        """What is known of the plain time of cells, by what makes them the same."""
+        """Known plain times of cells, by what makes them the same."""
         self.report: Report | None = None
 
     def status(self) -> str:
@@ -91,7 +92,7 @@ class Engine:
         return "\n".join(lines)
 
     def _memory(self) -> list[str]:
-        """What the graphs hold, store by store, in lines."""
+        """Lines about the memory of the graphs, store by store."""
         from ..render import graph_stores
         from ..render.units import nbytes
         from ..runtime import account
@@ -213,7 +214,7 @@ class Engine:
         return settle_calls(self.interceptor.regions, self.situation.attention)
 
     def gain_of(self, replayed: Iterable[Replayed]) -> Gain | None:
-        """What graphs save in a run of the cell that was observed; None where they stay whatever they save."""
+        """The saving of graphs in a run of the cell that was observed; None where they stay whatever they save."""
         from .prospect import gain_of
 
         if self.situation.unhurried or self.situation.backend.kind != "cuda":
@@ -370,7 +371,7 @@ def last_report() -> Report | None:
 
 
 def _held_beside_pool(region: Any) -> str:
-    """What a region's graphs hold on the device, but for the pool, which all regions share."""
+    """The memory of a region's graphs on the device, but for the pool, which all regions share."""
     from ..render.units import nbytes
     from ..runtime import account
 

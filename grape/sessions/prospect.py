@@ -1,4 +1,4 @@
-"""What the next run of a cell may expect of Grape, as its last watched run told."""
+"""Decides from a cell's last watched run how Grape meets the next one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Prospect:
 
 
 def gain_of(replayed: Iterable[Replayed], regions: Iterable[Region]) -> Gain:
-    """What replays saved, for all calls that their regions had, and what the capture policy expects of the others."""
+    """Savings: of replays, for all calls that their regions had; of others, as the capture policy expects them."""
     measured = {id(one.region): one for one in replayed if one.replays and one.eager_ms}
     made = foreseen = 0.0
     for region in regions:

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..failures import failure_notes, surviving
-from ..model import CallsAccount, CellEvidence, CellTime, Served, StreamEvidence
+from ..model import CallsAccount, CellEvidence, CellTime, Finding, Served, StreamEvidence
 from ..options import REFERENCE, Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
@@ -21,7 +21,11 @@ from .cell import IN_THE_NOTEBOOK, Cell, engine_and_ms
 from .history import Past
 from .judged import after_streamed_run, did_other_work, without_streams
 from .process import CELLS, Engine, engine
+from .stream_evidence import stream_evidence, streamed_findings, with_sources
 from .timing import CellClock, CellRuns
+
+if TYPE_CHECKING:
+    from ..fixing import FixesLater
 
 __all__ = ["StreamedSession", "begin_plain_cell", "end_plain_cell", "hindrance", "settings_for"]
 
@@ -115,6 +119,7 @@ class StreamedSession:
             self._as_written = entered.reason + later
             return
         self._entered = True
+        shared.look_anew()
         shared.hold(CELLS)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
@@ -184,8 +189,6 @@ class StreamedSession:
         runs = owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
         runs.torch_ran |= found is not None and found.operators > 0
         said = f"{type(error).__name__}: {error}" if error is not None else None
-        if self._past is not None:
-            return self._report_again(owner, self._past, found, runs, said)
         evidence = CellEvidence(
             file=name,
             source=self.cell.source,
@@ -200,14 +203,31 @@ class StreamedSession:
             notes=(*self._notes, *rewritten, *failure_notes()),
             as_written=self._as_written,
             profile_only=self.options.profile,
-            time=self._time(found, runs, finished=error is None),
         )
-        return build_report(evidence, ())
+        evidence = with_sources(evidence, self._shown)
+        findings = streamed_findings(evidence)
+        if self._past is not None:
+            return self._report_again(owner, self._past, found, runs, said, findings)
+        evidence = replace(evidence, time=self._time(found, runs, finished=error is None))
+        return build_report(evidence, findings, self._fixes(owner, evidence, findings))
+
+    def _fixes(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> FixesLater:
+        from ..fixing import FixesLater
+
+        namespace = self.namespace if self._file_names is not None else None
+        ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
+        return FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
 
     def _report_again(
-        self, owner: Engine, past: Past, found: StreamEvidence | None, runs: CellRuns, error: str | None
+        self,
+        owner: Engine,
+        past: Past,
+        found: StreamEvidence | None,
+        runs: CellRuns,
+        error: str | None,
+        findings: tuple[Finding, ...],
     ) -> Report:
-        """What regions found, and what streams did. The history remembers what became of it."""
+        """The report of what regions found and streams did. The history remembers what became of it."""
         time = self._time(found, runs, finished=error is None)
         if found is not None and did_other_work(past, found.operators):
             time = replace(time, plain_ms=None, basis="this run had more or less to do than the one that was timed")
@@ -243,7 +263,8 @@ class StreamedSession:
             owner.history.remember(self.cell.key, past)
         if past.streamless is not None and not owner.history.streamed:
             shared.release(CELLS)  # what was recorded serves no cell any more
-        return report_again(owner, past, evidence, self.namespace if self._file_names is not None else None)
+        namespace = self.namespace if self._file_names is not None else None
+        return report_again(owner, past, evidence, namespace, findings)
 
     def _time(self, found: StreamEvidence | None, runs: CellRuns, *, finished: bool) -> CellTime:
         """Where something was served, what the plain cell takes is known only from an earlier run as written."""
@@ -257,32 +278,13 @@ class StreamedSession:
         return replace(time, plain_ms=plain.ms, basis=basis, served=served)
 
     def _stream(self) -> StreamEvidence | None:
-        e = self._found
-        if e is None:
-            return None
-        return StreamEvidence(
-            name=self.cell.name,
-            operators=e.seen,
-            matched=e.matched,
-            issued=e.issued,
-            recorded=e.recorded,
-            as_written=tuple(sorted(e.written.items(), key=lambda row: -row[1])),
-            segments=e.segments,
-            partial=e.partial,
-            iterations=e.entered,
-            diverged=e.diverged,
-            last_divergence=e.last_divergence or None,
-            fragments=e.fragments,
-            steps=e.steps,
-            bytes=e.bytes,
-            copies=e.copied_in + e.copied_out,
-            copied_bytes=e.copied_bytes,
-            kept=e.kept,
-            own_ms=e.own_ns / 1e6,
-            captured=e.captured,
-            capture_ms=e.capture_ns / 1e6,
-            lost=e.lost,
-        )
+        return stream_evidence(self._found, self.cell.name, self._shown) if self._found is not None else None
+
+    def _shown(self, filename: str) -> str:
+        """The name to show of a file that code is compiled from."""
+        if filename == self.cell.filename:
+            return self.cell.name
+        return self._file_names(filename) if self._file_names is not None else filename
 
 
 def begin_plain_cell() -> bool:

@@ -1,4 +1,4 @@
-"""What a cell took, what the plain cell takes, and how that is known."""
+"""The time of a cell, of the plain cell, and how that is known."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["AGREES", "CellClock", "CellRuns", "PlainRun", "estimate"]
 NEARLY_PLAIN = 0.05
 """A run in which nothing was replayed and Grape took less than this share tells what the plain cell takes."""
 AGREES = 0.25
-"""What an earlier run took is the plain time of this one only where the estimate is no further off than this: the same
-cell may have more to do than last time."""
+"""The time of an earlier run is the plain time of this one only where the estimate is no further off than this: the
+same cell may have more to do than last time."""
 
 _DURING: tuple[Purpose, ...] = ("observe", "record", "capture", "verify")
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class CellClock:
 
 
 def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns, *, finished: bool = True) -> CellTime:
-    """What the plain cell takes, from this run or from an earlier one of the same cell, which `runs` remembers."""
+    """The time of the plain cell, from this run or from an earlier one of the same cell, which `runs` remembers."""
     runs.count += 1
     work_ms = max(0.0, wall_ms - own.total_ms)
     replayed_ms = min(account.replayed_ms, work_ms)  # on a GPU that is shared, events tell of others' work as well

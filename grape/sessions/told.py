@@ -1,4 +1,4 @@
-"""What a report tells of: which regions, under which names, and the person's code."""
+"""Chooses what a report tells of: which regions, under which names, and the person's code."""
 
 from __future__ import annotations
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
+from dataclasses import replace
 from subprocess import Popen
 
 from .. import native
+from ..model.stream import Stop, added
 from ..native import Unavailable
 from .session import Evidence, Settings, Stream, open_stream
 
@@ -34,12 +36,15 @@ class Keeper:
         self._user: Hashable = None
         self._since: Evidence | None = None
         self._found: dict[Hashable, Evidence] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._given = 0
+        self._stops: dict[Hashable, tuple[Stop, ...]] = {}
         self._build: Popen[bytes] | None = None
         self._failed: Unavailable | None = None
 
     @property
     def inside(self) -> bool:
-        """Whether somebody is inside now."""
+        """True where somebody is inside now."""
         return bool(self._inside) and self._living() is not None
 
     def held_by(self, holder: Hashable) -> bool:
@@ -87,21 +92,49 @@ class Keeper:
         return self._not_built()
 
     def evidence(self, user: Hashable, *, forget: bool = False) -> Evidence | None:
-        """What `user` was served by so far; None where it was by nothing."""
+        """Counts of what served `user` so far; None where it was by nothing."""
         if self.stream is not None:
             self._settle(self.stream)
-        if forget and self._user is user:
-            self._user = None
-        return self._found.pop(user, None) if forget else self._found.get(user)
+        found = self._found.get(user)
+        found = found and replace(found, stops=self._stops_of(user, self.stream))
+        if forget:
+            self._user = None if self._user is user else self._user
+            for known in (self._found, self._numbers, self._stops):
+                known.pop(user, None)
+        return found
+
+    def look_anew(self) -> None:
+        """Other code runs from now on, and lines of earlier code are not its."""
+        if self.stream is not None:
+            self._keep_stops(self.stream)
+            self.stream.look_anew()
+
+    def _stops_of(self, user: Hashable, stream: Stream | None) -> tuple[Stop, ...]:
+        now = stream.stops(self._numbers[user]) if stream is not None and user in self._numbers else ()
+        return added(self._stops.get(user, ()), now)
+
+    def _keep_stops(self, stream: Stream) -> None:
+        """It forgets them, or goes."""
+        self._stops = {user: self._stops_of(user, stream) for user in self._numbers}
 
     def _charge(self, stream: Stream) -> None:
         user = next((one for one in self._inside if one is not None), None)
         if user is not self._user:
             self._settle(stream)
             self._user = user
+            stream.charge(self._number(user))
+
+    def _number(self, user: Hashable) -> int:
+        """0 is nobody's."""
+        if user is None:
+            return 0
+        if user not in self._numbers:
+            self._given += 1
+            self._numbers[user] = self._given
+        return self._numbers[user]
 
     def _settle(self, stream: Stream) -> None:
-        now, since, user = stream.evidence(), self._since, self._user
+        now, since, user = stream.counts(), self._since, self._user
         self._since = now
         if user is not None:
             found = now.since(since) if since is not None else now
@@ -129,6 +162,7 @@ class Keeper:
                 stream.close()
             finally:
                 self._settle(stream)
+                self._keep_stops(stream)
                 self._user = self._since = None
                 self._inside = []
 

@@ -14,9 +14,11 @@ from typing import Any, Literal
 import torch
 
 from .. import native
+from ..model.stream import Stop, added
 from ..native import Unavailable
 from . import compiled, extensions, profilers, threads
 from .captures import Captures, watch
+from .places import Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a stream did, counted in operators unless named otherwise."""
+    """Counts of what a stream did, in operators unless named otherwise."""
 
     seen: int
     matched: int
@@ -75,9 +77,11 @@ class Evidence:
     own_ns: int  # estimated from every 64th operator, what is issued apart
     bytes: int = 0  # of all homes now
     last_divergence: str = ""
+    stops: tuple[Stop, ...] = ()
+    """What ran as written inside of fragments, and where; what took most time first."""
 
     def since(self, earlier: Evidence) -> Evidence:
-        """What came after `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
+        """The counts since `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
         counted = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
         by_reason = {
             name: {why: n - getattr(earlier, name).get(why, 0) for why, n in getattr(self, name).items()}
@@ -97,8 +101,9 @@ class Evidence:
 
 
 _BY_REASON = ("written", "uncaptured")
-_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence")
+_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence", "stops")
 _COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
+_FROM_THE_ENGINE = tuple(field.name for field in fields(Evidence) if field.name != "stops")
 
 
 class Stream:
@@ -117,6 +122,7 @@ class Stream:
         self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
         self._undo, self._graphs = ExitStack(), ExitStack()
+        self._places = Places()
         self._open = False
         self._paused = False
         self.stopped = ""
@@ -131,9 +137,16 @@ class Stream:
             captures = Captures(self._session, self._cuda)
             self._session.on_capture(captures.capture)
             self._graphs.callback(captures.close)
+        self._session.on_place(self._places.here)
         self._watch()
         missing: list[str] = self._session.open()
         return missing
+
+    def look_anew(self) -> None:
+        """Other code runs from now on: where in it operators stand is found anew."""
+        self._places = Places()
+        self._session.on_place(self._places.here)
+        self._session.look_anew()
 
     def _watch(self) -> None:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
@@ -207,8 +220,36 @@ class Stream:
         return self._open
 
     def evidence(self) -> Evidence:
+        return replace(self.counts(), stops=self.stops())
+
+    def counts(self) -> Evidence:
+        """Without the stops, which take longer."""
         found: dict[str, Any] = self._session.evidence()
-        return Evidence(**{field.name: found[field.name] for field in fields(Evidence)})
+        return Evidence(**{name: found[name] for name in _FROM_THE_ENGINE})
+
+    def charge(self, user: int) -> None:
+        """Count for this user from now on what runs as written."""
+        self._session.charge(user)
+
+    def stops(self, user: int | None = None) -> tuple[Stop, ...]:
+        """What ran as written inside of fragments since the last look; of one user, or of all."""
+        places = self._places
+        stops = []
+        for whom, operator, reason, place, times, total_ns, segments in self._session.as_written():
+            if user is None or whom == user:
+                line, inner = places.of(place)
+                stops.append(
+                    Stop(
+                        operator=operator,
+                        reason=reason,
+                        user=line,
+                        inner=inner,
+                        times=times,
+                        total_ns=total_ns,
+                        segments=segments,
+                    )
+                )
+        return added((), stops)
 
     def __enter__(self) -> Stream:
         return self

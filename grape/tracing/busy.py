@@ -1,4 +1,4 @@
-"""Whether Grape works just now, or the person's code.
+"""True where Grape works just now, or the person's code.
 
 Audit hooks, finalizers, callbacks of the garbage collector and of weak references, signal handlers and the person's
 own `__eq__` or `__repr__` run in the middle of anything, Grape's work included. What they call then runs as written: to
@@ -66,7 +66,7 @@ def unwatched(*event: Any) -> None:
 
 
 def is_watched() -> bool:
-    """Whether somebody follows the code from call to call: a debugger, a profiler, a tool that measures coverage.
+    """True where somebody follows the code from call to call: a debugger, a profiler, a tool that measures coverage.
 
     He sees frames of Grape's, and does not see what is left out.
     """
@@ -79,4 +79,4 @@ def is_watched() -> bool:
 
 
 is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
-"""Whether torch's profiler is on, which sees operators and the ranges that code marks (`record_function`)."""
+"""True where torch's profiler is on, which sees operators and the ranges that code marks (`record_function`)."""

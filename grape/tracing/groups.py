@@ -1,4 +1,4 @@
-"""Whether this process belongs to a process group of `torch.distributed`.
+"""True where this process belongs to a process group of `torch.distributed`.
 
 While it does, other processes wait for what this one's code does, and hooks of reducers run with its gradients: no
 trace shows that, and a replay would leave it out. So everything runs as written.

@@ -1,4 +1,4 @@
-"""What is known of PyTorch's operators: what they read and write, and what one execution of them was."""
+"""Facts about PyTorch's operators: what they read and write, and what one execution of them was."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ _STATISTICS: dict[Any, tuple[int, int, int | None]] = {
 }
 """Positions of the running mean and variance, which these write although no schema says so, and of `training`."""
 _SEEDS = ("philox_seed", "philox_offset")
-"""What PyTorch's attention leaves for its backward: on the CPU where it runs eagerly, on the device in a capture."""
+"""Seeds that PyTorch's attention leaves for its backward: on the CPU where it runs eagerly, on the device in a capture.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of an operator, by its schema. `writes`: (position, name, keyword only) of what it writes;
+    """The facts of an operator, by its schema. `writes`: (position, name, keyword only) of what it writes;
     `seeds`: positions of results that lie on another device in a capture."""
 
     function: Any

@@ -66,7 +66,7 @@ def _is_own(filename: str) -> bool:
 
 
 def is_between(frame: FrameType) -> bool:
-    """Whether a plain call would not have this frame: it is Grape's, or torch's one by which Grape calls operators."""
+    """True if a plain call would not have this frame: it is Grape's, or torch's one by which Grape calls operators."""
     filename = frame.f_code.co_filename
     if filename.startswith(_HERE):
         return True

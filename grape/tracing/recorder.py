@@ -40,7 +40,7 @@ class RecordedCall:
     storages: tuple[StorageWeakRef, ...]
     born: frozenset[int]
     values: Mapping[int, Any]
-    """What the host read, by ordinal of the operator."""
+    """Values that the host read, by ordinal of the operator."""
     constants: Mapping[int, torch.Tensor]
     """Copies of tensors made from Python values, by storage number; kept on request."""
     arrivals: Mapping[int, torch.Tensor]
@@ -92,7 +92,7 @@ class Recorder:
 
     @property
     def ops(self) -> Sequence[OpRecord]:
-        """What was recorded so far."""
+        """The records so far."""
         return self._ops
 
     @property

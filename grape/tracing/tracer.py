@@ -51,14 +51,16 @@ _ESCAPES = frozenset(
         *(getattr(torch.Tensor, name).__get__ for name in ("_base", "_version")),
     }
 )
-"""What takes a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace shows."""
+"""Functions that take a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace
+shows."""
 _ESCAPES_OF_PYTHON = {f.__code__: f.__name__ for f in _ESCAPES if isinstance(f, FunctionType)}
 ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
 SPARSE = "a tensor without a storage"
 """Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
 _PASSED_NS = 4_000
-"""What it takes an operator to come by here, through Python, before and after the tracer's own clock runs."""
+"""Nanoseconds that it takes an operator to come by here, through Python, before and after the tracer's own clock runs.
+"""
 _WAITS = frozenset({"host-read", "transfer-out"})
 
 
@@ -113,9 +115,9 @@ class Tracer(TorchDispatchMode):
         """Called once the recorder has had enough, where the person's code goes on."""
         self.on_stack = False
         self.own_ns = 0
-        """What the tracer took so far beside the operators."""
+        """Nanoseconds that the tracer took so far beside the operators."""
         self.recorded_ns = 0
-        """What of it was in calls that `record` traced."""
+        """The part of it that was in calls that `record` traced."""
         self._thread = get_ident()
         self._watch: EscapeWatch | None = None
 
@@ -131,7 +133,7 @@ class Tracer(TorchDispatchMode):
 
     @property
     def is_called(self) -> bool:
-        """Whether an operator is on its way to this mode just now, in code of torch's: then it is not on the stack."""
+        """True if an operator is on its way to this mode just now, in code of torch's: then it is not on the stack."""
         if not self.on_stack or _get_current_dispatch_mode() is self:
             return False
         return all(mode is not self for mode in _get_current_dispatch_mode_stack())

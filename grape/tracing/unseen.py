@@ -97,7 +97,7 @@ def _is_overridden_by_any(*values: Any) -> bool:
 
 
 def _answer(name: str, *given: Any, among: Iterable[Any]) -> bool:
-    """What `name` says of what it was `given`, without the unseen modes."""
+    """The answer of `name` to what it was `given`, without the unseen modes."""
     if torch.compiler.is_compiling():  # the compiler knows what that is, and would look into this
         return bool(_real[name](*given))
     unseen: list[UnseenMode] = []

@@ -22,7 +22,7 @@ _EVERY: Any = ("always", None, Warning, None, 0)
 
 @contextmanager
 def warnings_of_the_caller() -> Iterator[None]:
-    """What is warned of in the block is warned of where the code stands that Grape is called by."""
+    """Have what is warned of in the block be warned of where the code stands that Grape is called by."""
     filters, show = warnings.filters, warnings._showwarnmsg  # type: ignore[attr-defined]
     every = [_EVERY]
 

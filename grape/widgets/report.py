@@ -21,7 +21,7 @@ __all__ = ["Actions", "Answer", "ReportWidget"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an action did: a line for the person, and whether what the button names is applied now.
+    """The answer of an action: a line for the person, and whether what the button names is applied now.
 
     `source` is the cell to run instead, where there is one to hand over: a kernel can write into a cell only while it
     runs it. `others` are the ids of further fixes of which the same holds now.
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """What the view's buttons do; a button whose action is None is not shown. Errors are `GrapeError`s.
+    """The actions of the view's buttons; a button whose action is None is not shown. Errors are `GrapeError`s.
 
     `apply` takes the id of a fix, `undo` the id of a fix, `undo_region` the name of a region; `trace` and `page` return
     the text of the Chrome trace and of the HTML page to download.

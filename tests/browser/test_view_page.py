@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grape.cli.page import Section, html_page
-from grape.model import Timeline
+from grape.model import Stop, Timeline
 from grape.render import Report, build_report
 from grape.render.page import view_json, view_page
 from grape.render.view import build_view
@@ -19,6 +20,8 @@ from grape.widgets import script, style
 from tests.browser.pages import AXE_RULES, VIEW, colours_in, event_point, figures, pixels, settle, span, wait_for_view
 from tests.browser.pages import words as words_of
 from tests.unit.sample_evidence import cell, eager_timeline, host_sync, launch_bound, refused, region, sample
+from tests.unit.test_streams_evidence import STREAM
+from tests.unit.trace_builder import at
 
 Opener = Callable[..., Any]
 
@@ -298,6 +301,16 @@ def test_nothing_recorded(open_page: Opener, tmp_path: Path) -> None:
     page = open_page(file.as_uri())
     page.wait_for_selector(".grape-report")
     assert "No timeline was recorded for this cell." in page.locator(".grape-report").inner_text()
+
+
+def test_lines_that_streams_ran_as_written(open_page: Opener, tmp_path: Path) -> None:
+    stop = Stop(
+        operator="aten::mul", reason="number changed", user=at(2), inner=at(2), times=4, total_ns=9_000_000, segments=1
+    )
+    made = build_report(cell(region(), streams=(replace(STREAM, stops=(stop,)),)), [])
+    shown = open_view(open_page, tmp_path, made).locator(".grape-report").inner_text()
+    assert "In[4], line 2, `mul`: number changed, 4 times, 2.25 ms each" in shown
+    assert "operator stream: 75% of 2,000 operators matched" in shown
 
 
 def test_text_of_the_person_stays_text(open_page: Opener, tmp_path: Path) -> None:

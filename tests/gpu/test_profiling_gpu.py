@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from grape.model import Measured, Timeline
-from grape.profiling import CudaCallTimer, MemorySampler, Samples, TimelineRecorder, cupti
+from grape.profiling import CudaCallTimer, MemorySampler, TimelineRecorder, cupti
 from grape.profiling.nvml import device_handle, used_bytes
 from grape.runtime.backends.cuda import CudaBackend
 
@@ -225,7 +225,8 @@ def test_timers_agree_with_the_wall_clock(device: torch.device, matrix: torch.Te
     loop()
     torch.cuda.synchronize()
     repeats = max(1, round(repeats * 5e-3 / (time.perf_counter() - begin)))
-    measured, wall = Samples(), Samples()
+    measured: list[float] = []
+    wall: list[float] = []
     for _ in range(25):
         timer = CudaCallTimer(device)
         torch.cuda.synchronize()
@@ -236,7 +237,7 @@ def test_timers_agree_with_the_wall_clock(device: torch.device, matrix: torch.Te
         torch.cuda.synchronize()
         wall.append((time.perf_counter() - begin) * 1e3)
         measured.append(timer.elapsed_ms())
-    on_device, on_host = measured.summary(), wall.summary()
+    on_device, on_host = Measured.of(measured), Measured.of(wall)
     assert on_device is not None and on_host is not None
     assert on_device.median_ms == pytest.approx(on_host.median_ms, rel=0.2)
 

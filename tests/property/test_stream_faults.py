@@ -8,7 +8,12 @@ are interrupted, and memory that ends.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import random
+import resource
+import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from grape import native
 from grape.streams import Evidence, Settings, Stream, open_stream
-from tests.processes import lines_of
 from tests.property.stream_programs import device, flat, needs_compiler  # noqa: F401
 
 pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
@@ -239,45 +244,90 @@ def test_an_interrupt_in_a_capture_comes_before_or_behind_its_operator(
         assert result in (before, behind), f"an interrupt in capture {n}, at place {place}"
 
 
+M_MMAP_THRESHOLD = -3
+BYTES = 1 << 20
+
+
+def in_a_process_with_little_memory(work: Callable[[Callable[[int], None]], None]) -> None:
+    """`work` is given what limits memory from now on, to that of so many tensors of `BYTES`."""
+
+    def limit(tensors: int) -> None:
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+        room = pages * resource.getpagesize() + tensors * BYTES if tensors else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+
+    native.load()  # with the memory that a compiler takes
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)  # what is freed is given back
+            work(limit)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def chain(x: Tensor) -> None:
+    """Eight results, of which two live at a time, and then a change that is there to stay."""
+    y = x
+    for _ in range(4):
+        y = torch.tanh(y * 0.5)
+    x.copy_(y)
+
+
+def states(count: int) -> list[Tensor]:
+    """Before, and after each of so many iterations."""
+    x = torch.full((BYTES // 4,), 0.5)
+    return [x.clone(), *(x.clone() for _ in range(count) if chain(x) is None)]
+
+
 def test_memory_that_does_not_suffice_for_homes(device: str) -> None:  # noqa: F811
-    """Code as written needs that of two results; an error of its own is no answer."""
-    code = f"""
-        import ctypes, resource, torch, torch._dynamo
-        from grape.streams import Settings, open_stream
+    """An error that code as written does not have is no answer."""
 
-        BYTES, M_MMAP_THRESHOLD = 4 << 20, -3
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)  # what is freed is given back
-        torch.set_num_threads(1)
-        settings = Settings(
-            device="{device}", shortest=1, hot=2, settled=0, patience=0, price=0, doubt=0, steady=0
-        )
-
-        def steps(x, count):
-            for _ in range(count):
-                y = x
+    def work(limit: Callable[[int], None]) -> None:
+        for tensors in 4, 6:
+            x, expected = torch.full((BYTES // 4,), 0.5), states(8)[-1]
+            limit(tensors)
+            stream = open_stream(replace(EAGER_TO_MATCH, shortest=1, steady=0))
+            assert isinstance(stream, Stream)
+            with stream:
                 for _ in range(8):
-                    y = torch.tanh(y * 0.5)
-                x.copy_(y)
-
-        def limit(results):
-            with open("/proc/self/statm") as file:
-                pages = int(file.read().split()[0])
-            room = pages * resource.getpagesize() + results * BYTES
-            resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
-
-        expected = torch.full((BYTES // 4,), 0.5)
-        steps(expected, 7)
-        for results in 4, 7:
-            x = torch.full((BYTES // 4,), 0.5)
-            limit(results)
-            steps(x, 1)
-            stream = open_stream(settings)
-            steps(x, 6)
-            stream.close()
+                    chain(x)
+            limit(0)
             evidence = stream.evidence()
-            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            assert evidence.raised == 0 and evidence.written["no room for its results"] > 10, evidence
             assert torch.equal(x, expected), evidence
-        print("equal")
-    """
-    assert lines_of(code) == ["equal"]
+            assert evidence.raised == 0 and evidence.written["no room for its results"] > 10, evidence
+
+    in_a_process_with_little_memory(work)
+
+
+def test_memory_that_ends_at_an_operator_that_is_issued_late() -> None:
+    """What is behind it does not happen, as it would not have: a step of training with half a gradient, say."""
+
+    def work(limit: Callable[[int], None]) -> None:
+        expected, failed = states(12), 0
+        for tensors in range(2, 20):
+            x, log = torch.full((BYTES // 4,), 0.5), []
+            limit(tensors)
+            stream = open_stream(replace(EAGER_TO_MATCH, shortest=1, steady=2))
+            assert isinstance(stream, Stream)
+            with stream:
+                for _ in range(12):
+                    try:
+                        chain(x)
+                        x[0].item()
+                        log.append(True)
+                    except RuntimeError:
+                        log.append(False)
+            limit(0)
+            failed += not all(log)
+            assert torch.equal(x, expected[sum(log)]), (tensors, log, stream.evidence())
+        assert failed > 0, "no limit was one at which an operator fails"
+
+    in_a_process_with_little_memory(work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +46,29 @@ def test_a_failure_is_logged_with_its_traceback_and_told_once(caplog: pytest.Log
         f"Grape failed while it counted (KeyError: 'no such row'), and went on without that; {HOW}",
     )
     assert failure_notes() == ()
+
+
+def test_who_keeps_a_record_keeps_nothing_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+    class Held:
+        pass
+
+    def holds() -> weakref.ref[Held]:
+        held = Held()
+        with surviving("it counted"):
+            fail(held)
+        return weakref.ref(held)
+
+    assert holds()() is None and len(caplog.records) == 1
+
+
+def test_an_exception_that_cannot_be_read_has_its_name() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    with surviving("it counted"):
+        raise Mute
+    assert failure_notes()[0].startswith("Grape failed while it counted (Mute), ")
 
 
 def test_several_failures_are_one_line() -> None:

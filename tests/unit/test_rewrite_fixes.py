@@ -392,6 +392,27 @@ CASES = [
         region="step",
     ),
     Case(
+        "a counter that a stream met",
+        "GR403",
+        2,
+        """\
+        def step(x, i):
+            return torch.tanh(x) + x * i
+        x = xs[1]
+        for i in range(20):
+            x = step(x, i)
+        """,
+        """\
+        def step(x, i):
+            return torch.tanh(x) + x * i
+        x = xs[1]
+        counts = torch.arange(20, device=x.device)
+        for i in range(20):
+            x = step(x, counts[i])
+        """,
+        ("x", "i"),
+    ),
+    Case(
         "no gradients at the top of a cell",
         "GR405",
         4,

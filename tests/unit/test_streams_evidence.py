@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from grape.model import CellEvidence, CellTime, StreamEvidence
-from grape.model.stream import NO_ROOM, WAITING
+from grape.model import CellEvidence, CellTime, Position, Stop, StreamEvidence
+from grape.model.stream import NO_ROOM, WAITING, added
 from grape.options import Options, engine_named, parse_options
 from grape.render import build_report
+from grape.render.view import build_view
 from grape.streams import Evidence, Settings, Stream, shared
 from tests.property.stream_programs import needs_compiler
 
-COUNTS = {field.name: 0 for field in fields(Evidence) if field.name not in ("written", "uncaptured", "last_divergence")}
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text(encoding="utf-8"))
+NO_COUNTS = ("written", "uncaptured", "last_divergence", "stops")
+COUNTS = {field.name: 0 for field in fields(Evidence) if field.name not in NO_COUNTS}
 
 
 def counted(**changes: Any) -> Evidence:
@@ -38,6 +44,25 @@ def test_what_came_since() -> None:
 def test_two_counts_together() -> None:
     both = EARLIER.plus(replace(LATER.since(EARLIER), last_divergence=""))
     assert replace(both, last_divergence="") == replace(LATER, last_divergence="")
+
+
+LINE = Position(file="In[4]", line=2, function="<module>")
+READ = Stop(
+    operator="aten::_local_scalar_dense",
+    reason="host read",
+    user=LINE,
+    inner=LINE,
+    times=10,
+    total_ns=13_000_000,
+    segments=9,
+)
+CHANGED = replace(READ, operator="aten::mul", reason="number changed", times=4, total_ns=8_000, segments=0)
+NOBODYS = replace(CHANGED, operator="aten::native_dropout", reason="random numbers", user=None, inner=None)
+
+
+def test_what_ran_as_written_in_both_the_costliest_first() -> None:
+    moved = replace(CHANGED, user=replace(LINE, line=3))
+    assert added((CHANGED, moved), (READ, CHANGED)) == (READ, replace(CHANGED, times=8, total_ns=16_000), moved)
 
 
 STREAM = StreamEvidence(
@@ -139,6 +164,58 @@ def test_the_lines_of_the_report() -> None:
     assert "issued" not in little and "known" not in little
     html = build_report(cell(STREAM), ()).to_html()
     assert "75% of 2,000 operators matched" in html and "expected aten::mul, found aten::add" in html
+
+
+SOURCE = "for x in data:\n    total += loss(x).item() * 0.9**i\n"
+STOPPED = replace(STREAM, reads=(READ,), stops=(CHANGED, NOBODYS))
+
+
+def test_the_report_names_the_lines() -> None:
+    text = build_report(cell(STOPPED, source=SOURCE), ()).to_text(width=120)
+    assert text.splitlines()[9:] == [
+        "  In[4], line 2, `loss(x).item()`: host read, 10 times, 1.30 ms each",
+        "  In[4], line 2, `mul`: number changed, 4 times, 2.00 us each",
+        "  no line known, `native_dropout`: random numbers, 4 times, 2.00 us each",
+    ]
+    html = build_report(cell(STOPPED, source=SOURCE), ()).to_html()
+    assert "In[4], line 2, `loss(x).item()`: host read, 10 times, 1.30 ms each" in html
+    view = build_view(build_report(cell(STOPPED, source=SOURCE), ())).data
+    assert view["streams"] == [line.strip() for line in text.splitlines()[3:]]
+
+
+def test_the_report_names_five_lines() -> None:
+    stops = tuple(replace(CHANGED, user=replace(LINE, line=number)) for number in range(2, 9))
+    text = build_report(cell(replace(STREAM, stops=stops)), ()).to_text()
+    assert text.count("number changed, 4 times") == 5 and "  and 2 more lines\n" in text
+
+
+def test_on_a_gpu_what_takes_less_than_a_thousandth_is_not_named() -> None:
+    slow = replace(CHANGED, total_ns=20_000, user=replace(LINE, line=3))
+    stopped = replace(STREAM, stops=(slow, replace(CHANGED, total_ns=19_999)))
+    text = build_report(cell(stopped, cuda=True, backend="cuda", time=TIMED), ()).to_text(width=120)
+    assert "In[4], line 3, `mul`: number changed" in text and "In[4], line 2" not in text
+
+
+def test_rows_in_the_contract() -> None:
+    known = build_report(cell(STOPPED), ()).to_dict()["streams"][0]
+    assert known["reads"] == [
+        {
+            "operator": "aten::_local_scalar_dense",
+            "reason": "host read",
+            "file": "In[4]",
+            "line": 2,
+            "function": "<module>",
+            "times": 10,
+            "total_ms": 13.0,
+            "segments": 9,
+        }
+    ]
+    assert [(row["operator"], row["file"], row["line"]) for row in known["stops"]] == [
+        ("aten::mul", "In[4]", 2),
+        ("aten::native_dropout", None, None),
+    ]
+    whole = json.loads(build_report(cell(STOPPED), ()).to_json())
+    assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(whole)] == []
 
 
 def test_the_engine_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:

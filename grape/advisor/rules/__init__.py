@@ -28,7 +28,7 @@ __all__ = ["RULES", "Rule"]
 
 
 class Rule(Protocol):
-    """What a rule's module offers. `check` is pure: equal evidence gives equal findings."""
+    """The interface of a rule's module. `check` is pure: equal evidence gives equal findings."""
 
     @property
     def CODE(self) -> str: ...

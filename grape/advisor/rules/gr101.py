@@ -2,8 +2,9 @@
 
 Sees: `.item()`, `.tolist()`, `.cpu()`, `.numpy()`, printing or formatting a tensor, `synchronize()` in a region or in
 a loop of the cell. Costs: the wait, and the GPU's idle time until the launches behind it arrive; a captured graph
-cannot hold it at all. Fix: keep the value on the device, read it once after the loop. Wrong when: the value is needed
-at that moment (a progress line), or the read is already behind work that takes longer than the wait.
+cannot hold it at all; an operator stream ends a segment there. Fix: keep the value on the device, read it once after
+the loop. Wrong when: the value is needed at that moment (a progress line), or the read is already behind work that
+takes longer than the wait.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     found += [_unseen(evidence, placed) for placed in _below_the_tracer(evidence, lines)]
     for finding in with_refusals(CODE, evidence, found, _ADVICE["host-read"]):
         known = dict(finding.evidence)
-        theirs = "construct" not in known or "in_library" in known
-        advice = advice_for_step(source, finding.at) if theirs else None
+        streamed = finding.region is None and bool(evidence.streams)
+        theirs = "construct" not in known or "in_library" in known or (streamed and known["construct"] is None)
+        advice = advice_for_step(source, finding.at, streamed=streamed) if theirs else None
         yield finding if advice is None else replace(finding, advice=advice)
 
 
@@ -69,7 +71,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     return Finding(
         code=CODE,
         severity=severity,
-        message=f"{subject} {verb} {how_often}{cost}{via(site.user, site.inner)}",
+        message=f"{subject} {verb} {how_often}{cost}{via(site.user, site.inner)}{site.cuts}",
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(

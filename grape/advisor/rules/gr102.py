@@ -60,7 +60,8 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
     return Finding(
         code=CODE,
         severity=severity,
-        message=f"{statement} needs a tensor's value: {waits(evidence)} {rate}{cost}{ways}{via(site.user, site.inner)}",
+        message=f"{statement} needs a tensor's value: {waits(evidence)} {rate}{cost}{ways}{via(site.user, site.inner)}"
+        + site.cuts,
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(

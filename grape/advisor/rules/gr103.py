@@ -1,9 +1,9 @@
 """GR103 data-dependent-shape: an operator's output shape depends on values, so that the CPU has to wait for it.
 
 Sees: `nonzero`, boolean-mask indexing, `masked_select`, `unique`, `repeat_interleave` with a tensor, ... Costs: one
-wait per execution, and no graph can hold it: shapes are frozen at capture. Fix: a result of fixed size (mask with
-`torch.where`, `torch.nonzero_static`). Wrong when: the result really is small and the dense form would compute much
-more.
+wait per execution, and no graph can hold it: shapes are frozen at capture; an operator stream ends a segment there.
+Fix: a result of fixed size (mask with `torch.where`, `torch.nonzero_static`). Wrong when: the result really is small
+and the dense form would compute much more.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Fin
         code=CODE,
         severity=severity,
         message=f"the output shape of {subject} depends on data: {waits(evidence)} {rate}{cost}{seen}"
-        f"{via(site.user, site.inner)}",
+        f"{via(site.user, site.inner)}{site.cuts}",
         at=site.at,
         region=site.region.name if site.region else None,
         evidence=(

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator
 
 from ...model import CellEvidence, CopyRecord, Finding, OpRecord, RegionEvidence, TensorView, Trace
 from ...model.sizes import size_text
+from ...model.stream import ON_THE_CPU
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts, transfer_ms
 from ..refusals import with_refusals
 from ..sites import Site, op_sites
 from ..source import cell_source
+from ..stopped import Stopped, stopped_for
 from ..transfers import incoming, origin, sources
-from ..words import milliseconds, via
+from ..words import ended, milliseconds, via
 
 CODE = "GR302"
 
@@ -32,6 +34,7 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     copied = {finding.region for finding in found}
     sites = op_sites(evidence, _comes_in, among=incoming)
     found += [_of_site(evidence, site, costs) for site in sites if not site.region or site.region.name not in copied]
+    found += [_in_a_stream(evidence, stopped) for stopped in stopped_for(evidence, ON_THE_CPU)]
     return with_refusals(CODE, evidence, found, _UNPINNED.format("the argument"))
 
 
@@ -73,6 +76,20 @@ def _of_copies(evidence: CellEvidence, region: RegionEvidence, copy: CopyRecord,
         ),
         predicted_ms_per_call=cost,
         advice=(_PINNED if copy.pinned else _UNPINNED).format(name),
+    )
+
+
+def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
+    """An operator that takes a CPU tensor beside those of the device; its time is that of the copy, and its own."""
+    where = via(stopped.user, stopped.inner) if stopped.in_library else ""
+    return Finding(
+        code=CODE,
+        severity=stopped.severity(evidence),
+        message=f"{stopped.spoken} takes a tensor from the CPU's memory at each execution{stopped.cost(evidence)}"
+        f"{where}{ended(stopped.segments)}",
+        at=stopped.at,
+        evidence=(*stopped.counted, *stopped.in_library),
+        advice=None if stopped.in_library else _UNPINNED.format("it"),
     )
 
 

@@ -1,9 +1,9 @@
 """GR403 scalar-dynamism: a Python number that reaches an operator changes from call to call.
 
 Sees: scalars that differ between calls with equal shapes. Costs: a graph would freeze the first value, so the region
-stays eager or needs one graph per value. Fix: keep the number in a 0-dimensional tensor on the device and update it
-in place. Wrong when: the number takes few values, each many times; then passing it as an argument gives each value
-its own graph.
+stays eager or needs one graph per value; an operator stream runs the operator as written. Fix: keep the number in a
+0-dimensional tensor on the device and update it in place. Wrong when: the number takes few values, each many times;
+then passing it as an argument gives each value its own graph.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...model import CellEvidence, Finding, OpRecord, Reason, Refused, RegionEvidence, ScalarChange
+from ...model.stream import CHANGED
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts
 from ..optimizers import advice_for_step
 from ..refusals import refusal_of, severity_in, with_refusals
 from ..source import cell_source
-from ..words import operator_name
+from ..stopped import Stopped, stopped_for
+from ..words import ended, operator_name, via
 
 CODE = "GR403"
 
@@ -25,6 +27,7 @@ _ADVICE = (
     "keep the number in a tensor on the device, made once, and update it in place (`step.add_(1)`), "
     "or pass it as an argument if it takes few values"
 )
+_IN_A_STREAM = "keep the number in a tensor on the device, made once, and update it in place (`step.add_(1)`)"
 _SHOWN = 4
 _OF_NAMES = (Reason.ARGUMENT_CHANGES, Reason.NAME_CHANGES)
 
@@ -32,6 +35,7 @@ _OF_NAMES = (Reason.ARGUMENT_CHANGES, Reason.NAME_CHANGES)
 def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
     found = [_finding(region, change) for region in evidence.regions for change in region.scalar_changes]
     source = cell_source(evidence)
+    yield from (_in_a_stream(evidence, stopped) for stopped in stopped_for(evidence, CHANGED))
     for finding in with_refusals(CODE, evidence, found, _ADVICE):
         known = refusal_of(evidence, finding) if finding not in found else None
         if known is not None and known[1].reason in _OF_NAMES:  # what the line does with it is another matter
@@ -53,6 +57,22 @@ def _finding(region: RegionEvidence, change: ScalarChange) -> Finding:
         region=region.name,
         evidence=(("operator", change.operator), ("values", values), ("distinct", len(values))),
         advice=_ADVICE,
+    )
+
+
+def _in_a_stream(evidence: CellEvidence, stopped: Stopped) -> Finding:
+    """Operators that a stream runs as written, for their numbers are others each time."""
+    source = cell_source(evidence)
+    step = source.call(stopped.at, ("step",))
+    where = f" in `{step}`" if step is not None else via(stopped.user, stopped.inner) if stopped.in_library else ""
+    return Finding(
+        code=CODE,
+        severity=stopped.severity(evidence),
+        message=f"a Python number that reaches {stopped.spoken}{where} changes each time, so a stream runs "
+        f"{'them' if len(stopped.operators) > 1 else 'it'} as written{stopped.cost(evidence)}{ended(stopped.segments)}",
+        at=stopped.at,
+        evidence=(*stopped.counted, *stopped.in_library),
+        advice=None if stopped.in_library else advice_for_step(source, stopped.at, streamed=True) or _IN_A_STREAM,
     )
 
 

@@ -60,7 +60,7 @@ def _named(evidence: CellEvidence, finding: Finding) -> Finding:
 
 
 def _is_named(written: str, refusal: Refused) -> bool:
-    """Whether the refusal is about what is `written`: by the name of an attribute or a global, or by its path."""
+    """True where the refusal is about what is `written`: by the name of an attribute or a global, or by its path."""
     return written.rpartition(".")[2] == refusal.detail("name") or written == refusal.detail("path")
 
 

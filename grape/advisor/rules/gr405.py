@@ -1,8 +1,9 @@
 """GR405 unsupported: something that cannot be captured, by name.
 
 Sees: the runtime's refusal (an operator, a stream, a second device, a hook, ...), and regions that need gradients.
-Costs: the region stays eager. Fix: run inference under `torch.inference_mode()` or `torch.no_grad()`; move what is
-named out of the region. Wrong when: the gradients are used; then eager is right.
+Of an operator stream, the operators that run as written and take their share of the cell, with the reason. Costs: the
+region stays eager; a stream ends a segment there. Fix: run inference under `torch.inference_mode()` or
+`torch.no_grad()`; move what is named out of the region. Wrong when: the gradients are used; then eager is right.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ...model import CellEvidence, Finding, RegionEvidence
-from ..cost import H200, MachineCosts
+from ...model.stream import SHARED
+from ..cost import H200, HINT_BELOW, MachineCosts
 from ..refusals import callable_name, refused, with_refusals
 from ..source import cell_source, last_name
+from ..stopped import Stopped, stopped_for
+from ..words import ended, via
 
 CODE = "GR405"
 
@@ -23,6 +27,14 @@ _USED = (
     "its gradients are used outside of it: put forward, `backward` and the optimizer's step into one function, "
     "which can replay as a whole"
 )
+_IN_A_STREAM: dict[str, str | None] = {
+    "random numbers": None,
+    "a kernel in Python": None,
+    "not of torch": None,
+    "cannot be captured": None,
+    SHARED: "give it memory that nobody but torch has: a copy (`.clone()`), made once",
+}
+"""Why a stream runs operators as written, with the advice, where there is one."""
 _MOVE = "move what is named out of the region, or leave the region eager"
 
 
@@ -31,7 +43,30 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
     # What a region records inside of one that does is the same finding.
     outermost = tuple(r for r in evidence.regions if r.name not in recording or r.parent not in recording)
     evidence = replace(evidence, regions=outermost)
-    return with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE)
+    yield from (_in_a_stream(evidence, reason, stopped) for reason, stopped in _stopped(evidence))
+    yield from with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE)
+
+
+def _stopped(evidence: CellEvidence) -> Iterator[tuple[str, Stopped]]:
+    """What streams run as written, for other reasons than rules of their own know, and what takes its time on a GPU."""
+    for reason in _IN_A_STREAM if evidence.cuda else ():
+        for stopped in stopped_for(evidence, reason):
+            if stopped.share >= HINT_BELOW:
+                yield reason, stopped
+
+
+def _in_a_stream(evidence: CellEvidence, reason: str, stopped: Stopped) -> Finding:
+    where = via(stopped.user, stopped.inner) if stopped.in_library else ""
+    runs = "runs" if len(stopped.operators) == 1 else "run"
+    return Finding(
+        code=CODE,
+        severity="costly" if _IN_A_STREAM[reason] else "hint",
+        message=f"{stopped.spoken} {runs} as written{stopped.cost(evidence)}, for {reason}{where}"
+        f"{ended(stopped.segments)}",
+        at=stopped.at,
+        evidence=(("reason", reason), *stopped.counted, *stopped.in_library),
+        advice=None if stopped.in_library else _IN_A_STREAM[reason],
+    )
 
 
 def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:

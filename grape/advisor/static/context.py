@@ -1,4 +1,4 @@
-"""What the rules of source alone share: the inferred kinds, the hot code, and how a finding is made from a node."""
+"""Shared by the rules of source alone: the inferred kinds, the hot code, and how a finding is made from a node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StaticFinding:
     advice: str
     function: str
     kind: str
-    """What was called ("tolist", "print", ...), where one code covers several things; else empty."""
+    """The callee ("tolist", "print", ...), where one code covers several things; else empty."""
     around: tuple[int, int]
     """First and last line of the loop, or else the function, that repeats it."""
 

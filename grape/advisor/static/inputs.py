@@ -1,5 +1,5 @@
-"""What each call brings anew: growing state (GR202), host inputs (GR302) and constants (GR401), numbers (GR403), Python
-state (GR404), gradients that nobody uses (GR405).
+"""Rules about what each call brings anew: growing state (GR202), host inputs (GR302) and constants (GR401), numbers
+(GR403), Python state (GR404), gradients that nobody uses (GR405).
 """
 
 from __future__ import annotations

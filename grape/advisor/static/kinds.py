@@ -348,7 +348,7 @@ class Kinds:
 
     @staticmethod
     def _note(found: dict[tuple[Scope, str], set[Kind | None]], scope: Scope, name: str, kind: Kind | None) -> None:
-        """What is passed is unknown until the names outside are known; then it counts."""
+        """Note the kind of an argument; an unknown one counts once the names outside are known."""
         if kind is not None:
             found.setdefault((scope, name), set()).add(kind)
 

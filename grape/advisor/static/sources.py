@@ -28,7 +28,7 @@ class Placed:
 
 
 _READS: dict[tuple[str, ...], tuple[Placed, ...]] = {}
-"""What `reads_in_sources` found, by the texts."""
+"""Results of `reads_in_sources`, by the texts."""
 
 
 @lru_cache(maxsize=8)

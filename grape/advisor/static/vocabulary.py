@@ -50,7 +50,7 @@ MODULES = _names("to cuda cpu eval train half float double bfloat16 requires_gra
 """Methods of a module that return it."""
 
 BATCHES = _names("DataLoader split chunk unbind NeighborLoader")
-"""What gives tensors when it is iterated."""
+"""Names of objects that give tensors when they are iterated."""
 
 ONLY_TENSORS = _names("""
     detach unsqueeze squeeze softmax sigmoid argmax argmin masked_fill masked_fill_ permute contiguous backward

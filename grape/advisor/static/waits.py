@@ -1,4 +1,6 @@
-"""What makes the CPU wait: values read (GR101), branches on them (GR102), shapes that depend on them (GR103)."""
+"""Rules about what makes the CPU wait: values read (GR101), branches on them (GR102), shapes that depend on them
+(GR103).
+"""
 
 from __future__ import annotations
 

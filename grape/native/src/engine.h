@@ -1,6 +1,7 @@
 // Operator streams. Each operator below autograd is compared with the recorded one; what matches is answered and issued
 // later, with its segment; what does not match runs as written, behind what is pending.
 #pragma once
+#include "as_written.h"
 #include "epoch.h"
 #include "finder.h"
 #include "graphs.h"
@@ -129,6 +130,8 @@ class Engine {
     std::exception_ptr raised;
     Trash trash;
     uint64_t signature = 0;
+    Written written;
+    Placer placer;
     {
       std::lock_guard lock(mutex_);
       sampling_ = (++counts.seen & 63) == 0;
@@ -138,6 +141,9 @@ class Engine {
       sampling_ = false;
       raised = std::exchange(raised_, nullptr);
       recording = recording_;
+      written = std::exchange(written_, {});
+      if (written.step && placer_ && stops_.wants_place(written.step->stop)) placer = placer_;
+      else if (written.step) count(op, written);
       capture_now = wanted_ && others_ == 0 && (capturer_ || device_->is_cpu());
       take_trash(trash);
     }
@@ -145,6 +151,8 @@ class Engine {
     if (raised) std::rethrow_exception(raised);
     if (capture_now) capture();
     if (decision == Decision::Answered) return;
+    if (placer) place(op, written, placer);
+    auto began = written.run.weight ? Clock::now() : Clock::time_point();
     size_t warned = 0;
     try {
       if (decision == Decision::Record) warned = run_and_listen(op, below, stack);
@@ -156,7 +164,7 @@ class Engine {
       leave();
       throw;
     }
-    if (decision == Decision::Run) return;
+    if (decision == Decision::Run) return written.run.weight ? took(written, began) : void();
     std::lock_guard lock(mutex_);
     if (!open_) return;  // its own kernel closed the session
     if (decision == Decision::Record && recorder_ && recording == recording_) record(op, *stack, signature, warned > 0);
@@ -181,6 +189,7 @@ class Engine {
     {
       std::lock_guard lock(mutex_);
       launch();
+      answering_ = false;
       raised = std::exchange(raised_, nullptr);
       take_trash(trash);
     }
@@ -202,6 +211,7 @@ class Engine {
     wanted_ = nullptr;
     doubted_ = nullptr;
     finder_.clear();
+    forgotten_++;
     return raised;
   }
 
@@ -216,6 +226,26 @@ class Engine {
   // How a segment is captured, in the thread that launched it, where no lock is held: calls `issue_captured`, then
   // `captured` or `refused`. False: not now.
   void on_capture(std::function<bool()> capturer) { capturer_ = std::move(capturer); }
+
+  // Where in the person's code the caller stands, as a number that Python gives; `NOT_NOW` where it cannot say.
+  using Placer = std::function<int()>;
+  void on_place(Placer placer) {
+    std::unique_lock lock(mutex_);
+    std::swap(placer_, placer);
+    lock.unlock();  // what is dropped may need the GIL
+  }
+  void look_anew() {
+    std::lock_guard lock(mutex_);
+    stops_.look_anew();
+  }
+  void charge(int user) {
+    std::lock_guard lock(mutex_);
+    stops_.charge(user);
+  }
+  std::vector<AsWritten::Row> as_written() {
+    std::lock_guard lock(mutex_);
+    return stops_.rows();
+  }
 
   // True: the segment that is wanted was issued on the stream that is captured.
   bool issue_captured() {
@@ -257,6 +287,15 @@ class Engine {
   enum class Decision : uint8_t { Answered, Run, Observe, Record };
   enum class Match : uint8_t { Yes, Other, Written };
 
+  // An operator of a fragment that runs as written now.
+  struct Written {
+    Step* step = nullptr;
+    Reason reason = Reason::None;
+    bool cuts = false;       // what was pending
+    uint64_t forgotten = 0;  // with a later count there is no such step any more
+    AsWritten::Run run;
+  };
+
   static double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
   static size_t index(Reason reason) { return static_cast<size_t>(reason); }
 
@@ -286,6 +325,25 @@ class Engine {
     }
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     for (const at::Tensor& t : lent) device_->used_here(t);
+  }
+
+  // Asks where it stands, with no lock held. May raise: Ctrl-C.
+  void place(Operator& op, Written& written, const Placer& placer) {
+    c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+    int found = placer();
+    std::lock_guard lock(mutex_);
+    if (written.forgotten != forgotten_) return;
+    stops_.found(written.step->stop, found);
+    count(op, written);
+  }
+  void count(Operator& op, Written& written) {
+    bool waits = written.reason == Reason::Read && !device_->is_cpu();
+    written.run = stops_.count(op, written.reason, written.step->stop, written.cuts, waits);
+  }
+  void took(const Written& written, Clock::time_point began) {
+    auto took = Clock::now() - began;
+    std::lock_guard lock(mutex_);
+    stops_.took(written.run, took.count());
   }
 
   void capture() {
@@ -392,6 +450,7 @@ class Engine {
       if (match == Match::Yes) return Decision::Answered;
       if (match == Match::Written) return Decision::Run;
       launch();
+      answering_ = false;
       sig = signature(op, stack);
       counts.written[index(Reason::Divergence)]++;
       if (strays_ == 0) {
@@ -583,6 +642,7 @@ class Engine {
         if (step.moves) draw(step, op, stack);
         answer(step, op, stack, handed);
         counts.matched++;
+        answering_ = true;
         advance();
         return match;
       }
@@ -593,6 +653,8 @@ class Engine {
       if (reason == Reason::Number || (++step.refused >= 8 && 2 * step.refused > fragment_->entered)) fragment_->demote(step, reason);
     }
     counts.written[index(reason)]++;
+    bool cuts = std::exchange(answering_, false);
+    if (reason != Reason::Unearned && reason != Reason::Room) written_ = {&step, reason, cuts, forgotten_, {}};
     launch();
     from_ = at_ + 1;
     advance();
@@ -737,9 +799,11 @@ class Engine {
     device_->enter_stream(guard);
     bool by_one = !(whole && whole->graph);
     auto issued = by_one ? Clock::now() : Clock::time_point();
-    if (auto raised = epoch_.launch(launcher_, *fragment_, first, at_, whole); raised && !raised_) raised_ = raised;
+    auto raised = epoch_.launch(launcher_, *fragment_, first, at_, whole);
+    if (raised && !raised_) raised_ = raised;
     if (by_one) counts.issue_ns += (Clock::now() - issued).count();
-    consider_capture(whole);
+    if (raised && by_one) starve(*fragment_);  // of memory, as good as surely: what checks its data is not deferred
+    else consider_capture(whole);
     if (sampling_) launching_ += Clock::now() - begin;
   }
 
@@ -780,6 +844,11 @@ class Engine {
   Epoch epoch_;
   Launcher launcher_;
   std::function<bool()> capturer_;
+  Placer placer_;
+  AsWritten stops_;
+  Written written_;  // of the operator that is compared now
+  bool answering_ = false;  // the operator before was answered
+  uint64_t forgotten_ = 0;  // times that all fragments were
   Fragment* wanted_ = nullptr;  // whose segment should be captured
   size_t first_ = 0, last_ = 0;
   std::vector<char*> frozen_;

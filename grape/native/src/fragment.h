@@ -1,5 +1,6 @@
 // A fragment: operators that came one after the other and may come again, with the memory that they expect.
 #pragma once
+#include "as_written.h"
 #include "draws.h"
 #include "memory.h"
 #include "pace.h"
@@ -90,6 +91,7 @@ struct Step {
   uint32_t refused = 0;       // times that it matched but for where its tensors lie
   uint32_t splits = 0;        // times that its segment was launched behind it, unforeseen
   bool last = false;          // and so it ends there
+  Stop stop;                  // where it runs as written
   uint64_t signature = 0;
   uint64_t moves = 0;         // the generator, so far
   Draw drawn;                 // while it is pending: what the generator was in front of it
@@ -152,7 +154,8 @@ struct Fragment {
   int settlements = 0;      // times that they did
   Pace pace;
 
-  // From now on results have homes. What was learned counts from here.
+  // From now on results have homes. What was learned counts from here. Raises where there is no memory for them, and for
+  // what an operator makes elsewhere when it is issued.
   void begin_to_live(double settling_price) {
     live = true;
     settling = settling_price;
@@ -162,6 +165,7 @@ struct Fragment {
       slot.home = std::make_unique<Home>(slot.nbytes, device);
       slot.lies_at(slot.home->address(), device);
     }
+    device.allocate(most_at_once());
     generation++;
   }
 
@@ -295,6 +299,18 @@ struct Fragment {
       trash.memory.push_back(std::move(slot.floating));
       slot.floating = at::DataPtr();
     }
+  }
+
+  size_t most_at_once() const {
+    size_t most = 0;
+    for (const Step& step : steps) {
+      size_t made = 0;
+      for (const Output& output : step.outputs)
+        for (const Made& m : output.made)
+          if (m.slot >= 0) made += slots[m.slot].nbytes;
+      most = std::max(most, made);
+    }
+    return most;
   }
 
   Segment segment(size_t first, size_t last, std::vector<Segment>& before) const {

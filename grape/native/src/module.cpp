@@ -48,6 +48,10 @@ class Session {
     }
     if (Readers::engine == engine_.get()) Readers::restore();
     engine_->on_capture(nullptr);
+    {
+      py::gil_scoped_release release;
+      engine_->on_place(nullptr);
+    }
     c10::impl::tls_set_dispatch_key_included(KEY, false);
     if (raised) std::rethrow_exception(raised);
   }
@@ -66,6 +70,19 @@ class Session {
     engine_->left();
   }
 
+  // Ctrl-C: torch hands on its own kind of error only.
+  template <class F>
+  static auto with_errors_of_torch(F f) {
+    try {
+      return f();
+    } catch (py::error_already_set& raised) {
+      raised.restore();
+      python_error error;
+      error.persist();
+      throw error;
+    }
+  }
+
   // Called where a segment should be captured, on any thread.
   void on_capture(py::function capture) {
     auto held = std::shared_ptr<py::function>(new py::function(std::move(capture)), [](py::function* f) {
@@ -75,16 +92,31 @@ class Session {
     engine_->on_capture([held] {
       py::gil_scoped_acquire gil;
       if (is_traced()) return false;
-      try {
-        (*held)();
-      } catch (py::error_already_set& raised) {  // Ctrl-C: torch hands on its own kind of error only
-        raised.restore();
-        python_error error;
-        error.persist();
-        throw error;
-      }
+      with_errors_of_torch([&] { (*held)(); });
       return true;
     });
+  }
+
+  // Called where the engine wants to know where in the person's code an operator stands, on any thread.
+  void on_place(py::function here) {
+    auto held = std::shared_ptr<py::function>(new py::function(std::move(here)), [](py::function* f) {
+      py::gil_scoped_acquire gil;
+      delete f;
+    });
+    Engine::Placer placer = [held = std::move(held)] {
+      py::gil_scoped_acquire gil;
+      return is_traced() ? int{AsWritten::NOT_NOW} : with_errors_of_torch([&] { return (*held)().cast<int>(); });
+    };
+    py::gil_scoped_release release;
+    engine_->on_place(std::move(placer));
+  }
+  void look_anew() {
+    py::gil_scoped_release release;
+    engine_->look_anew();
+  }
+  void charge(int user) {
+    py::gil_scoped_release release;
+    engine_->charge(user);
   }
 
   // Whoever profiles or traces Python would see what is not the person's; cProfile loses calls by it.
@@ -160,6 +192,19 @@ class Session {
     return all;
   }
 
+  // What ran as written since the last look.
+  py::list as_written() const {
+    std::vector<AsWritten::Row> found;
+    {
+      py::gil_scoped_release release;  // who holds the engine's lock may need the GIL
+      found = engine_->as_written();
+    }
+    py::list rows;
+    for (const AsWritten::Row& row : found)
+      rows.append(py::make_tuple(row.user, row.op, REASONS[static_cast<size_t>(row.reason)], row.place, row.times, row.ns, row.cuts));
+    return rows;
+  }
+
  private:
   static std::unique_ptr<Device> device(int cuda) {
     if (cuda < 0) return std::make_unique<Device>();
@@ -202,6 +247,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("join", &Session::join)
       .def("leave", &Session::leave)
       .def("on_capture", &Session::on_capture)
+      .def("on_place", &Session::on_place)
+      .def("look_anew", &Session::look_anew)
+      .def("charge", &Session::charge)
+      .def("as_written", &Session::as_written)
       .def("issue_captured", &Session::issue_captured)
       .def("captured", &Session::captured)
       .def("refused", &Session::refused)

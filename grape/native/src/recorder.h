@@ -181,7 +181,8 @@ class Recorder {
       return in;
     }
     if (!device_.holds(t)) {
-      if (step.run == Reason::None) step.run = is_plain(t) && t.is_cpu() ? Reason::Host : Reason::Opaque;
+      Reason on_the_cpu = write ? Reason::Read : Reason::Host;  // what comes from the device is waited for
+      if (step.run == Reason::None) step.run = is_plain(t) && t.is_cpu() ? on_the_cpu : Reason::Opaque;
       return in;
     }
     in.layout = Layout::of(t);
@@ -218,7 +219,10 @@ class Recorder {
       m.layout = Layout::of(t);
       return m;
     }
-    if (!device_.holds(t) || is_number(t)) { step.run = Reason::Opaque; return m; }
+    if (!device_.holds(t) || is_number(t)) {
+      step.run = is_plain(t) && t.is_cpu() && !is_number(t) ? Reason::Read : Reason::Opaque;  // a copy to the CPU
+      return m;
+    }
     if (device_.is_cpu() && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false)) { step.run = Reason::Integers; return m; }
     m.layout = Layout::of(t);
     m.at = byte_offset(t);

@@ -22,12 +22,12 @@ __all__ = ["FLOW_IMPORT", "Construct", "Declined", "Left", "RewrittenFlow", "rew
 
 _PASSES = 4
 FLOW_IMPORT = f"from grape import flow as {FLOW}"
-"""What rewritten source starts with."""
+"""The first line of rewritten source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Construct:
-    """What was rewritten: "if", "while", "for", "ternary", "and", "or", "not", "comparison", "assert"."""
+    """A construct that was rewritten: "if", "while", "for", "ternary", "and", "or", "not", "comparison", "assert"."""
 
     kind: str
     line: int
@@ -35,7 +35,7 @@ class Construct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What stays as it is, and why."""
+    """A construct that stays as it is, and why."""
 
     line: int
     why: str

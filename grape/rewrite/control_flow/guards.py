@@ -1,4 +1,4 @@
-"""What takes the place of a jump: flags, guards of what follows, and code that moves into the other arm."""
+"""Puts something in the place of a jump: flags, guards of what follows, and code that moves into the other arm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Statements = list[Any]
 
 
 def is_guard(node: cst.If) -> bool:
-    """Whether this is no `if` of the person's, but the rest of a block under a flag."""
+    """True where this is no `if` of the person's, but the rest of a block under a flag."""
     test = node.test
     return is_flow_call(test) and isinstance(test, cst.Call) and bool(test.func.attr.value == "negate")  # type: ignore[attr-defined]
 
@@ -56,7 +56,7 @@ def arms_of(node: cst.If) -> list[Sequence[Any]]:
 
 
 def rest_moved(node: cst.If, rest: Statements) -> tuple[cst.If, Statements]:
-    """What follows, moved into the arm that comes to its end, where the other one never does."""
+    """The statements that follow, moved into the arm that comes to its end, where the other one never does."""
     if not rest:
         return node, rest
     body, other = node.body.body, arms_of(node)[1] if node.orelse is not None else []

@@ -43,7 +43,7 @@ def _jumps(node: cst.CSTNode) -> frozenset[Jump]:
 
 
 def always_jumps(statements: Sequence[cst.CSTNode]) -> bool:
-    """Whether these statements certainly do not come to their end."""
+    """True where these statements certainly do not come to their end."""
     return any(_always(statement) for statement in statements)
 
 

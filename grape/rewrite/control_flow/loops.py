@@ -103,7 +103,7 @@ def _for(
 
 
 def _only_counts(node: cst.For, body: Statements, targets: Sequence[str], live: frozenset[str]) -> bool:
-    """Whether the iterations of `for _ in range(...)` differ in nothing but what they find: nobody uses the counter."""
+    """True if the iterations of `for _ in range(...)` differ in nothing but what they find: nobody uses the counter."""
     iterated = node.iter
     if not (isinstance(iterated, cst.Call) and isinstance(iterated.func, cst.Name) and iterated.func.value == "range"):
         return False

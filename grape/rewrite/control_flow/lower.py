@@ -88,7 +88,7 @@ class Lowerer(Selection):
         return made, rest, bound
 
     def _can_stay(self, needs: frozenset[Jump], rest: Statements, context: Context) -> bool:
-        """Whether nothing is left to skip after these jumps."""
+        """True where nothing is left to skip after these jumps."""
         if rest:
             return False
         by_tail = (not needs & {"return"} or context.tail or context.result is not None) and (
@@ -140,7 +140,7 @@ class Lowerer(Selection):
         return [line.with_changes(body=[*line.body[:-1], *replaced])]
 
     def _jump(self, small: cst.BaseSmallStatement, context: Context) -> list[cst.BaseSmallStatement] | None:
-        """What stands in place of a jump; None where it stays."""
+        """The statements in the place of a jump; None where it stays."""
         if isinstance(small, cst.Break) and context.step:
             assert context.stop is not None
             return small_statements(f"{context.stop} = True")

@@ -24,12 +24,12 @@ _GENERATED = re.compile(r"_(then|else|rest|body)_[0-9]+(_[0-9]+)?")
 
 
 def is_generated(node: cst.FunctionDef) -> bool:
-    """Whether this is, by its name, a function that a rewrite made."""
+    """True where this is, by its name, a function that a rewrite made."""
     return _GENERATED.fullmatch(node.name.value) is not None
 
 
 def is_flow_call(node: cst.CSTNode) -> bool:
-    """Whether this expression is a call that a rewrite made."""
+    """True where this expression is a call that a rewrite made."""
     return (
         isinstance(node, cst.Call)
         and isinstance(node.func, cst.Attribute)
@@ -39,7 +39,7 @@ def is_flow_call(node: cst.CSTNode) -> bool:
 
 
 def is_plain(node: cst.BaseExpression, names: frozenset[str] = frozenset()) -> bool:
-    """Whether the truth of `node` certainly depends on no tensor's value. `names` hold plain values."""
+    """True where the truth of `node` certainly depends on no tensor's value. `names` hold plain values."""
     if isinstance(node, (cst.BaseNumber, cst.BaseString, cst.Dict, cst.List, cst.Set, cst.Lambda)):
         return True
     if isinstance(node, cst.Tuple):

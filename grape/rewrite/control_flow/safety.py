@@ -1,4 +1,4 @@
-"""What a body may not contain if it may run without effect: the reasons for which a construct stays as it is."""
+"""Finds what a body may not contain if it may run without effect: the reasons for which a construct stays as it is."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _parts(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _is_item(target: cst.Subscript, bound: frozenset[str]) -> bool:
-    """Whether this may be an item of a list or dict that existed before: a plain key of a name or attribute."""
+    """True where this may be an item of a list or dict that existed before: a plain key of a name or attribute."""
     owner = _dotted(target.value)
     if owner is None or owner.split(".")[0] in bound or len(target.slice) != 1:
         return False

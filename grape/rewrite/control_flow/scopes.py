@@ -1,4 +1,4 @@
-"""What is known of a whole function or cell: its shared names, its counters, whether a compiler takes it."""
+"""Facts about a whole function or cell: its shared names, its counters, whether a compiler takes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["is_compiled", "own_names", "plain_names", "shared_names"]
 
 
 def is_compiled(node: cst.FunctionDef | cst.ClassDef) -> bool:
-    """Whether a decorator hands the source to a compiler of its own."""
+    """True where a decorator hands the source to a compiler of its own."""
     words = {item.value for part in node.decorators for item in descendants(part) if isinstance(item, cst.Name)}
     return bool(words & {"compile", "cuda", "jit", "njit", "script", "triton", "vectorize"})
 

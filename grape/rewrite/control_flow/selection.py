@@ -61,7 +61,7 @@ class Selection:
         return NONE.union(*(self.crosses(item, scope) for block in blocks for item in block))
 
     def converted(self, loop: cst.For | cst.While, context: Context) -> bool:
-        """Whether the body of a loop becomes a function or its jumps flags."""
+        """True where the body of a loop becomes a function or its jumps flags."""
         if self.selected(loop, context.scope) or self.crosses_inside(loop, context.scope):
             return True
         return context.result is not None and "return" in jumps(*loop.body.body)

@@ -135,7 +135,7 @@ def _on_device(tensor: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _kept(read: _Read) -> cst.BaseExpression:
-    """What the loop keeps instead of the value: a copy on the device, without its graph."""
+    """The expression that the loop keeps instead of the value: a copy on the device, without its graph."""
     tensor = _on_device(read.tensor)
     if not isinstance(tensor, (cst.Name, cst.Attribute, cst.Subscript, cst.Call)) and not tensor.lpar:
         tensor = tensor.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -225,7 +225,9 @@ def _loop_below_definition(
 
 
 def _statements_above(code: Code, loop: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What surely ran before `loop`, the last first: in its suite, and around blocks that only set a mode of torch."""
+    """Statements that surely ran before `loop`, the last first: in its suite, and around blocks that only set a mode of
+    torch.
+    """
     below: cst.CSTNode | None = loop
     while below is not None:
         block = code.block(below)
@@ -337,7 +339,7 @@ def _summed_later(code: Code, read: _Read, small: cst.AugAssign, loop: Loop, oth
 
 
 def _factors(code: Code, read: _Read, value: cst.BaseExpression) -> list[cst.BaseExpression] | Declined:
-    """What the value is multiplied with or divided by, apart from constants; each is kept with the value."""
+    """Factors that the value is multiplied with or divided by, apart from constants; each is kept with the value."""
     if value is read.node:
         return []
     if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Multiply, cst.Divide)):

@@ -142,6 +142,6 @@ def _bare(node: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _same_shape(finding: Finding) -> bool:
-    """Whether each execution that was traced had a mask of the tensors' own shape."""
+    """True where each execution that was traced had a mask of the tensors' own shape."""
     shapes = dict(finding.evidence).get("operand_shapes") or ()
     return bool(shapes) and all(len({tuple(shape) for shape in operands}) == 1 for operands in shapes)

@@ -65,7 +65,9 @@ def _pinned(code: Code, source: cst.BaseExpression) -> dict[cst.CSTNode, cst.CST
 
 
 def _batches(loop: cst.For) -> tuple[cst.BaseExpression, list[str]]:
-    """What the loop goes over, inside of ``enumerate`` and ``tqdm``, and the names that a batch is unpacked to."""
+    """The iterable that the loop goes over, inside of ``enumerate`` and ``tqdm``, and the names that a batch is
+    unpacked to.
+    """
     source = loop.iter
     target: cst.BaseExpression = loop.target
     while isinstance(source, cst.Call) and source.args and source.args[0].keyword is None and not source.args[0].star:
@@ -159,7 +161,7 @@ def _chooses(node: cst.CSTNode) -> bool:
 
 
 def _is_read_by_moves(code: Code, name: str, loop: cst.For, device: cst.BaseExpression) -> bool:
-    """Whether nothing but moves ever reads a local variable: ``batch["x"].to(device)``, or nothing at all."""
+    """True where nothing but moves ever reads a local variable: ``batch["x"].to(device)``, or nothing at all."""
     home = code.function(loop)
     if home is None:
         return name == "_"
@@ -192,7 +194,7 @@ def _bound_by_moves(code: Code, statement: cst.Assign, device: cst.BaseExpressio
 
 
 def _moves(code: Code, name: cst.Name, value: cst.BaseExpression, device: cst.BaseExpression) -> bool:
-    """Whether `value` is ``name.to(device)``, or the items of `name` moved one by one, perhaps with more behind it."""
+    """True if `value` is ``name.to(device)``, or the items of `name` moved one by one, perhaps with more behind it."""
     if len(code.uses(name.value, value)) != 1:
         return False
     if isinstance(value, (cst.DictComp, cst.ListComp)):

@@ -48,12 +48,13 @@ def fix(code: Code, finding: Finding) -> str | Declined:
 
 
 def _function(code: Code, finding: Finding) -> cst.FunctionDef | Declined:
+    """Around the line: the region, or whatever function operator streams met the number in."""
     assert finding.at is not None
     around = [
         node
         for node in code.module.body
         if isinstance(node, cst.FunctionDef)
-        and node.name.value == finding.region
+        and finding.region in (None, node.name.value)
         and _first_line(code, node) <= finding.at.line <= code.lines(node)[1]
     ]
     if len(around) != 1 or around[0].decorators:

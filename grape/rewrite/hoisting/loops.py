@@ -303,7 +303,7 @@ def _while(plain: ast.While, head: list[ast.stmt], number: int) -> ast.stmt:
 
 
 def _is_work(statements: Sequence[ast.stmt]) -> bool:
-    """Whether this is more than one call or one operation: what a single call does, its callee's region does."""
+    """True where this is more than one call or one operation: what a single call does, its callee's region does."""
     return sum(isinstance(node, _WORK) for item in statements for node in ast.walk(item)) >= 2
 
 

@@ -211,7 +211,7 @@ _LETS_PASS = frozenset({"no_grad", "enable_grad", "inference_mode", "set_grad_en
 
 
 def _lets_pass(context: ast.expr) -> bool:
-    """Whether this is certainly one of torch's contexts that let exceptions pass."""
+    """True where this is certainly one of torch's contexts that let exceptions pass."""
     function = context.func if isinstance(context, ast.Call) else None
     return isinstance(function, ast.Attribute) and function.attr in _LETS_PASS
 

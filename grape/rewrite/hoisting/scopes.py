@@ -17,7 +17,7 @@ _COMPILERS = frozenset({"compile", "cuda", "jit", "njit", "script", "triton", "v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNames:
-    """What a run of a function reads of its names, all bound by then, and what others read of what it binds.
+    """Names that a run of a function reads, all bound by then, and what others read of what it binds.
 
     Nobody else reads its `temporaries`.
     """
@@ -70,11 +70,11 @@ class FunctionScope:
         )
 
     def allows(self, statement: ast.stmt) -> bool:
-        """Whether the statement leaves names alone that a nested function may read at any time."""
+        """True where the statement leaves names alone that a nested function may read at any time."""
         return not self.shared.intersection(names_of([statement]).stores)
 
     def names_of_run(self, statements: Sequence[ast.stmt], bound: Collection[str]) -> LocalNames | None:
-        """What these statements take and give; None where one of their names may be unbound."""
+        """The names that these statements take and give; None where one of their names may be unbound."""
         names = names_of(statements)
         inside = _mentions(statements)
         outputs = tuple(name for name in names.stores if self.mentioned[name] > inside[name] or name in names.first)

@@ -25,7 +25,7 @@ _STAYS = (
 
 
 def is_left_alone(loop: ast.stmt) -> bool:
-    """Whether a loop stays exactly as it is: what awaits or yields cannot leave its frame."""
+    """True where a loop stays exactly as it is: what awaits or yields cannot leave its frame."""
     return any(
         isinstance(node, (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)) or _is_async(node)
         for node in _own_nodes(loop)
@@ -45,7 +45,7 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def may_run(statement: ast.stmt) -> bool:
-    """Whether a statement may be part of a run: it stays in its place, jumps nowhere and has no obvious effect."""
+    """True where a statement may be part of a run: it stays in its place, jumps nowhere and has no obvious effect."""
     if isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Call):
         return False
     return _allowed(statement)
@@ -71,7 +71,7 @@ def _allowed(node: ast.AST) -> bool:
 
 
 def _is_short(iterable: ast.expr) -> bool:
-    """Whether the number of iterations stands in the source, and is small."""
+    """True where the number of iterations stands in the source, and is small."""
     if isinstance(iterable, (ast.Tuple, ast.List)):
         return len(iterable.elts) <= _REPEATS and not any(isinstance(item, ast.Starred) for item in iterable.elts)
     if not isinstance(iterable, ast.Call) or not isinstance(iterable.func, ast.Name) or iterable.keywords:

@@ -47,7 +47,7 @@ _NOTHING = (AttributeError, TypeError, ValueError, IndexError, RuntimeError)
 
 @dataclass(slots=True)
 class _Target:
-    """What one ordinal of a site is known to make: the argument at `path` of `region`."""
+    """The known use of one ordinal of a site: the argument at `path` of `region`."""
 
     path: str
     score: int = 0
@@ -113,11 +113,11 @@ class Predictor:
 
     @property
     def active(self) -> bool:
-        """Whether any callable is patched."""
+        """True where any callable is patched."""
         return bool(self._patched)
 
     def waits_for(self, region: Region) -> bool:
-        """Whether the next call of `region` tells what was learned or predicted."""
+        """True where the next call of `region` tells what was learned or predicted."""
         return self._learning is region or bool(self._issued)
 
     # -- learning ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ Rule = Callable[[torch.device, tuple[Any, ...], dict[str, Any]], Plan | None]
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    """Whether its strides are those of a new contiguous tensor.
+    """True where its strides are those of a new contiguous tensor.
 
     A dimension of one element may have any stride in a contiguous tensor (`transpose` of one token's heads), and most
     operators hand it on.

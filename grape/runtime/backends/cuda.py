@@ -39,7 +39,7 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
 class _Thread(threading.local):
-    """Whether a capture of Grape's runs in this thread: torch is made to deny it, see `_not_capturing`."""
+    """True where a capture of Grape's runs in this thread: torch is made to deny it, see `_not_capturing`."""
 
     captures = False
 
@@ -188,7 +188,7 @@ class CudaBackend:
 
     @contextmanager
     def _watching(self) -> Iterator[CaptureWatch | None]:
-        """What looks at the operators of a capture; None where nothing has to be known of them."""
+        """The mode that looks at the operators of a capture; None where nothing has to be known of them."""
         before = self._watch
         needed = self._executables is not None or self._bodies is not None
         self._watch = CaptureWatch(self.device) if needed else None

@@ -46,7 +46,7 @@ class Bodies:
 
     @staticmethod
     def supported(driver: Driver) -> bool:
-        """Whether the driver has conditional nodes."""
+        """True where the driver has conditional nodes."""
         error, version = driver.function("cuDriverGetVersion")()
         return not int(error) and int(version) >= _DRIVER_VERSION
 
@@ -65,7 +65,7 @@ class Bodies:
 
     @property
     def kept(self) -> object:
-        """What a graph with bodies needs as long as it lives."""
+        """Objects that a graph with bodies needs as long as it lives."""
         return self.pool, self.bound
 
     def end_unseen(self, stream: torch.cuda.Stream) -> None:
@@ -74,7 +74,7 @@ class Bodies:
 
     @contextmanager
     def body(self, kind: Literal["if", "while"], pred: torch.Tensor, watch: CaptureWatch) -> Iterator[None]:
-        """What is launched on the current stream within the block becomes the body of a node of this kind."""
+        """Make what is launched on the current stream within the block the body of a node of this kind."""
         if self._kernels is None or self.pool is None:
             raise watch.refuse(CaptureFailed("GR405", "conditional bodies were not prepared before the capture"))
         if pred.dtype != torch.bool or pred.dim() != 0 or pred.device != self._device:

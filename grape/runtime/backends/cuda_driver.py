@@ -27,7 +27,7 @@ _WITH_EDGES = {
     "cuStreamGetCaptureInfo": "cuStreamGetCaptureInfo_v3",
     "cuStreamUpdateCaptureDependencies": "cuStreamUpdateCaptureDependencies_v2",
 }
-"""What bindings for CUDA 12 call the version that knows data of edges; those for CUDA 13 have no other."""
+"""The name in bindings for CUDA 12 of the version that knows data of edges; those for CUDA 13 have no other."""
 
 
 class DriverError(RuntimeError):
@@ -65,7 +65,7 @@ class Driver:
         raise DriverError(name, NOT_SUPPORTED)
 
     def call(self, name: str, *args: Any) -> Any:
-        """What the function gives: nothing, one value, or a tuple. Raises `DriverError`."""
+        """Call the function, and return nothing, one value, or a tuple. Raises `DriverError`."""
         error, *results = self.function(name)(*args)
         if int(error):
             raise DriverError(name, int(error))

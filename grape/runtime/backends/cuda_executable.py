@@ -73,7 +73,7 @@ class Executables:
 
     @functools.cached_property
     def preferred_clusters(self) -> bool:
-        """Whether kernels on this device can prefer clusters of another size than the one that they must have."""
+        """True where kernels on this device can prefer clusters of another size than the one that they must have."""
         return torch.cuda.get_device_capability(self.device) >= PREFERRED_CLUSTERS
 
     @property
@@ -110,7 +110,8 @@ class Executables:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What the nodes of an executable have: `sets` say it of some, the last one first, and `below` of the others.
+    """Parameters that the nodes of an executable have: `sets` say it of some, the last one first, and `below` of the
+    others.
 
     `attachment` must live for it.
     """
@@ -207,8 +208,8 @@ class CudaExecutable:
         return self._executables.writer.prepare(self._inspected.handles, self._inspected.kinds, changes)
 
     def update_prepared(self, sets: Sequence[PreparedWrites], attachment: object) -> bool:
-        """What was written before a refusal is taken back. Nodes that have their parameters already are written too: a
-        trial of this way, after an update from a whole graph, must be one.
+        """Write what was prepared; after a refusal all of it is taken back. Nodes that have their parameters already
+        are written too: a trial of this way, after an update from a whole graph, must be one.
 
         Raises RuntimeError where the device does not take back what it had accepted; the executable is released then.
         """

@@ -1,4 +1,4 @@
-"""What a private pool of the allocator holds, and device memory that grows without moving.
+"""Counts what a private pool of the allocator holds, and makes device memory that grows without moving.
 
 A reservation is a range of addresses; physical memory is mapped behind its beginning as it is needed. So what a graph
 remembers stays true when a later shape needs more. See "Virtual Memory Management" in the CUDA driver API.
@@ -21,7 +21,7 @@ _keep_alive.argtypes, _keep_alive.restype = [ctypes.py_object], None
 
 
 def pool_bytes(pool: tuple[int, int]) -> int:
-    """What the allocator holds for a private pool, in use or not."""
+    """Bytes that the allocator holds for a private pool, in use or not."""
     return sum(segment["total_size"] for segment in segments(pool))
 
 

@@ -1,4 +1,4 @@
-"""What executables take on a device, from the driver's own figures."""
+"""Bytes that executables take on a device, from the driver's own figures."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ExecutableMeter:
         self._most_nodes = 0
 
     def nbytes(self, nodes: int) -> int:
-        """What an executable with so many nodes takes; 0 until the driver had less."""
+        """Bytes that an executable with so many nodes takes; 0 until the driver had less."""
         return self._grown_bytes * max(1, nodes) // self._most_nodes if self._most_nodes else 0
 
     def made(self, nodes: int, make: Callable[[], T]) -> T:
-        """What `make` gives; its nodes count until `freed`. Propagates what `make` raises."""
+        """Return what `make` gives; its nodes count until `freed`. Propagates what `make` raises."""
         live = self._live_nodes + max(1, nodes)
         if live <= self._most_nodes:
             made = make()

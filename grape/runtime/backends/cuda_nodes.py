@@ -153,7 +153,7 @@ class _Reader:
         self._attributes = [(name, known[name], nbytes) for name, nbytes in _NODE_ATTRIBUTES if name in known]
 
     def read(self, handle: Any, kind: int) -> tuple[tuple[Any, ...], bytes] | None:
-        """What an update cannot change, and what it can."""
+        """Read what an update cannot change, and what it can."""
         if kind == KERNEL:
             return self._kernel(handle)
         if kind == MEMCPY:
@@ -229,7 +229,7 @@ class _Reader:
 
 
 def _is_cluster(value: str) -> bool:
-    """Whether an attribute of three dimensions, as `_Reader` has it, means more than one block."""
+    """True where an attribute of three dimensions, as `_Reader` has it, means more than one block."""
     if value.startswith("error"):
         return False
     sizes: tuple[int, ...] = struct.unpack("<3I", bytes.fromhex(value))
@@ -248,7 +248,7 @@ def _gathered(addresses: int, layout: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _offsets_bytes(count: int) -> int:
-    """What the offsets of so many arguments take: the arguments behind them lie at a multiple of 16."""
+    """Bytes that the offsets of so many arguments take: the arguments behind them lie at a multiple of 16."""
     return 4 * count + -4 * count % 16
 
 
@@ -274,7 +274,7 @@ def _tables(count: int) -> tuple[struct.Struct, struct.Struct]:
 
 
 def laid_out_bytes(parameters: bytes) -> int:
-    """What `lay_out` takes, up to a multiple of 16."""
+    """Bytes that `lay_out` takes, up to a multiple of 16."""
     count, _ = _LAYOUT.unpack_from(parameters, KERNEL_BYTES)
     nbytes = _table(parameters) + (_SIX.size if count == _PACKED else 8 * int(count))
     return nbytes + -nbytes % 16

@@ -51,7 +51,7 @@ class RandomPrologue:
         self._works: bool | None = None
 
     def prepare(self, moves: int) -> bool:
-        """Whether `begin` can move the generator by so much. Not during a capture."""
+        """True where `begin` can move the generator by so much. Not during a capture."""
         try:
             if self._works is None:
                 self._works = self._is_right()
@@ -66,7 +66,7 @@ class RandomPrologue:
         self._graphs[moves].replay()
 
     def _is_right(self) -> bool:
-        """Whether this version of torch counts as `_drawing` takes it to, as a generator of our own tells."""
+        """True where this version of torch counts as `_drawing` takes it to, as a generator of our own tells."""
         # In 2.13 seed and offset lie elsewhere for each capture, and go with its graph; 2.12 was not looked at.
         if torch.__version__ >= "2.12.0.dev0":
             return False

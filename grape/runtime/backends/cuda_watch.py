@@ -1,4 +1,4 @@
-"""What a capture on CUDA has to know of the operators that it records: random draws, and memory that bodies read."""
+"""Watches the operators that a capture on CUDA records: random draws, and memory that bodies read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CaptureWatch(TorchDispatchMode):
         return result
 
     def _here(self, args: Any, kwargs: Any) -> bool:
-        """Whether an operator that draws does so on the device; what it draws on the CPU is no part of the graph."""
+        """True where an operator that draws does so on the device; what it draws on the CPU is no part of the graph."""
         devices = {leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         return self._device.type in (devices or {torch.device(kwargs.get("device") or "cpu").type})
 
@@ -85,7 +85,7 @@ class CaptureWatch(TorchDispatchMode):
 
     @contextmanager
     def inside(self, *, loop: bool) -> Iterator[None]:
-        """What is recorded in the block belongs to a body, which runs again and again where `loop` is set."""
+        """Take what is recorded in the block as a body, which runs again and again where `loop` is set."""
         self.depth += 1
         if loop:
             self._loops.append(_Loop())

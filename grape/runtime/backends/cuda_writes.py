@@ -19,7 +19,7 @@ from .cuda_nodes import KERNEL, KERNEL_BYTES, MEMCPY, MEMCPY_BYTES, MEMSET, MEMS
 __all__ = ["NodeWriter", "PreparedWrites"]
 
 _NODE_BYTES = 64
-"""What Python keeps of a prepared node: places in three tuples, and the address of its structure."""
+"""Bytes that Python keeps of a prepared node: places in three tuples, and the address of its structure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -89,7 +89,7 @@ class NodeWriter:
         )
 
     def issue(self, executable: Any, prepared: PreparedWrites) -> bool:
-        """Whether the device took all of them; where it did not, it may have taken some."""
+        """True where the device took all of them; where it did not, it may have taken some."""
         if any(map(self.set_kernel, repeat(int(executable)), prepared.nodes, prepared.structures)):
             return False
         return all(self._write(executable, *other[1:]) for other in prepared.others)

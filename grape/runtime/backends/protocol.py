@@ -1,4 +1,5 @@
-"""What the runtime asks of a device. Two implementations: `cuda` (real CUDA graphs) and `tape` (the CPU reference).
+"""The interface of a device to the runtime. Two implementations: `cuda` (real CUDA graphs) and `tape` (the CPU
+reference).
 
 The rules are those of a CUDA graph, for both: addresses are fixed at capture, shapes are frozen, nothing executes
 during capture, the host cannot read values during capture, and a replay overwrites what the replay before it wrote.
@@ -53,7 +54,7 @@ class CaptureFailed(CaptureError):
 
     @property
     def outcome(self) -> Refused | RetryLater:
-        """What becomes of the call."""
+        """The outcome of the call."""
         return Refused.because(_REASONS[self.code], what=self)
 
 
@@ -108,13 +109,14 @@ class Prepared(Protocol):
 
 
 class Executable(Protocol):
-    """What a device launches, made from a graph and, by updates, doing the work of others. `nbytes` on the device.
+    """An executable, which a device launches: made from a graph and, by updates, doing the work of others. `nbytes` on
+    the device.
 
     An update counts for launches issued after it; those already queued do what the executable did when they were
     issued; on CUDA the driver sees to that, on whatever stream they wait. It is accepted only between graphs of equal
     topology: the same kinds of nodes in the same number and with the same edges, bodies of conditional nodes included,
-    and the same kernel attributes. Functions, extents of launches and parameters may differ. Between equal
-    fingerprints the device may still refuse.
+    and the same kernel attributes. Functions, extents of launches and parameters may differ. Between equal fingerprints
+    the device may still refuse.
     """
 
     @property
@@ -125,7 +127,7 @@ class Executable(Protocol):
         ...
 
     def waits(self) -> bool:
-        """Whether a launch on the current stream would wait for work that is enqueued there already."""
+        """True where a launch on the current stream would wait for work that is enqueued there already."""
         ...
 
     def update_from(self, graph: UpdatableGraph) -> bool:
@@ -177,12 +179,12 @@ class UpdatableGraph(Graph, Protocol):
 
     @property
     def host_bytes(self) -> int:
-        """What keeping the graph, without an executable, costs on the host."""
+        """Bytes that keeping the graph, without an executable, costs on the host."""
         ...
 
     @property
     def attachment(self) -> object:
-        """What must be handed over with the parameters; it is small, and keeps what the graph itself would."""
+        """The object to be handed over with the parameters; it is small, and keeps what the graph itself would."""
         ...
 
     def parameters(self) -> tuple[bytes, ...]:
@@ -295,17 +297,17 @@ class Backend(Protocol):
 
     @property
     def updatable(self) -> bool:
-        """Whether `capture` gives an `UpdatableGraph`, which has no executable before `instantiate`."""
+        """True where `capture` gives an `UpdatableGraph`, which has no executable before `instantiate`."""
         ...
 
     @property
     def autograd(self) -> bool:
-        """Whether a capture can record regions that call `backward`."""
+        """True where a capture can record regions that call `backward`."""
         ...
 
     @property
     def conditional_bodies(self) -> bool:
-        """Whether a capture can record bodies that each replay decides on: `if_body`, `while_body`."""
+        """True where a capture can record bodies that each replay decides on: `if_body`, `while_body`."""
         ...
 
     def prepare_bodies(self) -> None:

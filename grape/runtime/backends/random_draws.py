@@ -11,7 +11,7 @@ __all__ = ["draws"]
 
 
 def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether this call of an operator moves a generator.
+    """True where this call of an operator moves a generator.
 
     Attention and recurrent layers are tagged so, but draw nothing without dropout, and dropout nothing in evaluation:
     in inference mode it is seen whole.

@@ -60,7 +60,7 @@ class CaptureMode(TorchDispatchMode):
 
     @contextmanager
     def body(self, pred: torch.Tensor, make: Callable[[torch.Tensor, tuple[Step, ...]], Step]) -> Iterator[None]:
-        """What is recorded inside becomes one step, `make(pred, steps)`."""
+        """Make what is recorded inside one step, `make(pred, steps)`."""
         try:
             if pred.dtype != torch.bool or pred.dim() != 0:
                 raise CaptureFailed("GR405", "the condition of a body must be a bool tensor without dimensions")

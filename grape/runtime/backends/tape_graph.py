@@ -134,7 +134,7 @@ class External:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attachment:
-    """What the memory of a graph's addresses needs besides its nodes: what must be in place, what must live, and,
+    """Keeps what the memory of a graph's addresses needs besides its nodes: what must be in place, what must live, and,
     for `debug_poison`, what was alive (`outputs`) and dead (`scratch`) when the capture ended."""
 
     externals: tuple[External, ...]
@@ -145,7 +145,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """What one launch does. It never changes: a launch that waits in a queue does what it was when it was issued."""
+    """The work of one launch. It never changes: a launch that waits in a queue does what it was when it was issued."""
 
     steps: tuple[Step, ...]
     attachment: Attachment

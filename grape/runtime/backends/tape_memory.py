@@ -69,7 +69,7 @@ class Arena:
         return sum(block.memory.nbytes for block in self._blocks.values())
 
     def owns(self, address: int) -> bool:
-        """Whether a storage that starts at `address` lies in this arena."""
+        """True where a storage that starts at `address` lies in this arena."""
         return address in self._blocks
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What an operator would return, without running it on data.
+"""Finds what an operator would return, without running it on data.
 
 torch's own operators run on stand-ins: tensors of the same layout, full of zeros, in memory of their own. That gives
 the strides of the CPU's kernel exactly; fake tensors differ from it for some (broadcast `xlogy`, `copysign`,

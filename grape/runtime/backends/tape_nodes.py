@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Node = Operation | Constant | torch.Tensor
-"""What the parameters of one node say; of a conditional node it is the condition."""
+"""The content of one node's parameters; of a conditional node it is the condition."""
 
 Structure = tuple[tuple[Any, ...], ...]
 """Of each step its kind and its attributes: what an update cannot change."""
@@ -106,7 +106,7 @@ def write(parameters: bytes) -> Node:
 
 
 def fits(described: tuple[Any, ...], node: Node) -> bool:
-    """Whether a node of this kind, with these attributes, can get these parameters."""
+    """True where a node of this kind, with these attributes, can get these parameters."""
     if described[0] in _CONDITIONAL:
         return isinstance(node, torch.Tensor)
     return not isinstance(node, torch.Tensor) and structure_of([node])[0] == described

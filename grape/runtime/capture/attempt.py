@@ -367,7 +367,7 @@ class _Attempt:
             raise Stop(RetryLater(later=Later.UNSTEADY, refused=refused) if needs_grad else refused)
 
     def check_effects(self, needs_grad: bool) -> None:
-        """What the eager run did besides its operators, on a path that no earlier call may have taken."""
+        """Raise `Stop` for what the eager run did besides operators, on a path that no earlier call may have taken."""
         effect = effect_of(self.watch)
         if effect is not None:
             raise Stop(effect)
@@ -397,5 +397,5 @@ def _storages(tensors: Collection[torch.Tensor], *, besides: Collection[int]) ->
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a call may not change of a tensor that it was given, but for the contents."""
+    """The facts that a call may not change of a tensor that it was given, but for the contents."""
     return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, int(tensor.storage_offset()))

@@ -47,7 +47,7 @@ class CapturedRun:
     draws: HostDraws
     arms: Arms | None
     checked: bool
-    """Whether the code asserts something about tensors."""
+    """True where the code asserts something about tensors."""
 
 
 class InStep:

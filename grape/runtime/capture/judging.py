@@ -1,4 +1,4 @@
-"""What a traced call may hold to be captured."""
+"""Judges whether a traced call can be captured."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _collective(trace: Trace) -> Refused | None:
 
 
 def _escaped(escapes: Sequence[tuple[str, Position | None]]) -> Refused | None:
-    """What was done to a tensor that no operator shows."""
+    """The refusal for what was done to a tensor that no operator shows."""
     if not escapes:
         return None
     name, at = escapes[0]
@@ -123,7 +123,7 @@ def _on_other_devices(trace: Trace, backend: Backend) -> Refused | None:
 
 
 def outputs_of(backend: Backend, eager: EagerRun, run: CapturedRun, slots: Mapping[int, Slot]) -> Outputs:
-    """What a replay makes, in the forms of the eager run. Raises `Stop` where it cannot."""
+    """The outputs of a replay, in the forms of the eager run. Raises `Stop` where it cannot."""
     looks = [look for look, origin in zip(eager.looks, run.recipe.origin, strict=True) if origin is None]
     outputs = Outputs(backend, run.made, slots, forms_of(looks))
     if outputs.refused is not None:

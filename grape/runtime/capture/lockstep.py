@@ -134,7 +134,7 @@ class Lockstep(TorchDispatchMode):
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """What runs inside belongs to the capture, not to the person's code: it is not checked."""
+        """Do not check what runs inside: it belongs to the capture, not to the person's code."""
         before, self._suspended = self._suspended, True
         try:
             yield

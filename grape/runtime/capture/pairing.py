@@ -67,7 +67,7 @@ def capture_pair(
 
 
 def _refuse(eager: EagerRun, layout: Layout, guards: GuardSet, gradients: GradientCapture) -> None:
-    """What no pair serves."""
+    """Raise `Stop` for what no pair serves."""
     if is_left_to_device(eager.call.trace):
         raise Stop(Refused.because(Reason.FLOW_RECORDS_GRADIENTS))
     if gradients.changed:
@@ -297,7 +297,9 @@ class _Pairing:
         rehearsal: Rehearsal,
         made_of: dict[int, int],
     ) -> Saved:
-        """What autograd saved of memory that others can write; whatever the backward reads beside that is refused."""
+        """Tensors that autograd saved of memory that others can write; whatever the backward reads beside that is
+        refused.
+        """
         tensors = self.placeholders.tensors
         arguments = [i for i, one in enumerate(tensors) if one.untyped_storage()._cdata in recorded.saved]
         leaves = run.stand_ins.originals

@@ -181,7 +181,7 @@ class Rehearsal:
 
 
 def _overlaps(recorded: Recorded, pattern: Pattern) -> bool:
-    """Whether a gradient is laid out so that nothing can be copied there."""
+    """True where a gradient is laid out so that nothing can be copied there."""
     return any(
         torch._debug_has_internal_overlap(distinct(torch.empty_strided(output.shape, strides, device="meta")))
         for output, strides in zip(recorded.outputs, pattern, strict=True)

@@ -1,4 +1,4 @@
-"""What a capture is asked, and what it answers."""
+"""The question to a capture, and its answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Captured", "EagerRun", "Request"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a capture needs to know: the person's function, how to call it, and what earlier calls taught."""
+    """The facts that a capture needs: the person's function, how to call it, and what earlier calls taught."""
 
     function: Callable[..., Any]
     root: Any
@@ -47,7 +47,7 @@ class Request:
     plain: Collection[Any]
     """Operators whose `out=` form did not give the bits of the other."""
     backwards: Backwards | None = None
-    """What was seen of the gradients of its results, where a pair of graphs may serve it."""
+    """The gradients that were seen of its results, where a pair of graphs may serve it."""
     paused: Callable[[], AbstractContextManager[None]] = nullcontext
     """Within it nothing becomes a region."""
     attention: Attention = field(default_factory=Attention)
@@ -82,7 +82,7 @@ class EagerRun:
     after: Layout
     """Of (result, args, kwargs)."""
     looks: Sequence[Look]
-    """What the leaves of `after` were like when the call was over."""
+    """Looks of the leaves of `after` when the call was over."""
     random_before: Any
     random_after: Any
     most_iterations: int

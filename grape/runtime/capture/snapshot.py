@@ -1,4 +1,4 @@
-"""What a region writes of memory that existed before the call: kept, so that a replay can start where the call did."""
+"""Keeps what a region writes of memory that existed before the call, so that a replay can start where the call did."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Snapshot:
         self.in_place: list[torch.Tensor] = []
         """Memory of the person's that replays write where it lies."""
         self.after: list[torch.Tensor] = []
-        """What the eager call left there."""
+        """Contents that the eager call left there."""
         self._before: list[torch.Tensor] = []
         self._replaced: Mapping[int, torch.Tensor] = {}
         self._disturbed = False
@@ -76,7 +76,7 @@ class Snapshot:
 
     @property
     def writes(self) -> bool:
-        """Whether the call writes memory from before it."""
+        """True where the call writes memory from before it."""
         return bool(self._written)
 
     @property

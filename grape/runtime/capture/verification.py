@@ -50,7 +50,7 @@ class Verification:
         self._placeholders = placeholders
         self._gradients = gradients
         self.replay_ms = 0.0
-        """What the last replay took on the device."""
+        """Milliseconds that the last replay took on the device."""
         self.unfaithful: frozenset[Any] = frozenset()
         """Operators whose `out=` forms may be why a replay differed."""
         self.faithful: frozenset[Any] = frozenset()

@@ -1,4 +1,4 @@
-"""What the graphs of many shapes cost, store by store."""
+"""The memory that the graphs of many shapes cost, store by store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StoreAccount:
     evictions: int
     refused: int
     all_resident: StoreEstimate
-    """What an executable for each shape would need on the device."""
+    """The need of an executable for each shape on the device."""
 
     @property
     def host_bytes(self) -> int:
@@ -50,5 +50,5 @@ class StoreAccount:
 
     @property
     def working_set_bytes(self) -> int:
-        """What `graph_budget_bytes` bounds, and the graphs and base writes of the classes."""
+        """Bytes that `graph_budget_bytes` bounds, and the graphs and base writes of the classes."""
         return self.graph_bytes + self.prepared_bytes + self.kept_bytes

@@ -89,7 +89,7 @@ def _verified(residents: Residents, kin: Kin, verify: Verify) -> Loaded | None:
 def _joins(
     residents: Residents, member: Member, graph: UpdatableGraph, parameters: tuple[bytes, ...], verify: Verify
 ) -> bool:
-    """Whether an executable of the class took the shape and then did the right thing."""
+    """True where an executable of the class took the shape and then did the right thing."""
     kin = member.kin
     assert kin.topology is not None
     loaded = residents.to_switch(member) or residents.make(kin)

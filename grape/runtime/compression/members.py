@@ -1,4 +1,4 @@
-"""What the store knows of a shape, of a class of shapes, and of an executable."""
+"""Records of the store about a shape, about a class of shapes, and of an executable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class User(Protocol):
 
     @property
     def saving_ns(self) -> float | None:
-        """What a launch saves against doing the same without a graph, in nanoseconds; None where nobody measured it."""
+        """Nanoseconds that a launch saves against doing the same without a graph; None where nobody measured it."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class Kin:
         return changed
 
     def prefers_nodes(self, changes: int) -> bool:
-        """Whether writing so many nodes takes less time than an update from a whole graph, as far as is known."""
+        """True where writing so many nodes takes less time than an update from a whole graph, as far as is known."""
         return (
             self.whole_ns is not None and self.nodes_ns is not None and self.whole_ns > self.nodes_ns * max(changes, 1)
         )
@@ -116,9 +116,9 @@ class Member:
     founder: bool = False
     loaded: Loaded | None = None
     paid_ns: float = 0.0
-    """What switches to this shape took since it got an executable of its own."""
+    """Nanoseconds that switches to this shape took since it got an executable of its own."""
     missed_ns: float = 0.0
-    """What calls lost that ran without a graph because others are more useful."""
+    """Nanoseconds that calls lost that ran without a graph because others are more useful."""
     counted: int = 0
     used_at: int = 0
     """How many calls of all shapes had been counted when its last one was."""

@@ -32,7 +32,7 @@ class Residents:
     """By owner."""
     all: dict[int, Loaded] = field(default_factory=dict)
     device_full: bool = False
-    """Whether the device had no memory for the last executable that could not be had."""
+    """True where the device had no memory for the last executable that could not be had."""
     _numbers: count[int] = field(default_factory=count)
 
     def least_useful(self, group: Iterable[Loaded]) -> Loaded | None:
@@ -140,7 +140,7 @@ class Residents:
         )
 
     def may_have_another(self, kin: Kin, *, worth_ns: float) -> bool:
-        """Whether one more fits, for which none of its own class would go: that one can be switched instead."""
+        """True where one more fits, for which none of its own class would go: that one can be switched instead."""
         owned = [one for one in self.all.values() if one.kin.owner == kin.owner]
         over = len(owned) + 1 - self.limits.executables
         if over > 1:  # beyond the number each is all that its class has

@@ -193,11 +193,11 @@ class ExecutableStore:
 
     @property
     def crowded(self) -> bool:
-        """Whether `limits.class_bytes` may matter: one owner alone could have as many executables as it may."""
+        """True where `limits.class_bytes` may matter: one owner alone could have as many executables as it may."""
         return len(self._residents.all) >= self.limits.executables
 
     def fits(self, owner: Hashable) -> bool:
-        """Whether the limits leave room for an executable of some shape of this owner."""
+        """True where the limits leave room for an executable of some shape of this owner."""
         limit = self.limits.nbytes
         return limit is None or any(
             one.kin.executable_bytes <= limit for one in self._members.values() if one.kin.owner is owner
@@ -205,7 +205,7 @@ class ExecutableStore:
 
     @property
     def device_full(self) -> bool:
-        """Whether the last executable that could not be had was too much for the device, not for the limits."""
+        """True where the last executable that could not be had was too much for the device, not for the limits."""
         return self._residents.device_full
 
     def executable_bytes(self, shape: Hashable) -> int:
@@ -268,7 +268,7 @@ class ExecutableStore:
             self.forget(shape)
 
     def account(self, owner: Hashable = None) -> StoreAccount:
-        """What the shapes cost now: those of `owner`, or of everybody.
+        """The cost of the shapes now: of those of `owner`, or of everybody.
 
         `all_resident` takes each shape's executable to be as large as its class's.
         """

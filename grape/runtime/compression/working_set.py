@@ -1,4 +1,4 @@
-"""What is kept on the host beside records, because a replay from it takes less time: graphs, writes, users' own."""
+"""Bounds what is kept on the host beside records, to replay from it in less time: graphs, writes, users' own."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def _let_go(member: Member, graph: UpdatableGraph) -> None:
 
 
 def _is_needed(member: Member) -> bool:
-    """Whether a switch to the shape would be made from its graph."""
+    """True where a switch to the shape would be made from its graph."""
     return member.prepared is None or not member.kin.prefers_nodes(len(member.changed))

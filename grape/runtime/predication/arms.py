@@ -31,7 +31,7 @@ class Arms:
             self._bytes = self.marks.view(torch.uint8)
             self._one = torch.ones((), dtype=torch.uint8, device=device)
             self.failed = self.marks[_LIMIT]
-            """Whether an assertion failed in the last replay."""
+            """True where an assertion failed in the last replay."""
         self.count = 0
         self._repeated: list[int] = []
         self.program: Any = None
@@ -58,7 +58,7 @@ class Arms:
         torch.add(self._one, place, alpha=2, out=place)
 
     def join(self, other: Arms) -> None:
-        """What was compared for one of two captures of the same program counts for both."""
+        """Count what was compared for one of two captures of the same program for both."""
         if other.program == self.program and other.count == self.count:
             other._compared |= self._compared
             self._compared = other._compared
@@ -69,11 +69,11 @@ class Arms:
 
     @property
     def complete(self) -> bool:
-        """Whether every body was run, and skipped, by a compared replay."""
+        """True where every body was run, and skipped, by a compared replay."""
         return len(self._compared) == self.count + len(self._repeated)
 
     def known(self) -> bool:
-        """Whether compared replays ran every body that the last replay ran. Waits for the device."""
+        """True where compared replays ran every body that the last replay ran. Waits for the device."""
         return self.complete or self._ran() <= self._compared
 
     def _ran(self) -> set[tuple[int, int]]:

@@ -31,7 +31,7 @@ _SMALL = 4 << 10
 
 
 class Bench(Protocol):
-    """What a device can be asked. Times are those of one replay on an otherwise idle device, in nanoseconds."""
+    """Questions to a device. Times are those of one replay on an otherwise idle device, in nanoseconds."""
 
     @property
     def source(self) -> str:
@@ -51,7 +51,7 @@ class Bench(Protocol):
         """Of so many copies of a tensor of `nbytes`, each given back under a predicate: the mean of both ways."""
 
     def launch_ns(self) -> float:
-        """What the host spends on one launch of a graph."""
+        """Nanoseconds that the host spends on one launch of a graph."""
 
 
 def calibrate(bench: Bench, defaults: NodeCosts = H200) -> NodeCosts:

@@ -1,4 +1,4 @@
-"""What control flow on the device costs, predicted: a conditional node skips work, a select does all of it.
+"""Predicts the cost of control flow on the device: a conditional node skips work, a select does all of it.
 
 In a graph whose kernels need one another a kernel costs a constant and, on top of it, the time of its bytes: the first
 is latency that nothing overlaps. Times are device time, measured where `NodeCosts` says. They decide between two right
@@ -58,7 +58,7 @@ _KEPT_TRAFFIC = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyWork:
-    """What a body does: `kernels`, the `nbytes` that they read and write, and its writes to memory from before it.
+    """The work of a body: `kernels`, the `nbytes` that they read and write, and its writes to memory from before it.
 
     `writes` counts pieces of memory, each once, and `written_nbytes` their bytes. `selectable` is False for a body with
     an operator that must not run on values that do not occur, `marked` for one that leaves no mark (`arms.py`).

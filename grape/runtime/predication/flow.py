@@ -1,4 +1,4 @@
-"""What rewritten code calls. `rewrite.control_flow` writes these calls; docs/control-flow.md explains them.
+"""Functions that rewritten code calls. `rewrite.control_flow` writes these calls; docs/control-flow.md explains them.
 
 Each function does exactly what Python does as long as the condition is a plain value or nothing is captured, and
 asks the active lowering otherwise.
@@ -197,7 +197,7 @@ def check(condition: Any, text: str | None = None) -> Any:
 
 
 def ended(stopped: bool | Flag, *items: Iterable[Any]) -> bool:
-    """Whether a `for` loop over `items` is left now. One that the device may have left goes on, nullified."""
+    """True where a `for` loop over `items` is left now. One that the device may have left goes on, nullified."""
     if not isinstance(stopped, Flag):
         return stopped
     for each in items:
@@ -209,7 +209,7 @@ def ended(stopped: bool | Flag, *items: Iterable[Any]) -> bool:
 
 
 def lost(stopped: bool | Flag) -> bool:
-    """Whether the last item of a `for` loop is not known, because the device decided where the loop ended."""
+    """True where the last item of a `for` loop is not known, because the device decided where the loop ended."""
     return isinstance(stopped, Flag)
 
 

@@ -64,7 +64,7 @@ class Holders:
             self._mine = [known if new is known else None for new, known in zip(after, self._mine, strict=True)]
 
     def alone(self, state: tuple[Any, ...], position: int) -> bool:
-        """Whether only the loop holds `state[position]`, and its state nowhere else."""
+        """True where only the loop holds `state[position]`, and its state nowhere else."""
         if self._mine and state[position] is self._mine[position]:
             return True
         expected = _REFERENCES + sum(one is state[position] for one in self._initial)  # of the names themselves

@@ -64,17 +64,17 @@ class Lowering(Protocol):
 
     @property
     def ties(self) -> Ties:
-        """What may share memory in a plain program."""
+        """Tensors that may share memory in a plain program."""
         ...
 
     def takes(self, condition: torch.Tensor) -> bool:
-        """Whether this condition lives where the lowering decides; others are read on the host."""
+        """True where this condition lives where the lowering decides; others are read on the host."""
         ...
 
     def cond(
         self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any], *, certain: bool = False
     ) -> Any:
-        """What `true_fn()` or `false_fn()` returns; writes of the other one do not happen. `pred` is 0-dim bool.
+        """The result of `true_fn()` or `false_fn()`; writes of the other one do not happen. `pred` is 0-dim bool.
 
         `certain`: `false_fn` does no work, so a replay that takes it needs no comparison.
         """
@@ -168,7 +168,7 @@ def lowered(lowering: Lowering | None) -> Iterator[None]:
 
 @contextmanager
 def as_body() -> Iterator[None]:
-    """What runs inside is a body that the device may skip."""
+    """Take what runs inside as a body that the device may skip."""
     _active.depth += 1
     try:
         yield
@@ -178,7 +178,7 @@ def as_body() -> Iterator[None]:
 
 @contextmanager
 def as_loop() -> Iterator[None]:
-    """What runs inside is an iteration of a loop that a capture can leave to the device."""
+    """Take what runs inside as an iteration of a loop that a capture can leave to the device."""
     _active.loops += 1
     _active.iterations += 1
     try:
@@ -188,7 +188,7 @@ def as_loop() -> Iterator[None]:
 
 
 def in_loop() -> bool:
-    """Whether this thread runs an iteration of a loop that a capture can leave to the device."""
+    """True where this thread runs an iteration of a loop that a capture can leave to the device."""
     return _active.loops > 0
 
 
@@ -198,5 +198,5 @@ def iterations() -> int:
 
 
 def inside_body() -> bool:
-    """Whether this thread runs a body that the device may skip."""
+    """True where this thread runs a body that the device may skip."""
     return _active.depth > 0

@@ -106,7 +106,7 @@ def restore_bits(pred: torch.Tensor, written: torch.Tensor, before: torch.Tensor
 
 
 def same_plain(one: Any, other: Any) -> bool:
-    """Whether two values without tensors are the same value to every reader."""
+    """True where two values without tensors are the same value to every reader."""
     if one is other:
         return True
     if type(one) is not type(other):

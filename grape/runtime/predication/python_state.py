@@ -57,7 +57,7 @@ def _same(one: Collection[Any], other: Collection[Any]) -> bool:
 
 @contextmanager
 def unchanged(body: Callable[..., Any], operands: tuple[Any, ...] = ()) -> Iterator[None]:
-    """What runs inside, `body(*operands)`, must not change Python objects that it can reach.
+    """Raise where what runs inside, `body(*operands)`, changes Python objects that it can reach.
 
     Raises `CaptureFailed` (GR404) where it does, after putting back what can be put back.
     """

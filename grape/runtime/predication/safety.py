@@ -85,7 +85,7 @@ def refuse_unsafe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 
 def _computes(func: Any) -> bool:
-    """Whether any overload is tagged pointwise or a reduction; those that write to `out` are not tagged."""
+    """True where any overload is tagged pointwise or a reduction; those that write to `out` are not tagged."""
     packet = func.overloadpacket
     return any(
         {torch.Tag.pointwise, torch.Tag.reduction} & set(getattr(packet, name).tags) for name in packet.overloads()

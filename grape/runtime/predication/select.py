@@ -44,7 +44,7 @@ class SelectLowering:
 
     @property
     def ties(self) -> Ties:
-        """What may share memory in a plain program; see `Ties.pairs`."""
+        """Tensors that may share memory in a plain program; see `Ties.pairs`."""
         return self._mode.ties
 
     @property
@@ -161,7 +161,7 @@ class SelectLowering:
                 self._rest.pop()
 
     def _following(self, going: torch.Tensor) -> AbstractContextManager[None]:
-        """What takes effect only where `going` is true; its results are not used elsewhere."""
+        """A block that takes effect only where `going` is true; its results are not used elsewhere."""
         return self._mode.block(going)
 
     def _under_blocks(self, failed: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,7 @@ class Flag:
 
 
 def is_tensor_predicate(value: Any) -> bool:
-    """Whether a condition has to be decided on the device, because a capture is under way and it lives there."""
+    """True where a condition has to be decided on the device, because a capture is under way and it lives there."""
     if isinstance(value, Flag):
         return True
     if not isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What the body of a decision does, counted while it is recorded: from this the cost model chooses."""
+"""Counts what the body of a decision does while it is recorded: from this the cost model chooses."""
 
 from __future__ import annotations
 

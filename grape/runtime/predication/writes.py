@@ -55,7 +55,7 @@ class _Block:
         return tensor.untyped_storage()._cdata in self._made
 
     def keeps(self, tensor: torch.Tensor) -> bool:
-        """Whether this memory was kept before. What it held then is given back last, over all that came later."""
+        """True where this memory was kept before. What it held then is given back last, over all that came later."""
         return place(tensor) in self._places
 
     def keep(self, tensor: torch.Tensor, before: torch.Tensor) -> None:
@@ -102,7 +102,7 @@ class Ties:
         return bool(self._partners)
 
     def tied(self, tensor: torch.Tensor) -> bool:
-        """Whether a live storage may, in a plain program, be that of `tensor`."""
+        """True where a live storage may, in a plain program, be that of `tensor`."""
         return bool(self._alive(tensor))
 
     def pairs(self) -> list[tuple[StorageWeakRef, StorageWeakRef]]:
@@ -173,7 +173,7 @@ class WriteMode(TorchDispatchMode):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What runs inside is no part of a body: it is neither nullified nor observed nor refused."""
+        """Take what runs inside as no part of a body: it is neither nullified nor observed nor refused."""
         observers, self._observers = self._observers, []
         try:
             with _below(self):
@@ -257,7 +257,7 @@ class WriteMode(TorchDispatchMode):
             raise refuse(f"{func} changes the shape of a tensor in a body that may not run")
 
     def _note_made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """What is new: storages among the results that were not among the arguments, and constants."""
+        """Note what is new: storages among the results that were not among the arguments, and constants."""
         given = set()
         if func is not _aten.lift_fresh.default:
             given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if _has_storage(leaf)}

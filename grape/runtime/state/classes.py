@@ -42,7 +42,7 @@ def slots_of(cls: type) -> tuple[str, ...]:
 
 
 def is_plain(cls: type) -> bool:
-    """Whether instances keep all they hold in attributes and slots: no base is written in C, but `object`."""
+    """True where instances keep all they hold in attributes and slots: no base is written in C, but `object`."""
     bases = [base for base in cls.__mro__ if base is not object]
     slots = sum(len(slots_of(base)) for base in bases)
     # A class adds a pointer for its attributes and one for weak references; whatever else there is, Python cannot see.
@@ -70,7 +70,7 @@ def why_odd(cls: type) -> str | None:
 
 
 def is_watched(value: Any) -> bool:
-    """Whether somebody may ask whether an object of the person's is still there, which guards keep alive."""
+    """True where somebody may ask whether an object of the person's is still there, which guards keep alive."""
     cls = type(value)
     if issubclass(cls, _WATCHED) or not is_own_class(cls):
         return False

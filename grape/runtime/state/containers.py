@@ -1,4 +1,4 @@
-"""Whether dicts, lists and attributes hold the very objects that they held, in the same order.
+"""True where dicts, lists and attributes hold the very objects that they held, in the same order.
 
 Most are dicts that nobody ever writes. CPython before 3.12 numbers each write of a dict, and torch gives that number
 away (`dict_version`, which its compiler's guards use): as long as it stands still nothing in the dict needs to be
@@ -58,7 +58,7 @@ class _Compared:
         self.dicts, self.lists, self.attributes = dicts, lists, attributes
 
     def remember(self) -> None:
-        """What they hold now is what they are to hold. Raises KeyError where an attribute is gone."""
+        """Take what they hold now for what they are to hold. Raises KeyError where an attribute is gone."""
         self.filled = [d for d in self.dicts if d]  # an empty one is guarded by its length
         self.saved = tuple(self.values())
         self._identities = _identities(self.saved)
@@ -72,12 +72,12 @@ class _Compared:
         return [*map(len, self.dicts), *map(len, self.lists), *[len(names) for names, _ in self.attributes]]
 
     def same(self) -> bool:
-        """Whether they hold that still. Raises KeyError where an attribute is gone."""
+        """True where they hold that still. Raises KeyError where an attribute is gone."""
         return self.measure() == self.sizes and bool(_identities(tuple(self.values())) == self._identities)
 
 
 class Contents:
-    """What `dicts`, `lists` and `attributes` hold, from the first `remember` on.
+    """The contents of `dicts`, `lists` and `attributes`, from the first `remember` on.
 
     The last are dicts with a reader of the values that count.
     """
@@ -89,7 +89,7 @@ class Contents:
         self._written: Counter[int] = Counter()
 
     def remember(self) -> None:
-        """What they hold now is what they are to hold. Raises KeyError where an attribute is gone."""
+        """Take what they hold now for what they are to hold. Raises KeyError where an attribute is gone."""
         restless = {one for one, times in self._written.items() if times >= PATIENCE}
         self._divide(restless)
         self._all.remember()
@@ -116,7 +116,7 @@ class Contents:
         return [*map(_dict_version, self._steady)] if _dict_version is not None else []
 
     def same(self) -> bool:
-        """Whether all is as it was remembered. Raises KeyError where an attribute is gone."""
+        """True where all is as it was remembered. Raises KeyError where an attribute is gone."""
         # Each number only ever grows, so their sum is what it was exactly where each of them is.
         if _dict_version is None or sum(map(_dict_version, self._steady)) == self._total:
             return self._rest.same()

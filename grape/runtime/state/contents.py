@@ -1,4 +1,4 @@
-"""What is compared of values that no identity tells apart: contents of sets and arrays, attributes."""
+"""Compares values that no identity tells apart: contents of sets and arrays, attributes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(owner: Any, name: str, absent: Any) -> Any:
 
 
 def emptiness(attributes: dict[str, Any], name: str) -> Any:
-    """What is to be known of a container: its type, and that it is empty, or else which one it is."""
+    """The facts to be known of a container: its type, and that it is empty, or else which one it is."""
     item = attributes.get(name)
     return (type(item), getattr(item, "default_factory", None), None if not item else id(item))
 
@@ -50,7 +50,7 @@ def contents_of_set(value: Any) -> list[Any]:
 
 
 def contents_of_array(value: Any) -> Any:
-    """What an array of NumPy's holds, and how it lies there."""
+    """The contents of an array of NumPy's, and how it lies there."""
     return value.dtype.str, value.shape, value.strides, value.tobytes()
 
 
@@ -67,7 +67,7 @@ def getter(names: list[str]) -> Any:
 
 
 def is_defined_again(one: Any, other: Any, codes: Iterable[tuple[types.FunctionType, types.CodeType]]) -> bool:
-    """Whether two functions do the same: as when the cell that defines `other` ran again.
+    """True where two functions do the same: as when the cell that defines `other` ran again.
 
     Both are plain ones, without closure, defaults and attributes. A `def` makes another object of the same code.
     """

@@ -40,13 +40,13 @@ HOOKS_OF_ALL_OPTIMIZERS: tuple[dict[Any, Any], ...] = (
 
 
 def hooks_of(tensor: torch.Tensor) -> list[dict[Any, Any]]:
-    """What autograd calls with a tensor's gradient."""
+    """The hooks that autograd calls with a tensor's gradient."""
     found = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
     return [hooks for hooks in found if hooks]
 
 
 def is_node_hooked(tensor: torch.Tensor) -> bool:
-    """Whether there are hooks on the node that accumulates a parameter's gradient, which ends when nobody holds it.
+    """True where there are hooks on the node that accumulates a parameter's gradient, which ends when nobody holds it.
 
     A hook of our own, taken back at once, lands among the others: torch has no other way to ask.
     """
@@ -67,5 +67,5 @@ def _no_hook(*gradients: Any) -> None: ...
 
 
 def new_hooks(found: Iterable[Any], known: Collection[int]) -> bool:
-    """Whether one of `found` holds a hook and is not among `known`, by identity."""
+    """True where one of `found` holds a hook and is not among `known`, by identity."""
     return any(hooks and id(hooks) not in known for hooks in found)

@@ -1,4 +1,5 @@
-"""What the code can read, as an eager call left it: to be put back when Grape's own run of the code ended half-way.
+"""Keeps what the code can read as an eager call left it: to be put back when Grape's own run of the code ended
+half-way.
 
 A run that is broken off between `model.eval()` and `model.train()` leaves neither what it found nor what it would have
 left.

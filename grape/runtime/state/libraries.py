@@ -1,5 +1,5 @@
-"""What the person's code may name of libraries: what computes from its arguments, and nothing that reads or changes
-the process, its files, its clocks or its other threads.
+"""Lists what the person's code may name of libraries: what computes from its arguments, and nothing that reads or
+changes the process, its files, its clocks or its other threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INSTANCES = frozenset(
 )
 """Modules of the standard library whose plain objects hold nothing but their attributes."""
 _CONSTANT = frozenset({"byteorder", "float_info", "hexversion", "int_info", "maxsize", "platform", "version_info"})
-"""What `sys` has and nobody changes."""
+"""Names that `sys` has and nobody changes."""
 _SYS_BESIDE = frozenset({"path", "flags", "modules", "version", "exit"})
 BUILTINS = frozenset(
     {
@@ -66,7 +66,7 @@ _TORCH = frozenset(
         *("set_printoptions", "set_warn_always", "temperature", "use_deterministic_algorithms", "utilization"),
     }
 )
-"""What torch tells of the process, or changes in it."""
+"""Functions with which torch tells of the process, or changes it."""
 
 
 def why_not(module: types.ModuleType, mentioned: frozenset[str]) -> str | None:
@@ -90,7 +90,7 @@ def _first(module: str, names: frozenset[str] | set[str]) -> str | None:
 
 
 def is_pure(name: Any) -> bool:
-    """Whether functions and classes of the module with this name may be called: `__module__` of what was reached."""
+    """True where functions and classes of the module with this name may be called: `__module__` of what was reached."""
     name = str(name or "")
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
@@ -99,7 +99,7 @@ def is_pure(name: Any) -> bool:
 
 
 def known_instances(cls: type) -> bool:
-    """Whether objects of a library's class may be reached, as far as the library goes."""
+    """True where objects of a library's class may be reached, as far as the library goes."""
     top = str(cls.__module__).partition(".")[0]
     return top not in sys.stdlib_module_names or top in _INSTANCES
 
@@ -108,7 +108,7 @@ _trusted: dict[str, bool] = {"": True, "grape": True, "torch": True, "numpy": Tr
 
 
 def is_trusted(package: str) -> bool:
-    """Whether an installed package is about tensors: some of its code mentions torch."""
+    """True where an installed package is about tensors: some of its code mentions torch."""
     known = _trusted.get(package)
     if known is None:
         known = _trusted[package] = _mentions_torch(package)

@@ -1,4 +1,6 @@
-"""What code can read by name: globals, imports, attributes of modules and of classes, the person's and libraries'."""
+"""Finds what code can read by name: globals, imports, attributes of modules and of classes, the person's and
+libraries'.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,7 @@ class Names:
         self._names(written_code(function), function.__globals__)
 
     def _names(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
-        """What code of the person's mentions."""
+        """Follow what code of the person's mentions."""
         mentioned = mentioned_in(code)
         reads = reads_any_name(code, namespace) if mentioned.globals & ANY_NAME else None
         if reads is not None:
@@ -151,9 +153,9 @@ class Names:
     def _imported(
         self, module: types.ModuleType, names: frozenset[str], used: frozenset[str] | None, above: set[int]
     ) -> None:
-        """What code that mentions these names can read from an imported module (``config.SCALE``); of which `used` are
-        those that it can read of the module, and not only of something else (``self.load`` is no ``torch.load``);
-        None where it reads nothing of this module.
+        """Follow what code that mentions these names can read from an imported module (``config.SCALE``); of which
+        `used` are those that it can read of the module, and not only of something else (``self.load`` is no
+        ``torch.load``); None where it reads nothing of this module.
         """
         space = vars(module)
         own = is_own_module(module)
@@ -173,7 +175,7 @@ class Names:
                 self._pending.append((value, f"{space.get('__name__')}.{name}"))
 
     def _of_library(self, function: types.FunctionType, where: str) -> None:
-        """What a library's function was made around: with `@torch.no_grad()` that is the person's own code."""
+        """Follow what a library's function was made around: with `@torch.no_grad()` that is the person's own code."""
         if not is_pure(function.__module__):
             raise Opaque(f"{function.__module__}.{function.__name__}()", "reads or changes more than its arguments")
         for cell in function.__closure__ or ():
@@ -240,7 +242,7 @@ class Names:
             self._watch(abc.get_cache_token)  # what was registered as a subclass
 
     def _class_namespace(self, base: type, cls: type, is_module: bool) -> None:
-        """What stands in one class, which may be a base of others that were reached."""
+        """Follow what stands in one class, which may be a base of others that were reached."""
         if (id(base), "") in self._namespaces:
             return
         self._namespaces.add((id(base), ""))
@@ -277,7 +279,7 @@ class Names:
 
 
 def _is_own_or_module(cls: type) -> bool:
-    """Whether nobody but the person, and `nn.Module`, calls methods of a class."""
+    """True where nobody but the person, and `nn.Module`, calls methods of a class."""
     return cls in (object, torch.nn.Module, abc.ABC) or is_own_class(cls)
 
 

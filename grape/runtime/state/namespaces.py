@@ -1,4 +1,4 @@
-"""Whether names of modules and classes still mean what they meant.
+"""True where names of modules and classes still mean what they meant.
 
 There are many such names, and nearly all stand in namespaces that nobody ever writes. CPython, or torch's watcher in
 later versions, numbers each write of a dict (`dict_version`): while the numbers of all namespaces stand still, no name
@@ -66,7 +66,7 @@ class Namespaces:
         return [*map(_version, self._steady)] if _version is not None else []
 
     def same(self) -> bool:
-        """Whether every name means the very object that it meant."""
+        """True where every name means the very object that it meant."""
         absent = self._absent
         if _version is None or sum(map(_version, self._steady)) == self._total:
             return all(names.get(name, absent) is value for names, name, value in self._restless)

@@ -1,4 +1,4 @@
-"""What torch tells of the Python that an operator runs."""
+"""Finds the Python that an operator runs, as far as torch tells of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPERATORS = (OperatorBase, OpOverloadPacket, DEFINITION)
 
 
 def is_hidden(operator: Any) -> bool:
-    """Whether one of `OPERATORS` is made of others by a person's Python: traces show those, and not this one."""
+    """True where one of `OPERATORS` is made of others by a person's Python: traces show those, and not this one."""
     name = getattr(operator, "_qualified_op_name", None) if isinstance(operator, OpOverloadPacket) else None
     if isinstance(operator, OpOverload):
         name = operator.name()
@@ -41,7 +41,7 @@ def is_hidden(operator: Any) -> bool:
 
 
 def has_hidden_kernel(namespace: str, name: str, kind: str = "") -> bool:
-    """Whether a person's Python is among an operator's kernels (of this kind), and torch tells no more than its file.
+    """True if a person's Python is among an operator's kernels (of this kind), and torch tells no more than its file.
 
     The name is the one that traces give.
     """
@@ -62,8 +62,9 @@ def _is_own_python(file: str) -> bool:
 
 
 def python_of(operator: Any) -> list[Any]:
-    """What a person wrote of one of `OPERATORS` in Python, and the overloads of a packet. What torch notes at it when
-    it is first called is nobody's state."""
+    """The functions that a person wrote of one of `OPERATORS` in Python, and the overloads of a packet. What torch
+    notes at it when it is first called is nobody's state.
+    """
     if DEFINITION is not OperatorBase and isinstance(operator, DEFINITION):
         return _written(operator)
     if not isinstance(operator, OperatorBase):

@@ -60,7 +60,8 @@ _ITEMS = 400_000
 
 
 class Reach(Names):
-    """What `roots` can read. Each list holds what is to be compared later, with what it was when it was found.
+    """Everything that `roots` can read. Each list holds what is to be compared later, with what it was when it was
+    found.
 
     `sources` maps a storage's identity to the name and the tensor that it was found through. `tensors` go with `names`,
     `places_of` says by which name a container was reached, `modules` pair attributes with a reader of the values that
@@ -178,7 +179,7 @@ class Reach(Names):
             self._other(value, kind, where)
 
     def _wrapper(self, value: Any, where: str) -> bool:
-        """What leads to functions and objects, and holds nothing else."""
+        """Follow what leads to functions and objects, and holds nothing else."""
         kind = type(value)
         if kind is types.MethodType:
             self._pending += [(value.__self__, where), (value.__func__, where)]

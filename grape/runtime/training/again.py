@@ -58,7 +58,7 @@ class Again:
         self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
     def is_needed(self) -> bool:
-        """Whether this backward comes under autocast, under other modes than those of the capture, or is watched."""
+        """True where this backward comes under autocast, under other modes than those of the capture, or is watched."""
         if torch.is_autocast_enabled(self._backend.device.type):
             return True
         return self._modes_now() != self._modes or foreign_modes(int(self._tracer.on_stack)) is not None

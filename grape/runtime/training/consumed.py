@@ -20,7 +20,7 @@ __all__ = ["is_consumed", "seal", "seal_all", "sealable"]
 
 
 def is_consumed(tensor: torch.Tensor) -> bool:
-    """Whether another `backward` from this result would raise, because what its graph had saved is freed.
+    """True where another `backward` from this result would raise, because what its graph had saved is freed.
 
     A graph in which nothing was saved (a sum of parameters) can be gone through twice, and is not consumed.
     """
@@ -54,7 +54,7 @@ def _saved_by(kind: Hashable) -> tuple[tuple[str, str], ...]:
 
 
 def _is_hooked(kept: Any) -> bool:
-    """Whether a saved tensor is there, and a hook of the person's unpacks it: activation checkpointing computes it
+    """True where a saved tensor is there, and a hook of the person's unpacks it: activation checkpointing computes it
     anew then, which may write buffers. A hook ends with what it unpacks.
     """
     saved = kept if isinstance(kept, (tuple, list)) else (kept,)
@@ -63,7 +63,7 @@ def _is_hooked(kept: Any) -> bool:
 
 @functools.cache
 def _refusal() -> str:
-    """What torch says to a second `backward`, in this version's words."""
+    """The text of torch's error for a second `backward`, in this version's words."""
     try:
         _freed().backward()
     except RuntimeError as error:

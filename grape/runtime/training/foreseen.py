@@ -1,4 +1,4 @@
-"""Whether the code that calls a module says that gradients are to be differentiated again.
+"""True where the code that calls a module says that gradients are to be differentiated again.
 
 A pair serves such a backward by another run of the forward, whose second derivatives go through two graphs where eager
 has one, and differ by rounding. Where the call can tell, it is left eager.
@@ -24,7 +24,7 @@ _known: dict[int, tuple[weakref.ref[CodeType], bool]] = {}
 
 
 def will_differentiate_again() -> bool:
-    """Whether a caller that the person wrote names the argument `create_graph`. What callers will call is not seen."""
+    """True if a caller that the person wrote names the argument `create_graph`. What callers will call is not seen."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST):
         if frame is None:

@@ -27,7 +27,7 @@ After = Literal["none", "same", "new"]
 
 @dataclass(frozen=True, slots=True)
 class GradientPlan:
-    """What replays of one graph do with gradients.
+    """The plan of one graph's replays for gradients.
 
     `leaves` are all leaf tensors that the region reaches, `present` whether each had a gradient. Gradients that are
     `read`, some of them `written`, lie at home; those that are `made` are put there; `dropped` ones become None. With
@@ -43,28 +43,28 @@ class GradientPlan:
 
     @property
     def active(self) -> bool:
-        """Whether a replay changes any gradient."""
+        """True where a replay changes any gradient."""
         return bool(self.read or self.made or self.dropped)
 
     def does_as(self, other: GradientPlan) -> bool:
-        """Whether neither changes a gradient, and both ask the same leaves whether they have one."""
+        """True where neither changes a gradient, and both ask the same leaves whether they have one."""
         if self.active or other.active or self.present != other.present:
             return False
         return len(self.leaves) == len(other.leaves) and all(map(is_, self.leaves, other.leaves))
 
     def holds(self) -> bool:
-        """Whether the same leaves have gradients as at capture."""
+        """True where the same leaves have gradients as at capture."""
         gradients = [*map(_gradient, self.leaves)]
         if not any(self.present):  # every replay asks, and most regions know no gradients
             return gradients.count(None) == len(gradients)
         return tuple([gradient is not None for gradient in gradients]) == self.present
 
     def fits(self) -> bool:
-        """Whether the gradients that a replay reads have the layout of the capture."""
+        """True where the gradients that a replay reads have the layout of the capture."""
         return all(home.fits(leaf.grad) for leaf, home in self.read if leaf.grad is not None)
 
     def blocked(self) -> bool:
-        """Whether a replay would overwrite a gradient that the person still holds."""
+        """True where a replay would overwrite a gradient that the person still holds."""
         for leaf, home in self.read:
             if not _at_home(leaf, home) and (not alone(_of(leaf)) or home.occupied(by_its_leaf=False)):
                 return True
@@ -164,7 +164,7 @@ class GradientCapture:
 
     @property
     def changed(self) -> bool:
-        """Whether the call read a gradient, or left another one than it found."""
+        """True where the call read a gradient, or left another one than it found."""
         same = all(before is after for before, after in zip(self._before, self._after, strict=True))
         return bool(self.read) or not same
 

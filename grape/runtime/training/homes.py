@@ -38,7 +38,7 @@ class Home:
         self._counts = _use_count(self.cdata), getrefcount(self._object), getrefcount(self.tensor)
 
     def fits(self, gradient: torch.Tensor) -> bool:
-        """Whether a gradient of this layout can live here, an ordinary one that nobody differentiates."""
+        """True where a gradient of this layout can live here, an ordinary one that nobody differentiates."""
         base = self.base
         return (
             not gradient.requires_grad
@@ -51,7 +51,7 @@ class Home:
         )
 
     def occupied(self, *, by_its_leaf: bool) -> bool:
-        """Whether anybody refers to the gradient here, but for the leaf's `.grad`, where that is this one."""
+        """True where anybody refers to the gradient here, but for the leaf's `.grad`, where that is this one."""
         uses, objects, references = self._counts
         if by_its_leaf:
             references += _held_by_grad()
@@ -122,7 +122,7 @@ def vacant_home(leaf: torch.Tensor, like: torch.Tensor) -> Home:
 
 
 def alone(tensor: torch.Tensor) -> bool:
-    """Whether this `.grad` of one leaf is the only tensor that refers to its memory, which can be replaced then.
+    """True where this `.grad` of one leaf is the only tensor that refers to its memory, which can be replaced then.
 
     A second leaf or a consumer of DLPack refers to the tensor itself, as its Python object and the leaf do.
     """
@@ -132,7 +132,7 @@ def alone(tensor: torch.Tensor) -> bool:
 
 
 def overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements may share memory (an expanded tensor): nothing can be copied there."""
+    """True where elements may share memory (an expanded tensor): nothing can be copied there."""
     return bool(torch._debug_has_internal_overlap(tensor))
 
 

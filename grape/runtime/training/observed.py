@@ -1,4 +1,4 @@
-"""What becomes of the results of a region whose graph leaves it: which of them get gradients, laid out how.
+"""Observes what becomes of the results of a region whose graph leaves it: which of them get gradients, laid out how.
 
 Learned from hooks on the nodes of eager results. It is a guess about the next call: a backward that brings others is
 served all the same (`Pair.backward`).
@@ -81,11 +81,11 @@ class Backwards:
 
     @property
     def again(self) -> bool:
-        """Whether a gradient was made that can be differentiated again."""
+        """True where a gradient was made that can be differentiated again."""
         return self._again or any(seen.again for seen in self._calls)
 
     def patterns(self, width: int) -> list[Pattern]:
-        """What was seen for as many results, the latest first."""
+        """The patterns that were seen for as many results, the latest first."""
         found = [
             tuple(seen.strides.get(i) for i in range(width))
             for seen in reversed(self._calls)

@@ -54,7 +54,7 @@ class SavedOutside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What the captured autograd graph has saved of memory that others can write.
+    """Tensors that the captured autograd graph has saved of memory that others can write.
 
     `arguments` are numbers of argument leaves, `views` those of which views were saved, `outside` tensors of the
     person's, `results` numbers of the graph's outputs. `anything`: also where it is only memory of the pair.
@@ -84,14 +84,14 @@ class PairedCall:
         self._alive: StorageWeakRef | None = None
 
     def guard(self) -> torch.Tensor:
-        """What is to be saved for backward: it dies when autograd lets go of what it has saved."""
+        """The tensor to be saved for backward: it dies when autograd lets go of what it has saved."""
         made = torch.empty(1, device="cpu")
         self._alive = StorageWeakRef(made.untyped_storage())
         return made
 
     @property
     def outstanding(self) -> bool:
-        """Whether a backward may still come."""
+        """True where a backward may still come."""
         return self._alive is None or not self._alive.expired()
 
 
@@ -145,12 +145,12 @@ class Pair:
 
     @property
     def fits(self) -> bool:
-        """Whether what was seen of its backward is what graphs can do."""
+        """True where what was seen of its backward is what graphs can do."""
         return not self._observed.again and self._missed < MISSES
 
     @property
     def free(self) -> bool:
-        """Whether the forward graph may write what it saves once more."""
+        """True where the forward graph may write what it saves once more."""
         return not self.saved.anything or not any(call.outstanding for call in self._calls)
 
     def foresee_another(self) -> None:

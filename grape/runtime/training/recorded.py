@@ -75,7 +75,7 @@ class Recorded:
                     self.objects[id(one)] = one
 
     def saved_how(self, tensor: torch.Tensor) -> tuple[bool, bool]:
-        """Whether the tensor itself was saved, and whether a view of its memory was."""
+        """True where the tensor itself was saved, and whether a view of its memory was."""
         storage = tensor.untyped_storage()._cdata
         here = [one for one in self.objects.values() if one.untyped_storage()._cdata == storage]
         return any(one is tensor for one in here), any(one is not tensor for one in here)

@@ -1,4 +1,4 @@
-"""Whether a region's results need no autograd graph of its own."""
+"""True where a region's results need no autograd graph of its own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["graph_that_leaves", "leaves_a_graph", "need_gradients", "no_pair"]
 
 
 def need_gradients(more: str = "", at: Position | None = None) -> Refused:
-    """What calls without gradients do not share. `more` goes on in the sentence."""
+    """The refusal that calls without gradients do not share. `more` goes on in the sentence."""
     return Refused.because(Reason.NEEDS_GRADIENTS, at, more=more)
 
 
 def leaves_a_graph(results: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> bool:
-    """Whether a later `backward` may go through what a call recorded; see `graph_that_leaves`."""
+    """True where a later `backward` may go through what a call recorded; see `graph_that_leaves`."""
     given = {id(tensor) for tensor in arguments}
     return any(tensor.grad_fn is not None and id(tensor) not in given and not is_consumed(tensor) for tensor in results)
 
@@ -55,7 +55,7 @@ def graph_that_leaves(results: Sequence[torch.Tensor], arguments: Sequence[torch
 
 
 def _has_gradient(tensor: torch.Tensor) -> bool:
-    """Whether a tensor that is no parameter has a `.grad`, or will get one."""
+    """True where a tensor that is no parameter has a `.grad`, or will get one."""
     if not tensor.is_leaf:
         return tensor.retains_grad
     return not tensor.requires_grad and tensor.grad is not None

@@ -63,6 +63,7 @@ class ReportView {
         element("p", { class: "grape-quiet" }, view.headline),
         view.error ? element("p", {}, `the cell raised ${view.error}`) : null,
         ...view.notes.map((note) => element("p", { class: "grape-quiet" }, "note: ", ...prose(note))),
+        ...(view.streams || []).map((line) => element("p", { class: "grape-quiet" }, line)),
       ),
       this._regionBar(),
       this.status,
