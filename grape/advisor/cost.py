@@ -27,7 +27,7 @@ __all__ = [
 _NS_PER_MS = 1e6
 
 HINT_BELOW = 0.01
-"""What costs less than this share of a call, or outside of regions of the cell, is a hint."""
+"""A finding that costs less than this share of a call, or outside of regions of the cell, is a hint."""
 
 
 def idle_share(timeline: Timeline | None) -> float | None:

@@ -63,7 +63,7 @@ def _made(source: CellSource, name: str) -> Iterator[tuple[Parsed, ast.Assign]]:
 
 
 def _follows(node: ast.Assign) -> bool:
-    """Whether its numbers are on the device already."""
+    """True where its numbers are on the device already."""
     assert isinstance(node.value, ast.Call)
     return any(given.arg in ("fused", "capturable") for given in node.value.keywords)
 

@@ -1,4 +1,4 @@
-"""What operator streams ran as written inside of what they had recorded, by line and reason."""
+"""Lines that operator streams ran as written inside of what they had recorded, by line and reason."""
 
 from __future__ import annotations
 

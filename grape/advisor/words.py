@@ -49,7 +49,7 @@ def traced_calls(number: int) -> str:
 
 
 def ended(segments: int) -> str:
-    """What an operator that runs as written costs a stream, behind a message; empty where that is nothing."""
+    """The cost to a stream of an operator that runs as written, behind a message; empty where that is nothing."""
     if not segments:
         return ""
     return f"; {segments:,} segment{'s of the stream end' if segments > 1 else ' of the stream ends'} there"

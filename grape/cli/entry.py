@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _script(arguments: argparse.Namespace) -> Callable[[], int] | None:
-    """What runs the script that is named: nothing here may catch what it raises. None where none is named."""
+    """The call that runs the script that is named: nothing here may catch what it raises. None where none is named."""
     if arguments.command != "run" or not is_script(arguments.notebook):
         return None
     from .script import Script

@@ -216,7 +216,7 @@ def _seconds(text: str) -> float:
 
 
 def is_script(word: str) -> bool:
-    """Whether `grape run` takes this file for a script. What ends otherwise is read as a notebook."""
+    """True where `grape run` takes this file for a script. What ends otherwise is read as a notebook."""
     return word.endswith((".py", ".pyw"))
 
 

@@ -136,8 +136,8 @@ def _with_last(found: Iterator[Statement]) -> Iterator[tuple[Statement, bool]]:
 
 
 class _End:
-    """What comes when the script has ended: files at once, the text when the process ends. Not in a process that the
-    script forked.
+    """Output that comes when the script has ended: files at once, the text when the process ends. Not in a process that
+    the script forked.
     """
 
     def __init__(self, script: Script) -> None:
@@ -145,7 +145,7 @@ class _End:
         self._process = os.getpid()
         self._said: list[str] = []
         self.failed = False
-        """Whether --fail-on found something."""
+        """True where --fail-on found something."""
 
     def come(self, session: ScriptSession, error: BaseException | None) -> None:
         """Close the session and write what was asked for. Raises nothing."""
@@ -233,7 +233,7 @@ class _End:
 
 
 def _release() -> None:
-    """What the process does from here on is as without Grape."""
+    """Let the process go on as without Grape."""
     sessions = sys.modules.get("grape.sessions")
     if sessions is not None:
         sessions.close_engine()

@@ -99,7 +99,7 @@ class ScriptSession:
 
 
 def _imports_torch(source: str) -> bool:
-    """Whether an import of torch, or of a library around it, stands anywhere in the source."""
+    """True where an import of torch, or of a library around it, stands anywhere in the source."""
     try:
         with without_warnings():
             nodes = list(ast.walk(ast.parse(source)))

@@ -38,7 +38,7 @@ def view(arguments: argparse.Namespace) -> int:
 
 
 def _is_report(content: Any) -> bool:
-    """What ``--json`` wrote, of one cell or of several."""
+    """True for what ``--json`` wrote, of one cell or of several."""
     reports = content.get("cells", [content]) if isinstance(content, dict) else []
     return isinstance(reports, list) and any(
         {"verdict", "findings"} <= set(one) for one in reports if isinstance(one, dict)

@@ -44,7 +44,7 @@ class FixesLater:
 
     @property
     def made(self) -> tuple[Finding, ...] | None:
-        """What calling it gave; None where nobody has."""
+        """The result of calling it; None where nobody has."""
         return self._made
 
     def _make(self, namespace: Mapping[str, Any] | None, may_not: str) -> tuple[Finding, ...]:

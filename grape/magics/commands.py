@@ -233,7 +233,7 @@ NUMBERS: dict[str, Callable[[], Sequence[int]]] = {
     "undo": _applied_numbers,
     "compare": history.numbers,
 }
-"""What may stand behind a command that takes numbers."""
+"""Words that may stand behind a command that takes numbers."""
 
 COMMANDS: dict[str, Command] = {
     command.name: command

@@ -109,7 +109,7 @@ class History:
         return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
     def compare(self, first: str, second: str) -> str:
-        """What changed from one run to another: numbers of `text`, or files of reports or of a history. Raises
+        """Say what changed from one run to another: numbers of `text`, or files of reports or of a history. Raises
         `UsageError`.
         """
         one, other = self._find(first), self._find(second)
@@ -172,7 +172,7 @@ def _changes(before: Run, run: Run) -> list[str]:
 
 
 def _new_versions(before: Run, run: Run) -> list[str]:
-    """What is another version now, of what both know."""
+    """Versions that are others now, of what both know."""
     return [
         f"  {name} {old}, now {run.versions[name]}"
         for name, old in before.versions.items()

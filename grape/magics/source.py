@@ -57,7 +57,7 @@ def find_magic(lines: Sequence[str]) -> MagicLine | None:
 
 
 def code_behind(line: str, commands: Container[str]) -> str | None:
-    """What stands behind ``%grape``, where that is code to run under Grape: statements with a call or an assignment in
+    """The text behind ``%grape``, where that is code to run under Grape: statements with a call or an assignment in
     them, that do not begin with the name of a command. None for a command, and for a mistyped one.
     """
     words = line.split(None, 1)
@@ -72,7 +72,7 @@ def code_behind(line: str, commands: Container[str]) -> str | None:
 
 
 def broken_code(line: str) -> str | None:
-    """What is wrong with a line that looks like code and is none; None where it does not."""
+    """The error in a line that looks like code and is none; None where it does not."""
     if not re.search(r"[(=\[]", line):
         return None
     try:

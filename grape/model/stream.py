@@ -45,7 +45,7 @@ class Stop:
 
     @property
     def what(self) -> tuple[object, ...]:
-        """What two rows have in common that are counted together."""
+        """The facts that two rows have in common that are counted together."""
         return (self.operator, self.reason, self.user, self.inner)
 
     def plus(self, other: Stop) -> Stop:
@@ -112,7 +112,7 @@ class StreamEvidence:
     reads: tuple[Stop, ...] = ()
     """Where the CPU waited for values, inside of what was recorded; at most `MOST_STOPS`, the costliest first."""
     stops: tuple[Stop, ...] = ()
-    """What else ran as written there, likewise."""
+    """Others that ran as written there, likewise."""
 
     @property
     def waiting(self) -> int:

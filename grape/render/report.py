@@ -36,7 +36,7 @@ class Report(ReportData):
 
     @property
     def has_timeline(self) -> bool:
-        """Whether a call was profiled, so that there is more to draw than memory."""
+        """True where a call was profiled, so that there is more to draw than memory."""
         return any(True for _ in named_timelines(self))
 
     @property

@@ -1,4 +1,4 @@
-"""What a summary says of operator streams: what they served, and the lines that ran as written."""
+"""Lines of a summary about operator streams: what they served, and the lines that ran as written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CALLS = ("step",)
 
 
 def stream_lines(report: ReportData) -> tuple[str, ...]:
-    """What streams did, a few lines each; empty where they served nothing."""
+    """Lines about what streams did; empty where they served nothing."""
     served = [line for stream in report.evidence.streams for line in _stream_lines(stream)]
     return (*served, *_stopped_lines(report.evidence)) if served else ()
 

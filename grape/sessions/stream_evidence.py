@@ -1,4 +1,4 @@
-"""What operator streams did in a cell, as the report has it, and what is found in that."""
+"""Evidence of operator streams in a cell, as the report has it, and what is found in that."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def with_sources(evidence: CellEvidence, shown: Callable[[str], str]) -> CellEvi
 
 
 def streamed_findings(evidence: CellEvidence) -> tuple[Finding, ...]:
-    """What streams ran as written in this run, and what to do about it."""
+    """Findings about what streams ran as written in this run."""
     if not any(stream.reads or stream.stops for stream in evidence.streams):
         return ()
     return advise(replace(evidence, regions=(), trace=None, timeline=None), MachineCosts())

@@ -78,7 +78,7 @@ class Evidence:
     bytes: int = 0  # of all homes now
     last_divergence: str = ""
     stops: tuple[Stop, ...] = ()
-    """What ran as written inside of fragments, and where; what took most time first."""
+    """Operators that ran as written inside of fragments, and where; what took most time first."""
 
     def since(self, earlier: Evidence) -> Evidence:
         """The counts since `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
@@ -232,7 +232,7 @@ class Stream:
         self._session.charge(user)
 
     def stops(self, user: int | None = None) -> tuple[Stop, ...]:
-        """What ran as written inside of fragments since the last look; of one user, or of all."""
+        """Operators that ran as written inside of fragments since the last look; of one user, or of all."""
         places = self._places
         stops = []
         for whom, operator, reason, place, times, total_ns, segments in self._session.as_written():

@@ -270,7 +270,8 @@ MEMORY_ROWS = (
         (
             "        fragment->begin_to_live(price_of(*fragment));\n      } catch (const c10::Error&) {\n"
             "        starve(*fragment);\n",
-            "        fragment->begin_to_live(price_of(*fragment));\n      } catch (const c10::Error&) {\n        throw;\n",
+            "        fragment->begin_to_live(price_of(*fragment));\n      } catch (const c10::Error&) {\n"
+            "        throw;\n",
         ),
     ),
     _row(
@@ -297,7 +298,12 @@ MEMORY_ROWS = (
 )
 
 WAY = (
-    _row("a mode of Python's unseen", (ISOLATION, "-k", "mode"), "engine.h", ("below.has(c10::DispatchKey::Python)", "false")),
+    _row(
+        "a mode of Python's unseen",
+        (ISOLATION, "-k", "mode"),
+        "engine.h",
+        ("below.has(c10::DispatchKey::Python)", "false"),
+    ),
     _row(
         "operators of other threads deferred",
         (ISOLATION, "-k", "thread"),
@@ -322,7 +328,12 @@ WAY = (
         "engine.h",
         ("      counts.raised++;\n      recorder_.reset();\n      leave();\n", "      counts.raised++;\n"),
     ),
-    _row("versions not counted", (CONTRACT, "-k", "version"), "engine.h", ("if (step.bumps) bump(step, op, stack);", "")),
+    _row(
+        "versions not counted",
+        (CONTRACT, "-k", "version"),
+        "engine.h",
+        ("if (step.bumps) bump(step, op, stack);", ""),
+    ),
     _row(
         "versions of results not counted",
         (CONTRACT, "-k", "version"),
@@ -357,8 +368,11 @@ WAY = (
         "nothing is issued before a pause",
         (ISOLATION, "-k", "pause"),
         "engine.h",
-        ("      launch();\n      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n      open_ = false;",
-         "      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n      open_ = false;"),
+        (
+            "      launch();\n      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n"
+            "      open_ = false;",
+            "      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n      open_ = false;",
+        ),
     ),
 )  # fmt: skip
 

@@ -44,7 +44,8 @@ def test_what_a_sentence_has_no_field_for_is_kept() -> None:
 
 
 TEXTS = frozenset({"why", "message", "reason", "verdict"})
-"""Attributes whose values are sentences. `reason` may also be a `Reason`, or a finding's code."""
+"""Attributes whose values are sentences. `reason` may also be a `Reason`, a finding's code, or the name that operator
+streams have for why an operator ran as written (`Stop.reason`)."""
 LOOKING = frozenset({"startswith", "endswith", "find", "index", "count", "removeprefix", "removesuffix", "partition"})
 MATCHING = frozenset({"match", "search", "fullmatch", "findall", "split"})
 
@@ -55,6 +56,8 @@ def comparisons(tree: ast.AST) -> Iterator[int]:
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             if any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops) or any(map(is_symbol, sides)):
+                continue
+            if all(ast.unparse(side).rpartition(".")[2] == "reason" for side in sides):
                 continue
             if any(map(is_text, sides)):
                 yield node.lineno
@@ -71,12 +74,12 @@ def is_text(node: ast.expr) -> bool:
 
 
 def is_symbol(node: ast.expr) -> bool:
-    """A row of a table, a finding's code, or an enumeration of either."""
+    """A constant with a name, a finding's code, or an enumeration of either."""
     if isinstance(node, (ast.Tuple, ast.Set)):
         return all(map(is_symbol, node.elts))
     if isinstance(node, ast.Constant):
         return node.value is None or (isinstance(node.value, str) and node.value in CODES)
-    return isinstance(node, ast.Name) and node.id in ("CODE", "_OF_NAMES")
+    return isinstance(node, ast.Name) and node.id in ("CODE", "_OF_NAMES", "READ")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "grape").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
@@ -98,6 +101,9 @@ def test_no_sentence_is_compared(path: Path) -> None:
         ("refused.reason is Reason.NO_WORK", False),
         ("refused.reason in _OF_NAMES", False),
         ("region.reason == 'GR406'", False),
+        ("stop.reason == READ", False),
+        ("stop.reason == reason", False),
+        ("stop.why == reason", True),
         ("main.reason is None", False),
         ("why = refused.why", False),
         ("f'{refused.why}; {finding.message}'", False),

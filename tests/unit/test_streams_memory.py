@@ -1,4 +1,4 @@
-"""Whose memory it is, on the CPU: what is pending reads what it was given, wherever that goes, and writes nobody else's.
+"""Whose memory it is, on the CPU: what is pending reads what it was given, wherever that goes, and writes no other.
 
 Each test is a loop whose iterations do the same operators over other memory at times. The invariants are those of
 grape/streams/OWNERSHIP.md.
@@ -68,7 +68,7 @@ def test_a_smaller_storage_in_the_place_of_a_larger_one() -> None:
 
 
 def test_a_home_is_not_overwritten_while_it_is_read() -> None:
-    """Recorded with `c` and `y`; from then on `y` is read in the place of `c`, dies, and `t` comes to lie in its home."""
+    """Recorded with `c` and `y`; then `y` is read in the place of `c`, dies, and `t` comes to lie in its home."""
     z, c, t = torch.full((4,), 0.5), torch.full((4,), 0.1), torch.full((4,), 7.0)
 
     def loop() -> list[Any]:

@@ -48,7 +48,9 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 
 
 def _stopped(evidence: CellEvidence) -> Iterator[tuple[str, Stopped]]:
-    """What streams run as written, for other reasons than rules of their own know, and what takes its time on a GPU."""
+    """Findings of what streams run as written, for other reasons than rules of their own know, and what takes its time
+    on a GPU.
+    """
     for reason in _IN_A_STREAM if evidence.cuda else ():
         for stopped in stopped_for(evidence, reason):
             if stopped.share >= HINT_BELOW:

@@ -1,4 +1,4 @@
-"""What a program computed, as digests that two processes can compare: bits of tensors, numbers, text, random states."""
+"""Digests of what a program computed, for two processes to compare: bits of tensors, numbers, text, random states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a rewritten program computes the same bits, and how much faster: both run, in processes of their own."""
+"""Proves that a rewritten program computes the same bits, and how much faster: both run, in processes of their own."""
 
 from __future__ import annotations
 

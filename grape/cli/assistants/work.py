@@ -1,4 +1,4 @@
-"""What an assistant does to files: profile, look at findings, propose a rewrite, prove it, apply it, undo it."""
+"""Work of an assistant on files: profile, look at findings, propose a rewrite, prove it, apply it, undo it."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def _code(notebook: dict[str, Any]) -> list[str]:
 
 
 def _summary(report: dict[str, Any]) -> dict[str, Any]:
-    """What of a report tells where to look."""
+    """The part of a report that tells where to look."""
     cell = report["cell"]
     return {
         "verdict": report["verdict"],
