@@ -122,6 +122,7 @@ class Reason(Enum):
     COLLECTIVE = "GR405", "{operator} exchanges tensors with other processes"
     DEVICES = "GR405", "it works on several devices: {devices}"
     SPARSE = "GR405", "it works on {what}, such as a sparse one"
+    COMPILED = "GR405", "it runs {what}, whose kernels no operator shows"
     PLACE = "GR405", ".{name} tells where a tensor lies, which differs in a replay"
     ABSOLUTE = "GR405", "{operator} takes an offset from the beginning of an argument's memory"
     HIDDEN_KERNEL = "GR405", "torch does not tell what the Python of {operator} is; `torch.library.custom_op` does"

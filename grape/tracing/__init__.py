@@ -2,10 +2,11 @@
 
 from .busy import busy, grape_works, is_profiled, is_watched, person_runs
 from .groups import BESIDE_GROUP, COLLECTIVES, process_group
+from .imports import when_imported
 from .operators import HOST_READS, tensors_in
 from .positions import PositionFinder, is_between, is_grape_code, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
-from .tracer import ANNOTATIONS, SPARSE, EscapeWatch, Tracer, record, without_outer_casts
+from .tracer import ANNOTATIONS, COMPILED, SPARSE, EscapeWatch, Tracer, record, without_outer_casts
 from .unseen import UnseenMode
 from .warned import warnings_of_the_caller
 
@@ -13,6 +14,7 @@ __all__ = [
     "ANNOTATIONS",
     "BESIDE_GROUP",
     "COLLECTIVES",
+    "COMPILED",
     "HOST_READS",
     "LIMIT",
     "SPARSE",
@@ -35,5 +37,6 @@ __all__ = [
     "record",
     "tensors_in",
     "warnings_of_the_caller",
+    "when_imported",
     "without_outer_casts",
 ]

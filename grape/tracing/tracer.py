@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import (
 
 from ..model import OpRecord, Position
 from .busy import grape_works, unwatched
+from .compiling import before_compiled
 from .constructs import construct_of
 from .groups import process_group
 from .operators import issue
@@ -34,7 +35,7 @@ from .unseen import UnseenMode
 from .unwatched import Unwatched
 from .warned import warnings_of_the_caller
 
-__all__ = ["ANNOTATIONS", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
+__all__ = ["ANNOTATIONS", "COMPILED", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
 
 _ESCAPES = frozenset(
     {
@@ -58,6 +59,8 @@ ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
 SPARSE = "a tensor without a storage"
 """Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
+COMPILED = "code that torch.compile made"
+"""Stands among the escapes of a call that runs some: nobody watches the rest of it."""
 _PASSED_NS = 4_000
 """Nanoseconds that it takes an operator to come by here, through Python, before and after the tracer's own clock runs.
 """
@@ -87,6 +90,12 @@ class EscapeWatch(UnseenMode):
         name = _ESCAPES_OF_PYTHON.get(code)
         if name is not None:
             self._note(name)
+
+    def note_compiled(self) -> None:
+        """Leave before the compiler sees the mode, unless one of the person's lies on top or another thread calls."""
+        with grape_works():
+            if self.leave():
+                self._note(COMPILED)
 
     def _note(self, name: str) -> None:
         recorder = self._tracer.recorder
@@ -120,6 +129,7 @@ class Tracer(TorchDispatchMode):
         """The part of it that was in calls that `record` traced."""
         self._thread = get_ident()
         self._watch: EscapeWatch | None = None
+        self._before_compiled: Callable[[], None] | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -184,9 +194,15 @@ class Tracer(TorchDispatchMode):
         """Also see what reads tensors behind the dispatcher's back, until `mute`."""
         self._watch = EscapeWatch(self)
         self._watch.join()
+        self._before_compiled = before_compiled(self._watch.note_compiled)
 
     def unwatch(self) -> None:
-        if self._watch is not None and self._watch.leave():
+        if self._watch is None:
+            return
+        if self._before_compiled is not None:
+            self._before_compiled()
+            self._before_compiled = None
+        if self._watch.leave() or not self._watch.on_stack:
             self._watch = None
 
     def _retire_at_next_line(self, frame: FrameType) -> None:

@@ -38,6 +38,11 @@ class UnseenMode(overrides.TorchFunctionMode):
             _replace(_blind, _real)
         return True
 
+    @property
+    def on_stack(self) -> bool:
+        """Of this thread."""
+        return any(mode is self for mode in overrides._get_current_function_mode_stack())
+
     def passed_by(self, code: CodeType) -> None:
         """Code of torch asked, and goes on as if there were no mode: it is not handed to this one."""
 

@@ -425,7 +425,8 @@ def test_commands_after_a_real_cell(kernel: Kernel) -> None:
     ):
         status, said = kernel.run(f"%grape {line}")
         assert status == "ok", line
-        assert expected in text_of(said), f"{line}: {text_of(said)}"
+        shown = text_of(said) + "".join(str(content.get("data", {}).get("text/markdown", "")) for content in said)
+        assert expected in shown, f"{line}: {shown}"
     check = (
         "import json, pathlib\nassert json.loads(pathlib.Path('kept.json').read_text())['version'] == 1\n"
         "json.loads(pathlib.Path('kept.trace.json').read_text())\n"

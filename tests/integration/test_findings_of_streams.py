@@ -25,13 +25,13 @@ def reads():
     return forward().item()
 """
 TRAIN = """%%grape --engine streams
-losses = []
+values_read = []
 for i in range(60):
     optimizer.zero_grad()
     loss = forward()
     loss.backward()
     optimizer.step()
-    losses.append(loss.item())
+    values_read.append(loss.item())
     h = x * 0.9**i
     h[h > 0] = 0.0
 """
@@ -71,7 +71,7 @@ def test_a_finding_has_its_rewrite_as_one_of_regions_has(notebook: Notebook) -> 
     notebook.under_grape(TRAIN)
     assert grape.last is not None
     fixed = {one.code: one.fix for one in grape.last.with_fixes().findings if one.fix is not None}
-    assert "+    losses.append(loss.detach().clone())" in fixed["GR101"].diff
+    assert "+    values_read.append(loss.detach().clone())" in fixed["GR101"].diff
     assert "+    h.masked_fill_(h > 0, 0.0)" in fixed["GR103"].diff
     assert fixed["GR101"].verified and fixed["GR103"].verified
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch._dynamo.mutation_guard
 
+from grape.model import Reason
 from grape.runtime.alias import Predictor
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.intercept import SHORT_LIVED, Interceptor
@@ -473,6 +474,32 @@ def test_what_is_compiled_is_left_to_the_compiler(notebook: Notebook, name: str)
     notebook.observed(LOOP)
     assert torch.equal(notebook.names["x"], expected)
     assert not any(region.replays for region in notebook.interceptor.regions)
+    torch._dynamo.reset()
+
+
+class WithCompiledPart(torch.nn.Module):
+    """As a library's, of which nothing in the notebook tells that it compiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = torch.compile(lambda x: (x * 2).relu(), backend=self.compile_part)
+        self.compiled = 0
+
+    def compile_part(self, graph: Any, inputs: Any) -> Any:
+        self.compiled += 1
+        return graph.forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x * 0.3 + 0.1)
+
+
+def test_what_a_library_compiles_is_compiled_once_and_left_to_the_compiler(notebook: Notebook) -> None:
+    torch._dynamo.reset()
+    module = notebook.names["module"] = WithCompiledPart()
+    notebook.observed("with torch.no_grad():\n    for _ in range(20):\n        x = module(x)\n")
+    (region,) = notebook.interceptor.regions
+    assert module.compiled == 1 and region.replays == 0
+    assert region.refused is not None and region.refused.reason is Reason.COMPILED
     torch._dynamo.reset()
 
 

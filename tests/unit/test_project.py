@@ -96,9 +96,10 @@ def normalized(name: str) -> str:
 
 def test_everything_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *project["optional-dependencies"]["cuda"]]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["cuda"], *extras["mcp"]]
     declared = {normalized(Requirement(line).name) for line in lines}
-    providers = {**importlib.metadata.packages_distributions(), "cuda": ["cuda-bindings"]}
+    providers = {**importlib.metadata.packages_distributions(), "cuda": ["cuda-bindings"], "mcp": ["mcp"]}
     imported = set()
     for file in (ROOT / "grape").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -115,7 +116,8 @@ def test_everything_that_is_imported_is_declared() -> None:
 def test_every_dependency_is_pinned_within_its_range() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = [Requirement(line) for line in [*project["dependencies"], *extras["test"], *extras["examples"]]]
+    optional = [*extras["test"], *extras["examples"], *extras["mcp"]]
+    needed = [Requirement(line) for line in [*project["dependencies"], *optional]]
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {normalized(name): pin for name, pin in (line.split("==") for line in lines if not line.startswith("#"))}
     for requirement in needed:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.mutation_guard
 from torch import nn, overrides
 from torch.overrides import TorchFunctionMode
 
-from grape.tracing import PositionFinder, Tracer, UnseenMode
+from grape.tracing import COMPILED, PositionFinder, Tracer, UnseenMode, when_imported
 from grape.tracing.tracer import record
 from tests.property.programs import Twins, World
+
+torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good
 
 
 class Plain(TorchFunctionMode):
@@ -155,3 +160,65 @@ def test_a_mode_of_the_person_that_lies_on_top_is_not_popped() -> None:
         assert not watching.leave()
         assert overrides._get_current_function_mode_stack() == [watching, on_top]
     assert watching.leave() and not overrides._get_current_function_mode_stack()
+
+
+class CountingBackend:
+    """A backend of `torch.compile` that counts what it compiles."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        self.compiled += 1
+        called: Callable[..., Any] = graph.forward
+        return called
+
+
+def test_a_traced_call_has_nothing_compiled_once_more() -> None:
+    """What torch compiles is for the function modes on the stack; after eight times it compiles no more."""
+    torch._dynamo.reset()
+    backend, tracer = CountingBackend(), Tracer(PositionFinder())
+    inner = torch.compile(lambda x: (x * 2).relu(), backend=backend, dynamic=False)
+    xs = [torch.ones(n) for n in range(2, 5)]
+    for x in xs:
+        inner(x)
+    for x in xs:
+        result, call, escapes = record(tracer, torch.device("cpu"), [x], lambda x=x: inner(x) + 1)
+        assert torch.equal(result, x * 2 + 1) and len(call.trace.ops) > 0
+        assert [name for name, _ in escapes] == [COMPILED]
+    assert backend.compiled == len(xs)
+    assert not overrides._get_current_function_mode_stack()
+    torch._dynamo.reset()
+
+
+def test_a_traced_call_compiles_for_later_ones() -> None:
+    torch._dynamo.reset()
+    backend, tracer, x = CountingBackend(), Tracer(PositionFinder()), torch.ones(3)
+    inner = torch.compile(lambda x: (x * 2).relu(), backend=backend)
+    record(tracer, torch.device("cpu"), [x], lambda: inner(x))
+    inner(x)
+    assert backend.compiled == 1
+    torch._dynamo.reset()
+
+
+def test_what_is_kept_from_the_compiler_is_watched_on() -> None:
+    """Optimizers are, and ask for no compiler."""
+    tracer, x = Tracer(PositionFinder()), torch.ones(3)
+    kept = torch._dynamo.disable(lambda x: x + 1)
+    _, _, escapes = record(tracer, torch.device("cpu"), [x], lambda: kept(x).tolist())
+    assert [name for name, _ in escapes] == ["tolist"]
+
+
+def test_who_waits_for_a_module_is_handed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found: list[int] = []
+    for name in ("waited_for", "waited_no_more"):
+        (tmp_path / f"{name}.py").write_text("value = 7\n")
+    when_imported("waited_for", lambda module: found.append(module.value))
+    when_imported("waited_no_more", lambda module: found.append(module.value))()
+    assert found == []
+    for name in ("waited_for", "waited_no_more"):
+        importlib.import_module(name)
+    assert found == [7]
+    when_imported("waited_for", lambda module: found.append(-module.value))
+    assert found == [7, -7]

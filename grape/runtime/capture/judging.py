@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ...model import OpRecord, Position, Reason, Refused, Trace
-from ...tracing import COLLECTIVES, SPARSE, RecordedCall
+from ...tracing import COLLECTIVES, COMPILED, SPARSE, RecordedCall
 from ..backends.protocol import Backend
 from ..host_draws import host_draws
 from ..looks import first_difference, forms_of
@@ -84,6 +84,8 @@ def _escaped(escapes: Sequence[tuple[str, Position | None]]) -> Refused | None:
     if not escapes:
         return None
     name, at = escapes[0]
+    if name == COMPILED:
+        return Refused.because(Reason.COMPILED, at, what=name)
     if name == SPARSE:
         return Refused.because(Reason.SPARSE, at, what=name)
     if name in _PLACES:
