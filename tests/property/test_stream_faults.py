@@ -8,12 +8,8 @@ are interrupted, and memory that ends.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import random
 import resource
-import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from grape import native
 from grape.streams import Evidence, Settings, Stream, open_stream
+from tests.processes import in_a_fork
 from tests.property.stream_programs import device, flat, needs_compiler  # noqa: F401
 
 pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
@@ -244,33 +241,15 @@ def test_an_interrupt_in_a_capture_comes_before_or_behind_its_operator(
         assert result in (before, behind), f"an interrupt in capture {n}, at place {place}"
 
 
-M_MMAP_THRESHOLD = -3
 BYTES = 1 << 20
 
 
-def in_a_process_with_little_memory(work: Callable[[Callable[[int], None]], None]) -> None:
-    """`work` is given what limits memory from now on, to that of so many tensors of `BYTES`."""
-
-    def limit(tensors: int) -> None:
-        with open("/proc/self/statm") as file:
-            pages = int(file.read().split()[0])
-        room = pages * resource.getpagesize() + tensors * BYTES if tensors else resource.RLIM_INFINITY
-        resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
-
-    native.load()  # with the memory that a compiler takes
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)  # what is freed is given back
-            work(limit)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def limit(tensors: int) -> None:
+    """Memory, from now on, to what there is and that of so many tensors of `BYTES`; 0: no more."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    room = pages * resource.getpagesize() + tensors * BYTES if tensors else resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
 
 
 def chain(x: Tensor) -> None:
@@ -290,7 +269,7 @@ def states(count: int) -> list[Tensor]:
 def test_memory_that_does_not_suffice_for_homes(device: str) -> None:  # noqa: F811
     """An error that code as written does not have is no answer."""
 
-    def work(limit: Callable[[int], None]) -> None:
+    def work() -> None:
         for tensors in 6, 8:
             x, expected = torch.full((BYTES // 4,), 0.5), states(8)[-1]
             stream = open_stream(replace(EAGER_TO_MATCH, shortest=1, steady=0))
@@ -304,13 +283,14 @@ def test_memory_that_does_not_suffice_for_homes(device: str) -> None:  # noqa: F
             assert torch.equal(x, expected), evidence
             assert evidence.raised == 0 and evidence.written["no room for its results"] > 10, evidence
 
-    in_a_process_with_little_memory(work)
+    native.load()  # with the memory that a compiler takes
+    in_a_fork(work)
 
 
 def test_memory_that_ends_at_an_operator_that_is_issued_late() -> None:
     """What is behind it does not happen, as it would not have: a step of training with half a gradient, say."""
 
-    def work(limit: Callable[[int], None]) -> None:
+    def work() -> None:
         expected, failed = states(12), 0
         for tensors in range(2, 20):
             x, log = torch.full((BYTES // 4,), 0.5), []
@@ -330,4 +310,5 @@ def test_memory_that_ends_at_an_operator_that_is_issued_late() -> None:
             assert torch.equal(x, expected[sum(log)]), (tensors, log, stream.evidence())
         assert failed > 0, "no limit was one at which an operator fails"
 
-    in_a_process_with_little_memory(work)
+    native.load()  # with the memory that a compiler takes
+    in_a_fork(work)

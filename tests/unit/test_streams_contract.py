@@ -111,12 +111,13 @@ def test_another_memory_format_does_not_match() -> None:
     agrees(loop)
 
 
-@pytest.mark.parametrize("numbers", [(0.0, -0.0), (1.0, math.nan), (1, 1.0), (True, 1)])
+@pytest.mark.parametrize("numbers", [(0.0, -0.0), (1.0, math.nan), (1, 1.0), (True, 1), (0.0, 0)])
 def test_a_number_that_changed_runs_as_written(numbers: tuple[Any, Any]) -> None:
     def loop() -> list[Any]:
         x, out = torch.tensor([1.0, -2.0]), []
         for i in range(40):
-            out.append((x * numbers[i % 9 == 8], x.clone().fill_(numbers[i % 9 == 8])))
+            number = numbers[i % 9 == 8]
+            out.append((x * number, x.clone().fill_(number), torch.full((2,), number), (x > 0) * number))
         return out
 
     agrees(loop)

@@ -1,4 +1,4 @@
-"""Whose memory it is, on the CPU: what is pending reads what it was given, wherever that goes, and writes no other.
+"""Whose memory it is: what is pending reads what it was given, wherever that goes, and writes nobody else's.
 
 Each test is a loop whose iterations do the same operators over other memory at times. The invariants are those of
 grape/streams/OWNERSHIP.md.
@@ -6,6 +6,7 @@ grape/streams/OWNERSHIP.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
+from tests.processes import in_a_fork
 from tests.property.stream_programs import device, needs_compiler  # noqa: F401
-from tests.unit.test_streams_contract import agrees
+from tests.unit.test_streams_contract import EAGER_TO_MATCH, agrees, under_a_stream
 
 pytestmark = needs_compiler
 
@@ -68,7 +70,7 @@ def test_a_smaller_storage_in_the_place_of_a_larger_one() -> None:
 
 
 def test_a_home_is_not_overwritten_while_it_is_read() -> None:
-    """Recorded with `c` and `y`; then `y` is read in the place of `c`, dies, and `t` comes to lie in its home."""
+    """Recorded with `c` and `y`. From then on `y` is read in the place of `c` and dies, and `t` is read in its place."""
     z, c, t = torch.full((4,), 0.5), torch.full((4,), 0.1), torch.full((4,), 7.0)
 
     def loop() -> list[Any]:
@@ -90,6 +92,17 @@ def test_a_home_is_not_overwritten_while_it_is_read() -> None:
     agrees(loop)
 
 
+def test_running_statistics_of_one_network_and_another() -> None:
+    """No schema says that batch norm changes them."""
+    x = torch.randn(8, 4)
+
+    def loop() -> list[Any]:
+        nets = [torch.nn.BatchNorm1d(4) for _ in range(3)]
+        return [[net(x * (i + 1)).detach(), net.running_mean + 0] for i in range(20) for net in nets]
+
+    agrees(loop)
+
+
 def test_an_operator_that_returns_what_it_was_given() -> None:
     def loop() -> list[Tensor]:
         out = []
@@ -98,17 +111,6 @@ def test_an_operator_that_returns_what_it_was_given() -> None:
             same, mask = torch.native_dropout(x, 0.5, False)
             same.add_(1)
             out.append(x + mask)
-        return out
-
-    agrees(loop)
-
-
-def test_an_operator_that_draws_and_does_not_say_so() -> None:
-    def loop() -> list[Any]:
-        x, out = torch.linspace(-1, 1, 8), []
-        for _ in range(40):
-            y = torch.nn.functional.rrelu(torch.tanh(x), training=True)
-            out.append([y.sin(), torch.get_rng_state()])
         return out
 
     agrees(loop)
@@ -131,3 +133,38 @@ def test_an_operator_that_is_refused_after_some_of_its_arguments_were_bound(refu
         return out
 
     agrees(loop)
+
+
+def test_a_home_that_came_to_lie_where_an_input_had_lain_is_not_read_there(device: str) -> None:  # noqa: F811 - G3
+    """The input dies right before a capture, which takes its memory for the home of `y`; then `y` is the input."""
+    large = 1 << 18
+
+    def loop(when: int) -> list[float]:
+        out: list[float] = []
+        shown, z = torch.full((large,), 0.75), torch.full((large,), 0.5)
+
+        def step(box: list[Any]) -> Tensor:
+            total = box.pop().sum()
+            y = torch.sin(z)
+            out.append((total * 2).item())
+            return y
+
+        box = [torch.full((large,), 0.25)]
+        for _ in range(when):
+            step(box[:])
+        y = step(box)
+        shown.numpy()  # what NumPy has is read as written
+        del y
+        y = step([shown])
+        for _ in range(3):
+            box.append(y)
+            del y
+            y = step(box)
+        return out
+
+    def work() -> None:
+        for steady in range(3):
+            for when in range(2, 7):
+                assert loop(when) == under_a_stream(lambda w=when: loop(w), replace(EAGER_TO_MATCH, steady=steady))[0]  # type: ignore[misc]
+
+    in_a_fork(work)

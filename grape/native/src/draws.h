@@ -9,7 +9,7 @@
 #include "operators.h"
 
 #include <ATen/cuda/PhiloxCudaState.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <memory>
 #include <mutex>
@@ -117,13 +117,16 @@ class Sequence final : public Draws {
     BelowEverything guard;
     Stack scratch(stack.end() - static_cast<std::ptrdiff_t>(op.arguments), stack.end());
     for (size_t i = 0; i < op.arguments; i++)
-      if (op.writes[i] && scratch[i].isTensor()) scratch[i] = at::empty_like(scratch[i].toTensor());
+      if (op.writes[i] && scratch[i].isTensor()) scratch[i] = like(scratch[i].toTensor());
     op.handle.redispatchBoxed(c10::DispatchKeySet(device_.key), &scratch);
   }
 
   void restore(const Draw& draw) const override { generator_.set_state(draw.state); }
 
  private:
+  // With gaps where it has some: what lies in one piece is filled in another order.
+  static at::Tensor like(const at::Tensor& t) { return at::empty_strided(t.sizes(), t.strides(), t.options()); }
+
   const Device& device_;
   mutable at::Generator generator_;
 };
