@@ -27,7 +27,18 @@ import hypothesis  # noqa: F401
 import pytest
 import torch
 import torch._dynamo
-from mutations import ahead, calls, compression, hoisting, letting_go, on_device, pairs, streams, training
+from mutations import (
+    ahead,
+    calls,
+    compression,
+    hoisting,
+    letting_go,
+    on_device,
+    pairs,
+    streams,
+    streams_memory,
+    training,
+)
 from mutations.rows import ROOT, Row, edited
 
 GUARDS = "tests/unit/test_runtime_guards.py"
@@ -662,6 +673,7 @@ ROWS = (
     *letting_go.ROWS,
     *on_device.ROWS,
     *streams.ROWS,
+    *streams_memory.ROWS,
 )
 
 

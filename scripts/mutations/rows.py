@@ -64,27 +64,25 @@ def edited(module: str, old: str, new: str) -> Callable[[], None]:
     return apply
 
 
-def compiled(file: str, *edits: tuple[str, str]) -> Callable[[], None]:
-    """Replaces pieces of a file of the extension, which must stand there exactly once, and builds that quickly. What is
-    built stays, for the next time, in a folder of temporary files.
+def compiled(*edits: tuple[str, str, str]) -> Callable[[], None]:
+    """Replaces pieces of files of the extension, which must stand there exactly once, and builds that quickly; an edit
+    is a file, the old text and the new one. What is built stays, for the next time, in a folder of temporary files.
     """
 
     def apply() -> None:
         from grape import native
         from grape.native import build
 
-        source = (build.SOURCES / file).read_text()
-        for old, new in edits:
-            if source.count(old) != 1:
-                raise ValueError(f"{file} has {source.count(old)} times {old!r}")
-            source = source.replace(old, new)
         made = Path(tempfile.mkdtemp(prefix="grape-mutant-"))
         shutil.copytree(build.SOURCES, made, dirs_exist_ok=True)
-        (made / file).write_text(source)
+        for file, old, new in edits:
+            source = (made / file).read_text()
+            if source.count(old) != 1:
+                raise ValueError(f"{file} has {source.count(old)} times {old!r}")
+            (made / file).write_text(source.replace(old, new))
         flags = ["-O0" if flag == "-O2" else flag for flag in build._flags()]
         os.environ["TORCH_EXTENSIONS_DIR"] = str(Path(tempfile.gettempdir(), "grape-mutants"))
-        setattr(build, "SOURCES", made)  # noqa: B010 - a constant
-        setattr(build, "_flags", lambda: flags)  # noqa: B010
+        build.SOURCES, build._flags = made, lambda: flags
         built = native.load()
         shutil.rmtree(made)
         if isinstance(built, native.Unavailable):

@@ -12,12 +12,13 @@ __all__ = ["ROWS"]
 CONTRACT = "tests/unit/test_streams_contract.py"
 ISOLATION = "tests/unit/test_streams_isolation.py"
 GRAPHS = "tests/unit/test_streams_graphs.py"
+DRAWS = "tests/unit/test_streams_draws.py"
 MEMORY = "tests/unit/test_streams_memory.py"
 FAULTS = "tests/property/test_stream_faults.py"
 
 
 def _row(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) -> Row:
-    return Row(f"streams: {what}", compiled(file, *edits), tests)
+    return Row(f"streams: {what}", compiled(*((file, old, new) for old, new in edits)), tests)
 
 
 VALUES = (
@@ -62,20 +63,17 @@ VALUES = (
         ),
     ),
     _row(
-        "promotion of numbers not compared",
-        (CONTRACT,),
+        "types of numbers inside of tensors not compared",
+        (CONTRACT, "-k", "number_that_changed"),
         "engine.h",
-        (
-            "if (!device_->is_scalar(t) || is_number(t) != is_number(in.number) || t.dtype() != in.layout.dtype)",
-            "if (!device_->is_scalar(t))",
-        ),
+        (" || t.dtype() != in.layout.dtype) return false;", ") return false;"),
     ),
 )
 
 OPERATORS = (
     _row(
         "running statistics are no writes",
-        (GRAPHS, "-k", "programs_of"),
+        (MEMORY, "-k", "running_statistics"),
         "operators.h",
         (' || argument.name().rfind("running_", 0) == 0', ""),
     ),
@@ -109,11 +107,41 @@ OPERATORS = (
         "recorder.h",
         ("if (step.run == Reason::None && warned) step.run = Reason::Effect;", ""),
     ),
+    Row(
+        "streams: draws unseen, by what an operator says and by what it does",
+        compiled(
+            ("recorder.h", "(step.run == Reason::None && generator_ != device_.generator_state())", "(false)"),
+            ("operators.h", "op.hasTag(at::Tag::nondeterministic_seeded) || has_state) always", "false) always"),
+            ("operators.h", "else if (generator || ", "else if ("),
+        ),
+        (CONTRACT, "-k", "random"),
+    ),
     _row(
-        "draws unseen",
-        (CONTRACT, "tests/unit/test_streams_draws.py"),
+        "R1: draws whose generator was set in between",
+        (CONTRACT, "-k", "random"),
+        "engine.h",
+        ("return !drawn_to_ || draws_->now() == *drawn_to_;", "return true;"),
+    ),
+    _row(
+        "R2: a launch leaves the generator where it was then",
+        (CONTRACT, DRAWS, "-k", "random or drawn"),
+        "draws.h",
+        ("    if (draws_) draws_->restore(draw_);\n", ""),
+    ),
+    _row(
+        "draws of a generator of its own",
+        (CONTRACT, "-k", "random"),
         "recorder.h",
-        ("} else if (step.run == Reason::None && generator_ != device_.generator_state()) {", "} else if (false) {"),
+        (" && !is_given_generator(stack, op)", ""),
+    ),
+    _row(
+        "draws into memory in one piece",
+        (DRAWS, "-k", "normal"),
+        "draws.h",
+        (
+            "return at::empty_strided(t.sizes(), t.strides(), t.options());",
+            "return at::empty_strided(t.sizes(), c10::contiguous_strides(t.sizes()), t.options());",
+        ),
     ),
     _row(
         "integers of composite operators deferred",
@@ -143,157 +171,6 @@ OPERATORS = (
         (ISOLATION, CONTRACT),
         "recorder.h",
         ("if (seen_.count(storage) || !is_torchs_own(storage, device_))", "if (false)"),
-    ),
-)
-
-MEMORY_ROWS = (
-    _row(
-        "H1: a home is always vacant",
-        (CONTRACT, "-k", "kept_result"),
-        "memory.h",
-        (
-            "return !tenancy_->occupied.load(std::memory_order_acquire); }\n  bool read_in",
-            "return true; }\n  bool read_in",
-        ),
-    ),
-    _row(
-        "H2: a home does not move away from who stays",
-        (CONTRACT, "-k", "kept_result"),
-        "epoch.h",
-        ("      move_home(fragment, slot);  // which fails where there is no memory\n", ""),
-    ),
-    _row(
-        "H3: who lives in a home that goes away loses it",
-        (CONTRACT, "-k", "outlive"),
-        "memory.h",
-        ("    Trash now;\n    hand_over(now);\n", ""),
-    ),
-    _row(
-        "E2: storages claimed twice",
-        (CONTRACT, "-k", "alias or one_tensor"),
-        "epoch.h",
-        ("if (claim.epoch == number_ && (claim.written || write)) return false;", ""),
-    ),
-    _row(
-        "E2: another tensor in the place of a pending one",
-        (CONTRACT, "-k", "place_of_a_pending"),
-        "epoch.h",
-        ("slot.storage == storage && slot.base == base ? Bound::Yes : Bound::Aliased", "Bound::Yes"),
-    ),
-    _row(
-        "E3: what is read from outside not held",
-        (MEMORY,),
-        "epoch.h",
-        (
-            "held_.push_back(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));",
-            "pending_.push_back(weak(storage));",
-        ),
-    ),
-    _row(
-        "addresses of pending storages used twice",
-        (MEMORY,),
-        "epoch.h",
-        ("      pending_.push_back(weak(storage));\n", ""),
-        ("    pending_.push_back(c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl()));\n", ""),
-    ),
-    _row(
-        "parts of a smaller storage",
-        (MEMORY, CONTRACT),
-        "epoch.h",
-        ("if (base < data || base + slot.span > data + storage->nbytes()) return Bound::Aliased;", ""),
-    ),
-    _row(
-        "changes not copied back",
-        (CONTRACT,),
-        "epoch.h",
-        ("if (slot.changed) copies_out_", "if (false) copies_out_"),
-    ),
-    _row(
-        "alignment not compared",
-        (CONTRACT, "-k", "aligned"),
-        "epoch.h",
-        ("% device_.alignment;\n  }\n\n  void count", "& 0;\n  }\n\n  void count"),
-    ),
-    _row(
-        "a home is copied to while it is read",
-        (MEMORY,),
-        "epoch.h",
-        ("else if (slot.home->read_in(number_)) move_home(fragment, slot);", ""),
-    ),
-    _row(
-        "memory that homes left freed before the launch",
-        (MEMORY,),
-        "epoch.h",
-        ("slot.home->move_out(until_launch_);", "slot.home->move_out(trash);"),
-    ),
-    _row(
-        "what was bound for a refused operator stays",
-        (MEMORY, CONTRACT),
-        "epoch.h",
-        ("    copies_out_.erase(copies_out_.begin() + mark.out, copies_out_.end());\n", ""),
-        ("    copies_in_.erase(copies_in_.begin() + mark.in, copies_in_.end());\n", ""),
-    ),
-    _row(
-        "E4: memory of NumPy's, exported before",
-        (ISOLATION, "-k", "exported_before or numpy_writes"),
-        "memory.h",
-        ("return storage->resizable() && (", "return ("),
-    ),
-    _row(
-        "E4: memory that is not torch's",
-        (ISOLATION, "-k", "numpy or shared or lazy"),
-        "memory.h",
-        ("(device.allocated(storage) || is_lent(storage))", "true"),
-    ),
-    _row(
-        "E4: exported memory deferred",
-        (ISOLATION,),
-        "engine.h",
-        ("(!exposed_.empty() && exposed_.count(storage))", "false"),
-    ),
-    _row(
-        "E4: storages that Python holds deferred",
-        (ISOLATION, "-k", "storage"),
-        "python_objects.h",
-        ("if (!object) return false;", "return false;"),
-    ),
-    _row(
-        "budget not kept",
-        (GRAPHS, "-k", "without_room"),
-        "finder.h",
-        ("if (bytes_ + fragment.bytes() > budget_) return false;", ""),
-    ),
-    _row(
-        "no memory for homes is an error",
-        (FAULTS, "-k", "homes"),
-        "engine.h",
-        (
-            "        fragment->begin_to_live(price_of(*fragment));\n      } catch (const c10::Error&) {\n"
-            "        starve(*fragment);\n",
-            "        fragment->begin_to_live(price_of(*fragment));\n      } catch (const c10::Error&) {\n"
-            "        throw;\n",
-        ),
-    ),
-    _row(
-        "no memory for what is made elsewhere is an error",
-        (FAULTS, "-k", "homes"),
-        "fragment.h",
-        ("    device.allocate(most_at_once());\n", ""),
-    ),
-    _row(
-        "no memory for what is kept is an error",
-        (FAULTS, "-k", "homes or kept"),
-        "engine.h",
-        ("match = Match::Written, reason = Reason::Room;", "throw;"),
-    ),
-    _row(
-        "what is behind an operator that raised is issued",
-        (FAULTS, "-k", "late"),
-        "launcher.h",
-        (
-            "        return std::current_exception();\n      }\n    }\n    return nullptr;",
-            "      }\n    }\n    return nullptr;",
-        ),
     ),
 )
 
@@ -374,63 +251,6 @@ WAY = (
             "      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n      open_ = false;",
         ),
     ),
-)  # fmt: skip
-
-CAPTURES = (
-    _row(
-        "G1: stale graphs launched",
-        (GRAPHS,),
-        "fragment.h",
-        ("if (slots[segment.slots[k]].address != graph.frozen[k]) return false;", ""),
-    ),
-    _row(
-        "G3: a slot settles in a home of its own fragment",
-        (GRAPHS, "-k", "what_a_pass_leaves"),
-        "epoch.h",
-        (" || (graphs_ && lent && is_made_by(fragment, lent))) return false;", ") return false;"),
-    ),
-    _row(
-        "G3: what was free becomes a home of its own fragment",
-        (MEMORY,),
-        "epoch.h",
-        (
-            "if (base != slot.address || lies_in_own_home(fragment, slot, tenancy_of(storage))) {",
-            "if (base != slot.address) {",
-        ),
-    ),
-    _row(
-        "captures are free",
-        (GRAPHS, "-k", "as_long_as"),
-        "engine.h",
-        ("if (!fragment->live && fragment->earned >= price_of(*fragment))", "if (!fragment->live)"),
-    ),
-    _row(
-        "captures without end",
-        (GRAPHS, "-k", "never_stays"),
-        "engine.h",
-        ("if (++segment->captures > settings_.captures)", "if (false)"),
-    ),
-    _row(
-        "nothing is doubted",
-        (GRAPHS, "-k", "slower_than"),
-        "engine.h",
-        ("if (ratio <= WORTHWHILE)", "if (true)"),
-    ),
-    _row(
-        "who lives in a home that is captured loses it",
-        (GRAPHS, "-k", "captured_keeps"),
-        "memory.h",
-        (
-            "occupant->set_data_ptr_noswap(std::move(memory_));",
-            "occupant->set_data_ptr_noswap(device_.allocate(nbytes_));",
-        ),
-    ),
-    _row(
-        "a capture that fails is made again without end",
-        (FAULTS, "-k", "memory_that_ends_in_a_capture"),
-        "engine.h",
-        ("else if (++segment.failed == 2)", "else if (false)"),
-    ),
 )
 
-ROWS = (*VALUES, *OPERATORS, *MEMORY_ROWS, *WAY, *CAPTURES)
+ROWS = (*VALUES, *OPERATORS, *WAY)

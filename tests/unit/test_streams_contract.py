@@ -220,7 +220,9 @@ def test_an_exception_between_two_operators(error: type[BaseException]) -> None:
 
 
 def test_an_operator_that_raises_does_so_where_it_stands() -> None:
-    table = torch.randn(10, 4)
+    table, chances = torch.randn(10, 4), torch.full((40, 16), 0.25)
+    chances[8::9] = 1.5
+    matrices = [torch.eye(3) * (-1.0 if i % 9 == 8 else 2.0) for i in range(40)]
 
     def loop() -> list[Any]:
         log: list[Any] = []
@@ -237,6 +239,11 @@ def test_an_operator_that_raises_does_so_where_it_stands() -> None:
                 log.append("inside")
             except RuntimeError:
                 log.append("no probability")
+            try:
+                log.append([F.binary_cross_entropy(chances[i], torch.ones(16)), torch.linalg.cholesky(matrices[i])])
+                log.append("inside")
+            except RuntimeError:
+                log.append("by its data")
             try:
                 chain(torch.ones(2, 2 + (i % 9 == 8))) @ torch.ones(2, 2)
             except RuntimeError:

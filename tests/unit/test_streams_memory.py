@@ -7,6 +7,7 @@ grape/streams/OWNERSHIP.md.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def test_a_smaller_storage_in_the_place_of_a_larger_one() -> None:
 
 
 def test_a_home_is_not_overwritten_while_it_is_read() -> None:
-    """Recorded with `c` and `y`. From then on `y` is read in the place of `c` and dies, and `t` is read in its place."""
+    """Recorded with `c` and `y`; from then on `y` is read in the place of `c` and dies, and `t` is read in its."""
     z, c, t = torch.full((4,), 0.5), torch.full((4,), 0.1), torch.full((4,), 7.0)
 
     def loop() -> list[Any]:
@@ -152,19 +153,17 @@ def test_a_home_that_came_to_lie_where_an_input_had_lain_is_not_read_there(devic
         box = [torch.full((large,), 0.25)]
         for _ in range(when):
             step(box[:])
-        y = step(box)
+        step(box)
         shown.numpy()  # what NumPy has is read as written
-        del y
-        y = step([shown])
+        box.append(step([shown]))
         for _ in range(3):
-            box.append(y)
-            del y
-            y = step(box)
+            box.append(step(box))
         return out
 
     def work() -> None:
         for steady in range(3):
             for when in range(2, 7):
-                assert loop(when) == under_a_stream(lambda w=when: loop(w), replace(EAGER_TO_MATCH, steady=steady))[0]  # type: ignore[misc]
+                settings = replace(EAGER_TO_MATCH, steady=steady)
+                assert under_a_stream(partial(loop, when), settings)[0] == loop(when)
 
     in_a_fork(work)

@@ -1,0 +1,232 @@
+"""Operator streams: each check of the C++ made blind, in an extension that is built for the row.
+
+python scripts/mutation_table.py streams
+"""
+
+from __future__ import annotations
+
+from .rows import Row, compiled
+
+__all__ = ["ROWS"]
+
+CONTRACT = "tests/unit/test_streams_contract.py"
+ISOLATION = "tests/unit/test_streams_isolation.py"
+GRAPHS = "tests/unit/test_streams_graphs.py"
+DRAWS = "tests/unit/test_streams_draws.py"
+MEMORY = "tests/unit/test_streams_memory.py"
+FAULTS = "tests/property/test_stream_faults.py"
+
+
+def _row(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) -> Row:
+    return Row(f"streams: {what}", compiled(*((file, old, new) for old, new in edits)), tests)
+
+
+MEMORY_ROWS = (
+    _row(
+        "H1: a home is always vacant",
+        (CONTRACT, "-k", "kept_result"),
+        "memory.h",
+        (
+            "return !tenancy_->occupied.load(std::memory_order_acquire); }\n  bool read_in",
+            "return true; }\n  bool read_in",
+        ),
+    ),
+    _row(
+        "H2: a home does not move away from who stays",
+        (CONTRACT, "-k", "kept_result"),
+        "epoch.h",
+        ("      move_home(fragment, slot);  // which fails where there is no memory\n", ""),
+    ),
+    _row(
+        "H3: who lives in a home that goes away loses it",
+        (CONTRACT, "-k", "outlive"),
+        "memory.h",
+        ("    Trash now;\n    hand_over(now);\n", ""),
+    ),
+    _row(
+        "E2: storages claimed twice",
+        (CONTRACT, "-k", "alias or one_tensor"),
+        "epoch.h",
+        ("if (claim.epoch == number_ && (claim.written || write)) return false;", ""),
+    ),
+    _row(
+        "E2: another tensor in the place of a pending one",
+        (CONTRACT, "-k", "place_of_a_pending"),
+        "epoch.h",
+        ("slot.storage == storage && slot.base == base ? Bound::Yes : Bound::Aliased", "Bound::Yes"),
+    ),
+    _row(
+        "E3: what is read from outside not held",
+        (MEMORY,),
+        "epoch.h",
+        (
+            "held_.push_back(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));",
+            "pending_.push_back(weak(storage));",
+        ),
+    ),
+    _row(
+        "addresses of pending storages used twice",
+        (MEMORY,),
+        "epoch.h",
+        ("      pending_.push_back(weak(storage));\n", ""),
+        ("    pending_.push_back(c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl()));\n", ""),
+    ),
+    _row(
+        "parts of a smaller storage",
+        (MEMORY, CONTRACT),
+        "epoch.h",
+        ("if (base < data || base + slot.span > data + storage->nbytes()) return Bound::Aliased;", ""),
+    ),
+    _row(
+        "changes not copied back",
+        (CONTRACT,),
+        "epoch.h",
+        ("if (slot.changed) copies_out_", "if (false) copies_out_"),
+    ),
+    _row(
+        "alignment not compared",
+        (CONTRACT, "-k", "aligned"),
+        "epoch.h",
+        ("% device_.alignment;\n  }\n\n  void count", "& 0;\n  }\n\n  void count"),
+    ),
+    _row(
+        "a home is copied to while it is read",
+        (MEMORY,),
+        "epoch.h",
+        ("else if (slot.home->read_in(number_)) move_home(fragment, slot);", ""),
+    ),
+    _row(
+        "memory that homes left freed before the launch",
+        (MEMORY,),
+        "epoch.h",
+        ("slot.home->move_out(until_launch_);", "slot.home->move_out(trash);"),
+    ),
+    _row(
+        "what was bound for a refused operator stays",
+        (MEMORY, CONTRACT),
+        "epoch.h",
+        ("    copies_out_.erase(copies_out_.begin() + mark.out, copies_out_.end());\n", ""),
+        ("    copies_in_.erase(copies_in_.begin() + mark.in, copies_in_.end());\n", ""),
+    ),
+    _row(
+        "E4: memory of NumPy's, exported before",
+        (ISOLATION, "-k", "exported_before or numpy_writes"),
+        "memory.h",
+        ("return storage->resizable() && (", "return ("),
+    ),
+    _row(
+        "E4: memory that is not torch's",
+        (ISOLATION, "-k", "numpy or shared or lazy"),
+        "memory.h",
+        ("(device.allocated(storage) || is_lent(storage))", "true"),
+    ),
+    _row(
+        "E4: exported memory deferred",
+        (ISOLATION,),
+        "engine.h",
+        ("(!exposed_.empty() && exposed_.count(storage))", "false"),
+    ),
+    _row(
+        "E4: storages that Python holds deferred",
+        (ISOLATION, "-k", "storage"),
+        "python_objects.h",
+        ("if (!object) return false;", "return false;"),
+    ),
+    _row(
+        "budget not kept",
+        (GRAPHS, "-k", "without_room"),
+        "finder.h",
+        ("if (bytes_ + fragment.bytes() > budget_) return false;", ""),
+    ),
+    _row(
+        "no memory for homes is an error",
+        (FAULTS, "-k", "homes"),
+        "engine.h",
+        (
+            "        fragment->begin_to_live(price_of(*fragment));\n      } catch (const c10::Error&) {\n"
+            "        starve(*fragment);\n",
+            "        fragment->begin_to_live(price_of(*fragment));\n      } catch (const c10::Error&) {\n"
+            "        throw;\n",
+        ),
+    ),
+    _row(
+        "no memory for what is made elsewhere is an error",
+        (FAULTS, "-k", "homes"),
+        "fragment.h",
+        ("    device.allocate(most_at_once());\n", ""),
+    ),
+    _row(
+        "no memory for what is kept is an error",
+        (FAULTS, "-k", "homes or kept"),
+        "engine.h",
+        ("match = Match::Written, reason = Reason::Room;", "throw;"),
+    ),
+    _row(
+        "what is behind an operator that raised is issued",
+        (FAULTS, "-k", "late"),
+        "launcher.h",
+        (
+            "        return std::current_exception();\n      }\n    }\n    return nullptr;",
+            "      }\n    }\n    return nullptr;",
+        ),
+    ),
+)
+
+CAPTURES = (
+    _row(
+        "G1: stale graphs launched",
+        (GRAPHS,),
+        "fragment.h",
+        ("if (slots[segment.slots[k]].address != graph.frozen[k]) return false;", ""),
+    ),
+    _row(
+        "G3: a slot settles in a home of its own fragment",
+        (GRAPHS, "-k", "what_a_pass_leaves"),
+        "epoch.h",
+        (" || (graphs_ && lent && is_made_by(fragment, lent))) return false;", ") return false;"),
+    ),
+    _row(
+        "G3: what was free becomes a home of its own fragment",
+        (MEMORY,),
+        "epoch.h",
+        (
+            "if (base != slot.address || lies_in_own_home(fragment, slot, tenancy_of(storage))) {",
+            "if (base != slot.address) {",
+        ),
+    ),
+    _row(
+        "captures are free",
+        (GRAPHS, "-k", "as_long_as"),
+        "engine.h",
+        ("if (!fragment->live && fragment->earned >= price_of(*fragment))", "if (!fragment->live)"),
+    ),
+    _row(
+        "captures without end",
+        (GRAPHS, "-k", "never_stays"),
+        "engine.h",
+        ("if (++segment->captures > settings_.captures)", "if (false)"),
+    ),
+    _row(
+        "nothing is doubted",
+        (GRAPHS, "-k", "slower_than"),
+        "engine.h",
+        ("if (ratio <= WORTHWHILE)", "if (true)"),
+    ),
+    _row(
+        "who lives in a home that is captured loses it",
+        (GRAPHS, "-k", "captured_keeps"),
+        "memory.h",
+        (
+            "occupant->set_data_ptr_noswap(std::move(memory_));",
+            "occupant->set_data_ptr_noswap(device_.allocate(nbytes_));",
+        ),
+    ),
+    _row(
+        "a capture that fails is made again without end",
+        (FAULTS, "-k", "memory_that_ends_in_a_capture"),
+        "engine.h",
+        ("else if (++segment.failed == 2)", "else if (false)"),
+    ),
+)
+
+ROWS = (*MEMORY_ROWS, *CAPTURES)
