@@ -197,6 +197,25 @@ def test_a_branch_that_is_taken_again_becomes_a_side() -> None:
     assert evidence.matched > 0.6 * evidence.seen
 
 
+def test_each_length_of_a_cache_that_grows_becomes_a_side() -> None:
+    """The operators of an iteration differ by the sizes of what lies in a list first."""
+
+    def loop() -> list[Any]:
+        out: list[Any] = []
+        for _ in range(10):
+            cache, token = torch.zeros(1, 4), torch.ones(1, 4)
+            for _ in range(10):
+                cache = torch.cat([cache, token])
+                token = torch.tanh(chain(cache).mean(0, keepdim=True) + 0.5)
+                out += [token, token.sum().item()]
+        return out
+
+    evidence = agrees(loop, Settings(shortest=8, settled=0, patience=50, price=0, doubt=0))
+    assert evidence.fragments >= 9
+    assert evidence.matched > 0.5 * evidence.seen
+    assert evidence.seen == evidence.matched + sum(evidence.written.values()) + evidence.recorded
+
+
 class Stop(Exception):
     pass
 

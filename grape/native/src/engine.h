@@ -452,11 +452,11 @@ class Engine {
       launch();
       answering_ = false;
       sig = signature(op, stack);
-      counts.written[index(Reason::Divergence)]++;
       if (strays_ == 0) {
         Decision decision = diverge(op, stack, sig);
         if (decision != Decision::Observe) return decision;
       }
+      counts.written[index(Reason::Divergence)]++;
       if (fragment_ && (fragment_->dead || ++strays_ > settings_.strays)) leave();
       return Decision::Observe;
     }

@@ -218,20 +218,19 @@ struct Operator {
   }
 };
 
+inline uint64_t mix_tensor(uint64_t hash, const at::Tensor& t) {
+  if (!t.defined()) return mix(hash, 77);
+  if (!is_plain(t)) return mix(hash, t.key_set().raw_repr());  // it may have no sizes
+  for (auto size : t.sizes()) hash = mix(hash, static_cast<uint64_t>(size));
+  return mix(hash, static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())));
+}
+
+// Of the operator and of the sizes of all tensors that it is given, those in lists as well: a cache that grows by `cat`
+// is another iteration at each length.
 inline uint64_t signature(const Operator& op, const Stack& stack) {
   uint64_t hash = reinterpret_cast<uint64_t>(&op);
-  for (size_t i = stack.size() - op.arguments; i < stack.size(); i++) {
-    const IValue& value = stack[i];
-    if (value.isTensor()) {
-      const at::Tensor& t = value.toTensor();
-      if (!t.defined()) { hash = mix(hash, 77); continue; }
-      if (!is_plain(t)) { hash = mix(hash, t.key_set().raw_repr()); continue; }  // it may have no sizes
-      for (auto size : t.sizes()) hash = mix(hash, static_cast<uint64_t>(size));
-      hash = mix(hash, static_cast<uint64_t>(c10::typeMetaToScalarType(t.dtype())));
-    } else if (value.isTensorList()) {
-      hash = mix(hash, value.toListRef().size());
-    }
-  }
+  for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
+    for_each_tensor(stack[i], [&](const at::Tensor& t) { hash = mix_tensor(hash, t); });
   return hash;
 }
 
