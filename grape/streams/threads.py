@@ -20,6 +20,7 @@ def others() -> list[str]:
     is issued: all but daemons in which only libraries run, as a notebook's kernel has them.
     """
     seen, frames = {threading.current_thread(), *_running}, sys._current_frames()
+    frames.pop(threading.get_ident(), None)  # this frame would hold itself, and whoever called
     unseen = (thread for thread in threading.enumerate() if thread not in seen)
     return [thread.name for thread in unseen if not thread.daemon or _runs_own_code(frames.get(thread.ident or 0))]
 

@@ -11,6 +11,7 @@ import torch
 
 from grape.magics.rewrites import AppliedRewrites, diff_text
 from grape.options import Options
+from grape.render.units import shown_diff
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.sessions import Cell, Session
 from grape.sessions import cell as cell_module
@@ -72,7 +73,7 @@ def test_what_is_advised_is_what_is_shown_and_handed_over(tmp_path: Path) -> Non
         assert finding.fix is not None and finding.fix.verified, finding.fix
         assert "let the device decide, as in the rewrite below" in (finding.advice or "")
         assert "torch.where" not in (finding.advice or "")
-        assert finding.fix.diff.rstrip() in diff_text(report, finding.fix.id)
+        assert shown_diff(finding.fix.diff).rstrip() in diff_text(report, finding.fix.id)
         applied.apply(report, finding.fix.id, None)
     handed = applied.last()
     assert (handed.file, handed.old) == (defined, DEFINE)
