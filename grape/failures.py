@@ -17,8 +17,6 @@ HOW = "`import logging; logging.basicConfig()` before it runs again shows the tr
 
 _logger = logging.getLogger("grape")
 _logger.addHandler(logging.NullHandler())
-_call_handlers = logging.Logger.callHandlers
-"""While a call is watched, this and `print` count as its effects: neither is called for a record of Grape's."""
 _told: deque[str] = deque(maxlen=100)
 
 
@@ -30,9 +28,20 @@ def log_failure(doing: str) -> None:
     _told.append(f"{doing} ({said(error)})")
     if _logger.isEnabledFor(logging.ERROR):
         record = _logger.makeRecord(_logger.name, logging.ERROR, __file__, 0, "Grape failed while %s", (doing,), None)
-        # As text: a formatter would call `print`, and who keeps the record would keep what the frames hold.
+        # As text: a formatter would call `print`, which counts as an effect of a watched call, and who keeps the record
+        # would keep what the frames hold.
         record.exc_text = "".join(traceback.format_exception(error)).rstrip()
-        _call_handlers(_logger, record)
+        _handle(record)
+
+
+def _handle(record: logging.LogRecord) -> None:
+    """As `logging.Logger.callHandlers`, which counts as an effect of a call that is watched."""
+    logger: logging.Logger | None = _logger
+    while logger is not None:
+        for handler in logger.handlers:
+            if record.levelno >= handler.level:
+                handler.handle(record)
+        logger = logger.parent if logger.propagate else None
 
 
 def said(error: BaseException) -> str:
