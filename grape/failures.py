@@ -26,12 +26,28 @@ def log_failure(doing: str) -> None:
     if error is None:
         return
     _told.append(f"{doing} ({said(error)})")
-    if _logger.isEnabledFor(logging.ERROR):
+    if not _logger.isEnabledFor(logging.ERROR):
+        return
+    with _nobody_watching():
         record = _logger.makeRecord(_logger.name, logging.ERROR, __file__, 0, "Grape failed while %s", (doing,), None)
         # As text: a formatter would call `print`, which counts as an effect of a watched call, and who keeps the record
         # would keep what the frames hold.
         record.exc_text = "".join(traceback.format_exception(error)).rstrip()
         _handle(record)
+
+
+@contextmanager
+def _nobody_watching() -> Iterator[None]:
+    """Where Grape watches the calls of this thread, those of the block are no effects of the person's code."""
+    watch = sys.getprofile()
+    if type(watch).__module__.partition(".")[0] != __package__:
+        yield
+        return
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.setprofile(watch)
 
 
 def _handle(record: logging.LogRecord) -> None:

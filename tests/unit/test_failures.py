@@ -87,6 +87,8 @@ def test_nothing_is_printed_unless_somebody_asks_for_logs() -> None:
 
 
 def test_a_failure_in_a_watched_call_is_no_effect_of_the_call() -> None:
+    with EffectWatch(PositionFinder()):
+        logging.getLogger("other").error("a")  # what it calls is known from then on
     watch = EffectWatch(PositionFinder())
     with watch:
         try:
