@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -15,7 +16,6 @@ __all__ = ["machine", "result_path", "write"]
 def machine() -> dict[str, Any]:
     """Device, driver and versions of this process. Without a CUDA device `gpu`, `driver` and `cuda` are None."""
     import torch
-    import transformers
 
     import grape
 
@@ -25,11 +25,18 @@ def machine() -> dict[str, Any]:
         "driver": _driver() if gpu else None,
         "torch": torch.__version__,
         "cuda": torch.version.cuda if gpu else None,
-        "transformers": transformers.__version__,
+        "transformers": _version("transformers"),
         "python": sys.version.split()[0],
         "grape": grape.__version__,
         "cpus": os.cpu_count(),
     }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _driver() -> str:

@@ -56,7 +56,8 @@ def digest(value: Any, depth: int = 0) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
-        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        copied = value.detach().to("cpu", copy=True)  # what NumPy was handed, streams of the CPU leave alone for good
+        data = copied.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         return [str(value.dtype), list(value.shape), value.requires_grad, hashlib.sha256(data).hexdigest()[:16]]
     if isinstance(value, np.ndarray):
         return [str(value.dtype), list(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
@@ -71,17 +72,41 @@ def digest(value: Any, depth: int = 0) -> Any:
     )
 
 
-def random_states() -> list[str]:
+def short(digested: Any) -> str:
+    return hashlib.sha256(json.dumps(digested, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def samples(value: Any, depth: int = 0) -> list[float]:
+    """Numbers of what `digest` digests, of a tensor at most 64: how far two runs are apart, where their bits differ."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.is_complex() or value.is_quantized:
+            return []
+        return value.detach().reshape(-1)[:64].double().cpu().tolist()
+    if isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
+        return samples(value.state_dict(), depth + 1)
+    if isinstance(value, (dict, list, tuple)) and depth < 8:
+        items = value.values() if isinstance(value, dict) else value
+        return [number for item in items for number in samples(item, depth + 1)]
+    return [float(value)] if isinstance(value, (int, float)) else []
+
+
+def random_states() -> dict[str, str]:
+    """By generator: a program that seeds one does not seed all."""
     import random
 
     import numpy as np
     import torch
 
-    states = [torch.get_rng_state().numpy().tobytes(), repr(random.getstate()).encode()]
-    states.append(repr(np.random.get_state()).encode())
+    states = {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "random": repr(random.getstate()).encode(),
+        "numpy": repr(np.random.get_state()).encode(),
+    }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states.append(torch.cuda.get_rng_state().numpy().tobytes())
-    return [hashlib.sha256(state).hexdigest()[:16] for state in states]
+        states["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
+    return {name: hashlib.sha256(state).hexdigest()[:16] for name, state in states.items()}
 
 
 def run(program: Path, *, under_grape: bool, pairs: int) -> Iterator[dict[str, Any]]:
@@ -100,11 +125,12 @@ def run(program: Path, *, under_grape: bool, pairs: int) -> Iterator[dict[str, A
 
         load(shell)
     cells = cells_of(program.read_text())
+    serves = Serving()
     for number in range(PASSES + 2 * pairs):
         observes = under_grape and (number < PASSES or (number - PASSES) % 2 == 1)
         if number >= PASSES:
-            serve(observes)
-        seconds, estimate_ms, ran = 0.0, 0.0, []
+            serves.set(observes)
+        seconds, estimate_ms, ran, reports = 0.0, 0.0, [], []
         for index, (marked, source) in enumerate(cells):
             if number and not marked and index != len(cells) - 1:
                 continue
@@ -113,31 +139,44 @@ def run(program: Path, *, under_grape: bool, pairs: int) -> Iterator[dict[str, A
             if marked:
                 seconds += took
                 ran.append([output, error])
+            elif error is not None:
+                raise RuntimeError(f"cell {index}, which is not under Grape: {error}")
             if observed:
                 import grape
 
-                plain_ms = grape.last.to_dict()["cell"]["plain_ms"] if grape.last is not None else None
+                reports.append(grape.last.to_dict() if grape.last is not None else None)
+                plain_ms = reports[-1]["cell"]["plain_ms"] if reports[-1] is not None else None
                 estimate_ms = float("nan") if plain_ms is None else estimate_ms + plain_ms
-        result = digest(shell.user_ns.get("RESULT"))
+        result = shell.user_ns.get("RESULT")
+        parts = result if isinstance(result, dict) else {"RESULT": result}
         yield {
             "seconds": seconds,
             "estimate_s": estimate_ms / 1e3 if observes else None,
-            "result": hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:16],
+            "result": short(digest(result)),
+            "parts": {str(name): [short(digest(part)), samples(part)] for name, part in parts.items()},
+            "reports": reports,
             "cells": ran,
             "random": random_states(),
         }
 
 
-def serve(on: bool) -> None:
-    """Or take everything back: nothing of the person's or of torch's is replaced then. What was captured and recorded
-    stays, for the next pass.
+class Serving:
+    """Off, everything is taken back: nothing of the person's or of torch's is replaced then. What was captured and
+    recorded stays, for the next pass.
     """
-    from grape.sessions import engine
 
-    engine().situation.serves = on and engine().situation.backend.kind == "cuda"  # else no stream serves plain cells
-    if not on:
-        engine().interceptor.remove()
-        engine().hoister.withdraw()
+    def __init__(self) -> None:
+        self._as_begun: bool | None = None
+
+    def set(self, on: bool) -> None:
+        from grape.sessions import engine
+
+        if self._as_begun is None:
+            self._as_begun = engine().situation.serves
+        engine().situation.serves = on and self._as_begun  # else a stream would serve plain cells
+        if not on:
+            engine().interceptor.remove()
+            engine().hoister.withdraw()
 
 
 def run_cell(shell: Any, source: str) -> tuple[float, str, str | None]:
@@ -230,13 +269,20 @@ def row_of(name: str, runs: dict[str, Any]) -> dict[str, Any]:
 
 def differences(runs: dict[str, Any]) -> list[str]:
     """What differs under Grape, and does not between the two plain runs, in whichever pass."""
-    passes = [tuple(runs[kind]["passes"][number] for kind in KINDS) for number in range(fewest(runs))]
+    passes = [tuple(told(runs[kind]["passes"][number]) for kind in KINDS) for number in range(fewest(runs))]
     found = []
-    for part in ("result", "cells", "random"):
-        if any(plain[part] != again[part] for plain, again, _ in passes):
+    for part in dict.fromkeys(name for pass_ in passes for one in pass_ for name in one):
+        if any(plain.get(part) != again.get(part) for plain, again, _ in passes):
             continue
-        found += [f"pass {n}: {part}" for n, (plain, _, grape) in enumerate(passes, 1) if plain[part] != grape[part]]
+        numbered = enumerate(passes, 1)
+        found += [f"pass {n}: {part}" for n, (plain, _, grape) in numbered if plain.get(part) != grape.get(part)]
     return found
+
+
+def told(one: dict[str, Any]) -> dict[str, Any]:
+    """What a pass gave, by what it is."""
+    states = {f"random state of {name}": state for name, state in one["random"].items()}
+    return {"result": one["result"], "cells": one["cells"], **states}
 
 
 def fewest(runs: dict[str, Any]) -> int:
