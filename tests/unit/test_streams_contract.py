@@ -216,6 +216,22 @@ def test_each_length_of_a_cache_that_grows_becomes_a_side() -> None:
     assert evidence.seen == evidence.matched + sum(evidence.written.values()) + evidence.recorded
 
 
+def test_a_record_that_leads_into_iterations_is_left_for_theirs() -> None:
+    """What a loop is prepared by may come several times, and never again."""
+
+    def loop() -> Tensor:
+        x = torch.ones(4)
+        for rest in ((torch.sinh,), (torch.cosh, torch.atan), (torch.erf, torch.neg, torch.abs)):
+            for operator in (torch.sin, torch.cos, torch.exp, torch.tanh, *rest):
+                x = operator(x)
+        for _ in range(100):
+            x = chain(x)
+        return x
+
+    evidence = agrees(loop, Settings(shortest=8, furthest=800, settled=40, patience=0, price=0, doubt=0))
+    assert evidence.matched > 0.5 * evidence.seen
+
+
 class Stop(Exception):
     pass
 
