@@ -355,6 +355,8 @@ def libraries_table(device: str) -> str:
     rows.append(("---",) * len(rows[0]))
     ratios = []
     for name, row in found["rows"].items():
+        if without_grape(row):
+            rows.append((name, *["-"] * 6, without_grape(row)))
         for engine, one in row.get("engines", {}).items():
             if one["later_s"] is None:
                 rows.append((name, engine, *["-"] * 5, results_of(one)))
@@ -365,7 +367,7 @@ def libraries_table(device: str) -> str:
             rows.append((name, engine, *times, f"{grape / plain:.2f}", results_of(one)))
     machine = found["machine"]
     measured_on = where(machine) if machine["gpu"] else f"CPU, {machine['cpus']} cores, torch {machine['torch']}"
-    spread = f"median {statistics.median(ratios):.2f}, at most {max(ratios):.2f}"
+    spread = f"median {statistics.median(ratios):.2f}, at most {max(ratios):.2f}" if ratios else "not known"
     return f"{markdown(rows)}\n\n{measured_on}; passes with their reports, later ones in pairs. Ratio: {spread}."
 
 
@@ -376,15 +378,19 @@ def libraries_reference_table() -> str:
     rows = [("cell", "operators", "matched", "most of the rest", *engines), ("---",) * (4 + len(engines))]
     for name, row in found["rows"].items():
         measured = row.get("engines", {})
-        if not measured:
-            continue
-        streams = measured["streams"]["streams"][-1] or {"operators": 0, "matched": 0, "as_written": {}}
-        rest = ", ".join(f"{why} {count:,}" for why, count in list(streams["as_written"].items())[:3])
-        share = f"{streams['matched'] / streams['operators']:.0%}" if streams["operators"] else "-"
-        said = (results_of(measured[engine]) if engine in measured else "-" for engine in engines)
-        rows.append((name, f"{streams['operators']:,}", share, rest or "-", *said))
+        passes = measured["streams"]["streams"] if "streams" in measured else []
+        last = (passes[-1] if passes else None) or {"operators": 0, "matched": 0, "as_written": {}}
+        rest = ", ".join(f"{why} {count:,}" for why, count in list(last["as_written"].items())[:3])
+        share = f"{last['matched'] / last['operators']:.0%}" if last["operators"] else "-"
+        said = (results_of(measured[engine]) if engine in measured else without_grape(row) or "-" for engine in engines)
+        rows.append((name, f"{last['operators']:,}", share, rest or "-", *said))
     machine = found["machine"]
     return f"{markdown(rows)}\n\nCPU, {machine['cpus']} cores, torch {machine['torch']}; third passes, under streams."
+
+
+def without_grape(row: dict[str, Any]) -> str:
+    """Why the cell was not run under Grape, if it was not."""
+    return row.get("skipped") or (f"fails plainly: {row['failed']}" if "failed" in row else "")
 
 
 def results_of(one: dict[str, Any]) -> str:
@@ -396,7 +402,8 @@ def results_of(one: dict[str, Any]) -> str:
 
 def markdown(rows: list[tuple[str, ...]]) -> str:
     """The lines of a table; the second row is the one of dashes."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
 
 
 def where(machine: dict[str, Any]) -> str:
