@@ -100,11 +100,11 @@ def hooks_are_unseen() -> None:
 
 def code_is_constant() -> None:
     from grape.runtime import guards
-    from grape.runtime.state import walk
+    from grape.runtime.state import names
 
     _set(guards, "written_code", _always(None))
-    _set(walk, "written_code", _always(None))
-    _set(walk, "names_in", _always((frozenset(), frozenset())))
+    _set(names, "written_code", _always(None))
+    _without("_names")()
 
 
 def zeros_are_equal() -> None:
@@ -337,7 +337,7 @@ ROWS = (
     Row("objects not guarded", _without("_object"), (GUARDS, "-k", "kept_in")),
     Row("dicts not guarded", _without("_dict"), (GUARDS, "-k", "kept_in or module_that")),
     Row("lists and tuples not followed", _without("_sequence"), (GUARDS,)),
-    Row("imported modules not followed", _without("_library"), (GUARDS, "-k", "imported or replaced")),
+    Row("imported modules not followed", _without("_imported"), (GUARDS, "-k", "imported or replaced")),
     Row("sets, arrays, deques not watched", _without("_watch"), (GUARDS, "-k", "kept_in")),
     Row("addresses of parameters not compared", tensors_stay, (GUARDS, "-k", "module_that or gradients")),
     Row("hooks not noticed", hooks_are_unseen, (GUARDS, "-k", "hook")),
@@ -448,7 +448,7 @@ ROWS = (
         "no third side where both are occupied",
         edited(
             f"{RUNTIME}.capture.redirect",
-            "if not any(id(slot) not in taken and not slot.occupied for slot in sides):",
+            "if all(id(slot) in taken or id(slot) in written - read or slot.occupied for slot in sides):",
             "if False:",
         ),
         (REDIRECTED,),
@@ -470,7 +470,7 @@ ROWS = (
     ),
     Row(
         "results of a replay not recognized as arguments",
-        edited(f"{RUNTIME}.slots", "{slot.cdata: slot for slot in self if slot.occupied}", "{}"),
+        edited(f"{RUNTIME}.slots", "        return {slot.cdata: slot for slot in self if", "        return {slot.cdata: slot for slot in () if"),
         (SLOTS, HELD, "-k", "outgrown or fed_back"),
     ),
     Row(
@@ -486,8 +486,8 @@ ROWS = (
         "templates larger than their storage counts",
         edited(
             f"{RUNTIME}.slots",
-            "made.set_(self.storage(count * dtype.itemsize))",
-            "made.set_(self.storage(self.nbytes))\n            made = made[:count]",
+            "made.set_(self.lend(count * dtype.itemsize))",
+            "made.set_(self.lend(self.nbytes))\n            made = made[:count]",
         ),
         (SLOTS, "-k", "template"),
     ),
@@ -572,14 +572,12 @@ ROWS = (
     ),
     Row(
         "prediction in another thread",
-        edited(f"{ALIAS}.predictor", "if self.paused or get_ident() != self._thread:", "if self.paused:"),
+        edited(f"{ALIAS}.predictor", "self.paused or get_ident() != self._thread or", "self.paused or"),
         (PREDICTED, "-k", "thread"),
     ),
     Row(
         "prediction inside a region",
-        edited(
-            f"{ALIAS}.predictor", "if self.paused or get_ident() != self._thread:", "if get_ident() != self._thread:"
-        ),
+        edited(f"{ALIAS}.predictor", "if self.paused or get_ident()", "if get_ident()"),
         (PREDICTED, "-k", "inside"),
     ),
     Row(
@@ -630,11 +628,6 @@ ROWS = (
         "rule: strides of one element not looked at",
         edited(f"{ALIAS}.rules", "        if stride != step:\n            return False\n", ""),
         (RULES, "-k", "clone"),
-    ),
-    Row(
-        "rule: strides of an index not looked at",
-        edited(f"{ALIAS}.rules", "not _dense(source) or not _dense(index) or", "not _dense(source) or"),
-        (RULES, "-k", "getitem"),
     ),
     Row(
         "torch's guards of arguments hold always",

@@ -118,25 +118,24 @@ ROWS = (
         UNSEEN,
         (
             "unseen: seen",
-            "        overrides.has_torch_function = _is_overridden\n",
-            "",
+            "        overrides._push_mode(self)\n        _replace(_real, _blind)\n",
+            "        overrides._push_mode(self)\n",
         ),
         (
             "unseen: the question stays answered",
-            "            overrides.has_torch_function = _real\n",
+            "            _replace(_blind, _real)\n",
             "            pass\n",
         ),
         (
             "unseen: modes of the person too",
-            "    if any(not isinstance(mode, UnseenMode) for mode in overrides._get_current_function_mode_stack()):\n"
-            "        return bool(_real(args))\n",
-            "",
+            "        if not isinstance(mode, UnseenMode):\n            return bool(_real[name](*given))\n",
+            "        if not isinstance(mode, UnseenMode):\n            continue\n",
         ),
-        ("unseen: subclasses too", "any(map(_overrides, args))", "False"),
+        ("unseen: subclasses too", "if any(map(_overrides, among)):", "if False:"),
         (
             "unseen: subclasses though overriding is off",
-            "return torch._C._is_torch_function_enabled() and any",
-            "return any",
+            "    if not torch._C._is_torch_function_enabled():\n        return False\n",
+            "",
         ),
         (
             "unseen: left from below another mode",

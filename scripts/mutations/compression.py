@@ -174,13 +174,13 @@ ROWS = (
         TESTS,
         (
             "whole graphs are kept without bound",
-            "    if total <= budget_bytes:\n        return\n    graphs.sort",
-            "    return\n    graphs.sort",
+            "            total -= member.graph.host_bytes\n            _let_go(member, member.graph)\n",
+            "            continue\n",
         ),
         (
             "prepared writes are kept without bound",
-            "    writes.sort",
-            "    return\n    writes.sort",
+            "        member.prepared = None\n        member.user",
+            "        member.user",
         ),
         (
             "graphs that no switch would use stay",

@@ -147,7 +147,7 @@ def _gather(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any])
     if kwargs or len(args) != 3 or type(args[1]) is not int or not isinstance(args[2], _T):
         return None
     source, dim, index = args
-    if not index.is_contiguous() or not source.dim():
+    if not source.dim():
         return None
     return Plan(
         tuple(index.shape), source.dtype, (source, index), lambda out: torch.gather(source, dim, index, out=out)
