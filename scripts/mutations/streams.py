@@ -79,7 +79,7 @@ OPERATORS = (
     ),
     _row(
         "what checks its data is deferred",
-        (CONTRACT, "-k", "raises_does_so"),
+        (CONTRACT, "-k", "looks_at_its_data"),
         "operators.h",
         ("else if (checks_data(schema.name())) always = Reason::Checks;", ""),
     ),
@@ -87,7 +87,7 @@ OPERATORS = (
         "what changes metadata is deferred",
         (CONTRACT, "-k", "where_it_lay"),
         "operators.h",
-        ("changes_metadata(schema.name())) always", "false) always"),
+        ("op.hasTag(at::Tag::inplace_view) || lends) always", "lends) always"),
     ),
     _row(
         "kernels in Python unseen",
@@ -118,7 +118,7 @@ OPERATORS = (
     ),
     _row(
         "R1: draws whose generator was set in between",
-        (CONTRACT, "-k", "random"),
+        (CONTRACT, "-k", "who_moves_the_generator"),
         "engine.h",
         ("return !drawn_to_ || draws_->now() == *drawn_to_;", "return true;"),
     ),
@@ -130,7 +130,7 @@ OPERATORS = (
     ),
     _row(
         "draws of a generator of its own",
-        (CONTRACT, "-k", "random"),
+        (CONTRACT, "-k", "generator_of_the_person"),
         "recorder.h",
         (" && !is_given_generator(stack, op)", ""),
     ),
@@ -140,7 +140,7 @@ OPERATORS = (
         "draws.h",
         (
             "return at::empty_strided(t.sizes(), t.strides(), t.options());",
-            "return at::empty_strided(t.sizes(), c10::contiguous_strides(t.sizes()), t.options());",
+            "return t.clone(at::MemoryFormat::Contiguous);",
         ),
     ),
     _row(

@@ -339,6 +339,25 @@ def test_an_operator_that_raises_does_so_where_it_stands() -> None:
     agrees(loop)
 
 
+def test_an_operator_that_looks_at_its_data_raises_before_the_next_one() -> None:
+    """Nothing between the two reads: issued late, it would raise at the other, or behind both."""
+    chances = torch.full((40, 16), 0.25)
+    chances[8::9] = 1.5
+
+    def loop() -> list[Any]:
+        log: list[Any] = []
+        for i in range(40):
+            x = torch.tanh(torch.ones(16))
+            try:
+                log.append(F.binary_cross_entropy(chances[i], x))
+            except RuntimeError as error:
+                log.append(str(error))
+            log.append(torch.tanh(x).sin().cos())
+        return log
+
+    agrees(loop)
+
+
 # 5: homes and lifetimes
 
 

@@ -91,7 +91,7 @@ struct Operator {
     else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || has_state) always = Reason::Random;
     else if (indexes(schema.name())) index = true, always = Reason::Read;
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
-    else if (op.hasTag(at::Tag::inplace_view) || changes_metadata(schema.name())) always = Reason::Metadata;
+    else if (op.hasTag(at::Tag::inplace_view) || lends) always = Reason::Metadata;
     else if (returns == 0 && !any_write) always = Reason::Effect;
     else if (aliases) always = Reason::Alias;
     else if (checks_data(schema.name())) always = Reason::Checks;
@@ -163,11 +163,6 @@ struct Operator {
   // What no tag says. cuDNN's recurrent layers keep the state of their dropout, and more, in tensors that they are given.
   static bool keeps_state(const std::string& n) {
     return n == "aten::rrelu_with_noise" || n.rfind("aten::_cudnn_rnn", 0) == 0 || n == "aten::_cudnn_init_dropout_state";
-  }
-
-  static bool changes_metadata(const std::string& n) {
-    return n == "aten::set_" || n == "aten::resize_" || n == "aten::resize_as_" || n == "aten::_resize_output_" ||
-        n == "aten::record_stream" || n == "aten::set_data" || n == "aten::_pin_memory" || n == "aten::_lazy_clone";
   }
 
   static bool indexes(const std::string& n) {
