@@ -470,7 +470,11 @@ ROWS = (
     ),
     Row(
         "results of a replay not recognized as arguments",
-        edited(f"{RUNTIME}.slots", "        return {slot.cdata: slot for slot in self if", "        return {slot.cdata: slot for slot in () if"),
+        edited(
+            f"{RUNTIME}.slots",
+            "        return {slot.cdata: slot for slot in self if",
+            "        return {slot.cdata: slot for slot in () if",
+        ),
         (SLOTS, HELD, "-k", "outgrown or fed_back"),
     ),
     Row(

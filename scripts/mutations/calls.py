@@ -232,7 +232,11 @@ ROWS = (
     ),
     Row(
         "what an operator's Python reads is not guarded",
-        edited(f"{RUNTIME}.state.operators", "return parts if defined is None else parts + _written(defined)", "return parts"),
+        edited(
+            f"{RUNTIME}.state.operators",
+            "return parts if defined is None else parts + _written(defined)",
+            "return parts",
+        ),
         ("tests/unit/test_runtime_guards.py", "-k", "kernel or operator"),
     ),
     Row(

@@ -156,7 +156,7 @@ OPERATORS = (
     ),
     _row(
         "what a kernel moved elsewhere is recorded",
-        (CONTRACT, ISOLATION),
+        (CONTRACT, "-k", "gives_a_tensor_its_size"),
         "recorder.h",
         ("if (!given.layout.fits(given.tensor) || given.tensor.storage().data() != given.data)", "if (false)"),
     ),

@@ -140,6 +140,18 @@ def test_a_number_of_another_type_runs_as_written(other: Any) -> None:
     assert evidence.raised == (4 if other is True else 0)
 
 
+def test_what_gives_a_tensor_its_size_is_not_deferred() -> None:
+    def loop() -> list[Tensor]:
+        out = []
+        for _ in range(40):
+            made = torch.empty(0)
+            torch.add(torch.tanh(torch.ones(4)), 0.5, out=made)
+            out.append(torch.tanh(made))
+        return out
+
+    assert agrees(loop).written["changes metadata"] > 20
+
+
 def test_what_moves_a_tensor_to_where_it_lay_is_not_deferred() -> None:
     """Of the same layouts, another one is moved: the place is a number that counts from the storage's begin."""
 
@@ -639,9 +651,11 @@ def test_operators_that_draw_are_deferred() -> None:
 def test_who_moves_the_generator_between_two_pending_draws(move: Callable[[int], Any]) -> None:
     def loop() -> list[Any]:
         x, out = torch.ones(4, 8), []
-        for i in range(60):
+        for i in range(90):
+            if i % 9 == 4:
+                move(i)
             x = F.dropout(torch.tanh(x * 1.5), 0.3)
-            if i % 3 == 2:
+            if i % 9 == 8:  # one of the two is in the middle of a segment, wherever that begins
                 move(i)
             x = F.dropout(x + 0.25, 0.5)
             out.append(x.clone())
