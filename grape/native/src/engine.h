@@ -43,6 +43,8 @@ struct Counts {
   uint64_t sampled = 0, sampled_ns = 0, captured = 0;
   uint64_t capture_ns = 0, issue_ns = 0;  // what captures and launches without a graph took
   uint64_t lost = 0;  // fragments that were slower than code as written
+  double saved_ns = 0;  // in laps in which `timed` operators matched, of which it is known what they take as written
+  uint64_t timed = 0;
   std::array<uint64_t, static_cast<size_t>(Reason::Count)> written{};
 };
 
@@ -549,19 +551,26 @@ class Engine {
 
   // At the head of a fragment. While one is doubted, none is entered.
   void arrive(Fragment* fragment) {
+    lap(*fragment, fragment->live && !doubted_);
     if (settings_.doubt && fragment->live) {
       Pace& pace = fragment->pace;
-      pace.lap(!doubted_, counts.seen);
       if (doubted_ == fragment) {
         if (pace.laps_without() > LAPS_WITHOUT) judge();
       } else if (!doubted_ && pace.is_due(settings_.doubt)) {
         leave();
         doubted_ = fragment;
         doubted_until_ = counts.seen + 8 * settings_.furthest;
-        pace.lap(false, counts.seen);
+        pace.doubt();
+        lap(*fragment, false);
       }
     }
     if (!doubted_ && !fragment->dead) enter(fragment);
+  }
+
+  void lap(Fragment& fragment, bool served) {
+    Pace::Saved saved = fragment.pace.lap(served, fragment.deferred(), {counts.seen, counts.matched, counts.capture_ns});
+    counts.saved_ns += saved.ns;
+    counts.timed += saved.matched;
   }
 
   // Whether code as written was faster than what served it. A fragment of which that is said twice serves no more.
@@ -597,6 +606,7 @@ class Engine {
 
   // It takes memory that code as written does without.
   void starve(Fragment& fragment) {
+    if (!fragment.live) return;
     if (wanted_ == &fragment) wanted_ = nullptr;
     finder_.release(fragment);
     fragment.starve(epoch_.trash);
@@ -632,6 +642,7 @@ class Engine {
       if (match == Match::Yes && step.moves && !draws_next()) launch();
       auto mark = epoch_.mark();
       Handed handed;
+      if (match == Match::Yes && !fragment_->live) match = Match::Written, reason = Reason::Room;  // it starved just now
       if (match == Match::Yes) try {
         match = bind(step, op, stack, reason);
         if (match == Match::Yes) handed = hand_out(step);

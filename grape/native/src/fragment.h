@@ -182,6 +182,11 @@ struct Fragment {
     release(trash);
   }
 
+  // Operators of a pass that need not run as written.
+  size_t deferred() const {
+    return static_cast<size_t>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return step.run == Reason::None; }));
+  }
+
   size_t bytes() const {
     size_t all = 0;
     for (const Slot& slot : slots) all += slot.nbytes;
