@@ -247,6 +247,7 @@ class StreamedSession:
                 operators=found.operators,
                 matched=found.matched,
                 waiting=found.waiting,
+                rested=found.rested,
                 wall_ms=cell_time.wall_ms,
                 plain_ms=plain_ms,
             )
