@@ -216,6 +216,41 @@ def test_each_length_of_a_cache_that_grows_becomes_a_side() -> None:
     assert evidence.seen == evidence.matched + sum(evidence.written.values()) + evidence.recorded
 
 
+def test_a_record_that_leads_into_iterations_is_left_for_theirs() -> None:
+    """What a loop is prepared by may come several times, and never again."""
+
+    def loop() -> Tensor:
+        x = torch.ones(4)
+        for rest in ((torch.sinh,), (torch.cosh, torch.atan), (torch.erf, torch.neg, torch.abs)):
+            for operator in (torch.sin, torch.cos, torch.exp, torch.tanh, *rest):
+                x = operator(x)
+        for _ in range(100):
+            x = chain(x)
+        return x
+
+    evidence = agrees(loop, Settings(shortest=8, furthest=800, settled=40, patience=0, price=0, doubt=0))
+    assert evidence.matched > 0.5 * evidence.seen
+
+
+def test_iterations_behind_such_a_record_are_found_anew() -> None:
+    """They may be as long as those that were known when it began."""
+
+    def loop() -> Tensor:
+        x = torch.ones(4)
+        for last in (False, False, False, True):
+            x = torch.sin(x).cos().exp().tanh()
+            x.sum().item()  # the record begins here, in the last iteration
+            if not last:
+                x = torch.atan(x).abs().neg()
+                x.mean().item()
+        for _ in range(60):
+            x = chain(chain(x).sigmoid())
+        return x
+
+    evidence = agrees(loop, Settings(shortest=8, furthest=160, settled=40, hot=4, patience=1, price=0, doubt=0))
+    assert evidence.matched > 0.5 * evidence.seen
+
+
 class Stop(Exception):
     pass
 

@@ -542,6 +542,8 @@ class Engine {
     } else {
       bool back = !parent_ && context == head_ && recorder_->size() >= settings_.shortest;
       bool known = next && recorder_->size() >= (parent_ ? 1 : settings_.shortest);
+      bool leads = !parent_ && recorder_->size() > settings_.furthest / 8 && finder_.periods.found();
+      if (!back && !known && leads) return period_ = 0, recorder_.reset();  // into iterations, of which it is none
       if (!back && !known && recorder_->size() < settings_.furthest) return;
     }
     finder_.add(recorder_->finish(settings_.longest), parent_, side_);
