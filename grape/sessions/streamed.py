@@ -127,6 +127,9 @@ class StreamedSession:
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """Nothing is to be done between statements."""
 
+    def shown(self) -> None:
+        """The person has the report."""
+
     def stop_sampling(self) -> None:
         """There is no thread of Grape's."""
 
