@@ -123,6 +123,38 @@ def test_a_number_that_changed_runs_as_written(numbers: tuple[Any, Any]) -> None
     agrees(loop)
 
 
+@pytest.mark.parametrize("other", [True, 1, 2])
+def test_a_number_of_another_type_runs_as_written(other: Any) -> None:
+    """`alpha=True` is an error, and `alpha=1` is none."""
+
+    def loop() -> list[Any]:
+        x, out = torch.tensor([1.0, -2.0]), list[Any]()
+        for i in range(40):
+            try:
+                out.append(torch.tanh(x).add(x, alpha=other if i % 9 == 8 else 1))
+            except RuntimeError as error:
+                out.append(str(error))
+        return out
+
+    evidence = agrees(loop)
+    assert evidence.raised == (4 if other is True else 0)
+
+
+def test_what_moves_a_tensor_to_where_it_lay_is_not_deferred() -> None:
+    """Of the same layouts, another one is moved: the place is a number that counts from the storage's begin."""
+
+    def loop() -> list[Tensor]:
+        memory, out = torch.arange(8.0), []
+        for i in range(40):
+            at = 4 * (i % 9 == 8)
+            tensor = memory[at : at + 4]
+            tensor.set_(memory[at : at + 4], 0, (4,), (1,))
+            out.append(torch.tanh(tensor))
+        return out
+
+    assert agrees(loop).written["changes metadata"] > 20
+
+
 def test_a_number_that_changes_at_every_step_ends_no_fragment() -> None:
     x = torch.ones(3)
     evidence = agrees(lambda: [torch.tanh(x.mul(2).add(x, alpha=i)) for i in range(60)])
