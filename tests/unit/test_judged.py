@@ -8,7 +8,6 @@ import pytest
 
 from grape.sessions.history import History, Past
 from grape.sessions.judged import after_streamed_run, did_other_work, without_streams
-from grape.sessions.timing import CellRuns, PlainRun
 from tests.unit.sample_past import LEFT
 
 
@@ -55,6 +54,17 @@ def test_what_waits_for_its_captures_goes_on() -> None:
         assert past.streamed == goes_on
 
 
+def test_where_captures_were_put_off_more_runs_are_waited_for() -> None:
+    def after_runs(runs: int, wall_ms: float) -> Past:
+        past = LEFT
+        for _ in range(runs):
+            past = after_streamed_run(past, operators=100, matched=0, rested=3, wall_ms=wall_ms, plain_ms=1000.0)
+        return past
+
+    assert after_runs(7, 1000.0).streamed and not after_runs(8, 1000.0).streamed
+    assert not after_runs(2, 1100.0).streamed
+
+
 def test_a_run_that_did_other_work() -> None:
     assert not did_other_work(LEFT, 100)
     served = after(LEFT)
@@ -68,12 +78,3 @@ def test_whether_any_cell_is_streamed() -> None:
         history.remember(("a", frozenset()), past)
         told.append(history.streamed)
     assert told == [False, True, False]
-
-
-def test_what_is_known_of_the_plain_time() -> None:
-    runs = CellRuns()
-    assert runs.known is None
-    runs.estimated = PlainRun(number=1, ms=20.0)
-    assert runs.known == (runs.estimated, "estimated in run 1 of this cell")
-    runs.plain = PlainRun(number=3, ms=18.0)
-    assert runs.known == (runs.plain, "measured in run 3 of this cell")
