@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-__all__ = ["ROOT", "Row", "compiled", "edited", "rows_of"]
+__all__ = ["ROOT", "Row", "compiled", "edited", "rows_of", "stale"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -52,16 +52,26 @@ class _Editor(MetaPathFinder):
 
 def edited(module: str, old: str, new: str) -> Callable[[], None]:
     """Replaces a piece of the module's text, which must stand there exactly once."""
+    path = ROOT / (module.replace(".", "/") + ".py")
 
     def apply() -> None:
-        path = ROOT / (module.replace(".", "/") + ".py")
         source = path.read_text()
         if source.count(old) != 1:
             raise ValueError(f"{module} has {source.count(old)} times {old!r}")
         assert module not in sys.modules
         sys.meta_path.insert(0, _Editor(module, path, source.replace(old, new)))
 
+    _pieces[apply] = ((path, old),)
     return apply
+
+
+_pieces: dict[Callable[[], None], tuple[tuple[Path, str], ...]] = {}
+"""What has to stand where, by what replaces it."""
+
+
+def stale(row: Row) -> list[str]:
+    """The pieces of text that a row replaces, and that do not stand there exactly once."""
+    return [f"{path.name}: {old!r}" for path, old in _pieces.get(row.apply, ()) if path.read_text().count(old) != 1]
 
 
 def compiled(*edits: tuple[str, str, str]) -> Callable[[], None]:
@@ -88,6 +98,7 @@ def compiled(*edits: tuple[str, str, str]) -> Callable[[], None]:
         if isinstance(built, native.Unavailable):
             raise ValueError(built.reason)
 
+    _pieces[apply] = tuple((ROOT / "grape" / "native" / "src" / file, old) for file, old, _ in edits)
     return apply
 
 

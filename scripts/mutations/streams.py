@@ -221,7 +221,7 @@ WAY = (
         "no sides",
         (CONTRACT, "-k", "becomes_a_side"),
         "engine.h",
-        ("!side.fragment && ++side.times == 2", "false"),
+        ("!side.fragment && ++side.times >= 2", "false"),
     ),
     _row(
         "records go on through iterations",
@@ -259,8 +259,8 @@ WAY = (
         "engine.h",
         (
             "      launch();\n      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n"
-            "      open_ = false;",
-            "      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n      open_ = false;",
+            "      if (open_.exchange",
+            "      raised = std::exchange(raised_, nullptr);\n      take_trash(trash);\n      if (open_.exchange",
         ),
     ),
 )

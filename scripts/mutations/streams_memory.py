@@ -159,7 +159,10 @@ MEMORY_ROWS = (
         "no memory for what is kept is an error",
         (FAULTS, "-k", "homes or kept"),
         "engine.h",
-        ("match = Match::Written, reason = Reason::Room;", "throw;"),
+        (
+            "      } catch (const c10::Error&) {\n        match = Match::Written, reason = Reason::Room;",
+            "      } catch (const c10::Error&) {\n        throw;",
+        ),
     ),
     _row(
         "what is behind an operator that raised is issued",
@@ -198,7 +201,7 @@ CAPTURES = (
         "captures are free",
         (GRAPHS, "-k", "as_long_as"),
         "engine.h",
-        ("if (!fragment->live && fragment->earned >= price_of(*fragment))", "if (!fragment->live)"),
+        ("if (!fragment->live && fragment->earned >= price_of(*fragment) && ", "if (!fragment->live && "),
     ),
     _row(
         "captures without end",
