@@ -130,6 +130,8 @@ class _Checker:
 
     def _check_call(self, node: ast.Call) -> None:
         """A name or a module's function is checked where it stands; here remain methods, and what has no name."""
+        if any(keyword.arg == "num_workers" for keyword in node.keywords):
+            raise Unsafe("it starts worker processes")
         if isinstance(node.func, ast.Name):
             return
         shown = ast.unparse(node.func)
@@ -137,8 +139,6 @@ class _Checker:
             raise Unsafe(f"what `{shown}` is cannot be told")
         path = _path(node.func)
         of_module = bool(path) and isinstance(self._namespace.get(path[0]), types.ModuleType)
-        if any(keyword.arg == "num_workers" for keyword in node.keywords):
-            raise Unsafe("it starts worker processes")
         if any(keyword.arg == "create_graph" for keyword in node.keywords):
             raise Unsafe("it differentiates gradients, and autograd would number the nodes of later ones otherwise")
         if len(path) == 2 and (path[0] in self._support or (path == ["grape", "prefetch"] and self._prefetches)):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from .cell_time import CellTime
 from .codes import Outcome
 from .graph_memory import GraphMemory
+from .loading import LoaderWait
 from .location import Position
 from .measured import Measured
 from .outcome import Decision, Refused
@@ -143,5 +144,7 @@ class CellEvidence:
     """The words for what becomes of the next runs then."""
     torch_ran: bool = False
     """True where an operator of torch was seen anywhere in the cell."""
+    loaders: tuple[LoaderWait, ...] = ()
+    """What lines waited for their `DataLoader`s."""
     captured_at_ms: tuple[float, ...] = ()
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""

@@ -27,7 +27,7 @@ from .timing import CellClock, CellRuns, PlainRun
 from .told import distinct, evidence_as, renamed, sources, told
 
 if TYPE_CHECKING:
-    from ..profiling import MemorySampler
+    from ..profiling import LoaderWatch, MemorySampler
     from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
     from ..tracing import Recorder
@@ -91,6 +91,7 @@ class Session:
         self._wall_ms = 0.0
         self._calls = CallsAccount()
         self._memory: MemorySampler | None = None
+        self._loaders: LoaderWatch | None = None
         self._outside: Recorder | None = None
         self._gain: Gain | None = None
         self._prospect: Prospect | None = None
@@ -118,7 +119,7 @@ class Session:
         self._clock.start()
 
     def _install(self, owner: Engine, code: CodeType | None) -> None:
-        from ..profiling import MemorySampler
+        from ..profiling import LoaderWatch, MemorySampler
         from ..runtime import CellName, enforce_budget
         from ..tracing import Recorder, process_group
 
@@ -174,8 +175,10 @@ class Session:
         else:
             owner.interceptor.floor.outside = None  # this very cell has been traced before
         self._memory = MemorySampler(situation.backend.device)
+        self._loaders = LoaderWatch(situation.backend.timer, situation.tracer.positions, lambda: _looked_ns(owner))
         if not owner.interceptor.withdrawn:
             self._memory.start()
+            self._loaders.join()
         self._start = time.perf_counter()
 
     def _allowance(self) -> Allowance:
@@ -217,6 +220,8 @@ class Session:
             owner.situation.attention.book("record", tracer.own_ns - tracer.recorded_ns)
         self._wall_ms = self._clock.end()
         owner.situation.beside_group |= _process_group()
+        if self._loaders is not None:
+            self._loaders.leave()
         if self.cell.mode == "leave":
             owner.session = None
             return owner
@@ -240,6 +245,8 @@ class Session:
         """No thread of Grape's runs on: from Python 3.12 on a profiler of the person's would count what it does."""
         if self._memory is not None:
             self._memory.stop()
+        if self._loaders is not None:
+            self._loaders.leave()
 
     def abandon(self) -> None:
         """Leave without a report."""
@@ -412,6 +419,7 @@ class Session:
             regions=distinct([*self._divided(owner), *kept]),
             trace=outside,
             memory=memory,
+            loaders=self._loaders.waits() if self._loaders is not None else (),
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
@@ -422,6 +430,14 @@ class Session:
             sources=known,
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
         )
+
+
+def _looked_ns(owner: Engine) -> int:
+    """Nanoseconds that Grape took of the cell so far, with what tracing outside of regions takes."""
+    from ..runtime import TRACING
+
+    attention, tracer = owner.situation.attention, owner.situation.tracer
+    return int(attention.spent_ms() * 1e6 + TRACING * (tracer.own_ns - tracer.recorded_ns))
 
 
 def _never_called(region: RegionEvidence) -> RegionEvidence:
