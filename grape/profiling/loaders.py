@@ -199,7 +199,8 @@ def _wait(set_up: _SetUp, line: _Line) -> LoaderWait:
 
 def _may_warn(iterator: Any) -> bool:
     """Of an iterable dataset that is longer than it said torch warns, and names the frame above."""
-    return iterator._dataset_kind == _DatasetKind.Iterable and iterator._IterableDataset_len_called is not None
+    kind, told = (getattr(iterator, name, None) for name in ("_dataset_kind", "_IterableDataset_len_called"))
+    return kind == _DatasetKind.Iterable and told is not None
 
 
 def _gives_rows(iterator: Any) -> bool:
