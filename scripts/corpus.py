@@ -14,7 +14,8 @@ A file is one cell in the style of a real notebook, with the cell before it as s
 A comment of finding codes at the end of a line labels that line with these findings; no other is right. `near-miss`
 names the codes that a careless rule would find here. With ``device: cpu`` the cell runs under a session on the tape;
 with ``device: cuda`` evidence is recorded on fake CUDA tensors (`corpus_cuda`), and the other headers say what the
-device would have measured.
+device would have measured. With ``cold: sin`` that operator takes long where it meets a shape for the first time, as
+those do that make plans.
 
 Cells may also stand in the tests of a rule, `tests/unit/test_rules_grnnn.py`, as a literal: ``CELLS = {name: text}``.
 """
@@ -27,6 +28,7 @@ import io
 import linecache
 import re
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -36,7 +38,7 @@ from typing import Any
 
 from grape.model import Finding
 
-__all__ = ["CELLS", "TESTS", "CorpusCell", "Score", "load", "run_cell", "score"]
+__all__ = ["CELLS", "TESTS", "CorpusCell", "Score", "cold", "load", "run_cell", "score"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 CELLS = _ROOT / "tests" / "data" / "cells"
@@ -136,7 +138,8 @@ def run_cell(cell: CorpusCell) -> tuple[Finding, ...]:
 
         with contextlib.redirect_stdout(io.StringIO()):
             return record_cell(cell)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), _main() as main:
+    quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with quiet[0], quiet[1], _main() as main, cold(cell.headers.get("cold")):
         return _on_the_tape(cell, main)
 
 
@@ -187,6 +190,34 @@ def statements(source: str, filename: str, namespace: dict[str, Any], after: Any
 
 def linecached(source: str, filename: str) -> None:
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+
+
+@contextlib.contextmanager
+def cold(operator: str | None) -> Iterator[None]:
+    """The pointwise operator of that name takes 10 ms more on the CPU where it meets a shape for the first time."""
+    import torch
+
+    if operator is None:
+        yield
+        return
+    known = getattr(torch, {"sin": "cos", "cos": "sin"}[operator])
+    planned: set[tuple[int, ...]] = set()
+
+    def computed(x: torch.Tensor) -> torch.Tensor:
+        if tuple(x.shape) not in planned:
+            planned.add(tuple(x.shape))
+            sum(range(700_000))  # a plan is made
+        result: torch.Tensor = known(x)
+        return result
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the kernel of the operator is another one now
+        library = torch.library.Library("aten", "IMPL")
+        library.impl(operator, computed, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.attention
 
 from ..rewrite import names_in_functions
 from ..runtime.environment import foreign_modes
@@ -41,7 +42,10 @@ _NOT_OF_TORCH = (
     *("export", "use_", "profiler"),
 )
 _CONTAINERS = (list, dict, set, str, tuple)
-_PLAIN = (torch.Tensor, bool, int, float, complex, str, bytes, torch.device, torch.dtype, range, torch.Size)
+_PLAIN = (
+    *(torch.Tensor, bool, int, float, complex, str, bytes, torch.device, torch.dtype, range, torch.Size),
+    type(torch.nn.attention.SDPBackend.MATH),
+)
 _METHODS = frozenset(
     name
     for kind in (torch.Tensor, *_CONTAINERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CODES", "REWRITES", "REWRITTEN", "REWRITTEN_IN_LIBRARIES", "Outcome", "Severity"]
+__all__ = ["CODES", "ONCE", "REWRITES", "REWRITTEN", "REWRITTEN_IN_LIBRARIES", "Outcome", "Severity"]
 
 Severity = Literal["blocker", "costly", "hint"]
 Outcome = Literal["replayed", "observed", "refused"]
@@ -14,12 +14,14 @@ Outcome = Literal["replayed", "observed", "refused"]
 @dataclass(frozen=True, slots=True)
 class _Known:
     """`rewrite` is the module of `grape.rewrite.fixes` that removes what such a finding is about; None where there is
-    none. `in_libraries`: it changes the person's line, also where the cause is in a library's code.
+    none. `in_libraries`: it changes the person's line, also where the cause is in a library's code. `once`: what it is
+    about is paid in one run of a cell, and is not there in the next.
     """
 
     name: str
     rewrite: str | None = None
     in_libraries: bool = False
+    once: bool = False
 
 
 _KNOWN = {
@@ -28,6 +30,7 @@ _KNOWN = {
     "GR103": _Known("data-dependent-shape", rewrite="masked_writes"),
     "GR201": _Known("shape-dynamism"),
     "GR202": _Known("growing-state", rewrite="growing_state", in_libraries=True),
+    "GR203": _Known("cold-shape", rewrite="cold_shape", in_libraries=True, once=True),
     "GR301": _Known("placeholder-copy"),
     "GR302": _Known("host-input", rewrite="host_input"),
     "GR303": _Known("starved-loop", rewrite="starved_loop"),
@@ -49,3 +52,6 @@ REWRITES: dict[str, str] = {code: known.rewrite for code, known in _KNOWN.items(
 REWRITTEN = frozenset(REWRITES)
 
 REWRITTEN_IN_LIBRARIES = frozenset(code for code, known in _KNOWN.items() if known.in_libraries)
+
+ONCE = frozenset(code for code, known in _KNOWN.items() if known.once)
+"""Codes whose findings tell of one run of a cell, and not of the next."""

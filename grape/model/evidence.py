@@ -37,6 +37,10 @@ class ShapeCount:
     graph_bytes: int = 0
     earlier_runs: int = 0
     """Cells before this one that had these shapes."""
+    first_ms: float | None = None
+    """Milliseconds of the first call of all with these shapes, where it was timed; it may make plans, or compile."""
+    warm_ms: float | None = None
+    """The median of later eager calls; None where none was timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,8 @@ class CellEvidence:
     streams: tuple[StreamEvidence, ...] = ()
     regions: tuple[RegionEvidence, ...] = ()
     trace: Trace | None = None
+    traced_earlier: bool = False
+    """True where `trace` is of an earlier run of the same cell."""
     timeline: Timeline | None = None
     memory: MemoryCurve = MemoryCurve()
     error: str | None = None
@@ -146,5 +152,7 @@ class CellEvidence:
     """True where an operator of torch was seen anywhere in the cell."""
     loaders: tuple[LoaderWait, ...] = ()
     """What lines waited for their `DataLoader`s."""
+    looked_on: bool = True
+    """False where looking on had an end before the cell, as it had taken more than it may."""
     captured_at_ms: tuple[float, ...] = ()
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""

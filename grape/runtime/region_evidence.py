@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 from ..model import CopyRecord, Measured, RegionEvidence, ShapeCount
@@ -51,6 +52,8 @@ def evidence_of(region: Region) -> RegionEvidence:
                 calls=shape.seen,
                 order=shape.order,
                 earlier_runs=shape.runs - 1,
+                first_ms=shape.before.cold_ms,
+                warm_ms=statistics.median(warm) if (warm := shape.before.warm_ms()) else None,
                 captured=bool(shape.entries),
                 capture_ms=sum(entry.capture_ms for entry in shape.entries),
                 graph_bytes=sum(entry.nbytes for entry in shape.entries),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..failures import failure_notes
 from ..model import CellEvidence, Finding, MemoryCurve
+from ..model.codes import ONCE
 from ..render import Report, build_report
 from .stream_evidence import findings_beside
 from .told import evidence_as, findings_as
@@ -52,7 +53,8 @@ def report_again(
     from ..fixing import FixesLater
 
     name, error = evidence.file, evidence.error
-    findings = findings_beside(findings_as(past.findings, past.evidence.file, name), more)
+    known = [finding for finding in past.findings if finding.code not in ONCE]
+    findings = findings_beside(findings_as(known, past.evidence.file, name), more)
     fixes = FixesLater(
         lambda: evidence_as(replace(past.evidence, error=error), name, traces=True),
         findings,

@@ -397,7 +397,8 @@ class Session:
 
         assert self._outside is not None
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
-        if not outside.ops and self._traced_as in owner.traced:
+        traced_earlier = not outside.ops and self._traced_as in owner.traced
+        if traced_earlier:
             name, earlier = owner.traced[self._traced_as]
             outside = replace(renamed(earlier, name, self.cell.name), cut=True)  # of this run nothing was counted
         elif error is None:
@@ -418,6 +419,8 @@ class Session:
             wall_ms=self._wall_ms,
             regions=distinct([*self._divided(owner), *kept]),
             trace=outside,
+            traced_earlier=traced_earlier,
+            looked_on=not owner.situation.attention.denied,
             memory=memory,
             loaders=self._loaders.waits() if self._loaders is not None else (),
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
