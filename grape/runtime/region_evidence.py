@@ -51,7 +51,7 @@ def evidence_of(region: Region) -> RegionEvidence:
                 shapes=shape.shapes,
                 calls=shape.seen,
                 order=shape.order,
-                earlier_runs=shape.runs - 1,
+                earlier_runs=shape.runs - 1 - shape.recalled,
                 first_ms=shape.before.cold_ms,
                 warm_ms=statistics.median(warm) if (warm := shape.before.warm_ms()) else None,
                 captured=bool(shape.entries),

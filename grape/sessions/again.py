@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["evidence_again", "report_again", "why_no_graphs"]
 
 _LOOKED_AT = "looked at in run {runs}; since then {stance}; %grape reset has it looked at again"
+_RECALLED = "known from %grape recall; {stance}; %grape reset has it looked at"
 
 
 def why_no_graphs(past: Past) -> str:
@@ -35,7 +36,7 @@ def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error:
         evidence_as(past.evidence, name, traces=False),
         wall_ms=wall_ms,
         error=error,
-        notes=(_LOOKED_AT.format(runs=past.runs, stance=stance), *failure_notes()),
+        notes=((_RECALLED if past.recalled else _LOOKED_AT).format(runs=past.runs, stance=stance), *failure_notes()),
         captured_at_ms=(),
         memory=MemoryCurve(),
         as_written=None,

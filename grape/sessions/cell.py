@@ -20,7 +20,7 @@ from ..render import Report, build_report
 from ..streams import Building, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .gains import TakenFixes, gains
-from .history import CellKey, Mode, Past
+from .history import CellKey, Mode, Past, recalled_shapes
 from .process import CELLS, Engine, engine
 from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
 from .timing import CellClock, CellRuns, PlainRun
@@ -152,6 +152,7 @@ class Session:
         situation.progress = self._on_progress
         situation.run += 1
         situation.cell = CellName(source=cell.source, shown=cell.name)
+        situation.recalled = recalled_shapes(self._past)
         situation.captured_at_s.clear()
         for region in owner.interceptor.regions:
             region.begin_run()
