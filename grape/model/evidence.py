@@ -152,6 +152,8 @@ class CellEvidence:
     """True where an operator of torch was seen anywhere in the cell."""
     loaders: tuple[LoaderWait, ...] = ()
     """What lines waited for their `DataLoader`s."""
+    looked_ms: float = 0.0
+    """Milliseconds of `wall_ms` that looking on took."""
     looked_on: bool = True
     """False where looking on had an end before the cell, as it had taken more than it may."""
     captured_at_ms: tuple[float, ...] = ()

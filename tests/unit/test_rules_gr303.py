@@ -99,6 +99,13 @@ def test_a_tenth_of_the_cell_is_enough() -> None:
     assert not list(gr303.check(cell(source=LOOP, wall_ms=40.0, loaders=(wait(wait_ms=4.9),))))
 
 
+def test_what_looking_on_took_is_not_of_the_cell() -> None:
+    (finding,) = gr303.check(cell(source=LOOP, looked_ms=500.0, loaders=(wait(wait_ms=60.0),)))
+    assert dict(finding.evidence)["share"] == pytest.approx(0.12)
+    (finding,) = gr303.check(cell(source=LOOP, looked_ms=990.0, loaders=(wait(wait_ms=60.0),)))
+    assert dict(finding.evidence)["share"] == 1.0
+
+
 def test_a_line_that_only_loads_is_no_loop() -> None:
     assert not found(source="batches = list(loader)\n")
     assert found(source="for _ in range(9):\n    batch = next(batches)\n", at=at(2))

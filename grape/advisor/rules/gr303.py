@@ -32,9 +32,14 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 
 
 def _starves(evidence: CellEvidence, wait: LoaderWait) -> bool:
-    if wait.batches < _BATCHES or wait.wait_ms < _LEAST_MS or wait.wait_ms < _SHARE * evidence.wall_ms:
+    if wait.batches < _BATCHES or wait.wait_ms < _LEAST_MS or _share(evidence, wait) < _SHARE:
         return False
     return wait.at is not None and (_home(wait) is not None or cell_source(evidence).takes_batches(wait.at))
+
+
+def _share(evidence: CellEvidence, wait: LoaderWait) -> float:
+    """Of the cell, without what looking on took of it."""
+    return wait.wait_ms / max(wait.wait_ms, evidence.wall_ms - evidence.looked_ms)
 
 
 def _home(wait: LoaderWait) -> str | None:
@@ -44,7 +49,7 @@ def _home(wait: LoaderWait) -> str | None:
 
 
 def _finding(evidence: CellEvidence, wait: LoaderWait) -> Finding:
-    share = wait.wait_ms / evidence.wall_ms
+    share = _share(evidence, wait)
     whose = via(wait.at, wait.inner) if _home(wait) else ""
     return Finding(
         code=CODE,
