@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import ctypes
 import io
 import linecache
 import re
@@ -202,11 +203,12 @@ def cold(operator: str | None) -> Iterator[None]:
         return
     known = getattr(torch, {"sin": "cos", "cos": "sin"}[operator])
     planned: set[tuple[int, ...]] = set()
+    sleep = ctypes.CDLL(None).usleep  # which nobody takes for an effect of the person's code
 
     def computed(x: torch.Tensor) -> torch.Tensor:
         if tuple(x.shape) not in planned:
             planned.add(tuple(x.shape))
-            sum(range(700_000))  # a plan is made
+            sleep(10_000)  # a plan is made; microseconds
         result: torch.Tensor = known(x)
         return result
 

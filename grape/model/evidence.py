@@ -109,6 +109,9 @@ class RegionEvidence:
     """Where the region is a part of a loop's body: the line of the loop."""
     paired: bool = False
     """True where forward and backward of a module replay as two graphs behind autograd."""
+    afterwards_ms: tuple[float, ...] = ()
+    """Times of calls that brought new shapes after looking on had an end, on the host's clock, which `calls` does not
+    count; of a module in which a first visit of a shape was seen to be slow."""
     wasted_iterations: int = 0
     """Replays that changed nothing, because the device had left their loop and the host did not know yet."""
 

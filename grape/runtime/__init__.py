@@ -1,5 +1,6 @@
 """Graphed functions: guards, audit, capture, verification, replay. OWNERSHIP.md says who owns what."""
 
+from .afterwards import CallsAfterwards
 from .alias import Predictor
 from .attention import TRACING, Allowance, Attention
 from .graphed import GraphedFunction, graph, make_backend
@@ -15,6 +16,7 @@ __all__ = [
     "TRACING",
     "Allowance",
     "Attention",
+    "CallsAfterwards",
     "CellName",
     "GraphedFunction",
     "Interceptor",

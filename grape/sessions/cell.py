@@ -223,6 +223,7 @@ class Session:
         owner.situation.beside_group |= _process_group()
         if self._loaders is not None:
             self._loaders.leave()
+        owner.end_afterwards()
         if self.cell.mode == "leave":
             owner.session = None
             return owner
@@ -248,6 +249,8 @@ class Session:
             self._memory.stop()
         if self._loaders is not None:
             self._loaders.leave()
+        if self._engine is not None:
+            self._engine.end_afterwards()
 
     def abandon(self) -> None:
         """Leave without a report."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ...model import CellEvidence, Finding, RegionEvidence, ShapeCount, Trace
-from ..cold import LEAST_MS, ColdOperator, cold_operators
+from ...model.cold import LEAST_MS, ColdOperator, cold_operators
 from ..cost import H200, MachineCosts
 from ..words import library, milliseconds, operator_name, via
 
@@ -25,6 +26,8 @@ _ALL_MS = 5.0
 """What is less than this in a cell, or than that share of it, nobody waits for."""
 _PAIRS = 2
 _SLOW = 0.75
+_OF_EACH = 0.5
+"""A call in which a first visit is takes so much of what one costs, at least."""
 _CALL = 0.5
 """A first call takes so much of a later one more, at least."""
 
@@ -43,18 +46,22 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
 def _of_region(evidence: CellEvidence, region: RegionEvidence) -> Iterator[Finding]:
     """Shapes that an earlier cell had are warm, whatever its traces say of them."""
     new = [count for count in region.shapes if not count.earlier_runs]
-    if len(new) < _SHAPES:
+    if not new:
         return
-    cold = [
-        one
-        for one in cold_operators(region.traces, by_call=True)
-        if not _is_little(evidence, one.each_ms, new) and (one.shapes >= _PAIRS or _borne_out(one, new))
-    ]
-    some = "about " if evidence.looked_on else "at least "
-    for one in cold:
-        yield _of_operator(evidence, one, region, shapes=len(new), all_ms=one.each_ms * len(new), some=some)
+    cold = []
+    for one in cold_operators(region.traces, by_call=True):
+        after = _afterwards(one, region)
+        if after:  # tracing may have made the visits that were traced slower
+            one = replace(one, each_ms=min(one.each_ms, statistics.median(after)))
+        shapes = len(new) + len(after)
+        sure = one.shapes >= _PAIRS or _borne_out(one, new, region)
+        if sure and not _is_little(evidence, one.each_ms, shapes):
+            cold.append((one, shapes))
+    some = "about " if evidence.looked_on or region.afterwards_ms else "at least "
+    for one, shapes in cold:
+        yield _of_operator(evidence, one, region, shapes=shapes, all_ms=one.each_ms * shapes, some=some)
     called = _called(new) if not cold else None
-    if called is None or _is_little(evidence, called[0], new):
+    if called is None or _is_little(evidence, called[0], len(new)):
         return
     each, total = called
     least = "" if evidence.looked_on else "at least "
@@ -72,21 +79,22 @@ def _of_region(evidence: CellEvidence, region: RegionEvidence) -> Iterator[Findi
     )
 
 
-def _is_little(evidence: CellEvidence, each_ms: float, new: list[ShapeCount]) -> bool:
-    return each_ms * len(new) < max(_ALL_MS, _SHARE * evidence.wall_ms)
+def _is_little(evidence: CellEvidence, each_ms: float, shapes: int) -> bool:
+    return shapes < _SHAPES or each_ms * shapes < max(_ALL_MS, _SHARE * evidence.wall_ms)
 
 
-def _borne_out(one: ColdOperator, new: list[ShapeCount]) -> bool:
-    """One slow visit was seen, which may have loaded libraries: where it is most of its call, calls with other new
-    shapes, which were timed, have to take as long.
+def _afterwards(one: ColdOperator, region: RegionEvidence) -> list[float]:
+    """The times of calls with new shapes after looking on had an end that take so long."""
+    return [ms for ms in region.afterwards_ms if ms >= _OF_EACH * one.each_ms]
+
+
+def _borne_out(one: ColdOperator, new: list[ShapeCount], region: RegionEvidence) -> bool:
+    """One slow visit was seen, which may have loaded libraries: where it is most of its call, other calls with new
+    shapes have to take as long.
     """
-    timed = [count.first_ms for count in new if count.first_ms is not None]
-    return (
-        one.wall_ms > 0
-        and one.each_ms >= _CALL * one.wall_ms
-        and len(timed) >= _PAIRS
-        and sum(ms >= _CALL * one.each_ms for ms in timed) >= _SLOW * len(timed)
-    )
+    timed = [count.first_ms for count in new if count.first_ms is not None] + list(region.afterwards_ms)
+    slow = sum(ms >= _OF_EACH * one.each_ms for ms in timed)
+    return one.is_most and slow >= _PAIRS and slow >= _SLOW * len(timed)
 
 
 def _called(new: list[ShapeCount]) -> tuple[float, float] | None:
@@ -124,7 +132,7 @@ def _of_operator(
 ) -> Finding:
     user, inner = one.op.user, one.op.inner
     in_library = (("in_library", str(inner)),) if library(user, inner) and inner else ()
-    calls = max(1, region.calls) if region is not None else shapes
+    calls = max(1, region.calls + len(region.afterwards_ms)) if region is not None else shapes
     return Finding(
         code=CODE,
         severity="costly",

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..model import OpRecord, Trace
+from .trace import OpRecord, Trace
 
-__all__ = ["ColdOperator", "cold_operators"]
+__all__ = ["LEAST_MS", "ColdOperator", "cold_operators", "may_be_cold"]
 
 LEAST_MS = 1.0
 """A first visit that costs less is none to speak of."""
@@ -19,6 +19,9 @@ _SLOW = 0.75
 _QUICK = 0.9
 """Share of the later visits that have to be quick: else the operator waits for something else."""
 _NS_PER_MS = 1e6
+_MOST = 0.5
+_TRACED_MS = 0.03
+"""It takes so long to trace an operator, at least."""
 _WAITS = frozenset({"host-read", "transfer-out", "transfer-in", "dynamic", "view"})
 
 
@@ -26,7 +29,7 @@ _WAITS = frozenset({"host-read", "transfer-out", "transfer-in", "dynamic", "view
 class ColdOperator:
     """One operator at one line. `each_ms` is what the first visits cost in one call that brings new shapes (of a trace
     outside of regions: one first visit); `all_ms` what they cost in all traces; `warm_ms` a later visit. `wall_ms` is
-    the longest of the traces that hold slow visits, tracing included.
+    the longest of the traces that hold slow visits, without what tracing took at least.
     """
 
     op: OpRecord
@@ -35,6 +38,11 @@ class ColdOperator:
     warm_ms: float
     wall_ms: float
     shapes: int
+
+    @property
+    def is_most(self) -> bool:
+        """True where it is most of its call, so that how long others take tells whether they bring new shapes."""
+        return self.wall_ms > 0 and self.each_ms >= _MOST * self.wall_ms
 
 
 @dataclass(slots=True)
@@ -56,6 +64,14 @@ def cold_operators(traces: Sequence[Trace], *, by_call: bool) -> tuple[ColdOpera
     """
     visits = (_cold(one, traces, by_call=by_call) for one in _visits(traces))
     return tuple(one for one in visits if one is not None)
+
+
+def may_be_cold(traces: Sequence[Trace]) -> bool:
+    """True where a slow first visit was seen that costs more than it takes to trace another call with a new shape."""
+    if not traces:
+        return False
+    tracing_ms = _TRACED_MS * max(len(trace.ops) for trace in traces)
+    return any(one.each_ms >= tracing_ms for one in cold_operators(traces, by_call=True))
 
 
 def _visits(traces: Sequence[Trace]) -> Iterable[_Visits]:
@@ -105,6 +121,10 @@ def _cold(visits: _Visits, traces: Sequence[Trace], *, by_call: bool) -> ColdOpe
         each_ms=typical / _NS_PER_MS,
         all_ms=(sum(each[1:]) + min(each[0], typical)) / _NS_PER_MS,
         warm_ms=warm / _NS_PER_MS,
-        wall_ms=max(traces[number].wall_ns for number, _ in slow) / _NS_PER_MS,
+        wall_ms=max(_wall_ms(traces[number]) for number, _ in slow),
         shapes=len(slow),
     )
+
+
+def _wall_ms(trace: Trace) -> float:
+    return max(0.0, trace.wall_ns / _NS_PER_MS - _TRACED_MS * len(trace.ops))
