@@ -17,7 +17,7 @@ from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCur
 from ..options import Options, engine_named
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..streams import Building, shared
+from ..streams import Building, prepare, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past, recalled_shapes
@@ -36,8 +36,11 @@ __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
 
 FIRST_SHARE, FIRST_MS = 0.15, 60.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
+SECOND_SHARE, SECOND_MS = 0.25, 500.0
+"""The same of a second run, where streams would serve the cell instead; else what it captures is bounded by what that
+is expected to save."""
 LATER_SHARE, LATER_MS = 0.02, 5.0
-"""The same from the third run on. What the second captures is bounded by what it is expected to save."""
+"""The same from the third run on."""
 
 IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
 """The end of a note that speaks to somebody in the notebook."""
@@ -191,7 +194,12 @@ class Session:
         past = self._past
         if past is None:
             return Allowance(share=FIRST_SHARE, beside_ms=FIRST_MS)
-        return Allowance() if past.runs == 1 else Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
+        if past.runs > 1:
+            return Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
+        owner = self._engine
+        if owner is None or not self._streams_would_serve(owner):
+            return Allowance()
+        return Allowance(share=SECOND_SHARE, beside_ms=SECOND_MS)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended: functions that it defined become candidates. `code` is the next one."""
@@ -270,6 +278,15 @@ class Session:
         finally:
             self._let_go(owner, finished=error is None)
 
+    def shown(self) -> None:
+        """The person has the report: what the next run would wait for is done now."""
+        owner, found = engine(), self._prospect
+        backend = owner.situation.backend
+        if found is None or found.served or backend.kind != "cuda" or not self._streams_would_serve(owner):
+            return
+        with surviving("it prepared captures"):
+            prepare(backend.device)
+
     def _let_go(self, owner: Engine, *, finished: bool) -> None:
         """Release what the cell no longer has, and hold none of its objects."""
         namespace, self.namespace = self.namespace, {}
@@ -328,15 +345,18 @@ class Session:
 
     def _bar(self, owner: Engine) -> float | None:
         """The share that graphs have to save where streams would serve the cell instead; None where they would not."""
+        return STREAMS_SAVE if self._gain is not None and self._streams_would_serve(owner) else None
+
+    def _streams_would_serve(self, owner: Engine) -> bool:
+        """True where the cell's next run may be left to streams."""
         from .streamed import hindrance
 
         streamless = self._past is not None and self._past.streamless is not None
-        if self._gain is None or self.cell.key is None or engine_named(self.options.engine) != "auto" or streamless:
-            return None
+        if self.cell.key is None or engine_named(self.options.engine) != "auto" or streamless:
+            return False
         if not self._runs(owner).torch_ran:
-            return None
-        hindered = hindrance(owner) is not None or not isinstance(shared.prepare(), Building | None)
-        return None if hindered else STREAMS_SAVE
+            return False
+        return hindrance(owner) is None and isinstance(shared.prepare(), Building | None)
 
     def _expect(self, owner: Engine, evidence: CellEvidence, bar: float | None) -> Prospect | None:
         """The prospect of the next run; None where this one, of which Grape saw only a part, does not tell."""

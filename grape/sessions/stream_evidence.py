@@ -42,6 +42,9 @@ def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> 
         captured=found.captured,
         capture_ms=found.capture_ns / 1e6,
         lost=found.lost,
+        saved_ms=found.saved_ns / 1e6,
+        timed=found.timed,
+        rested=found.rested,
         reads=tuple(reads[:MOST_STOPS]),
         stops=tuple(others[:MOST_STOPS]),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..failures import failure_notes, surviving
-from ..model import CallsAccount, CellEvidence, CellTime, Finding, Served, StreamEvidence
+from ..model import CallsAccount, CellEvidence, CellTime, Finding, StreamEvidence
 from ..options import REFERENCE, Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
@@ -85,6 +86,7 @@ class StreamedSession:
         self._notes: tuple[str, ...] = ()
         self._late: BaseException | None = None
         self._wall_ms = 0.0
+        self._drained_ms = 0.0
 
     def open(self, code: CodeType | None = None) -> None:
         """Serve this thread from here on, if anything can. Raises `UsageError` where a session is already open."""
@@ -124,6 +126,9 @@ class StreamedSession:
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """Nothing is to be done between statements."""
+
+    def shown(self) -> None:
+        """The person has the report."""
 
     def stop_sampling(self) -> None:
         """There is no thread of Grape's."""
@@ -171,8 +176,10 @@ class StreamedSession:
             self._found = shared.evidence(self, forget=True)
             if self._found is None or not self._found.fragments:
                 shared.release(CELLS)
+        done = time.perf_counter()
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()
+        self._drained_ms = (time.perf_counter() - done) * 1e3
         self._wall_ms = self._clock.end()
         owner.session = None
         let_through(self)
@@ -228,9 +235,8 @@ class StreamedSession:
         findings: tuple[Finding, ...],
     ) -> Report:
         """The report of what regions found and streams did. The history remembers what became of it."""
-        time = self._time(found, runs, finished=error is None)
-        if found is not None and did_other_work(past, found.operators):
-            time = replace(time, plain_ms=None, basis="this run had more or less to do than the one that was timed")
+        same_work = found is None or not did_other_work(past, found.operators)
+        cell_time = self._time(found, runs, finished=error is None, same_work=same_work)
         stance = "operator streams serve it"
         if self._as_written is not None:
             refused = f"operator streams do not serve it: {self._as_written}"
@@ -238,13 +244,14 @@ class StreamedSession:
             if past.outbid and not self._is_building:
                 past = without_streams(past, refused, again=True)
         elif error is None and found is not None and found.operators:
-            plain_ms = time.plain_ms if not owner.situation.unhurried else None
+            plain_ms = cell_time.plain_ms if not owner.situation.unhurried else None
             past = after_streamed_run(
                 past,
                 operators=found.operators,
                 matched=found.matched,
                 waiting=found.waiting,
-                wall_ms=time.wall_ms,
+                rested=found.rested,
+                wall_ms=cell_time.wall_ms,
                 plain_ms=plain_ms,
             )
             if past.streamless is not None:
@@ -257,7 +264,7 @@ class StreamedSession:
             engine="streams" if found is not None else "regions",
             streams=(found,) if found is not None else (),
             torch_ran=runs.torch_ran,
-            time=time,
+            time=cell_time,
         )
         if self.cell.key is not None:
             owner.history.remember(self.cell.key, past)
@@ -266,16 +273,12 @@ class StreamedSession:
         namespace = self.namespace if self._file_names is not None else None
         return report_again(owner, past, evidence, namespace, findings)
 
-    def _time(self, found: StreamEvidence | None, runs: CellRuns, *, finished: bool) -> CellTime:
-        """Where something was served, what the plain cell takes is known only from an earlier run as written."""
+    def _time(
+        self, found: StreamEvidence | None, runs: CellRuns, *, finished: bool, same_work: bool = True
+    ) -> CellTime:
         if found is None or not found.matched:
             return self._clock.time(CallsAccount(), runs, finished=finished)
-        served = Served(streams=found.matched / found.operators)
-        time = self._clock.time(CallsAccount(replays=found.matched, unknown=found.name), runs, finished=finished)
-        if runs.known is None:
-            return replace(time, basis="no run of this cell as written was timed", served=served)
-        plain, basis = runs.known
-        return replace(time, plain_ms=plain.ms, basis=basis, served=served)
+        return self._clock.streamed_time(found, runs, drained_ms=self._drained_ms, same_work=same_work)
 
     def _stream(self) -> StreamEvidence | None:
         return stream_evidence(self._found, self.cell.name, self._shown) if self._found is not None else None

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ..model import CallsAccount, CellTime, OwnTime, Served
+from ..model import CallsAccount, CellTime, OwnTime, Served, StreamEvidence
 
 if TYPE_CHECKING:
     from ..runtime.attention import Attention, Purpose
 
-__all__ = ["AGREES", "CellClock", "CellRuns", "PlainRun", "estimate"]
+__all__ = ["AGREES", "CellClock", "CellRuns", "PlainRun", "estimate", "estimate_streamed"]
 
 NEARLY_PLAIN = 0.05
 """A run in which nothing was replayed and Grape took less than this share tells what the plain cell takes."""
 AGREES = 0.25
 """The time of an earlier run is the plain time of this one only where the estimate is no further off than this: the
 same cell may have more to do than last time."""
+LEAST_TIMED = 0.5
+"""Of the operators that streams matched; where it is known of fewer what they take as written, the rest may be
+otherwise."""
 
 _DURING: tuple[Purpose, ...] = ("observe", "record", "capture", "verify")
 T = TypeVar("T")
@@ -97,10 +100,19 @@ class CellClock:
 
     def time(self, account: CallsAccount, runs: CellRuns, *, finished: bool) -> CellTime:
         """As of now: the report is there. `finished`: the cell ran to its end."""
+        return estimate(*self._waited_and_own(), account, runs, finished=finished)
+
+    def streamed_time(
+        self, found: StreamEvidence, runs: CellRuns, *, drained_ms: float, same_work: bool = True
+    ) -> CellTime:
+        """As of now, of a cell that streams served: see `estimate_streamed`."""
+        wall_ms, own = self._waited_and_own()
+        return estimate_streamed(wall_ms, own, found, runs, drained_ms=drained_ms, same_work=same_work)
+
+    def _waited_and_own(self) -> tuple[float, OwnTime]:
         now = self.clock()
         during = {f"{name}_ms": max(0.0, ms) for name, ms in self._own_ms.items()}
-        own = OwnTime(**during, report_ms=(now - self._ended) * 1e3)
-        return estimate(self._waited_ms(now), own, account, runs, finished=finished)
+        return self._waited_ms(now), OwnTime(**during, report_ms=(now - self._ended) * 1e3)
 
 
 def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns, *, finished: bool = True) -> CellTime:
@@ -133,6 +145,33 @@ def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns
         cold_ms=account.cold_ms,
         samples=samples,
     )
+
+
+def estimate_streamed(
+    wall_ms: float, own: OwnTime, found: StreamEvidence, runs: CellRuns, *, drained_ms: float, same_work: bool = True
+) -> CellTime:
+    """The time of the plain cell, from a run in which streams matched operators: with what they saved, by what the same
+    loops took as written in between. Where that is known of too few, an earlier run tells, if that had the `same_work`.
+
+    `drained_ms`: what the GPU still had to do when the cell's code was done. Code as written would have spent so much
+    of the time saved while the GPU worked.
+    """
+    runs.count += 1
+    own = replace(own, capture_ms=own.capture_ms + found.capture_ms)
+    served = Served(streams=found.matched / found.operators)
+    plain_ms: float | None = None
+    if found.timed >= LEAST_TIMED * found.matched:
+        saved_ms = found.saved_ms * found.matched / found.timed
+        saved_ms = max(0.0, saved_ms - drained_ms) if saved_ms > 0 else saved_ms
+        plain_ms = max(0.0, wall_ms - own.total_ms + saved_ms)
+        basis = "this run, what streams deferred at what the same loops took as written in between"
+    elif runs.known is None:
+        basis = "no run of this cell as written was timed"
+    elif not same_work:
+        basis = "this run had more or less to do than the one that was timed"
+    else:
+        plain_ms, basis = runs.known[0].ms, runs.known[1]
+    return CellTime(wall_ms=wall_ms, plain_ms=plain_ms, basis=basis, own=own, served=served)
 
 
 def _agree(measured_ms: float, estimated_ms: float | None) -> bool:

@@ -38,8 +38,7 @@ class Settings:
     """Whose operators are deferred; the others run as if there were no stream. "pretended": those of the CPU, with
     graphs that freeze what CUDA graphs freeze, to test that.
     """
-    draws: bool | None = None
-    """Operators that draw random numbers are deferred. None: not those of a GPU, on which that has not run yet."""
+    draws: bool = True  # operators that draw random numbers are deferred, too
     steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
     captures: int = 6  # of one segment
     price: float = 0.5  # milliseconds of a capture beside its operators, until measured; 0: nothing has to be earned
@@ -61,6 +60,10 @@ class Evidence:
     recorded: int
     raised: int
     lost: int  # fragments that were slower than code as written, and serve no more
+    saved_ns: int  # that `timed` operators took less than as written, by the laps of their fragments; below 0: more
+    timed: int
+    record_ns: int  # beside the operators
+    rested: int  # laps of fragments that ran as written because too much was spent
     fragments: int
     steps: int  # operators of all fragments
     copied_in: int
@@ -113,11 +116,9 @@ class Stream:
         native_settings = extension.Settings()
         given = asdict(settings)
         device = given.pop("device")
-        del given["draws"]
         for name, value in given.items():
             setattr(native_settings, name, value)
         native_settings.graphs = device != "cpu"
-        native_settings.draws = device != "cuda" if settings.draws is None else settings.draws
         self._extension = extension
         self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from grape.model import CallsAccount, OwnTime
+from grape.model import CallsAccount, OwnTime, StreamEvidence
 from grape.options import Options
 from grape.runtime.attention import Attention
 from grape.runtime.backends.tape import TapeBackend
@@ -17,7 +18,7 @@ from grape.runtime.region import Region
 from grape.runtime.samples import CallTimes
 from grape.runtime.tally import Tally, settle_calls
 from grape.sessions import Cell, Engine, Session
-from grape.sessions.timing import CellClock, CellRuns, PlainRun, estimate
+from grape.sessions.timing import CellClock, CellRuns, PlainRun, estimate, estimate_streamed
 
 OWN = OwnTime(observe_ms=4.0, record_ms=3.0, capture_ms=2.0, report_ms=1.0)
 REPLAYED = CallsAccount(replays=100, replayed_ms=50.0, eager_ms=400.0, samples=30)
@@ -39,6 +40,44 @@ def test_replays_count_as_the_calls_as_written_that_they_stand_for() -> None:
 def test_first_calls_are_no_part_of_the_warm_cell() -> None:
     took = estimate(140.0, OWN, CallsAccount(cold_ms=30.0), CellRuns())
     assert (took.plain_ms, took.cold_ms) == (100.0, 30.0)
+
+
+def streamed(**counts: float) -> StreamEvidence:
+    known: dict[str, Any] = {
+        "name": "In[1]", "operators": 1000, "matched": 800, "issued": 800, "as_written": (), "last_divergence": None,
+        "own_ms": 0.0, "recorded": 0, "segments": 0, "partial": 0, "iterations": 0, "diverged": 0, "fragments": 0,
+        "steps": 0, "bytes": 0, "copies": 0, "copied_bytes": 0, "kept": 0,
+    }  # fmt: skip
+    return StreamEvidence(**known | counts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "drained", "plain"),
+    [
+        ({"timed": 800, "saved_ms": 60.0}, 0.0, 160.0),
+        ({"timed": 400, "saved_ms": 30.0}, 0.0, 160.0),  # what was not timed saved as much
+        ({"timed": 800, "saved_ms": 60.0}, 20.0, 140.0),  # for so long the GPU would have worked all the same
+        ({"timed": 800, "saved_ms": 60.0}, 90.0, 100.0),
+        ({"timed": 800, "saved_ms": -30.0}, 90.0, 70.0),
+        ({"timed": 800, "saved_ms": 60.0, "capture_ms": 25.0}, 0.0, 135.0),
+        ({"timed": 399, "saved_ms": 30.0}, 0.0, None),
+    ],
+)
+def test_streams_saved_what_the_same_loops_took_more_as_written(
+    counts: dict[str, float], drained: float, plain: float | None
+) -> None:
+    took = estimate_streamed(110.0, OWN, streamed(**counts), CellRuns(), drained_ms=drained)
+    assert took.plain_ms == plain
+    assert took.own.total_ms == 10.0 + counts.get("capture_ms", 0.0)
+    assert took.served.streams == 0.8
+
+
+def test_where_too_few_were_timed_an_earlier_run_tells_if_it_had_the_same_work() -> None:
+    runs = CellRuns(plain=PlainRun(number=2, ms=130.0))
+    few = streamed(timed=10, saved_ms=1.0)
+    assert estimate_streamed(110.0, OWN, few, runs, drained_ms=0.0).plain_ms == 130.0
+    other = estimate_streamed(110.0, OWN, few, runs, drained_ms=0.0, same_work=False)
+    assert (other.plain_ms, other.basis) == (None, "this run had more or less to do than the one that was timed")
 
 
 @pytest.mark.parametrize(("measured", "plain", "samples"), [(430.0, 430.0, None), (700.0, 450.0, 30)])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
+import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -82,6 +85,48 @@ def test_what_is_slower_than_code_as_written_serves_no_more() -> None:
     assert evidence.lost >= 1
     assert evidence.matched < 0.8 * evidence.seen
     assert agrees(loop, shortest=1, hot=2).matched > 0.8 * evidence.seen
+
+
+def test_what_costs_more_than_it_may_rests() -> None:
+    """Pretended graphs copy everything, so every served lap is slower than as written."""
+
+    def loop() -> list[Tensor]:
+        x = torch.ones(512, 512)
+        for _ in range(400):
+            x = torch.roll(x, 1) + 1
+            x = torch.roll(x, 1) - 1
+        return [x]
+
+    evidence = agrees(loop, shortest=1, hot=2, price=0.003)
+    assert evidence.saved_ns < 0 < evidence.rested
+    assert evidence.matched < 0.8 * evidence.seen
+    free = agrees(loop, shortest=1, hot=2)
+    assert (free.rested, free.matched > evidence.matched) == (0, True)
+
+
+def test_the_time_saved_is_that_of_laps_as_written() -> None:
+    """Where nothing is computed, a served lap takes next to nothing."""
+    times = []
+
+    def loop() -> None:
+        x = torch.full((256, 256), 0.5)
+        for _ in range(300):
+            times.append(time.perf_counter())
+            for _ in range(4):
+                x = torch.tanh(x @ x)
+
+    loop()
+    lap_ns = statistics.median(after - before for before, after in pairwise(times)) * 1e9
+    for settings in ({"price": 0.003}, {"doubt": 32}):  # it was timed before it served, and in between
+        at_once: dict[str, Any] = {"shortest": 1, "hot": 2, "settled": 0, "patience": 0, "price": 0, "doubt": 0}
+        stream = open_stream(Settings(device="pretended", issue=False, **at_once | settings))
+        assert isinstance(stream, Stream), stream
+        with stream:
+            loop()
+        evidence = stream.evidence()
+        laps = evidence.timed / 8
+        assert laps > 50
+        assert 0.5 * laps * lap_ns < evidence.saved_ns < 2 * laps * lap_ns
 
 
 def test_memory_that_comes_to_stay_elsewhere_is_taken_for_the_slots() -> None:

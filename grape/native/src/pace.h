@@ -14,14 +14,37 @@ class Pace {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t LAPS = 8;  // the last so many are compared
 
-  // At the head, after so many operators in all: a lap ends.
-  void lap(bool served, uint64_t operators) {
+  // What was counted when a lap began or ended.
+  struct Marks {
+    uint64_t seen = 0, matched = 0;
+    uint64_t capture_ns = 0;
+  };
+  // A served lap of which it is known what it takes as written.
+  struct Saved {
+    double ns = 0;         // that it took less
+    uint64_t matched = 0;  // operators of this fragment, whose saving that is
+  };
+
+  // At the head: a lap ends in which the fragment deferred so many operators, if it served. Fragments that serve the same
+  // lap share what it saved. What captures took is no pace.
+  Saved lap(bool served, uint64_t deferred, const Marks& marks) {
     auto now = Clock::now();
-    if (operators > operators_ && begun_ != Clock::time_point() && served == served_) {
+    Saved saved;
+    if (marks.seen > marks_.seen && begun_ != Clock::time_point() && served == served_) {
+      double operators = static_cast<double>(marks.seen - marks_.seen);
+      double ns = (static_cast<double>((now - begun_).count()) - static_cast<double>(marks.capture_ns - marks_.capture_ns)) / operators;
       Laps& laps = served ? with_ : without_;
-      laps.ns[laps.n++ % LAPS] = static_cast<double>((now - begun_).count()) / static_cast<double>(operators - operators_);
+      laps.ns[laps.n++ % LAPS] = ns;
+      if (!served) {
+        written_ = without_.median();
+      } else if (uint64_t all = marks.matched - marks_.matched; written_ > 0 && all > 0) {
+        saved.matched = std::min(deferred, all);
+        double usual = std::min(ns, 2 * with_.median());  // a lap that an epoch ends in is not slow for being served
+        saved.ns = (written_ - usual) * operators * static_cast<double>(saved.matched) / static_cast<double>(all);
+      }
     }
-    begun_ = now, operators_ = operators, served_ = served;
+    begun_ = now, marks_ = marks, served_ = served;
+    return saved;
   }
 
   size_t laps() const { return with_.n; }
@@ -29,10 +52,11 @@ class Pace {
   bool is_due(size_t first) const { return with_.n >= std::max(due_, first); }
   void wait(size_t laps) { due_ = laps; }
 
-  // What served laps take of those without, by their medians. The latter begin anew.
-  double judge() {
+  // Laps without begin anew, for only what came right behind the others compares.
+  void doubt() { without_.n = 0; }
+  // What served laps take of those without, by their medians.
+  double judge() const {
     double without = without_.median();
-    without_.n = 0;
     return without > 0 ? with_.median() / without : 1.0;
   }
 
@@ -52,9 +76,10 @@ class Pace {
   };
 
   Clock::time_point begun_{};
-  uint64_t operators_ = 0;
+  Marks marks_;
   bool served_ = true;
   Laps with_, without_;
+  double written_ = 0;  // nanoseconds that an operator takes as written, by the laps that tell last
   size_t due_ = 0;
 };
 
