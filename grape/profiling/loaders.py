@@ -91,7 +91,9 @@ class LoaderWatch:
         original = owner.__next__
 
         def timed(iterator: Any) -> Any:
-            if self._inside or get_ident() != self._thread or os.getpid() != self._process or _may_warn(iterator):
+            if self._inside or get_ident() != self._thread or os.getpid() != self._process:
+                return original(iterator)
+            if _may_warn(iterator) or _starts_workers(iterator):
                 return original(iterator)
             self._inside = True
             try:
@@ -201,6 +203,11 @@ def _may_warn(iterator: Any) -> bool:
     """Of an iterable dataset that is longer than it said torch warns, and names the frame above."""
     kind, told = (getattr(iterator, name, None) for name in ("_dataset_kind", "_IterableDataset_len_called"))
     return kind == _DatasetKind.Iterable and told is not None
+
+
+def _starts_workers(iterator: Any) -> bool:
+    """For its first batch a loop waits until the worker processes have started, however many there are."""
+    return bool(getattr(iterator, "_num_workers", 0)) and not getattr(iterator, "_num_yielded", 0)
 
 
 def _gives_rows(iterator: Any) -> bool:

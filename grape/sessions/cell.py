@@ -444,7 +444,7 @@ class Session:
             regions=distinct([*self._divided(owner), *kept]),
             trace=outside,
             traced_earlier=traced_earlier,
-            looked_ms=min(self._wall_ms, _looked_ns(owner) / 1e6),
+            looked_ms=min(self._wall_ms, owner.situation.attention.spent_ms()),
             looked_on=not owner.situation.attention.denied,
             memory=memory,
             loaders=self._loaders.waits() if self._loaders is not None else (),

@@ -170,6 +170,13 @@ def test_the_class_is_as_it_was_afterwards(watch: LoaderWatch) -> None:
     assert _BaseDataLoaderIter.__next__.__module__ == "torch.utils.data.dataloader"
 
 
+def test_workers_that_start_are_no_wait_for_batches(watch: LoaderWatch) -> None:
+    for _ in range(2):
+        list(DataLoader(Slow(seconds=0), batch_size=3, num_workers=1))
+    (seen,) = watch.waits()
+    assert (seen.batches, seen.workers, seen.draws) == (2 * 3, 1, None)
+
+
 def test_items_that_draw_are_told_apart(watch: LoaderWatch) -> None:
     list(DataLoader(Slow(seconds=0, draws=True), batch_size=3))
     list(DataLoader(Slow(seconds=0), batch_size=3, shuffle=True))
