@@ -97,7 +97,7 @@ from grape.sessions.history import key_of
 names = {"__name__": "__main__", "FLAG": True, "LIMIT": 3}
 body = '''
 def inner(x):
-    return {1, 2, "a", x} if FLAG else [v for v in x]
+    return x in {"a", "b", "c", "d", "e"} if FLAG else [v for v in x]
 def step(x):
     return inner(x) + CHANGE
 class Net:
@@ -133,6 +133,7 @@ def test_whatever_makes_another_cell_makes_another_name() -> None:
         named("y = step(x)", x=True),
         named("y = step(x)", x=[1]),
         named("y = step(x)", "def step(x):\n    return x + 2\n", x=1),
+        named("y = step(x)", "def step(x):\n    return x - 1\n", x=1),
         named("y = step(x)", "def step(x, z=1):\n    return x + 1\n", x=1),
     ]
     assert same not in others and len(set(others)) == len(others)

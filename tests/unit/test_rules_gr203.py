@@ -64,6 +64,10 @@ def test_of_several_traced_calls_the_first_tells_least() -> None:
         (step(5, 234.1), step(5, 0.1)),
         (step(5, 0.9), step(6, 0.9)),
         (step(5, 34.1), step(6, 0.1)),  # that length was met earlier
+        (
+            trace(visit(5, 6.0), *[visit(5, 4.0)] * 3),
+            trace(visit(6, 6.0), *[visit(6, 4.0)] * 3),
+        ),  # nearly as long later
         (trace(*[visit(5, 34.0)] * 4), trace(*[visit(6, 34.0)] * 4)),  # it always takes so long
         (trace(visit(5, 34.0)), trace(visit(6, 34.0))),  # nothing tells what a later visit takes
         (
