@@ -32,8 +32,8 @@ _TIMED = 64
 """So many batches of a line are timed on the device; of the rest one in `_THEN`, up to `_MOST`."""
 _THEN, _MOST = 16, 256
 _LOOKING = "it timed a loader"
-_LOOKED_AT = (2, 3, 4)
-"""Batches around which random states are compared: before the first one a sampler draws its seed."""
+_LOOKS = 3
+"""Batches of a line around which random states are compared."""
 
 
 class _Timer(Protocol):
@@ -54,6 +54,7 @@ class _Line:
     host_ns: int = 0
     timed_ns: int = 0
     timers: list[_Timer] = field(default_factory=list)
+    looks: int = 0
     draws: bool | None = None
     on_cpu: bool = True
 
@@ -122,7 +123,7 @@ class LoaderWatch:
         states: tuple[Any, ...] | None = None
         with surviving(_LOOKING):  # an iterator of somebody's own may lack what torch's have
             line = self._line_of(iterator)
-            states = _random_states() if iterator._num_workers == 0 and line.batches + 1 in _LOOKED_AT else None
+            states = _random_states() if line.looks < _LOOKS and _may_draw(iterator) else None
             timer = self._timer_for(line)
             if timer is not None:
                 timer.start()
@@ -142,6 +143,7 @@ class LoaderWatch:
             line.timers.append(timer)
             line.timed_ns += took_ns
         if states is not None:
+            line.looks += 1
             line.draws = bool(line.draws) or states != _random_states()
         if not line.batches:
             line.on_cpu = _lies_on_cpu(batch)
@@ -203,6 +205,11 @@ def _may_warn(iterator: Any) -> bool:
     """Of an iterable dataset that is longer than it said torch warns, and names the frame above."""
     kind, told = (getattr(iterator, name, None) for name in ("_dataset_kind", "_IterableDataset_len_called"))
     return kind == _DatasetKind.Iterable and told is not None
+
+
+def _may_draw(iterator: Any) -> bool:
+    """True where items are made in this process, but for the first batch, for which a sampler draws its seed."""
+    return bool(iterator._num_workers == 0 and iterator._num_yielded > 0)
 
 
 def _starts_workers(iterator: Any) -> bool:

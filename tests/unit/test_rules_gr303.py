@@ -109,6 +109,9 @@ def test_what_looking_on_took_is_not_of_the_cell() -> None:
 def test_a_line_that_only_loads_is_no_loop() -> None:
     assert not found(source="batches = list(loader)\n")
     assert found(source="for _ in range(9):\n    batch = next(batches)\n", at=at(2))
+    helper = "def batch():\n    return next(batches)\ndef load():\n    return list(loader)\n"
+    assert found(source=helper, at=at(2, function="batch"))
+    assert not found(source=helper, at=at(4, function="load"))
 
 
 def test_through_a_progress_bar_the_loop_is_the_persons() -> None:
@@ -180,8 +183,15 @@ def test_workers_that_start_are_no_wait_for_batches(watch: LoaderWatch) -> None:
 def test_items_that_draw_are_told_apart(watch: LoaderWatch) -> None:
     list(DataLoader(Slow(seconds=0, draws=True), batch_size=3))
     list(DataLoader(Slow(seconds=0), batch_size=3, shuffle=True))
+    for _ in range(4):
+        list(DataLoader(Slow(seconds=0), batch_size=12, shuffle=True))
     list(DataLoader(Slow(seconds=0), batch_size=3, collate_fn=torch.stack))
-    assert [(seen.draws, seen.collates) for seen in watch.waits()] == [(True, False), (False, False), (False, True)]
+    assert [(seen.draws, seen.collates) for seen in watch.waits()] == [
+        (True, False),
+        (False, False),
+        (None, False),  # each time the first batch, for which the order is drawn
+        (False, True),
+    ]
 
 
 def test_rows_of_tensors_are_told_apart(watch: LoaderWatch) -> None:
