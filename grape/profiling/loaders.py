@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import get_ident
 from types import TracebackType
@@ -83,6 +84,7 @@ class LoaderWatch:
         self._original: Callable[[Any], Any] | None = None
         self._installed: Callable[[Any], Any] | None = None
         self._inside = False
+        self._on_cuda = torch.cuda.is_available()
 
     def join(self) -> None:
         """Take the time from here on. A debugger would meet the frame that does it, so beside one nobody does."""
@@ -170,13 +172,16 @@ class LoaderWatch:
         number = len(line.timers)
         if number >= _MOST or (number >= _TIMED and line.batches % _THEN):
             return None
-        if torch.cuda.is_available() and (not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing()):
+        if self._on_cuda and (not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing()):
             return None
         return self._timer()
 
     def waits(self) -> tuple[LoaderWait, ...]:
-        """All of it. Waits for the device."""
-        return tuple(_wait(set_up, line) for set_up, line in self._lines.items() if line.batches)
+        """All of it. Waits for the device, whose errors are the person's, who meets them elsewhere."""
+        found = []
+        with suppress(RuntimeError):
+            found += [_wait(set_up, line) for set_up, line in self._lines.items() if line.batches]
+        return tuple(found)
 
 
 def _wait(set_up: _SetUp, line: _Line) -> LoaderWait:

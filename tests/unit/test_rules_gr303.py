@@ -229,6 +229,57 @@ def test_an_iterator_of_somebodys_own_goes_on(watch: LoaderWatch) -> None:
     forget_failures()
 
 
+class Idle:
+    """A timer of a device that ran dry for a part of each wait, or that fails."""
+
+    def __init__(self, ms: float) -> None:
+        self._ms = ms
+
+    def start(self) -> None:
+        self._began = True
+
+    def stop(self) -> None:
+        assert self._began
+
+    def elapsed_ms(self) -> float:
+        if self._ms < 0:
+            raise RuntimeError("CUDA error")
+        return self._ms
+
+
+@pytest.mark.parametrize(("each_ms", "expected"), [(0.5, 2.0), (1e9, None), (-1.0, ())])
+def test_a_loader_behind_the_work_of_the_device_costs_nothing(each_ms: float, expected: Any) -> None:
+    """Only the time in which the device had nothing to do counts, and never more than the loader took."""
+    made = LoaderWatch(lambda: Idle(each_ms), PositionFinder(), lambda: 0)
+    made.join()
+    list(DataLoader(Slow(), batch_size=3))
+    made.leave()
+    if expected == ():
+        assert made.waits() == ()
+        return
+    (seen,) = made.waits()
+    assert seen.wait_ms == pytest.approx(seen.host_ms if expected is None else expected)
+
+
+def test_of_many_batches_some_are_timed_on_the_device() -> None:
+    timers: list[Idle] = []
+    made = LoaderWatch(lambda: timers.append(Idle(0.0)) or timers[-1], PositionFinder(), lambda: 0)  # type: ignore[func-returns-value]
+    made.join()
+    list(DataLoader(TensorDataset(torch.arange(1000)), batch_size=1))
+    made.leave()
+    (seen,) = made.waits()
+    assert seen.batches == 1000 and 64 < len(timers) < 64 + 1000 / 16 + 2
+
+
+def test_what_observing_takes_is_no_wait() -> None:
+    taken = iter(range(0, 10**12, 10**9))  # each look a second later
+    made = LoaderWatch(HostCallTimer, PositionFinder(), lambda: next(taken))
+    made.join()
+    list(DataLoader(Slow(seconds=0), batch_size=3))
+    made.leave()
+    assert [seen.host_ms for seen in made.waits()] == [0.0]
+
+
 def test_another_thread_takes_its_batches_as_ever(watch: LoaderWatch) -> None:
     import threading
 
