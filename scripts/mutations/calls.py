@@ -61,8 +61,8 @@ ROWS = (
         ("tests/unit/test_intercept.py",),
         (
             "let be: a module in which nothing replays is asked about at each call",
-            " or (not situation.observing and number_of(module) in bystanders)",
-            "",
+            "if not situation.observing and number_of(module) in bystanders:",
+            "if False:",
         ),
         (
             "let be: modules are met where none has a graph",

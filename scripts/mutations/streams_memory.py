@@ -136,7 +136,7 @@ MEMORY_ROWS = (
         "budget not kept",
         (GRAPHS, "-k", "without_room"),
         "finder.h",
-        ("if (bytes_ + fragment.bytes() > budget_) return false;", ""),
+        ("return bytes_ + fragment.bytes() <= budget_;", "return true;"),
     ),
     _row(
         "no memory for homes is an error",
