@@ -1,4 +1,4 @@
-"""The output of one cell under Grape: at most one output, its progress first and then its report in the same place."""
+"""The output of one cell under Grape: its progress while it runs, and its report below what the cell itself shows."""
 
 from __future__ import annotations
 
@@ -66,11 +66,16 @@ def _brief(report: Report) -> _Bundle:
     return _Bundle(text_plain="\n".join(map(clean, lines)), text_html=report.to_html())
 
 
+def _unfolded(report: Report) -> _Bundle:
+    """In a terminal nothing folds: what is folded in a notebook is left to ``print(grape.last)``."""
+    return _Bundle(text_plain=report.to_text(details=False), text_html=report.to_html())
+
+
 class CellDisplay:
     """The one display of a cell. It never goes through the displayhook, so that ``Out`` and ``_`` are the person's.
 
     A front end that cannot replace an output (a terminal) shows no progress. Where the cell clears its output, the
-    place of the progress is gone: no more progress then, and the report comes at the end.
+    place of the progress is gone: no more progress then.
     """
 
     def __init__(self, shell: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -91,14 +96,15 @@ class CellDisplay:
         self._show(_progress(text))
 
     def finish(self, report: Report, error: BaseException | None, *, brief: bool = False) -> None:
-        """The report in place of the progress; folded into one line where the cell raised, a few lines of text where it
+        """The report, below all else, and no progress any more; folded into one line where the cell raised, a few lines of text where it
         is `brief`.
         """
         if error is not None:
             shown: Any = _folded(report)
         else:
-            shown = _brief(report) if brief else report
-        self._show(shown, last=True)
+            shown = _brief(report) if brief else _unfolded(report)
+        self._take_back()
+        display(shown)
 
     def widget(self, report: Report) -> None:
         """The interactive view, a second output below the report; nothing where it cannot be shown."""
@@ -124,13 +130,17 @@ class CellDisplay:
         self._silent = True
         self._restore()
 
-    def _show(self, shown: Any, *, last: bool = False) -> None:
+    def _show(self, shown: Any) -> None:
         if self._handle is not None:
             self._handle.update(shown)
-        elif last:
-            display(shown)
         else:
             self._handle = display(shown, display_id=True)
+
+    def _take_back(self) -> None:
+        """Leave nothing of the progress, which stands above what the cell has shown since."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.update({}, raw=True)
 
     def _watch_clear(self, publisher: Any) -> Callable[..., Any]:
         original = publisher.clear_output

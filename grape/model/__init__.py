@@ -5,6 +5,7 @@ from .codes import CODES, Outcome, Severity
 from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, ShapeCount
 from .finding import Finding, Fix
 from .graph_memory import GraphMemory
+from .lines import LineTime, LineTimes
 from .location import Position
 from .machine import MachineCosts
 from .measured import Measured, quartiles
@@ -36,6 +37,8 @@ __all__ = [
     "HostRead",
     "Lane",
     "Later",
+    "LineTime",
+    "LineTimes",
     "MachineCosts",
     "Measured",
     "MemoryCurve",

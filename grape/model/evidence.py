@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from .cell_time import CellTime
 from .codes import Outcome
 from .graph_memory import GraphMemory
+from .lines import LineTimes
 from .location import Position
 from .measured import Measured
 from .outcome import Decision, Refused
@@ -145,3 +146,5 @@ class CellEvidence:
     """True where an operator of torch was seen anywhere in the cell."""
     captured_at_ms: tuple[float, ...] = ()
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""
+    lines: LineTimes | None = None
+    """Time by line of the cell, of the last run that was watched; None where it was too short, or not looked at."""

@@ -2,6 +2,7 @@
 
 from .calibration import Bench, CudaBench, calibrate, machine_costs
 from .forks import spare_children
+from .lines import LineWatch
 from .memory import MemorySampler
 from .positions import PositionOf, trace_positions
 from .replays import place_nodes
@@ -13,6 +14,7 @@ __all__ = [
     "CudaBench",
     "CudaCallTimer",
     "HostCallTimer",
+    "LineWatch",
     "MemorySampler",
     "PositionOf",
     "TimelineRecorder",

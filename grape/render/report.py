@@ -49,11 +49,13 @@ class Report(ReportData):
         """The contract: see `docs/report.md`. Plain values only; `json.dumps` takes it. `fixes` as for `with_fixes`."""
         return ReportData.to_dict(self.with_fixes() if fixes else self)
 
-    def to_text(self, width: int | None = None, color: bool = False) -> str:
-        """Text for a terminal of `width` columns (80 where None); `color` adds ANSI styles."""
+    def to_text(self, width: int | None = None, color: bool = False, *, details: bool = True) -> str:
+        """Text for a terminal of `width` columns (80 where None); `color` adds ANSI styles. Without `details`: what
+        stands unfolded in a notebook.
+        """
         from .text import render_text
 
-        return render_text(self, width, color)
+        return render_text(self, width, color, details=details)
 
     def to_html(self) -> str:
         """A static fragment that an untrusted notebook shows in full: tables, details and inline styles only."""

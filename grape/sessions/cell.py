@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..advisor import advise, predict
 from ..errors import UsageError
 from ..failures import failure_notes, surviving
-from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCurve, RegionEvidence
+from ..model import CallsAccount, CellEvidence, Finding, LineTimes, MachineCosts, MemoryCurve, RegionEvidence
 from ..options import Options, engine_named
 from ..quiet import without_warnings
 from ..render import Report, build_report
@@ -27,7 +28,7 @@ from .timing import CellClock, CellRuns, PlainRun
 from .told import distinct, evidence_as, renamed, sources, told
 
 if TYPE_CHECKING:
-    from ..profiling import MemorySampler
+    from ..profiling import LineWatch, MemorySampler
     from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
     from ..tracing import Recorder
@@ -94,6 +95,7 @@ class Session:
         self._wall_ms = 0.0
         self._calls = CallsAccount()
         self._memory: MemorySampler | None = None
+        self._lines: LineWatch | None = None
         self._outside: Recorder | None = None
         self._gain: Gain | None = None
         self._prospect: Prospect | None = None
@@ -121,8 +123,8 @@ class Session:
         self._clock.start()
 
     def _install(self, owner: Engine, code: CodeType | None) -> None:
-        from ..profiling import MemorySampler
-        from ..runtime import CellName, enforce_budget
+        from ..profiling import LineWatch, MemorySampler
+        from ..runtime import CellName, Replays, enforce_budget
         from ..tracing import Recorder, process_group
 
         cell, names = self.cell, self._file_names
@@ -176,7 +178,8 @@ class Session:
             situation.tracer.listen(self._outside)
         else:
             owner.interceptor.floor.outside = None  # this very cell has been traced before
-        self._memory = MemorySampler(situation.backend.device)
+        self._lines = LineWatch(threading.get_ident(), cell.filename, Replays.serve.__code__)
+        self._memory = MemorySampler(situation.backend.device, lines=self._lines)
         if not owner.interceptor.withdrawn:
             self._memory.start()
         self._start = time.perf_counter()
@@ -223,6 +226,8 @@ class Session:
         if self.cell.mode == "watch":
             tracer = owner.situation.tracer
             owner.situation.attention.book("record", tracer.own_ns - tracer.recorded_ns)
+            if self._lines is not None:
+                owner.situation.attention.book("observe", self._lines.own_ns)
         self._wall_ms = self._clock.end()
         owner.situation.beside_group |= _process_group()
         if self.cell.mode == "leave":
@@ -248,6 +253,8 @@ class Session:
         """No thread of Grape's runs on: from Python 3.12 on a profiler of the person's would count what it does."""
         if self._memory is not None:
             self._memory.stop()
+        if self._lines is not None and self._engine is not None:
+            self._lines.cut = True  # the cell goes on
 
     def abandon(self) -> None:
         """Leave without a report."""
@@ -383,6 +390,16 @@ class Session:
             if place is not None and owner.hoister.is_apart(place)
         ]
 
+    def _line_times(self, owner: Engine) -> LineTimes | None:
+        """Of this run, or of an earlier one that replayed less: what replays as one has no lines."""
+        spent_ms = owner.situation.attention.spent_ms
+        work_ms = max(0.0, self._wall_ms - (spent_ms() - spent_ms("report")))
+        now = self._lines.times(work_ms, self._runs_so_far()) if self._lines is not None else None
+        before = self._past.evidence.lines if self._past is not None else None
+        if before is None or (now is not None and now.replayed_share <= before.replayed_share):
+            return now
+        return before
+
     def _runs(self, owner: Engine) -> CellRuns:
         return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
 
@@ -423,6 +440,7 @@ class Session:
             regions=distinct([*self._divided(owner), *kept]),
             trace=outside,
             memory=memory,
+            lines=self._line_times(owner),
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),

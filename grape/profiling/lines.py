@@ -1,0 +1,95 @@
+"""Looks from another thread at the line of the cell that runs. The cell's own code is not touched."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import CodeType
+
+from ..model import LineTime, LineTimes
+from ..model.lines import FEWEST_LOOKS
+
+__all__ = ["LineWatch"]
+
+_LEAST_WAIT_S = 0.002
+_OF_THE_CELL = 0.002
+"""Of the time so far: the wait for the next look, so that a long cell is looked at for as long in all as a short one,
+but for a logarithm.
+"""
+_TIMES_A_LOOK = 100
+"""The wait is that many times as long as the look before it, which walks as many frames as there are."""
+
+
+class LineWatch:
+    """Of the frames of `thread`, the innermost of code that was compiled as `filename`. `replay` is code in which, below
+    such a frame, time goes by in a replay.
+
+    Each look stands for the time since the one before it. A thread looks when Python lets it, which is when the cell's
+    thread waits, is in an operator, or has run Python for 5 ms: so a line of Python that takes less is counted, in part,
+    to the line with an operator that comes next.
+    """
+
+    def __init__(
+        self, thread: int, filename: str, replay: CodeType, *, clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self._thread = thread
+        self._filename = filename
+        self._replay = replay
+        self._clock = clock
+        self._began = self._before = clock()
+        self._took = 0
+        self.own_ns = 0
+        self.looks = 0
+        self.cut = False
+        """Set where looking ended before the cell did: then its lines are not known."""
+        self._line_ns: dict[tuple[int, bool], int] = {}
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next look."""
+        elapsed = self._before - self._began
+        return max(_LEAST_WAIT_S, _OF_THE_CELL * elapsed / 1e9, _TIMES_A_LOOK * self._took / 1e9)
+
+    def look(self) -> None:
+        """Hold no frame when this is over, nor longer than the interpreter's lock."""
+        now = self._clock()
+        found = _place(self._thread, self._filename, self._replay)
+        if found is not None:
+            self.looks += 1
+            self._line_ns[found] = self._line_ns.get(found, 0) + now - self._before
+        self._before = now
+        self._took = self._clock() - now
+        self.own_ns += self._took
+
+    def times(self, work_ms: float, run: int = 1) -> LineTimes | None:
+        """The lines in the order of the source; None where too little was seen to tell."""
+        if self.cut or self.looks < FEWEST_LOOKS:
+            return None
+        numbers = sorted({line for line, _ in self._line_ns})
+        return LineTimes(
+            lines=tuple(
+                LineTime(
+                    line=line,
+                    ms=(self._line_ns.get((line, False), 0) + self._line_ns.get((line, True), 0)) / 1e6,
+                    replayed_ms=self._line_ns.get((line, True), 0) / 1e6,
+                )
+                for line in numbers
+            ),
+            looks=self.looks,
+            work_ms=work_ms,
+            run=run,
+        )
+
+
+def _place(thread: int, filename: str, replay: CodeType) -> tuple[int, bool] | None:
+    """The line, and whether a replay runs below it."""
+    frame = sys._current_frames().get(thread)
+    replays = False
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == filename:
+            return frame.f_lineno or code.co_firstlineno, replays
+        replays |= code is replay
+        frame = frame.f_back
+    return None
