@@ -96,8 +96,8 @@ class CellDisplay:
         self._show(_progress(text))
 
     def finish(self, report: Report, error: BaseException | None, *, brief: bool = False) -> None:
-        """The report, below all else, and no progress any more; folded into one line where the cell raised, a few lines of text where it
-        is `brief`.
+        """The report, below all else, and no progress any more; folded into one line where the cell raised, a few lines
+        of text where it is `brief`.
         """
         if error is not None:
             shown: Any = _folded(report)

@@ -12,6 +12,7 @@ from .measured import Measured, quartiles
 from .outcome import Decision, Later, NoMemory, NoRoom, Refused, RetryLater
 from .reasons import Reason
 from .report import FEWEST_SAMPLES, RegionReport, ReportData
+from .spent import Kind, Part, Spent
 from .stream import Stop, StreamEvidence
 from .timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
 from .trace import DECISION, HOST_RANDOM, HostRead, OpRecord, TensorView, Trace
@@ -35,6 +36,7 @@ __all__ = [
     "Fix",
     "GraphMemory",
     "HostRead",
+    "Kind",
     "Lane",
     "Later",
     "LineTime",
@@ -47,6 +49,7 @@ __all__ = [
     "OpRecord",
     "Outcome",
     "OwnTime",
+    "Part",
     "Position",
     "Reason",
     "Refused",
@@ -58,6 +61,7 @@ __all__ = [
     "Served",
     "Severity",
     "ShapeCount",
+    "Spent",
     "Stop",
     "StreamEvidence",
     "TensorView",

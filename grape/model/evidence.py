@@ -14,6 +14,7 @@ from .lines import LineTimes
 from .location import Position
 from .measured import Measured
 from .outcome import Decision, Refused
+from .spent import Spent
 from .stream import StreamEvidence
 from .timeline import MemoryCurve, Timeline
 from .trace import Trace
@@ -148,3 +149,5 @@ class CellEvidence:
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""
     lines: LineTimes | None = None
     """Time by line of the cell, of the last run that was watched; None where it was too short, or not looked at."""
+    spent: tuple[Spent, ...] | None = None
+    """Set where a report is read from its JSON, and this cannot be told from the rest."""

@@ -22,12 +22,12 @@ _TIMES_A_LOOK = 100
 
 
 class LineWatch:
-    """Of the frames of `thread`, the innermost of code that was compiled as `filename`. `replay` is code in which, below
-    such a frame, time goes by in a replay.
+    """Of the frames of `thread`, the innermost of code that was compiled as `filename`. `replay` is code in which,
+    below such a frame, time goes by in a replay.
 
     Each look stands for the time since the one before it. A thread looks when Python lets it, which is when the cell's
-    thread waits, is in an operator, or has run Python for 5 ms: so a line of Python that takes less is counted, in part,
-    to the line with an operator that comes next.
+    thread waits, is in an operator, or has run Python for 5 ms: so a line of Python that takes less is counted, in
+    part, to the line with an operator that comes next.
     """
 
     def __init__(
@@ -63,23 +63,19 @@ class LineWatch:
         self.own_ns += self._took
 
     def times(self, work_ms: float, run: int = 1) -> LineTimes | None:
-        """The lines in the order of the source; None where too little was seen to tell."""
-        if self.cut or self.looks < FEWEST_LOOKS:
+        """The lines in the order of the source, which took `work_ms` together; None where too little was seen."""
+        seen_ns = sum(self._line_ns.values())
+        if self.cut or self.looks < FEWEST_LOOKS or not seen_ns:
             return None
-        numbers = sorted({line for line, _ in self._line_ns})
-        return LineTimes(
-            lines=tuple(
-                LineTime(
-                    line=line,
-                    ms=(self._line_ns.get((line, False), 0) + self._line_ns.get((line, True), 0)) / 1e6,
-                    replayed_ms=self._line_ns.get((line, True), 0) / 1e6,
-                )
-                for line in numbers
-            ),
-            looks=self.looks,
-            work_ms=work_ms,
-            run=run,
-        )
+        ms = work_ms / seen_ns
+        known = {
+            line: (self._line_ns.get((line, False), 0), self._line_ns.get((line, True), 0)) for line, _ in self._line_ns
+        }
+        lines = [
+            LineTime(line=line, ms=(ran + replayed) * ms, replayed_ms=replayed * ms)
+            for line, (ran, replayed) in sorted(known.items())
+        ]
+        return LineTimes(lines=tuple(lines), looks=self.looks, run=run)
 
 
 def _place(thread: int, filename: str, replay: CodeType) -> tuple[int, bool] | None:

@@ -12,9 +12,9 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from ..model import Finding, ReportData
+from ..model import Finding, Kind, ReportData, Spent
 from .lines import Line, lines_title, shown_lines, warm_lines
-from .spent import KINDS, Kind, Spent, spent
+from .spent import KINDS, in_words, spent
 from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
@@ -49,6 +49,7 @@ SPENT: dict[Kind, str] = {
     "waiting": "#d0524a",
     "data": "#3f83c4",
     "grape": "#9461d6",
+    "unprofiled": "#808a94",
 }
 """Parts of a cell's time, likewise."""
 
@@ -122,8 +123,10 @@ def _spent(shown: tuple[Spent, ...]) -> str:
     """The cell before and after, to one scale, as cells as wide as the parts."""
     if not shown:
         return ""
+    longest = max(one.total_ms for one in shown)
     lines = "".join(
-        f'<div style="margin:6px 0 0 0"><b>{_text(one.label)}</b> {_text(one.value)}</div>{_spent_bar(one)}' for one in shown
+        f'<div style="margin:6px 0 0 0"><b>{_text(one.when)}</b> {_text(in_words(one))}</div>{_spent_bar(one, longest)}'
+        for one in shown
     )
     kinds = [kind for kind in KINDS if any(part.kind == kind for one in shown for part in one.parts)]
     legend = " ".join(
@@ -132,13 +135,13 @@ def _spent(shown: tuple[Spent, ...]) -> str:
     return f'{lines}<div style="{_QUIET}">{legend}</div>'
 
 
-def _spent_bar(one: Spent) -> str:
+def _spent_bar(one: Spent, longest: float) -> str:
+    look = "height:16px;padding:0;border:0"
     cells = "".join(
-        f'<td style="width:{_width(part.ms / one.total_ms)};height:16px;padding:0;border:0;background:{SPENT[part.kind]}">'
-        "</td>"
+        f'<td style="width:{_width(part.ms / one.total_ms)};{look};background:{SPENT[part.kind]}"></td>'
         for part in one.parts
     )
-    style = f"{_TABLE};width:{_width(one.share)};table-layout:fixed"
+    style = f"{_TABLE};width:{_width(one.total_ms / longest)};table-layout:fixed"
     return f'<table style="{style}"><tbody><tr style="background:transparent">{cells}</tr></tbody></table>'
 
 

@@ -11,7 +11,7 @@ from .verdict import gpu_measured
 
 __all__ = ["SHOWN_LINES", "Line", "gpu_ms_by_line", "lines_title", "shown_lines", "warm_lines"]
 
-SHOWN_LINES = 12
+SHOWN_LINES = 10
 """Of the cell, where its report is folded: those with findings and those that took most."""
 _WARM = 0.01
 """Of less than this share nothing is said."""
@@ -19,7 +19,7 @@ _WARM = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """`share` of the cell's own time; `took` is empty where that is next to nothing. `notes`: what is known beside it."""
+    """`share` of the cell's own time; `took` is empty where that is next to nothing. `notes`: what else is known."""
 
     number: int
     text: str
@@ -34,7 +34,7 @@ def lines_title(report: ReportData) -> str:
     known = report.evidence.lines
     if known is None:
         return ""
-    return f"time by line, of run {known.run} (from {plural(known.looks, 'look')} at it)"
+    return f"time by line (run {known.run}, {plural(known.looks, 'look')})"
 
 
 def warm_lines(report: ReportData) -> tuple[Line, ...]:
@@ -64,7 +64,7 @@ def _line(
     share = known.share(time.ms) if time is not None else 0.0
     notes = []
     if time is not None and known.share(time.replayed_ms) >= _WARM:
-        notes.append(f"{percent(known.share(time.replayed_ms))} replays{_until(report, number)}")
+        notes.append(f"{percent(known.share(time.replayed_ms))} in replays{_until(report, number)}")
     if gpu_ms:
         notes.append(f"GPU {duration(gpu_ms)}")
     if wait_ms:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
-from ..model import CellEvidence, LineTimes, RegionEvidence, ReportData, Timeline
+from ..model import CellEvidence, Kind, Measured, Part, RegionEvidence, ReportData, Spent, Timeline
 from ..model.timeline import covered_ns
 from ..quiet import without_warnings
-from .units import duration, percent
+from .units import percent, waited
 from .verdict import gpu_measured
 
-__all__ = ["KINDS", "Kind", "Part", "Spent", "data_ms", "shares_of", "spent"]
-
-Kind = Literal["python", "gpu", "waiting", "data", "grape"]
+__all__ = ["KINDS", "data_ms", "in_words", "shares_of", "spent"]
 
 KINDS: dict[Kind, str] = {
     "python": "Python, GPU idle",
@@ -23,6 +19,7 @@ KINDS: dict[Kind, str] = {
     "waiting": "waiting for the GPU",
     "data": "data",
     "grape": "Grape",
+    "unprofiled": "not profiled",
 }
 """The words for each part, in the order in which parts are drawn."""
 
@@ -30,53 +27,29 @@ _BLOCKS = ("Synchronize", "cudaMemcpy ", "cuMemcpyDtoH")
 _COUNTERS = ("range", "enumerate", "zip", "tqdm", "trange", "count")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    kind: Kind
-    ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """`label` is ``before`` (the plain cell) or ``after`` (this run). `share` is `total_ms` of the longer of both."""
-
-    label: str
-    total_ms: float
-    parts: tuple[Part, ...]
-    share: float
-
-    @property
-    def value(self) -> str:
-        """``0.86 s: Python, GPU idle 72%, GPU busy 28%``."""
-        named = [f"{KINDS[part.kind]} {percent(part.ms / self.total_ms)}" for part in self.parts]
-        return f"{duration(self.total_ms)}: {', '.join(named)}"
-
-
-class _Shares(NamedTuple):
-    """Of a profiled call: the host waits; the GPU works while the host does not wait."""
-
-    waiting: float
-    gpu: float
-
-
 def spent(report: ReportData) -> tuple[Spent, ...]:
     """The plain cell and this run; empty without a GPU, where nothing was timed that counts, and where nothing tells
-    what a cell's work was spent on. What was not profiled counts as Python.
+    what a cell's work was spent on.
     """
     cell, time = report.evidence, report.evidence.time
+    if cell.spent is not None:
+        return cell.spent
     if not gpu_measured(cell) or time is None or not _is_known(cell):
         return ()
-    data = min(data_ms(cell), time.wall_ms)
     found = []
+    data = min(data_ms(cell), time.wall_ms)
     if time.plain_ms:
-        found.append(("before", time.plain_ms, _plain_parts(cell, time.plain_ms, data)))
+        found.append(Spent(when="before", total_ms=time.plain_ms, parts=_plain_parts(cell, time.plain_ms, data)))
     grape_ms = min(time.wall_ms, time.own.total_ms + sum(stream.own_ms for stream in cell.streams))
-    now = {**_parts_now(cell), "data": data}
-    found.append(("after", time.wall_ms, _fitted(now, time.wall_ms, grape_ms)))
-    longest = max(total for _, total, _ in found)
-    return tuple(
-        Spent(label=label, total_ms=total, parts=parts, share=total / longest) for label, total, parts in found
-    )
+    now: dict[Kind, float] = {**_parts_now(cell), "data": data}
+    found.append(Spent(when="after", total_ms=time.wall_ms, parts=_fitted(now, time.wall_ms, grape_ms)))
+    return tuple(found)
+
+
+def in_words(one: Spent) -> str:
+    """``0.86 s: Python, GPU idle 72%, GPU busy 28%``."""
+    named = [f"{KINDS[part.kind]} {percent(part.ms / one.total_ms)}" for part in one.parts]
+    return f"{waited(one.total_ms)}: {', '.join(named)}"
 
 
 def _is_known(cell: CellEvidence) -> bool:
@@ -105,19 +78,16 @@ def shares_of(timeline: Timeline) -> tuple[float, float]:
 
 
 def _plain_parts(cell: CellEvidence, total_ms: float, data: float) -> tuple[Part, ...]:
-    parts: dict[Kind, float] = {"data": data, "waiting": 0.0, "gpu": 0.0}
+    parts: dict[Kind, float] = {"data": data}
     for region in _outermost(cell):
         _add(parts, region.before, _median(region.before_ms) * region.calls)
-    if not any(map(_profiled, cell.regions)):
-        parts["waiting"] = _read_ms(cell)
     return _fitted(parts, total_ms, 0.0)
 
 
 def _parts_now(cell: CellEvidence) -> dict[Kind, float]:
-    parts: dict[Kind, float] = {"waiting": 0.0, "gpu": 0.0}
     if any(stream.matched for stream in cell.streams):
-        parts["waiting"] = _read_ms(cell)
-        return parts
+        return {"waiting": _read_ms(cell)}
+    parts: dict[Kind, float] = {}
     for region in _outermost(cell):
         _add(parts, region.before, _median(region.before_ms) * (region.calls - region.replays))
         _add(parts, region.after, _median(region.after_ms) * region.replays)
@@ -129,15 +99,17 @@ def _read_ms(cell: CellEvidence) -> float:
     return sum(stop.total_ns for stream in cell.streams for stop in stream.reads) / 1e6
 
 
-def _median(measured: object) -> float:
-    return float(getattr(measured, "median_ms", 0.0))
+def _median(measured: Measured | None) -> float:
+    return measured.median_ms if measured is not None else 0.0
 
 
 def _add(parts: dict[Kind, float], timeline: Timeline | None, ms: float) -> None:
+    """Divide `ms` in calls as the profiled ones were."""
     if timeline is not None and _has_work(timeline) and ms > 0:
         waiting, gpu = shares_of(timeline)
-        parts["waiting"] += waiting * ms
-        parts["gpu"] += gpu * ms
+        shares: dict[Kind, float] = {"waiting": waiting, "gpu": gpu, "python": max(0.0, 1.0 - waiting - gpu)}
+        for kind, share in shares.items():
+            parts[kind] = parts.get(kind, 0.0) + share * ms
 
 
 def _outermost(cell: CellEvidence) -> Iterator[RegionEvidence]:
@@ -147,12 +119,12 @@ def _outermost(cell: CellEvidence) -> Iterator[RegionEvidence]:
 
 
 def _fitted(parts: dict[Kind, float], total_ms: float, grape_ms: float) -> tuple[Part, ...]:
-    """All that is named, brought into `total_ms` where medians of calls say more; Python is the rest."""
+    """All that is known, brought into `total_ms` where medians of calls say more, and the rest."""
     room = max(0.0, total_ms - grape_ms)
     named = sum(parts.values())
     scale = room / named if named > room else 1.0
     fitted: dict[Kind, float] = {kind: ms * scale for kind, ms in parts.items()}
-    fitted["python"] = max(0.0, room - sum(fitted.values()))
+    fitted["unprofiled"] = room - sum(fitted.values()) if named <= room else 0.0
     fitted["grape"] = min(grape_ms, total_ms)
     return tuple(Part(kind=kind, ms=fitted[kind]) for kind in KINDS if fitted.get(kind, 0.0) > 0)
 
@@ -161,10 +133,11 @@ def data_ms(cell: CellEvidence) -> float:
     """Milliseconds in which loops of the cell waited for their next item, from the looks at its lines."""
     if cell.lines is None:
         return 0.0
-    return sum(cell.lines.took_ms(line.ms) for line in cell.lines.lines if line.line in _loops(cell, cell.lines))
+    loops = _loops(cell)
+    return sum(line.ms for line in cell.lines.lines if line.line in loops)
 
 
-def _loops(cell: CellEvidence, lines: LineTimes) -> frozenset[int]:
+def _loops(cell: CellEvidence) -> frozenset[int]:
     """Lines of ``for ... in ...`` over what is no counter."""
     try:
         with without_warnings():
@@ -182,4 +155,7 @@ def _is_counter(items: ast.expr) -> bool:
     name = items.func.attr if isinstance(items.func, ast.Attribute) else getattr(items.func, "id", "")
     if name not in _COUNTERS:
         return False
-    return all(isinstance(item, ast.Constant) or _is_counter(item) for item in items.args) or name in ("range", "trange")
+    return all(isinstance(item, ast.Constant) or _is_counter(item) for item in items.args) or name in (
+        "range",
+        "trange",
+    )

@@ -42,6 +42,7 @@ __all__ = [
     "plain_basis",
     "region_bars",
     "rows",
+    "runs_of",
     "shared_file",
     "strips",
     "time_bars",
@@ -341,10 +342,10 @@ def next_step(report: ReportData) -> str | None:
             return _take(finding, finding.fix, report.notebook)
     for finding in report.findings:
         if finding.severity == "blocker" and finding.advice:
-            return f"{_at(finding)}: {one_line(finding.advice, 160)}{_unread(report, finding)}"
+            return _diff_of(finding) if _unread(report, finding) else f"fix {_named(finding)}, as said there"
     for finding in report.findings:
-        if finding.severity == "costly" and finding.advice and (unread := _unread(report, finding)):
-            return f"{_at(finding)}: {one_line(finding.advice, 160)}{unread}"
+        if finding.severity == "costly" and finding.advice and _unread(report, finding):
+            return _diff_of(finding)
     if main is None:
         return None
     if report.speedup is not None and report.speedup < 0.95:
@@ -364,10 +365,17 @@ def next_step(report: ReportData) -> str | None:
     return None
 
 
-def _unread(report: ReportData, finding: Finding) -> str:
+def _unread(report: ReportData, finding: Finding) -> bool:
     """Where a rewrite may exist that nobody has asked for."""
-    unread = finding.fixable and report.make_fixes is not None and report.notebook is None
-    return "; %grape diff shows a rewrite, if there is one" if unread else ""
+    return finding.fixable and report.make_fixes is not None and report.notebook is None
+
+
+def _diff_of(finding: Finding) -> str:
+    return f"%grape diff shows a rewrite for {_named(finding)}, if there is one"
+
+
+def _named(finding: Finding) -> str:
+    return f"{finding.code} at {_at(finding)}"
 
 
 def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from ..model import Finding, ReportData
+from ..model import Finding, Kind, ReportData, Spent
 from .lines import Line, lines_title, shown_lines, warm_lines
-from .spent import KINDS, Kind, Spent, spent
+from .spent import KINDS, in_words, spent
 from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
@@ -46,6 +46,7 @@ _SPENT: dict[Kind, tuple[str, str]] = {
     "waiting": ("░", "red"),
     "data": ("▒", "blue"),
     "grape": ("+", "magenta"),
+    "unprofiled": ("·", "bright_black"),
 }
 """The letter and the colour of each part of a cell's time."""
 _LEVELS = "·░▒▓█"
@@ -120,27 +121,27 @@ def _details(console: Console, report: ReportData) -> None:
 
 def _spent(console: Console, shown: tuple[Spent, ...]) -> None:
     """The cell before and after, to one scale."""
+    from rich.padding import Padding
     from rich.text import Text
 
     if not shown:
         return
     console.print()
-    width = console.width - 10
+    width, longest = console.width - 10, max(one.total_ms for one in shown)
     for one in shown:
-        line = Text(f"{one.label:<8}")
+        line = Text(f"{one.when:<8}")
         for part in one.parts:
             letter, style = _SPENT[part.kind]
-            line.append(letter * round(width * one.share * part.ms / one.total_ms), style=style)
+            line.append(letter * round(width * part.ms / longest), style=style)
         console.print(line)
-        named = Text(f"        {one.value}")
-        console.print(named, style="dim")
+        console.print(Padding(in_words(one), (0, 0, 0, 8)), style="dim")
     kinds = [kind for kind in KINDS if any(part.kind == kind for one in shown for part in one.parts)]
-    legend = Text("        ")
+    legend = Text()
     for kind in kinds:
         letter, style = _SPENT[kind]
         legend.append(letter, style=style)
         legend.append(f" {KINDS[kind]}  ")
-    console.print(legend)
+    console.print(Padding(legend, (0, 0, 0, 8)))
 
 
 def _lines(console: Console, report: ReportData, *, whole: bool) -> None:
