@@ -131,7 +131,7 @@ def runs_of(region: RegionReport) -> str:
     """``64 calls of decode: 6 as written, 58 replayed``. Of a loop the first iterations are nobody's, and not counted:
     ``173 iterations of the loop at line 4 replayed, the others as written``.
     """
-    name, written = one_line(region.name, 48), region.calls - region.replays
+    name, written = one_line(region.name.partition(" #")[0], 48), region.calls - region.replays
     if region.name.startswith(LOOP):
         others = ", the others as written" if written else ""
         return f"{plural(region.replays, 'iteration')} of the {name} replayed{others}" if region.replays else ""

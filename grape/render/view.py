@@ -154,6 +154,7 @@ def _region(
     return {
         **asdict(row),
         "line": region.line,
+        "undoable": region.outcome == "replayed",
         "runs": runs_of(region) if region.calls else "",
         "bars": [asdict(bar) for bar in region_bars(region)],
         "strips": _strips(before, after),

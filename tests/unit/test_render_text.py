@@ -31,7 +31,30 @@ DROPPED = Decision(
 
 EXPECTED = """\
 cell 2.9x faster (0.86 -> 0.30 s), outputs identical, 1 blocker left; Grape itself took 0.02 s
-NVIDIA H200, cuda, In[4] took 300 ms
+In[4] took 300 ms; NVIDIA H200; 64 calls of GPT2LMHeadModel.forward: 6 as
+written, 58 replayed
+
+before  ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓████············································
+        0.86 s: Python, GPU idle 31%, GPU busy 6%, not profiled 63%
+after   ▓▓▓▓█████++··············
+        0.30 s: Python, GPU idle 18%, GPU busy 20%, Grape 7%, not profiled 55%
+        ▓ Python, GPU idle  █ GPU busy  + Grape  · not profiled
+
+GR101 host-sync, In[4], line 11, about 0.420 ms per call, blocker
+  .item() makes the CPU wait for the GPU in every step
+  fix: keep the value on the GPU and read it after the loop
+    --- In[4]
+    +++ In[4]
+    @@ -11 +11 @@
+    -    if done.item() < 1:
+    +    with grape.Predicate(done < 1):
+
+GR501 launch-bound, In[4], line 7, about 3.54 ms per call, hint
+  the GPU waits for launches 84% of the time
+
+next: %grape apply 2 rewrites In[4], line 11 (GR101 host-sync)
+
+the plain cell takes 860 ms: measured in run 2 of this cell
 
 region                 outcome  calls replays   before   after speedup outputs
 ────────────────────────────────────────────────────────────────────────────────
@@ -39,11 +62,6 @@ region                 outcome  calls replays   before   after speedup outputs
   In[4], line 7
 sample_token           refused     64       0 0.310 ms       -       - -
   In[4], line 3        GR101
-
-time of the cell; plain: measured in run 2 of this cell
-  plain         ██████████████████████████  860 ms
-  now           █████████                   300 ms
-  Grape itself  █                           20.0 ms, 12.0 ms to report
 
 time per call of GPT2LMHeadModel.forward
   before  ██████████████████████████  4.68 ms (n=44, IQR 93.6 us)
@@ -60,20 +78,6 @@ GPU memory
   peak reserved       ██████████                  400 MB
   graphs              █                           1.16 MB
   device, all in use  ██████████████████████████  1,000 MB
-
-GR101 host-sync, In[4], line 11, about 0.420 ms per call, blocker
-  .item() makes the CPU wait for the GPU in every step
-  fix: keep the value on the GPU and read it after the loop
-    --- In[4]
-    +++ In[4]
-    @@ -11 +11 @@
-    -    if done.item() < 1:
-    +    with grape.Predicate(done < 1):
-
-GR501 launch-bound, In[4], line 7, about 3.54 ms per call, hint
-  the GPU waits for launches 84% of the time
-
-next: %grape apply 2 rewrites In[4], line 11 (GR101 host-sync)
 """
 
 

@@ -224,7 +224,7 @@ class ReportView {
     if (region.verified && region.verified !== "-") add("outputs", region.verified);
     for (const strip of region.strips) add(`GPU ${strip.label}`, strip.value, "grape-wide");
     this.regionFacts.replaceChildren(facts);
-    if (region.outcome === "replayed" && this.host.actions.includes("undo_region")) {
+    if (region.undoable && this.host.actions.includes("undo_region")) {
       const undo = this.button("Undo", () => this.act("undo_region", region.name, message), {
         "aria-label": `Undo: run ${region.name} eagerly again`,
       });
