@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["CellDisplay", "say", "show_page"]
 
 SECONDS_BETWEEN_UPDATES = 0.1
+SECONDS_BEFORE_PROGRESS = 1.0
+"""Nobody reads what a shorter cell is at, and an output that was shown once cannot be taken back, only emptied."""
 
 
 def say(message: str) -> None:
@@ -74,8 +76,8 @@ def _unfolded(report: Report) -> _Bundle:
 class CellDisplay:
     """The one display of a cell. It never goes through the displayhook, so that ``Out`` and ``_`` are the person's.
 
-    A front end that cannot replace an output (a terminal) shows no progress. Where the cell clears its output, the
-    place of the progress is gone: no more progress then.
+    A front end that cannot replace an output (a terminal) shows no progress, nor does a cell that is soon over. Where
+    the cell clears its output, the place of the progress is gone: no more progress then.
     """
 
     def __init__(self, shell: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -84,11 +86,11 @@ class CellDisplay:
         # IPython's own class prints; those of the front ends send messages, which can be replaced.
         self._silent = type(shell.display_pub) is DisplayPublisher
         self._handle: DisplayHandle | None = None
-        self._updated_at = float("-inf")
+        self._updated_at = clock() + SECONDS_BEFORE_PROGRESS - SECONDS_BETWEEN_UPDATES
         self._restore = replace_method(shell.display_pub, "clear_output", self._watch_clear(shell.display_pub))
 
     def progress(self, text: str) -> None:
-        """Show `text`, at most ten times a second; what comes faster is dropped."""
+        """Show `text`, once the cell takes so long that somebody waits, and then at most ten times a second."""
         now = self._clock()
         if self._silent or now - self._updated_at < SECONDS_BETWEEN_UPDATES:
             return
@@ -140,7 +142,7 @@ class CellDisplay:
         """Leave nothing of the progress, which stands above what the cell has shown since."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            handle.update({}, raw=True)
+            handle.update(_Bundle(text_plain="", text_html=""))
 
     def _watch_clear(self, publisher: Any) -> Callable[..., Any]:
         original = publisher.clear_output
