@@ -318,7 +318,7 @@ def timeline_strips(before: Timeline | None, after: Timeline | None) -> tuple[St
     return tuple(
         Strip(
             label=tone,
-            value=f"{plural(calls, 'profiled call')} in {duration(window / 1e6)}, "
+            value=f"{_profiled(timeline, calls)} in {duration(window / 1e6)}, "
             f"GPU busy {percent(timeline.gpu_busy_share)}, "
             f"{plural(timeline.kernels_per_call, 'GPU operation')} a call",
             buckets=busy_buckets(timeline.device_events(), window, max(1, round(_BUCKETS * window / longest))),
@@ -326,6 +326,13 @@ def timeline_strips(before: Timeline | None, after: Timeline | None) -> tuple[St
         )
         for (tone, timeline), window in zip(named, windows, strict=True)
     )
+
+
+def _profiled(timeline: Timeline, calls: int) -> str:
+    """Which of the profiled calls it is."""
+    if timeline.chosen_of > 1:
+        return f"the nearest to the median of {plural(timeline.chosen_of, 'profiled call')}"
+    return plural(calls, "profiled call")
 
 
 def cost(finding: Finding) -> str:
