@@ -348,9 +348,62 @@ def streams_table() -> str:
     return f"{markdown(rows)}\n\n{where(found['machine'])}; medians of rounds of ten steps, in turn with eager code."
 
 
+def libraries_table(device: str) -> str:
+    """Markdown: cells over libraries with their reports, under each engine that was measured."""
+    found = json.loads((RESULTS / f"libraries_{device}.json").read_text())
+    rows = [("cell", "engine", "first pass, plain", "under Grape", "later, plain", "under Grape", "ratio", "results")]
+    rows.append(("---",) * len(rows[0]))
+    ratios = []
+    for name, row in found["rows"].items():
+        if without_grape(row):
+            rows.append((name, *["-"] * 6, without_grape(row)))
+        for engine, one in row.get("engines", {}).items():
+            if one["later_s"] is None:
+                rows.append((name, engine, *["-"] * 5, results_of(one)))
+                continue
+            plain, grape = one["later_s"]
+            ratios.append(grape / plain)
+            times = (f"{seconds:.2f} s" for seconds in (one["plain_s"][0], one["grape_s"][0], plain, grape))
+            rows.append((name, engine, *times, f"{grape / plain:.2f}", results_of(one)))
+    machine = found["machine"]
+    measured_on = where(machine) if machine["gpu"] else f"CPU, {machine['cpus']} cores, torch {machine['torch']}"
+    spread = f"median {statistics.median(ratios):.2f}, at most {max(ratios):.2f}" if ratios else "not known"
+    return f"{markdown(rows)}\n\n{measured_on}; passes with their reports, later ones in pairs. Ratio: {spread}."
+
+
+def libraries_reference_table() -> str:
+    """Markdown: the same cells where the CPU reference serves: what matched, what not and why, and the results."""
+    found = json.loads((RESULTS / "libraries_reference.json").read_text())
+    engines = list(dict.fromkeys(engine for row in found["rows"].values() for engine in row.get("engines", {})))
+    rows = [("cell", "operators", "matched", "most of the rest", *engines), ("---",) * (4 + len(engines))]
+    for name, row in found["rows"].items():
+        measured = row.get("engines", {})
+        passes = measured["streams"]["streams"] if "streams" in measured else []
+        last = (passes[-1] if passes else None) or {"operators": 0, "matched": 0, "as_written": {}}
+        rest = ", ".join(f"{why} {count:,}" for why, count in list(last["as_written"].items())[:3])
+        share = f"{last['matched'] / last['operators']:.0%}" if last["operators"] else "-"
+        said = (results_of(measured[engine]) if engine in measured else without_grape(row) or "-" for engine in engines)
+        rows.append((name, f"{last['operators']:,}", share, rest or "-", *said))
+    machine = found["machine"]
+    return f"{markdown(rows)}\n\nCPU, {machine['cpus']} cores, torch {machine['torch']}; third passes, under streams."
+
+
+def without_grape(row: dict[str, Any]) -> str:
+    """Why the cell was not run under Grape, if it was not."""
+    return row.get("skipped") or (f"fails plainly: {row['failed']}" if "failed" in row else "")
+
+
+def results_of(one: dict[str, Any]) -> str:
+    """Of a cell over libraries under an engine."""
+    said = [*one["differences"], *one["failed"].values()]
+    said += [f"{part}: plain runs {a:.0e} apart, Grape's {b:.0e}" for part, (a, b) in one["apart"].items()]
+    return "; ".join(said) or "identical"
+
+
 def markdown(rows: list[tuple[str, ...]]) -> str:
     """The lines of a table; the second row is the one of dashes."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
 
 
 def where(machine: dict[str, Any]) -> str:
@@ -367,6 +420,9 @@ MADE = (
     ("streams", streams_table),
     ("programs_cuda", partial(programs_table, "cuda")),
     ("programs_cpu", partial(programs_table, "cpu")),
+    ("libraries_cuda", partial(libraries_table, "cuda")),
+    ("libraries_cpu", partial(libraries_table, "cpu")),
+    ("libraries_reference", libraries_reference_table),
 )
 TABLES = (
     *(table, models_table, control_flow_table, training_table, host_table),

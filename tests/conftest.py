@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import linecache
 import os
 import random
 import shutil
@@ -224,6 +225,15 @@ def small_collections() -> None:
     """Garbage collections look at what this file's tests make, not at everything that was imported before."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def sources_of_its_own() -> Iterator[None]:
+    """What Grape takes for the person's code is what this test ran: other tests' cells would be looked at, too."""
+    before = set(linecache.cache)
+    yield
+    for name in set(linecache.cache) - before:
+        del linecache.cache[name]
 
 
 @pytest.fixture(autouse=True)

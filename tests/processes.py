@@ -25,13 +25,18 @@ def lines_of(code: str, *folders: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+def give_back_at_once() -> None:
+    """Memory that is freed goes back to the system, from now on."""
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
+
+
 def in_a_fork(work: Callable[[], None]) -> None:
     """Call it in a forked process in which memory that is freed is given back at once. It has to end well."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
+            give_back_at_once()
             work()
             code = 0
         except BaseException:

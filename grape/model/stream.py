@@ -112,6 +112,8 @@ class StreamEvidence:
     saved_ms: float = 0.0
     """That `timed` of the matched operators took less than as written, which was timed in between; below 0: more."""
     timed: int = 0
+    rested: int = 0
+    """Passes of fragments that ran as written, because captures and copies had cost as much as a run may lose."""
     reads: tuple[Stop, ...] = ()
     """Where the CPU waited for values, inside of what was recorded; at most `MOST_STOPS`, the costliest first."""
     stops: tuple[Stop, ...] = ()
@@ -152,6 +154,7 @@ class StreamEvidence:
             "lost": self.lost,
             "saved_ms": self.saved_ms,
             "timed": self.timed,
+            "rested": self.rested,
             "reads": [stop.to_dict() for stop in self.reads],
             "stops": [stop.to_dict() for stop in self.stops],
         }

@@ -43,6 +43,9 @@ AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms: nothing for a cell that is soon over."""
 MIN_OPERATORS = 3
+LEAST_MS = 20.0
+"""Milliseconds that the tracer may take of a call, by its own clock, before that is recorded no further: what its
+operators take to be recorded is known only then, and the first ones of a process take long."""
 FEWEST = 1000
 """So many operators are traced of any call that is traced at all."""
 
@@ -152,7 +155,12 @@ class Observer:
             found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
         limit, attention, tracer = self._limit(), self._region.situation.attention, self._region.situation.tracer
         stand_aside = self._region.situation.stand_aside
-        own_ns = tracer.recorded_ns
+        before_ns = tracer.recorded_ns
+
+        def on_overflow() -> None:
+            if limit < LIMIT or tracer.own_ns > tracer.own_until:
+                stand_aside()  # half a call tells nothing, a whole one takes too long
+
         result, call, escapes = record(
             tracer,
             backend.device,
@@ -160,11 +168,12 @@ class Observer:
             body,
             on_wait=self._on_wait,
             limit=limit,
-            on_overflow=stand_aside if limit < LIMIT else None,  # half a call tells nothing, a whole one takes too long
+            own_ns=1e6 * max(attention.left_ms, attention.allowance.beside_ms, LEAST_MS),
+            on_overflow=on_overflow,
         )
-        attention.recorded(tracer.recorded_ns - own_ns, len(call.trace.ops))
+        attention.recorded(tracer.recorded_ns - before_ns, len(call.trace.ops))
         self.watched_ns = watch.calls.events * EVENT_NS
-        if watch.calls.cut or len(call.trace.ops) >= limit < LIMIT:
+        if watch.calls.cut or (call.trace.cut and min(limit, len(call.trace.ops)) < LIMIT):
             stand_aside()
             return result
         if self.gave_up and not self.traced and self._region.calls == 1:

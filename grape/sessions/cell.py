@@ -18,7 +18,7 @@ from ..model import CallsAccount, CellEvidence, Finding, LineTimes, MachineCosts
 from ..options import Options, engine_named
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..streams import Building, shared
+from ..streams import Building, prepare, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past
@@ -273,6 +273,15 @@ class Session:
                 return self._report(owner, error)
         finally:
             self._let_go(owner, finished=error is None)
+
+    def shown(self) -> None:
+        """The person has the report: what the next run would wait for is done now."""
+        owner, found = engine(), self._prospect
+        backend = owner.situation.backend
+        if found is None or found.served or backend.kind != "cuda" or not self._streams_would_serve(owner):
+            return
+        with surviving("it prepared captures"):
+            prepare(backend.device)
 
     def _let_go(self, owner: Engine, *, finished: bool) -> None:
         """Release what the cell no longer has, and hold none of its objects."""

@@ -17,18 +17,28 @@ MOST_WAIT = 0.5
 """Of a cell's operators; where more wait for their captures, later runs will match them."""
 MOST_LOST = 2
 """Runs in a row in which streams gained nothing, after which they serve the cell no more."""
+MOST_HELD_BACK = 8
+"""The same, where captures were put off because the run had paid for enough of them: the next run goes on."""
 
 
 def after_streamed_run(
-    past: Past, *, operators: int, matched: int, waiting: int = 0, wall_ms: float, plain_ms: float | None
+    past: Past,
+    *,
+    operators: int,
+    matched: int,
+    waiting: int = 0,
+    rested: int = 0,
+    wall_ms: float,
+    plain_ms: float | None,
 ) -> Past:
     """The past after a run that streams served: `matched` of its `operators` matched, `waiting` of them wait until
-    captures are worth it. `plain_ms`: what the plain cell takes, None where that is not known or does not matter.
+    captures are worth it, and `rested` passes ran as written because enough was spent. `plain_ms`: what the plain cell
+    takes, None where that is not known or does not matter.
     """
     few = matched < FEWEST_MATCHED * operators and waiting < MOST_WAIT * operators
     slower = plain_ms is not None and wall_ms > (1 + SIGNIFICANT) * plain_ms + LEAST_MS
     lost = past.lost + 1 if few or slower else 0
-    if lost < MOST_LOST:
+    if lost < (MOST_HELD_BACK if rested and not slower else MOST_LOST):
         return replace(past, streamed=True, lost=lost, operators=past.operators or operators)
     if few or plain_ms is None:
         why = f"operator streams matched {count(matched)} of {plural(operators, 'operator')}"

@@ -44,6 +44,7 @@ def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> 
         lost=found.lost,
         saved_ms=found.saved_ns / 1e6,
         timed=found.timed,
+        rested=found.rested,
         reads=tuple(reads[:MOST_STOPS]),
         stops=tuple(others[:MOST_STOPS]),
     )

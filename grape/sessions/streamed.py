@@ -127,6 +127,9 @@ class StreamedSession:
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """Nothing is to be done between statements."""
 
+    def shown(self) -> None:
+        """The person has the report."""
+
     def stop_sampling(self) -> None:
         """There is no thread of Grape's."""
 
@@ -247,6 +250,7 @@ class StreamedSession:
                 operators=found.operators,
                 matched=found.matched,
                 waiting=found.waiting,
+                rested=found.rested,
                 wall_ms=cell_time.wall_ms,
                 plain_ms=plain_ms,
             )

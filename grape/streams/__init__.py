@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .captures import prepare
 from .keeper import Building, Keeper, shared
 from .session import Evidence, Settings, Stream, open_stream
 
-__all__ = ["Building", "Evidence", "Keeper", "Settings", "Stream", "open_stream", "shared"]
+__all__ = ["Building", "Evidence", "Keeper", "Settings", "Stream", "open_stream", "prepare", "shared"]

@@ -16,10 +16,26 @@ import torch
 from ..quiet import without_collections, without_warnings
 from .cuda_warmup import warm_products
 
-__all__ = ["Captures"]
+__all__ = ["Captures", "prepare"]
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
+_prepared: set[torch.device] = set()
+"""Devices for which the main thread's cuBLAS has one for that stream."""
+
+
+def prepare(device: torch.device) -> None:
+    """Take a tenth of a second now that the first capture would take: cuBLAS loads its kernels, for this thread."""
+    if device not in _prepared and threading.current_thread() is threading.main_thread():
+        with torch._C.DisableTorchFunction(), without_warnings():
+            warm_products(device, _stream_of(device), kinds=(torch.float32,))
+        _prepared.add(device)
+
+
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    return _streams[device]
 
 
 class Captures:
@@ -33,9 +49,7 @@ class Captures:
         self._warm: set[int] = set()
         self._begin = torch.cuda.CUDAGraph.capture_begin
         self._end = torch.cuda.CUDAGraph.capture_end
-        if device not in _streams:
-            _streams[device] = torch.cuda.Stream(device)
-        self._stream = _streams[device]
+        self._stream = _stream_of(device)
         self._deferred_on = torch.cuda.current_stream(device)
 
     def capture(self) -> None:
@@ -83,7 +97,8 @@ class Captures:
     def _prepare(self) -> None:
         """cuBLAS has a handle for each thread, and a workspace for each handle and stream."""
         thread = threading.get_ident()
-        if thread not in self._warm:
+        main = self._device in _prepared and threading.current_thread() is threading.main_thread()
+        if thread not in self._warm and not main:
             warm_products(self._device, self._stream, kinds=(torch.float32,))  # what is captured has run before
             self._warm.add(thread)
 

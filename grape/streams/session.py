@@ -62,6 +62,8 @@ class Evidence:
     lost: int  # fragments that were slower than code as written, and serve no more
     saved_ns: int  # that `timed` operators took less than as written, by the laps of their fragments; below 0: more
     timed: int
+    record_ns: int  # beside the operators
+    rested: int  # laps of fragments that ran as written because too much was spent
     fragments: int
     steps: int  # operators of all fragments
     copied_in: int

@@ -6,6 +6,7 @@ It costs 10-20 us an operator, so it is pushed only around the few calls that ar
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -127,6 +128,8 @@ class Tracer(TorchDispatchMode):
         """Nanoseconds that the tracer took so far beside the operators."""
         self.recorded_ns = 0
         """The part of it that was in calls that `record` traced."""
+        self.own_until = math.inf
+        """The `own_ns` at which the recorder has had enough, however few operators it has."""
         self._thread = get_ident()
         self._watch: EscapeWatch | None = None
         self._before_compiled: Callable[[], None] | None = None
@@ -299,6 +302,7 @@ class Tracer(TorchDispatchMode):
         if record is None:
             recorder.escapes.append((SPARSE, at[0] or at[1]))
             return
+        recorder.overflowed |= self.own_ns > self.own_until
         if recorder.overflowed and user is not None and get_ident() == self._thread:
             self._retire_at_next_line(user)
         if record.kind in _WAITS:
@@ -348,25 +352,29 @@ def record(
     keep: bool = False,
     on_wait: Callable[[Recorder, OpRecord], None] | None = None,
     limit: int = LIMIT,
+    own_ns: float = math.inf,
     on_overflow: Callable[[], None] | None = None,
 ) -> tuple[Any, RecordedCall, tuple[tuple[str, Position | None], ...]]:
     """Run `body` once under the tracer; its result, what it dispatched, and what escaped the dispatcher's sight.
 
-    `keep`, `limit`, `on_wait` and `on_overflow` are those of `Recorder` and `Tracer`.
+    `keep`, `limit`, `on_wait` and `on_overflow` are those of `Recorder` and `Tracer`. The tracer may take `own_ns`
+    beside the operators.
     """
     recorder = Recorder(device, leaves, limit, keep)
-    stays, own_ns = tracer.on_stack, tracer.own_ns
+    stays, before_ns = tracer.on_stack, tracer.own_ns
     start = time.perf_counter_ns()
     try:  # from here on an interrupt may come
         tracer.enter()
         tracer.listen(recorder)
         tracer.on_wait, tracer.on_overflow = on_wait, on_overflow
+        tracer.own_until = before_ns + own_ns
         tracer.watch()
         with without_outer_casts():
             result = body()
     finally:
         tracer.unwatch()
-        tracer.recorded_ns += tracer.own_ns - own_ns
+        tracer.own_until = math.inf
+        tracer.recorded_ns += tracer.own_ns - before_ns
         if stays:
             tracer.mute()
         else:

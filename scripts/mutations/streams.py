@@ -33,7 +33,7 @@ VALUES = (
     ),
     _row(
         "numbers of another type are the same",
-        (CONTRACT, "-k", "number_that_changed"),
+        (CONTRACT, "-k", "number_of_another_type"),
         "values.h",
         (
             "if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();",
@@ -85,7 +85,7 @@ OPERATORS = (
     ),
     _row(
         "what changes metadata is deferred",
-        (CONTRACT, ISOLATION),
+        (CONTRACT, "-k", "where_it_lay"),
         "operators.h",
         ("changes_metadata(schema.name())) always", "false) always"),
     ),
@@ -222,6 +222,18 @@ WAY = (
         (CONTRACT, "-k", "becomes_a_side"),
         "engine.h",
         ("!side.fragment && ++side.times == 2", "false"),
+    ),
+    _row(
+        "records go on through iterations",
+        (CONTRACT, "-k", "leads_into"),
+        "engine.h",
+        ("bool leads = !parent_ && ", "bool leads = false && "),
+    ),
+    _row(
+        "iterations as long as earlier ones begin where those did",
+        (CONTRACT, "-k", "behind_such"),
+        "engine.h",
+        ("return period_ = 0, recorder_.reset();", "return recorder_.reset();"),
     ),
     _row(
         "reads find what is not issued",

@@ -225,6 +225,21 @@ def test_a_call_that_is_recorded_no_further_is_watched_no_further(
     assert print is write
 
 
+@pytest.mark.parametrize(("passed_ns", "ends"), [(4_000, False), (40_000_000, True)])
+def test_a_call_whose_operators_take_longer_to_record_than_expected_is_recorded_no_further(
+    on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch, passed_ns: int, ends: bool
+) -> None:
+    """How long they take is known only once some were recorded."""
+    monkeypatch.setattr("grape.tracing.tracer._PASSED_NS", passed_ns)
+    monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1000.0)
+    monkeypatch.setattr(engine().situation.attention, "operator_ms", 0.03)  # it is measured here
+    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    on_a_cpu.run("def much(x):\n    for _ in range(200):\n        x = x + 1\n    return x").raise_error()
+    on_a_cpu.under_grape("%%grape\ny = much(x)\n")
+    assert engine().situation.attention.denied == ends
+    assert engine().situation.tracer.recorded_ns < 3e9 + 200 * passed_ns * (not ends)
+
+
 @pytest.mark.parametrize("rounds", [100, 100_000])
 def test_a_call_with_much_python_in_it_is_watched_within_the_allowance(
     on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch, rounds: int

@@ -106,6 +106,60 @@ def test_a_policy_replays_between_the_steps_of_its_environment(tmp_path: Path, m
     assert outcomes["act"] == outcomes["learn"] == "replayed", outcomes
 
 
+def test_cells_over_libraries_end_as_the_plain_ones(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    out = tmp_path / "libraries.json"
+    options = ("--device", "cpu", "--reference", "--pairs", "1", "--out", str(out))
+    run(tmp_path, "libraries", *options, "--engines", "streams", "--only", "transformers_loop")
+    found = run(tmp_path, "libraries", *options, "--engines", "auto", "--only", "lstm_language", "pyg_gcn")
+    rows = found["rows"]
+    assert set(rows) == {"transformers_loop", "lstm_language", "pyg_gcn"}
+    assert rows["pyg_gcn"]["needs"] == ["torch_geometric"] and ("skipped" in rows["pyg_gcn"]) != (
+        "engines" in rows["pyg_gcn"]
+    )
+    for name in ("transformers_loop", "lstm_language"):
+        (row,) = rows[name]["engines"].values()
+        assert not (row["failed"] or row["differences"] or row["apart"]), (name, row)
+        last = row["streams"][-1]
+        assert last["matched"] > 0.4 * last["operators"], (name, last)
+        assert len(row["plain_s"]) == len(row["grape_s"]) == 3 and len(row["pairs_s"]) == 1
+
+
+def a_run(kept: float, drawn: float, output: str = "", state: str = "a") -> dict[str, Any]:
+    """What a process found, of three equal passes."""
+    parts = {"kept": [str(kept), [kept, 4.0]], "drawn": [str(drawn), [drawn]]}
+    one = {"seconds": 1.0, "estimate_s": 1.0, "result": str(parts), "parts": parts, "reports": []}
+    return {"passes": [{**one, "cells": [[output, None]], "random": {"torch": "a", "numpy": state}}] * 3}
+
+
+@pytest.mark.parametrize(
+    ("again", "grape", "differences", "apart"),
+    [
+        (a_run(2.0, 1.0), a_run(2.0, 1.0), [], {}),
+        (a_run(2.0, 1.0), a_run(2.5, 1.0), ["kept"], {}),
+        (a_run(3.0, 1.0), a_run(2.5, 1.0), [], {"kept": [0.25, 0.125]}),
+        (a_run(2.0, 1.5), a_run(2.5, 1.0), ["kept"], {"drawn": [0.5, 0.0]}),
+        (a_run(2.0, 1.0), a_run(2.0, 1.0, "printed"), ["cells"], {}),
+        (a_run(2.0, 1.0, "13:07"), a_run(2.0, 1.0, "13:08"), [], {}),
+        (a_run(2.0, 1.0), a_run(2.0, 1.0, state="b"), ["random state of numpy"], {}),
+        (a_run(2.0, 1.0, state="c"), a_run(2.0, 1.0, state="b"), [], {}),
+    ],
+    ids=["the same", "a part", "plain runs differ", "in another part", "output", "a clock", "drawn", "drawn unseeded"],
+)
+def test_what_differs_under_grape_and_not_between_plain_runs(
+    monkeypatch: pytest.MonkeyPatch,
+    again: dict[str, Any],
+    grape: dict[str, Any],
+    differences: list[str],
+    apart: dict[str, list[float]],
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    libraries = importlib.import_module("libraries")
+    row = libraries.compared({"plain": a_run(2.0, 1.0), "again": again, "grape": grape})
+    assert sorted(row["differences"]) == sorted(f"pass {n}: {name}" for n in (1, 2, 3) for name in differences)
+    assert row["apart"] == apart
+
+
 def test_without_time_a_part_says_so(tmp_path: Path) -> None:
     parts = run(tmp_path, "training", "--small", "--budget", "0", "--only", "mlp")["parts"]
     assert parts == {"mlp": {name: {"ended": "no time was left"} for name in ("written", "fused", "compile")}}

@@ -7,8 +7,8 @@ calls and compares results, arguments, state, random state and aliasing after ea
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -41,90 +41,124 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().view(_BITS[tensor.element_size()])
 
 
+_NUMBERS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_OPAQUE = (types.FunctionType, types.ModuleType, types.BuiltinFunctionType, torch.Generator, type)
+
+
 class _Comparison:
+    """A path is its parts, each with the one around it: few are ever read."""
+
     def __init__(self, *, versions: bool) -> None:
         self.versions = versions
         self.storages: dict[int, int] = {}
         self.identities: dict[int, int] = {}
         self.seen: set[int] = set()
 
-    def tensor(self, mine: torch.Tensor, theirs: torch.Tensor, path: str) -> None:
+    def tensor(self, mine: torch.Tensor, theirs: torch.Tensor, path: Any) -> None:
         for name in ("shape", "dtype", "device", "requires_grad", "is_leaf"):
             a, b = getattr(mine, name), getattr(theirs, name)
-            assert a == b, f"{path}.{name} is {b}, eager has {a}"
-        assert type(mine) is type(theirs), f"{path} is a {type(theirs).__name__}, eager has {type(mine).__name__}"
+            assert a == b, f"{_said(path)}.{name} is {b}, eager has {a}"
+        assert type(mine) is type(theirs), (
+            f"{_said(path)} is a {type(theirs).__name__}, eager has {type(mine).__name__}"
+        )
         if mine.layout is not torch.strided:
             assert torch.equal(_bits(mine.to_dense()), _bits(theirs.to_dense())), (
-                f"{path} is {theirs}, eager has {mine}"
+                f"{_said(path)} is {theirs}, eager has {mine}"
             )
             return
-        assert mine.stride() == theirs.stride(), f"{path}.stride() is {theirs.stride()}, eager has {mine.stride()}"
-        assert torch.equal(_bits(mine), _bits(theirs)), f"{path} is {theirs}, eager has {mine}"
+        assert mine.stride() == theirs.stride(), (
+            f"{_said(path)}.stride() is {theirs.stride()}, eager has {mine.stride()}"
+        )
+        assert torch.equal(_bits(mine), _bits(theirs)), f"{_said(path)} is {theirs}, eager has {mine}"
         assert mine.is_inference() == theirs.is_inference(), (
-            f"{path} was made in inference mode, or was not, as in eager"
+            f"{_said(path)} was made in inference mode, or was not, as in eager"
         )
         one, other = type(mine.grad_fn).__name__, type(theirs.grad_fn).__name__
-        assert one == other, f"{path} has an autograd graph that ends with {other}, eager with {one}"
-        assert mine.output_nr == theirs.output_nr, f"{path} is result {theirs.output_nr} of its node"
+        assert one == other, f"{_said(path)} has an autograd graph that ends with {other}, eager with {one}"
+        assert mine.output_nr == theirs.output_nr, f"{_said(path)} is result {theirs.output_nr} of its node"
         if self.versions and not mine.is_inference():
-            assert mine._version == theirs._version, f"{path} has version {theirs._version}, eager has {mine._version}"
+            assert mine._version == theirs._version, (
+                f"{_said(path)} has version {theirs._version}, eager has {mine._version}"
+            )
         if mine.is_leaf:
-            self.value(mine.grad, theirs.grad, f"{path}.grad")
+            self.value(mine.grad, theirs.grad, (path, ".grad"))
         for table, one, other in (
             (self.identities, id(mine), id(theirs)),
             (self.storages, mine.untyped_storage()._cdata, theirs.untyped_storage()._cdata),
         ):
             known = table.setdefault(one, other)
             back = table.setdefault(-other, one)
-            assert known == other and back == one, f"{path} aliases other tensors than in the eager world"
+            assert known == other and back == one, f"{_said(path)} aliases other tensors than in the eager world"
 
-    def value(self, mine: Any, theirs: Any, path: str) -> None:
+    def value(self, mine: Any, theirs: Any, path: Any) -> None:
         # Each twin may have made a class of its own; then the names tell.
-        assert _name_of(type(mine)) == _name_of(type(theirs)), f"{path} is a {type(theirs)}, eager has {type(mine)}"
+        assert type(mine) is type(theirs) or _name_of(type(mine)) == _name_of(type(theirs)), (
+            f"{_said(path)} is a {type(theirs)}, eager has {type(mine)}"
+        )
         if isinstance(mine, torch.Tensor):
             self.tensor(mine, theirs, path)
             return
-        if isinstance(mine, (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)):
-            assert repr(mine) == repr(theirs), f"{path} is {theirs!r}, eager has {mine!r}"
+        if isinstance(mine, _NUMBERS):
+            assert mine is theirs or repr(mine) == repr(theirs), f"{_said(path)} is {theirs!r}, eager has {mine!r}"
             return
-        if isinstance(mine, (types.FunctionType, types.ModuleType, types.BuiltinFunctionType, torch.Generator, type)):
+        if isinstance(mine, _OPAQUE):
             return
         known = self.identities.setdefault(id(mine), id(theirs))
-        assert known == id(theirs), f"{path} is another object than in the eager world"
+        assert known == id(theirs), f"{_said(path)} is another object than in the eager world"
         if id(mine) in self.seen:
             return
         self.seen.add(id(mine))
         self.container(mine, theirs, path)
 
-    def container(self, mine: Any, theirs: Any, path: str) -> None:
+    def container(self, mine: Any, theirs: Any, path: Any) -> None:
         if isinstance(mine, (set, frozenset)):
-            assert sorted(map(repr, mine)) == sorted(map(repr, theirs)), f"{path} is {theirs!r}, eager has {mine!r}"
+            assert sorted(map(repr, mine)) == sorted(map(repr, theirs)), (
+                f"{_said(path)} is {theirs!r}, eager has {mine!r}"
+            )
         if isinstance(mine, dict):
-            keys = [*map(_key, mine)]
-            assert keys == [*map(_key, theirs)], f"{path} has keys {list(theirs)}, not {list(mine)}"
-            for key, a, b in zip(keys, mine.items(), theirs.items(), strict=True):
-                if isinstance(a[0], torch.Tensor):
-                    self.value(a[0], b[0], f"{path} key")
-                self.value(a[1], b[1], f"{path}[{key}]")
+            self.mapping(mine, theirs, path)
         if isinstance(mine, (list, tuple, collections.deque)):
-            assert len(mine) == len(theirs), f"{path} has {len(theirs)} items, eager has {len(mine)}"
+            assert len(mine) == len(theirs), f"{_said(path)} has {len(theirs)} items, eager has {len(mine)}"
             for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-                self.value(a, b, f"{path}[{i}]")
+                self.value(a, b, (path, i))
         if isinstance(mine, collections.defaultdict):
-            assert mine.default_factory is theirs.default_factory, f"{path} lost its default factory"
+            assert mine.default_factory is theirs.default_factory, f"{_said(path)} lost its default factory"
         if isinstance(getattr(mine, "__dict__", None), dict):
-            self.container(_attributes(mine), _attributes(theirs), path)
-        for base in type(mine).__mro__:
-            for slot in (s for s in getattr(base, "__slots__", ()) if hasattr(mine, s)):
-                self.value(getattr(mine, slot), getattr(theirs, slot), f"{path}.{slot}")
+            self.mapping(_attributes(mine), _attributes(theirs), path)
+        for slot in _slots(type(mine)):
+            if hasattr(mine, slot):
+                self.value(getattr(mine, slot), getattr(theirs, slot), (path, f".{slot}"))
+
+    def mapping(self, mine: dict[Any, Any], theirs: dict[Any, Any], path: Any) -> None:
+        keys = [*map(_key, mine)]
+        assert keys == [*map(_key, theirs)], f"{_said(path)} has keys {list(theirs)}, not {list(mine)}"
+        for key, a, b in zip(mine, mine.values(), theirs.items(), strict=True):
+            if isinstance(key, torch.Tensor):
+                self.value(key, b[0], (path, " key"))
+            self.value(a, b[1], (path, key))
+
+
+def _said(path: Any) -> str:
+    if not isinstance(path, tuple):
+        return str(path)
+    around, part = path
+    if isinstance(part, str) and part.startswith((".", " ")):
+        return _said(around) + part
+    return f"{_said(around)}[{'a tensor' if isinstance(part, torch.Tensor) else repr(part)}]"
 
 
 def _name_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _key(name: Any) -> str:
-    return "a tensor" if isinstance(name, torch.Tensor) else repr(name)
+def _key(name: Any) -> Any:
+    """Strings are as they are written: to write them again for each comparison takes longer than to compare."""
+    return name if type(name) is str else "a tensor" if isinstance(name, torch.Tensor) else (repr(name),)
+
+
+@functools.cache
+def _slots(cls: type) -> tuple[str, ...]:
+    return tuple(slot for base in cls.__mro__ for slot in getattr(base, "__slots__", ()))
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -493,26 +527,36 @@ EVENTS: dict[str, Callable[[World], Any]] = {
 
 @dataclasses.dataclass
 class Body:
-    """What a program computes. It leads to nothing of what makes programs, as a person's function would not."""
+    """What a program computes. It leads to its own functions and to nothing of what makes programs, as a person's
+    function would: guards would walk all tables with each program.
+    """
 
-    steps: tuple[Step, ...]
-    result: str
+    steps: tuple[tuple[str, Callable[..., Any], int, int], ...]
+    result: Callable[[list[Values], Context], Any]
 
     def __call__(self, unit: Unit, x: Values, y: Values, box: Any, mask: Values, rows: Values, *, scalar: Any) -> Any:
         context = Context(unit, scalar, mask, box, rows)
         values = [x, y]
-        for step in self.steps:
-            a, b = values[-1 - step.left % len(values)], values[-1 - step.right % len(values)]
-            if step.table == "unary":
-                values.append(UNARY[step.name](context, a))
-            elif step.table == "binary":
-                values.append(BINARY[step.name](context, a, b))
-            elif step.table == "in place":
-                IN_PLACE[step.name](context, a, b)
+        for table, function, left, right in self.steps:
+            a, b = values[-1 - left % len(values)], values[-1 - right % len(values)]
+            if table == "unary":
+                values.append(function(context, a))
+            elif table == "binary":
+                values.append(function(context, a, b))
+            elif table == "in place":
+                function(context, a, b)
             else:
-                EFFECTS[step.name](context, a)
+                function(context, a)
         values.append((values[-1] * 1.5 + 1).sigmoid())  # enough work for a graph
-        return RESULTS[self.result](values, context)
+        return self.result(values, context)
+
+
+TABLES: dict[str, dict[str, Callable[..., Any]]] = {
+    "unary": UNARY,
+    "binary": BINARY,
+    "in place": IN_PLACE,
+    "effect": EFFECTS,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -567,8 +611,8 @@ class Program:
             seed=0,
             pinned=None,
         )
-        # Hypothesis watches its own objects with weak references; people do not.
-        body = Body(copy.deepcopy(self.steps), self.result)
+        steps = tuple((step.table, TABLES[step.table][step.name], step.left, step.right) for step in self.steps)
+        body = Body(steps, RESULTS[self.result])
 
         def function(x: Values, y: Values, box: Any, mask: Values, rows: Values, *, scalar: Any) -> Any:
             return body(unit, x, y, box, mask, rows, scalar=scalar)

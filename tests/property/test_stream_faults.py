@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from grape import native
-from grape.streams import Evidence, Settings, Stream, open_stream
-from tests.processes import in_a_fork
+from grape.streams import Evidence, Settings, Stream, open_stream, session
+from tests.processes import give_back_at_once, in_a_fork, lines_of
 from tests.property.stream_programs import device, flat, needs_compiler  # noqa: F401
 
 pytestmark = [needs_compiler, pytest.mark.filterwarnings("ignore")]
@@ -208,12 +208,16 @@ def test_memory_that_ends_in_a_capture(device: str, request: pytest.FixtureReque
 
     result, evidence = served(Faults(), lambda stream: refuse(stream, lambda n: False))
     assert result == plain and evidence.captured == len(asked) > 3
+    refused = 0
     for failing in all_or(4, len(asked), request):
         asked.clear()
         result, evidence = served(Faults(), lambda stream, n=failing: refuse(stream, lambda m: m == n))  # type: ignore[misc]
         assert result == plain
-        assert evidence.uncaptured == {"CUDA out of memory": 1}
-        assert evidence.captured >= len(asked) - 1
+        came = failing < len(asked)  # how many captures are asked for follows addresses, which are malloc's
+        assert evidence.uncaptured == ({"CUDA out of memory": 1} if came else {})
+        assert evidence.captured == len(asked) - came
+        refused += came
+    assert refused >= 3
     result, evidence = served(Faults(), lambda stream: refuse(stream, lambda n: True))
     assert result == plain
     assert evidence.captured == 0 and evidence.written["cannot be captured"] > 100
@@ -286,25 +290,29 @@ def states(count: int) -> list[Tensor]:
     return [x.clone(), *(x.clone() for _ in range(count) if chain(x) is None)]
 
 
+def follow_with_little_memory(device: str) -> None:  # noqa: F811
+    """In a process of its own: what others left in the heap would be memory that no limit is met with."""
+    give_back_at_once()
+    session._automatic = lambda: device
+    native.load()
+    for tensors in 6, 8:
+        x, expected = torch.full((BYTES // 4,), 0.5), states(8)[-1]
+        stream = open_stream(replace(EAGER_TO_MATCH, shortest=1, steady=0))
+        assert isinstance(stream, Stream)
+        limit(tensors)
+        with stream:
+            for _ in range(8):
+                chain(x)
+        limit(0)
+        evidence = stream.evidence()
+        assert torch.equal(x, expected), evidence
+        assert evidence.raised == 0 and evidence.written["no room for its results"] > 10, evidence
+
+
 def test_memory_that_does_not_suffice_for_homes(device: str) -> None:  # noqa: F811
     """An error that code as written does not have is no answer."""
-
-    def work() -> None:
-        for tensors in 6, 8:
-            x, expected = torch.full((BYTES // 4,), 0.5), states(8)[-1]
-            stream = open_stream(replace(EAGER_TO_MATCH, shortest=1, steady=0))
-            assert isinstance(stream, Stream)
-            limit(tensors)
-            with stream:
-                for _ in range(8):
-                    chain(x)
-            limit(0)
-            evidence = stream.evidence()
-            assert torch.equal(x, expected), evidence
-            assert evidence.raised == 0, evidence  # whether the limit was met depends on what the process holds
-
     native.load()  # with the memory that a compiler takes
-    in_a_fork(work)
+    lines_of(f"from {__name__} import follow_with_little_memory\nfollow_with_little_memory({device!r})")
 
 
 def test_memory_that_ends_at_an_operator_that_is_issued_late() -> None:

@@ -44,8 +44,9 @@ def test_programs_about_memory_agree_bit_by_bit(part: int) -> None:
 @pytest.mark.random_long
 @pytest.mark.timeout(0)
 def test_many_programs_agree_bit_by_bit(request: pytest.FixtureRequest) -> None:
-    draw, found = random.Random(), collections.Counter[str]()
+    seed = random.SystemRandom().randrange(1 << 32)
+    draw, found = random.Random(seed), collections.Counter[str]()
     for _ in range(request.config.getoption("--grape-random")):
         matched = agree(draw.randrange(10_000, 1 << 40), draw.choice([25, 25, 60, 120]), draw.choice(KINDS))
         found["matched" if matched else "nothing matched"] += 1
-    print(found)
+    print(f"programs that Random({seed}) drew: {dict(found)}")

@@ -55,6 +55,17 @@ def test_what_waits_for_its_captures_goes_on() -> None:
         assert past.streamed == goes_on
 
 
+def test_where_captures_were_put_off_more_runs_are_waited_for() -> None:
+    def after_runs(runs: int, wall_ms: float) -> Past:
+        past = LEFT
+        for _ in range(runs):
+            past = after_streamed_run(past, operators=100, matched=0, rested=3, wall_ms=wall_ms, plain_ms=1000.0)
+        return past
+
+    assert after_runs(7, 1000.0).streamed and not after_runs(8, 1000.0).streamed
+    assert not after_runs(2, 1100.0).streamed
+
+
 def test_a_run_that_did_other_work() -> None:
     assert not did_other_work(LEFT, 100)
     served = after(LEFT)

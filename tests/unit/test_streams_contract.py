@@ -123,6 +123,38 @@ def test_a_number_that_changed_runs_as_written(numbers: tuple[Any, Any]) -> None
     agrees(loop)
 
 
+@pytest.mark.parametrize("other", [True, 1, 2])
+def test_a_number_of_another_type_runs_as_written(other: Any) -> None:
+    """`alpha=True` is an error, and `alpha=1` is none."""
+
+    def loop() -> list[Any]:
+        x, out = torch.tensor([1.0, -2.0]), list[Any]()
+        for i in range(40):
+            try:
+                out.append(torch.tanh(x).add(x, alpha=other if i % 9 == 8 else 1))
+            except RuntimeError as error:
+                out.append(str(error))
+        return out
+
+    evidence = agrees(loop)
+    assert evidence.raised == (4 if other is True else 0)
+
+
+def test_what_moves_a_tensor_to_where_it_lay_is_not_deferred() -> None:
+    """Of the same layouts, another one is moved: the place is a number that counts from the storage's begin."""
+
+    def loop() -> list[Tensor]:
+        memory, out = torch.arange(8.0), []
+        for i in range(40):
+            at = 4 * (i % 9 == 8)
+            tensor = memory[at : at + 4]
+            tensor.set_(memory[at : at + 4], 0, (4,), (1,))
+            out.append(torch.tanh(tensor))
+        return out
+
+    assert agrees(loop).written["changes metadata"] > 20
+
+
 def test_a_number_that_changes_at_every_step_ends_no_fragment() -> None:
     x = torch.ones(3)
     evidence = agrees(lambda: [torch.tanh(x.mul(2).add(x, alpha=i)) for i in range(60)])
@@ -214,6 +246,41 @@ def test_each_length_of_a_cache_that_grows_becomes_a_side() -> None:
     assert evidence.fragments >= 9
     assert evidence.matched > 0.5 * evidence.seen
     assert evidence.seen == evidence.matched + sum(evidence.written.values()) + evidence.recorded
+
+
+def test_a_record_that_leads_into_iterations_is_left_for_theirs() -> None:
+    """What a loop is prepared by may come several times, and never again."""
+
+    def loop() -> Tensor:
+        x = torch.ones(4)
+        for rest in ((torch.sinh,), (torch.cosh, torch.atan), (torch.erf, torch.neg, torch.abs)):
+            for operator in (torch.sin, torch.cos, torch.exp, torch.tanh, *rest):
+                x = operator(x)
+        for _ in range(100):
+            x = chain(x)
+        return x
+
+    evidence = agrees(loop, Settings(shortest=8, furthest=800, settled=40, patience=0, price=0, doubt=0))
+    assert evidence.matched > 0.5 * evidence.seen
+
+
+def test_iterations_behind_such_a_record_are_found_anew() -> None:
+    """They may be as long as those that were known when it began."""
+
+    def loop() -> Tensor:
+        x = torch.ones(4)
+        for last in (False, False, False, True):
+            x = torch.sin(x).cos().exp().tanh()
+            x.sum().item()  # the record begins here, in the last iteration
+            if not last:
+                x = torch.atan(x).abs().neg()
+                x.mean().item()
+        for _ in range(60):
+            x = chain(chain(x).sigmoid())
+        return x
+
+    evidence = agrees(loop, Settings(shortest=8, furthest=160, settled=40, hot=4, patience=1, price=0, doubt=0))
+    assert evidence.matched > 0.5 * evidence.seen
 
 
 class Stop(Exception):

@@ -87,6 +87,23 @@ def test_what_is_slower_than_code_as_written_serves_no_more() -> None:
     assert agrees(loop, shortest=1, hot=2).matched > 0.8 * evidence.seen
 
 
+def test_what_costs_more_than_it_may_rests() -> None:
+    """Pretended graphs copy everything, so every served lap is slower than as written."""
+
+    def loop() -> list[Tensor]:
+        x = torch.ones(512, 512)
+        for _ in range(400):
+            x = torch.roll(x, 1) + 1
+            x = torch.roll(x, 1) - 1
+        return [x]
+
+    evidence = agrees(loop, shortest=1, hot=2, price=0.003)
+    assert evidence.saved_ns < 0 < evidence.rested
+    assert evidence.matched < 0.8 * evidence.seen
+    free = agrees(loop, shortest=1, hot=2)
+    assert (free.rested, free.matched > evidence.matched) == (0, True)
+
+
 def test_the_time_saved_is_that_of_laps_as_written() -> None:
     """Where nothing is computed, a served lap takes next to nothing."""
     times = []

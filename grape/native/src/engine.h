@@ -1,6 +1,7 @@
 // Operator streams. Each operator below autograd is compared with the recorded one; what matches is answered and issued
 // later, with its segment; what does not match runs as written, behind what is pending.
 #pragma once
+#include "allowance.h"
 #include "as_written.h"
 #include "epoch.h"
 #include "finder.h"
@@ -45,6 +46,8 @@ struct Counts {
   uint64_t lost = 0;  // fragments that were slower than code as written
   double saved_ns = 0;  // in laps in which `timed` operators matched, of which it is known what they take as written
   uint64_t timed = 0;
+  uint64_t record_ns = 0;  // beside the operators
+  uint64_t rested = 0;     // laps that ran as written because too much was spent
   std::array<uint64_t, static_cast<size_t>(Reason::Count)> written{};
 };
 
@@ -59,6 +62,7 @@ class Engine {
   void open() {
     std::lock_guard lock(mutex_);
     owner_ = std::this_thread::get_id(), open_ = alive_ = true;
+    allowance_.resume();
   }
   // Defers nothing until `open`. Fragments, the position in one and a record that is begun stay: behind a launch they
   // need nothing of what runs unseen (E1).
@@ -70,7 +74,7 @@ class Engine {
       launch();
       raised = std::exchange(raised_, nullptr);
       take_trash(trash);
-      open_ = false;
+      if (open_.exchange(false)) allowance_.pause();
     }
     if (raised) std::rethrow_exception(raised);
   }
@@ -239,6 +243,7 @@ class Engine {
   void look_anew() {
     std::lock_guard lock(mutex_);
     stops_.look_anew();
+    allowance_.begin(totals());
   }
   void charge(int user) {
     std::lock_guard lock(mutex_);
@@ -288,6 +293,14 @@ class Engine {
   using Clock = std::chrono::steady_clock;
   enum class Decision : uint8_t { Answered, Run, Observe, Record };
   enum class Match : uint8_t { Yes, Other, Written };
+
+  // Adds how long it lives.
+  struct Timed {
+    uint64_t& ns;
+    const Clock::time_point since = Clock::now();
+    explicit Timed(uint64_t& counter) : ns(counter) {}
+    ~Timed() { ns += (Clock::now() - since).count(); }
+  };
 
   // An operator of a fragment that runs as written now.
   struct Written {
@@ -418,9 +431,18 @@ class Engine {
     return price_ * static_cast<double>(fragment.segments.size() + (is_warm_ ? 0 : COLD)) + CAPTURED * static_cast<double>(fragment.steps.size());
   }
 
+  Allowance::Totals totals() const { return {static_cast<double>(counts.capture_ns + counts.record_ns), counts.saved_ns}; }
+  bool overdrawn() const { return settings_.graphs && settings_.price > 0 && allowance_.overdrawn(totals()); }
+
+  // A fragment that still costs, while no more may be spent: it runs as written.
+  bool rests(const Fragment& fragment) const {
+    return fragment.live && (fragment.saved_ns < 0 || !fragment.is_captured()) && overdrawn();
+  }
+
   // A segment without a graph was launched.
   void consider_capture(Segment* segment) {
     if (!settings_.graphs || !segment || segment->graph || fragment_->uncut || fragment_->steady(*segment) < settings_.steady << segment->captures) return;
+    if (overdrawn()) return;
     if (++segment->captures > settings_.captures) {
       for (size_t i = segment->first; i < segment->last; i++) fragment_->demote(fragment_->steps[i], Reason::Moves);
       return;
@@ -465,7 +487,7 @@ class Engine {
     sig = signature(op, stack);
     if (recorder_ && recorder_->is_between()) {
       recording_++;
-      recorder_->before(op, stack, sig, touches_exposed(op, stack));
+      record_before(op, stack, sig);
       return Decision::Record;
     }
     recorder_.reset();  // another thread's operator came while the last one ran
@@ -489,18 +511,24 @@ class Engine {
       if (match == Match::Yes) return Decision::Answered;
       if (match == Match::Written) return Decision::Run;
       leave();
-    } else if (!side.fragment && ++side.times == 2 && finder_.room() && !parent->dead && op.always != Reason::Read) {
+    } else if (!side.fragment && ++side.times >= 2 && finder_.room() && !parent->dead && op.always != Reason::Read && !overdrawn()) {
       leave();
       recorder_ = std::make_unique<Recorder>(0, *device_, draws_.get());
       recording_++;
       parent_ = parent, side_ = key, planned_ = 0;
-      recorder_->before(op, stack, sig, touches_exposed(op, stack));
+      record_before(op, stack, sig);
       return Decision::Record;
     }
     return Decision::Observe;
   }
 
+  void record_before(Operator& op, const Stack& stack, uint64_t sig) {
+    Timed timed(counts.record_ns);
+    recorder_->before(op, stack, sig, touches_exposed(op, stack));
+  }
+
   void record(const Operator& op, const Stack& stack, uint64_t sig, bool warned) {
+    Timed timed(counts.record_ns);
     recorder_->after(stack, warned);
     counts.recorded++;
     finder_.push(sig, op.kind());
@@ -514,6 +542,8 @@ class Engine {
     } else {
       bool back = !parent_ && context == head_ && recorder_->size() >= settings_.shortest;
       bool known = next && recorder_->size() >= (parent_ ? 1 : settings_.shortest);
+      bool leads = !parent_ && recorder_->size() > settings_.furthest / 8 && finder_.periods.found();
+      if (!back && !known && leads) return period_ = 0, recorder_.reset();  // into iterations, of which it is none
       if (!back && !known && recorder_->size() < settings_.furthest) return;
     }
     finder_.add(recorder_->finish(settings_.longest), parent_, side_);
@@ -535,8 +565,8 @@ class Engine {
     } else if (period_ && !finder_.periods.holds(period_)) {
       period_ = 0;
     }
-    if (period_ && context == iteration_) return begin(context, (settings_.shortest + period_ - 1) / period_ * period_);
-    if (!finder_.hot(context, settings_.hot, settings_.patience) || !(settings_.patience == 0 || finder_.may_begin())) return;
+    if (period_ && context == iteration_ && !overdrawn()) return begin(context, (settings_.shortest + period_ - 1) / period_ * period_);
+    if (!finder_.hot(context, settings_.hot, settings_.patience) || !(settings_.patience == 0 || finder_.may_begin()) || overdrawn()) return;
     finder_.cool(context);
     begin(context, 0);
   }
@@ -551,7 +581,9 @@ class Engine {
 
   // At the head of a fragment. While one is doubted, none is entered.
   void arrive(Fragment* fragment) {
-    lap(*fragment, fragment->live && !doubted_);
+    bool rests = this->rests(*fragment);
+    lap(*fragment, fragment->live && !doubted_ && !rests);
+    counts.rested += rests;
     if (settings_.doubt && fragment->live) {
       Pace& pace = fragment->pace;
       if (doubted_ == fragment) {
@@ -564,13 +596,14 @@ class Engine {
         lap(*fragment, false);
       }
     }
-    if (!doubted_ && !fragment->dead) enter(fragment);
+    if (!doubted_ && !fragment->dead && !rests) enter(fragment);
   }
 
   void lap(Fragment& fragment, bool served) {
     Pace::Saved saved = fragment.pace.lap(served, fragment.deferred(), {counts.seen, counts.matched, counts.capture_ns});
     counts.saved_ns += saved.ns;
     counts.timed += saved.matched;
+    fragment.saved_ns += saved.ns;
   }
 
   // Whether code as written was faster than what served it. A fragment of which that is said twice serves no more.
@@ -588,7 +621,7 @@ class Engine {
 
   void enter(Fragment* fragment) {
     if (fragment->uncut) fragment->cut(settings_.longest);
-    if (!fragment->live && fragment->earned >= price_of(*fragment)) {
+    if (!fragment->live && fragment->earned >= price_of(*fragment) && !overdrawn()) {
       fragment->large = !finder_.afford(*fragment);
       if (!fragment->large) try {
         fragment->begin_to_live(price_of(*fragment));
@@ -854,6 +887,7 @@ class Engine {
   std::thread::id owner_;
   Epoch epoch_;
   Launcher launcher_;
+  Allowance allowance_;
   std::function<bool()> capturer_;
   Placer placer_;
   AsWritten stops_;

@@ -150,6 +150,7 @@ struct Fragment {
   bool live = false;        // its operators are deferred; until it has earned that, they are only compared
   double earned = 0;        // milliseconds that its operators took as written
   double moving = 0;        // and that copies took from memory that seems to stay where it is
+  double saved_ns = 0;      // that served laps took less than as written
   double settling = 0;      // what they have to amount to, before that memory is taken for the slot's
   int settlements = 0;      // times that they did
   Pace pace;
@@ -180,6 +181,11 @@ struct Fragment {
     large = true;
     earned = -std::numeric_limits<double>::infinity();
     release(trash);
+  }
+
+  // Nothing of it is issued one by one any more.
+  bool is_captured() const {
+    return !uncut && std::all_of(segments.begin(), segments.end(), [](const Segment& one) { return one.graph != nullptr; });
   }
 
   // Operators of a pass that need not run as written.

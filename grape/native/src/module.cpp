@@ -187,6 +187,8 @@ class Session {
     all["lost"] = c.lost;
     all["saved_ns"] = static_cast<int64_t>(c.saved_ns);
     all["timed"] = c.timed;
+    all["record_ns"] = c.record_ns;
+    all["rested"] = c.rested;
     all["launched"] = engine_->launcher().graphs;
     all["stale"] = engine_->launcher().stale;
     all["uncaptured"] = engine_->uncaptured;
