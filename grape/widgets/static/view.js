@@ -54,8 +54,8 @@ class ReportView {
     this.tooltip = element("div", { class: "grape-tooltip", "aria-hidden": "true", hidden: true });
     this.status = element("p", { class: "grape-status", role: "status" });
     const { beside } = this.host;
-    const fixes = (this.findingsSection = this.findings.section());
     const pictures = [this._regionBar(), this._timelines(), this.memory.section()];
+    const fixes = (this.findingsSection = this.findings.section()); // which may lead to the pictures
     root.replaceChildren(
       beside ? "" : this._head(),
       beside ? "" : spentSection(view),
