@@ -20,6 +20,8 @@ class LineTime:
     line: int
     ms: float
     replayed_ms: float = 0.0
+    end_line: int | None = None
+    """Set where the lines until there are told as one, because they could not be told apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,5 +48,8 @@ class LineTimes:
         return self.share(sum(line.replayed_ms for line in self.lines))
 
     def to_dict(self) -> dict[str, Any]:
-        lines = [{"line": line.line, "ms": line.ms, "replayed_ms": line.replayed_ms} for line in self.lines]
+        lines = [
+            {"line": line.line, "end_line": line.end_line or line.line, "ms": line.ms, "replayed_ms": line.replayed_ms}
+            for line in self.lines
+        ]
         return {"run": self.run, "looks": self.looks, "lines": lines}

@@ -17,6 +17,11 @@ _OF_THE_CELL = 0.002
 """Of the time so far: the wait for the next look, so that a long cell is looked at for as long in all as a short one,
 but for a logarithm.
 """
+_LATE_NS = 300_000
+"""A look that comes later than this waited for the interpreter's lock."""
+_FORCED = 0.9
+"""Of `sys.getswitchinterval()`: one that waited so long came in the middle of Python, at the line that runs."""
+_MOST_DOUBTFUL = 0.1
 _TIMES_A_LOOK = 100
 """The wait is that many times as long as the look before it, which walks as many frames as there are."""
 
@@ -25,9 +30,10 @@ class LineWatch:
     """Of the frames of `thread`, the innermost of code that was compiled as `filename`. `replay` is code in which,
     below such a frame, time goes by in a replay.
 
-    Each look stands for the time since the one before it. A thread looks when Python lets it, which is when the cell's
-    thread waits, is in an operator, or has run Python for 5 ms: so a line of Python that takes less is counted, in
-    part, to the line with an operator that comes next.
+    Each look stands for the time since the one before it. A thread looks when Python lets it: at once where the cell's
+    thread waits or is in an operator; else when that comes to its next operator, or has run Python for as long as
+    `sys.getswitchinterval()` says. A look that came late for an operator may tell of the line after the one that took
+    the time: where there are many of these, it is `doubtful` which of neighbours it was.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class LineWatch:
         self.cut = False
         """Set where looking ended before the cell did: then its lines are not known."""
         self._line_ns: dict[tuple[int, bool], int] = {}
+        self._doubtful_ns = 0
 
     @property
     def wait_s(self) -> float:
@@ -51,16 +58,23 @@ class LineWatch:
         elapsed = self._before - self._began
         return max(_LEAST_WAIT_S, _OF_THE_CELL * elapsed / 1e9, _TIMES_A_LOOK * self._took / 1e9)
 
-    def look(self) -> None:
-        """Hold no frame when this is over, nor longer than the interpreter's lock."""
+    def look(self, late_ns: int = 0) -> None:
+        """Hold no frame when this is over, nor longer than the interpreter's lock. It comes `late_ns` after it was due."""
         now = self._clock()
         found = _place(self._thread, self._filename, self._replay)
         if found is not None:
             self.looks += 1
+            if _LATE_NS < late_ns < _FORCED * sys.getswitchinterval() * 1e9:
+                self._doubtful_ns += now - self._before
             self._line_ns[found] = self._line_ns.get(found, 0) + now - self._before
         self._before = now
         self._took = self._clock() - now
         self.own_ns += self._took
+
+    @property
+    def doubtful(self) -> bool:
+        """True where so much of the time is of looks that came late for an operator that lines are not told apart."""
+        return self._doubtful_ns > _MOST_DOUBTFUL * sum(self._line_ns.values())
 
     def times(self, work_ms: float, run: int = 1) -> LineTimes | None:
         """The lines in the order of the source, which took `work_ms` together; None where too little was seen."""

@@ -113,7 +113,12 @@ def _time(cell: Json) -> CellTime:
 def _lines(value: Json | None) -> LineTimes | None:
     if value is None:
         return None
-    return LineTimes(lines=tuple(LineTime(**line) for line in value["lines"]), looks=value["looks"], run=value["run"])
+    return LineTimes(lines=tuple(map(_line, value["lines"])), looks=value["looks"], run=value["run"])
+
+
+def _line(value: Json) -> LineTime:
+    end = value["end_line"] if value["end_line"] > value["line"] else None
+    return LineTime(line=value["line"], end_line=end, ms=value["ms"], replayed_ms=value["replayed_ms"])
 
 
 def _spent(value: Json) -> Spent:

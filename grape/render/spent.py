@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..advisor.parsed import Parsed
 from ..model import CellEvidence, Kind, Measured, Part, RegionEvidence, ReportData, Spent, Timeline
 from ..model.timeline import covered_ns
-from ..quiet import without_warnings
 from .units import percent, waited
 from .verdict import gpu_measured
 
@@ -134,17 +134,12 @@ def data_ms(cell: CellEvidence) -> float:
     if cell.lines is None:
         return 0.0
     loops = _loops(cell)
-    return sum(line.ms for line in cell.lines.lines if line.line in loops)
+    return sum(line.ms for line in cell.lines.lines if line.line in loops and line.end_line is None)
 
 
 def _loops(cell: CellEvidence) -> frozenset[int]:
     """Lines of ``for ... in ...`` over what is no counter."""
-    try:
-        with without_warnings():
-            tree = ast.parse(cell.source)
-    except (SyntaxError, ValueError):
-        return frozenset()
-    loops = (node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.AsyncFor)))
+    loops = (node for node in Parsed(cell.source).nodes if isinstance(node, (ast.For, ast.AsyncFor)))
     return frozenset(loop.lineno for loop in loops if not _is_counter(loop.iter))
 
 

@@ -22,6 +22,7 @@ from ..streams import Building, prepare, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past
+from .line_times import line_times
 from .process import CELLS, Engine, engine
 from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
 from .timing import CellClock, CellRuns, PlainRun
@@ -403,7 +404,8 @@ class Session:
         """Of this run, or of an earlier one that replayed less: what replays as one has no lines."""
         spent_ms = owner.situation.attention.spent_ms
         work_ms = max(0.0, self._wall_ms - (spent_ms() - spent_ms("report")))
-        now = self._lines.times(work_ms, self._runs_so_far()) if self._lines is not None else None
+        watch, run = self._lines, self._runs_so_far()
+        now = line_times(watch, self.cell.source, work_ms, run) if watch is not None else None
         before = self._past.evidence.lines if self._past is not None else None
         if before is None or (now is not None and now.replayed_share <= before.replayed_share):
             return now
