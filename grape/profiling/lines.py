@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType
 
 from ..model import LineTime, LineTimes
 from ..model.lines import FEWEST_LOOKS
 
-__all__ = ["LineWatch"]
+__all__ = ["LineWatch", "times_of"]
 
 _LEAST_WAIT_S = 0.002
 _OF_THE_CELL = 0.002
@@ -59,7 +59,7 @@ class LineWatch:
         return max(_LEAST_WAIT_S, _OF_THE_CELL * elapsed / 1e9, _TIMES_A_LOOK * self._took / 1e9)
 
     def look(self, late_ns: int = 0) -> None:
-        """Hold no frame when this is over, nor longer than the interpreter's lock. It comes `late_ns` after it was due."""
+        """Hold no frame when this is over, nor longer than the interpreter's lock. It comes `late_ns` too late."""
         now = self._clock()
         found = _place(self._thread, self._filename, self._replay)
         if found is not None:
@@ -78,18 +78,21 @@ class LineWatch:
 
     def times(self, work_ms: float, run: int = 1) -> LineTimes | None:
         """The lines in the order of the source, which took `work_ms` together; None where too little was seen."""
-        seen_ns = sum(self._line_ns.values())
-        if self.cut or self.looks < FEWEST_LOOKS or not seen_ns:
-            return None
-        ms = work_ms / seen_ns
-        known = {
-            line: (self._line_ns.get((line, False), 0), self._line_ns.get((line, True), 0)) for line, _ in self._line_ns
-        }
-        lines = [
-            LineTime(line=line, ms=(ran + replayed) * ms, replayed_ms=replayed * ms)
-            for line, (ran, replayed) in sorted(known.items())
-        ]
-        return LineTimes(lines=tuple(lines), looks=self.looks, run=run)
+        return None if self.cut else times_of(self._line_ns, work_ms, self.looks, run)
+
+
+def times_of(line_ns: Mapping[tuple[int, bool], int], work_ms: float, looks: int, run: int) -> LineTimes | None:
+    """Of nanoseconds by line, those in replays apart."""
+    seen_ns = sum(line_ns.values())
+    if looks < FEWEST_LOOKS or not seen_ns:
+        return None
+    ms = work_ms / seen_ns
+    known = {line: (line_ns.get((line, False), 0), line_ns.get((line, True), 0)) for line, _ in line_ns}
+    lines = [
+        LineTime(line=line, ms=(ran + replayed) * ms, replayed_ms=replayed * ms)
+        for line, (ran, replayed) in sorted(known.items())
+    ]
+    return LineTimes(lines=tuple(lines), looks=looks, run=run)
 
 
 def _place(thread: int, filename: str, replay: CodeType) -> tuple[int, bool] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,14 +21,14 @@ from ..streams import Building, prepare, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past
-from .line_times import line_times
+from .line_times import CellLines
 from .process import CELLS, Engine, engine
 from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
 from .timing import CellClock, CellRuns, PlainRun
 from .told import distinct, evidence_as, renamed, sources, told
 
 if TYPE_CHECKING:
-    from ..profiling import LineWatch, MemorySampler
+    from ..profiling import MemorySampler
     from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
     from ..tracing import Recorder
@@ -96,7 +95,7 @@ class Session:
         self._wall_ms = 0.0
         self._calls = CallsAccount()
         self._memory: MemorySampler | None = None
-        self._lines: LineWatch | None = None
+        self._lines: CellLines | None = None
         self._outside: Recorder | None = None
         self._gain: Gain | None = None
         self._prospect: Prospect | None = None
@@ -121,11 +120,13 @@ class Session:
         except BaseException:
             self._leave()
             raise
+        if self._lines is not None:
+            self._lines.statement(code)
         self._clock.start()
 
     def _install(self, owner: Engine, code: CodeType | None) -> None:
-        from ..profiling import LineWatch, MemorySampler
-        from ..runtime import CellName, Replays, enforce_budget
+        from ..profiling import MemorySampler
+        from ..runtime import CellName, enforce_budget
         from ..tracing import Recorder, process_group
 
         cell, names = self.cell, self._file_names
@@ -179,8 +180,9 @@ class Session:
             situation.tracer.listen(self._outside)
         else:
             owner.interceptor.floor.outside = None  # this very cell has been traced before
-        self._lines = LineWatch(threading.get_ident(), cell.filename, Replays.serve.__code__)
-        self._memory = MemorySampler(situation.backend.device, lines=self._lines)
+        self._lines = CellLines(cell.filename) if not owner.interceptor.withdrawn else None
+        looks = self._lines.looks if self._lines is not None else None
+        self._memory = MemorySampler(situation.backend.device, lines=looks)
         if not owner.interceptor.withdrawn:
             self._memory.start()
         self._start = time.perf_counter()
@@ -206,6 +208,11 @@ class Session:
         owner = self._engine
         if owner is None or self.cell.mode == "leave":
             return
+        self._look_between(owner, code)
+        if self._lines is not None:
+            self._lines.statement(code)
+
+    def _look_between(self, owner: Engine, code: CodeType | None) -> None:
         situation = owner.situation
         if situation.observing and situation.attention.overdrawn:
             owner.stand_aside()
@@ -228,6 +235,7 @@ class Session:
             tracer = owner.situation.tracer
             owner.situation.attention.book("record", tracer.own_ns - tracer.recorded_ns)
             if self._lines is not None:
+                self._lines.stop()
                 owner.situation.attention.book("observe", self._lines.own_ns)
         self._wall_ms = self._clock.end()
         owner.situation.beside_group |= _process_group()
@@ -255,7 +263,7 @@ class Session:
         if self._memory is not None:
             self._memory.stop()
         if self._lines is not None and self._engine is not None:
-            self._lines.cut = True  # the cell goes on
+            self._lines.give_up()
 
     def abandon(self) -> None:
         """Leave without a report."""
@@ -401,15 +409,12 @@ class Session:
         ]
 
     def _line_times(self, owner: Engine) -> LineTimes | None:
-        """Of this run, or of an earlier one that replayed less: what replays as one has no lines."""
+        before = self._past.evidence.lines if self._past is not None else None
+        if self._lines is None:
+            return before
         spent_ms = owner.situation.attention.spent_ms
         work_ms = max(0.0, self._wall_ms - (spent_ms() - spent_ms("report")))
-        watch, run = self._lines, self._runs_so_far()
-        now = line_times(watch, self.cell.source, work_ms, run) if watch is not None else None
-        before = self._past.evidence.lines if self._past is not None else None
-        if before is None or (now is not None and now.replayed_share <= before.replayed_share):
-            return now
-        return before
+        return self._lines.times(self.cell.source, work_ms, self._runs_so_far(), before)
 
     def _runs(self, owner: Engine) -> CellRuns:
         return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
