@@ -20,6 +20,8 @@ _TOOLS = (4, 3)
 """Numbers that no kind of tool has to itself."""
 _EVENT_NS = 400
 """About what an event takes."""
+_FEWEST = 100
+"""Of any statement, so many events come."""
 _BESIDE_NS, _SHARE = 20_000_000, 0.01
 """So much may go to events: nanoseconds, and beside them a share of the time. Then the rest of a statement counts to
 its lines as what was seen of it does.
@@ -47,6 +49,7 @@ class LineEvents:
         self._paused_at: int | None = None
         self._of_statement: dict[tuple[int, bool], int] = {}
         self._line_ns: dict[tuple[int, bool], int] = {}
+        self._in_statement = 0
         self.looks = 0
         self.cut = False
 
@@ -128,7 +131,9 @@ class LineEvents:
             self._of_statement[place] = self._of_statement.get(place, 0) + now - self._before
         self._before = now
         self.looks += 1
-        if self.own_ns > _BESIDE_NS + _SHARE * (now - self._began) and self._paused_at is None:
+        self._in_statement += 1
+        too_many = self.own_ns > _BESIDE_NS + _SHARE * (now - self._began) and self._in_statement > _FEWEST
+        if too_many and self._paused_at is None:
             self._paused_at = now
             for code in self._codes:
                 _monitoring.set_local_events(self._tool, code, 0)
@@ -146,6 +151,7 @@ class LineEvents:
         self._of_statement.clear()
         self._around.clear()
         self._line, self._replays, self._before, self._since = None, False, now, now
+        self._in_statement = 0
 
     def _on_line(self, code: CodeType, line: int) -> None:
         if get_ident() != self._thread or self._tool is None:
