@@ -24,7 +24,7 @@ from .history import CellKey, Mode, Past
 from .line_times import CellLines
 from .process import CELLS, Engine, engine
 from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
-from .timing import CellClock, CellRuns, PlainRun
+from .timing import CellClock, CellRuns
 from .told import distinct, evidence_as, renamed, sources, told
 
 if TYPE_CHECKING:
@@ -99,11 +99,9 @@ class Session:
         self._outside: Recorder | None = None
         self._gain: Gain | None = None
         self._prospect: Prospect | None = None
-        self._cold = False
 
     def open(self, code: CodeType | None = None) -> None:
         """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
-        self._cold = _is_cold()
         owner, took_ms = engine_and_ms()
         self._past: Past | None = None
         if owner.session is not None:
@@ -423,8 +421,6 @@ class Session:
         """`evidence` with what the person waited until now, and what the plain cell takes."""
         runs = self._runs(owner)
         time = self._clock.time(self._calls, runs, finished=error is None)
-        if error is None and self.cell.mode == "watch" and time.plain_ms is not None and not self._cold:
-            runs.estimated = PlainRun(number=runs.count, ms=time.plain_ms)
         return replace(evidence, time=time)
 
     def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
@@ -479,12 +475,6 @@ def engine_and_ms() -> tuple[Engine, float]:
     began = time.perf_counter() if "torch" in sys.modules else None
     owner = engine()
     return owner, (time.perf_counter() - began) * 1e3 if began is not None else 0.0
-
-
-def _is_cold() -> bool:
-    """True where a cell that begins now is the one that loads torch, or makes CUDA's context."""
-    torch = sys.modules.get("torch")
-    return torch is None or (torch.cuda.is_available() and not torch.cuda.is_initialized())
 
 
 def _process_group() -> bool:

@@ -50,7 +50,8 @@ class Prospect:
 def gain_of(replayed: Iterable[Replayed], regions: Iterable[Region]) -> Gain:
     """Savings: of replays, for all calls that their regions had; of others, as the capture policy expects them."""
     measured = {id(one.region): one for one in replayed if one.replays and one.eager_ms}
-    made = foreseen = 0.0
+    made = 0.0
+    foreseen: dict[str, tuple[str | None, float]] = {}
     for region in regions:
         one, decisions = measured.get(id(region)), region.captures.decisions
         if region.refused is not None:
@@ -61,10 +62,11 @@ def gain_of(replayed: Iterable[Replayed], regions: Iterable[Region]) -> Gain:
             made += decisions[-1].saving_ms * region.calls_in_run
         else:
             waiting = [one.decision for one in region.shapes.values() if one.decision is not None]
-            foreseen += (
-                max((one.saving_ms for one in waiting if one.action == "wait"), default=0.0) * region.calls_in_run
-            )
-    return Gain(made_ms=made, foreseen_ms=foreseen)
+            saving_ms = max((one.saving_ms for one in waiting if one.action == "wait"), default=0.0)
+            if saving_ms > 0:
+                foreseen[region.name] = region.parent, saving_ms * region.calls_in_run
+    outermost = [ms for parent, ms in foreseen.values() if parent not in foreseen]  # a graph holds what it calls
+    return Gain(made_ms=made, foreseen_ms=sum(outermost))
 
 
 def prospect(

@@ -22,6 +22,8 @@ same cell may have more to do than last time."""
 LEAST_TIMED = 0.5
 """Of the operators that streams matched; where it is known of fewer what they take as written, the rest may be
 otherwise."""
+MOST_UNKNOWN = 0.25
+"""Of all operators of a cell: where no more matched without that being known, they are taken to have saved nothing."""
 
 _DURING: tuple[Purpose, ...] = ("observe", "record", "capture", "verify")
 T = TypeVar("T")
@@ -37,23 +39,11 @@ class PlainRun:
 
 @dataclass(slots=True)
 class CellRuns:
-    """Of one cell: how often it ran under Grape, its last plain run but for the first, which is cold, and what the last
-    run that regions looked at tells of the plain time.
-    """
+    """Of one cell: how often it ran under Grape, and its last plain run but for the first, which is cold."""
 
     count: int = 0
     torch_ran: bool = False
     plain: PlainRun | None = None
-    estimated: PlainRun | None = None
-
-    @property
-    def known(self) -> tuple[PlainRun, str] | None:
-        """The plain time and its basis, in words; None where no run tells."""
-        if self.plain is not None:
-            return self.plain, f"measured in run {self.plain.number} of this cell"
-        if self.estimated is not None:
-            return self.estimated, f"estimated in run {self.estimated.number} of this cell"
-        return None
 
 
 @dataclass(slots=True)
@@ -160,17 +150,18 @@ def estimate_streamed(
     own = replace(own, capture_ms=own.capture_ms + found.capture_ms)
     served = Served(streams=found.matched / found.operators)
     plain_ms: float | None = None
-    if found.timed >= LEAST_TIMED * found.matched:
-        saved_ms = found.saved_ms * found.matched / found.timed
+    many = found.timed >= LEAST_TIMED * found.matched
+    if many or found.matched - found.timed <= MOST_UNKNOWN * found.operators:
+        saved_ms = found.saved_ms * (found.matched / found.timed if many else 1.0)
         saved_ms = max(0.0, saved_ms - drained_ms) if saved_ms > 0 else saved_ms
         plain_ms = max(0.0, wall_ms - own.total_ms + saved_ms)
         basis = "this run, what streams deferred at what the same loops took as written in between"
-    elif runs.known is None:
+    elif runs.plain is None:
         basis = "no run of this cell as written was timed"
     elif not same_work:
         basis = "this run had more or less to do than the one that was timed"
     else:
-        plain_ms, basis = runs.known[0].ms, runs.known[1]
+        plain_ms, basis = runs.plain.ms, f"measured in run {runs.plain.number} of this cell"
     return CellTime(wall_ms=wall_ms, plain_ms=plain_ms, basis=basis, own=own, served=served)
 
 

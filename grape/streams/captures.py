@@ -21,12 +21,12 @@ __all__ = ["Captures", "prepare"]
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
 _prepared: set[torch.device] = set()
-"""Devices for which the main thread's cuBLAS has one for that stream."""
+"""Devices for which cuBLAS has loaded what it does products with."""
 
 
 def prepare(device: torch.device) -> None:
-    """Take a tenth of a second now that the first capture would take: cuBLAS loads its kernels, for this thread."""
-    if device not in _prepared and threading.current_thread() is threading.main_thread():
+    """Take the tenth of a second now that the first capture would take for cuBLAS, which loads kernels then."""
+    if device not in _prepared:
         with torch._C.DisableTorchFunction(), without_warnings():
             warm_products(device, _stream_of(device), kinds=(torch.float32,))
         _prepared.add(device)
@@ -97,8 +97,7 @@ class Captures:
     def _prepare(self) -> None:
         """cuBLAS has a handle for each thread, and a workspace for each handle and stream."""
         thread = threading.get_ident()
-        main = self._device in _prepared and threading.current_thread() is threading.main_thread()
-        if thread not in self._warm and not main:
+        if thread not in self._warm:
             warm_products(self._device, self._stream, kinds=(torch.float32,))  # what is captured has run before
             self._warm.add(thread)
 

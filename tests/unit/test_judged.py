@@ -8,7 +8,6 @@ import pytest
 
 from grape.sessions.history import History, Past
 from grape.sessions.judged import after_streamed_run, did_other_work, without_streams
-from grape.sessions.timing import CellRuns, PlainRun
 from tests.unit.sample_past import LEFT
 
 
@@ -79,12 +78,3 @@ def test_whether_any_cell_is_streamed() -> None:
         history.remember(("a", frozenset()), past)
         told.append(history.streamed)
     assert told == [False, True, False]
-
-
-def test_what_is_known_of_the_plain_time() -> None:
-    runs = CellRuns()
-    assert runs.known is None
-    runs.estimated = PlainRun(number=1, ms=20.0)
-    assert runs.known == (runs.estimated, "estimated in run 1 of this cell")
-    runs.plain = PlainRun(number=3, ms=18.0)
-    assert runs.known == (runs.plain, "measured in run 3 of this cell")

@@ -59,9 +59,13 @@ CASES: dict[str, tuple[dict[str, Any], tuple[bool, bool]]] = {
         {"runs": 1, "gain": Gain(made_ms=300.0, foreseen_ms=400.0), "bar": 0.4},
         (True, False),
     ),
-    "what they are expected to save counts as well": (
-        {"runs": 1, "gain": Gain(made_ms=300.0, foreseen_ms=600.0), "bar": 0.4},
+    "half of what they are expected to save counts as well": (
+        {"runs": 1, "gain": Gain(made_ms=300.0, foreseen_ms=1100.0), "bar": 0.4},
         (False, True),
+    ),
+    "and no more": (
+        {"runs": 1, "gain": Gain(made_ms=300.0, foreseen_ms=900.0), "bar": 0.4},
+        (True, False),
     ),
     "but for what is waited for no longer": (
         {"gain": Gain(made_ms=700.0, foreseen_ms=900.0), "bar": 0.4},
@@ -126,6 +130,8 @@ class _Captures:
 @dataclass
 class _Region:
     calls_in_run: int
+    name: str = "f"
+    parent: str | None = None
     refused: Refused | None = None
     entries: tuple[int, ...] = ()
     shapes: dict[int, _Shape] = field(default_factory=dict)
@@ -137,10 +143,11 @@ def test_gains_are_those_of_all_calls_of_a_run() -> None:
     slower: Any = _Region(10, entries=(1,))
     fresh: Any = _Region(50, entries=(1,), captures=_Captures([replace(WAITS, action="capture")]))
     waiting: Any = _Region(20, shapes={1: _Shape(WAITS), 2: _Shape()})
+    inside: Any = _Region(90, "g", "f", shapes={1: _Shape(WAITS)})  # a graph of its caller would hold it
     refused: Any = _Region(1000, refused=REFUSED, shapes={1: _Shape(WAITS)})
     replayed = [
         Replayed(region=measured, replays=10, took_ms=10.0, eager_ms=40.0),
         Replayed(region=slower, replays=10, took_ms=20.0, eager_ms=10.0),
     ]
-    found = gain_of(replayed, [measured, slower, fresh, waiting, refused])
+    found = gain_of(replayed, [measured, slower, fresh, waiting, inside, refused])
     assert found == Gain(made_ms=300.0 - 10.0 + 100.0, foreseen_ms=40.0)

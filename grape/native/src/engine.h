@@ -581,30 +581,28 @@ class Engine {
 
   // At the head of a fragment. While one is doubted, none is entered.
   void arrive(Fragment* fragment) {
-    bool rests = this->rests(*fragment);
-    lap(*fragment, fragment->live && !doubted_ && !rests);
-    counts.rested += rests;
+    Pace& pace = fragment->pace;
+    Pace::Saved saved = pace.end(doubted_ != nullptr, fragment->deferred(), marks());
+    fragment->saved_ns += saved.ns;
+    counts.saved_ns += saved.ns;
+    counts.timed += saved.matched;
     if (settings_.doubt && fragment->live) {
-      Pace& pace = fragment->pace;
       if (doubted_ == fragment) {
-        if (pace.laps_without() > LAPS_WITHOUT) judge();
+        if (pace.laps_without() >= LAPS_WITHOUT) judge();
       } else if (!doubted_ && pace.is_due(settings_.doubt)) {
         leave();
         doubted_ = fragment;
         doubted_until_ = counts.seen + 8 * settings_.furthest;
         pace.doubt();
-        lap(*fragment, false);
       }
     }
-    if (!doubted_ && !fragment->dead && !rests) enter(fragment);
+    bool rests = this->rests(*fragment), enters = !doubted_ && !fragment->dead && !rests;
+    counts.rested += rests;
+    if (enters) enter(fragment);
+    pace.begin(enters && fragment->live, doubted_ != nullptr, marks());
   }
 
-  void lap(Fragment& fragment, bool served) {
-    Pace::Saved saved = fragment.pace.lap(served, fragment.deferred(), {counts.seen, counts.matched, counts.capture_ns});
-    counts.saved_ns += saved.ns;
-    counts.timed += saved.matched;
-    fragment.saved_ns += saved.ns;
-  }
+  Pace::Marks marks() const { return {counts.seen, counts.matched, counts.capture_ns}; }
 
   // Whether code as written was faster than what served it. A fragment of which that is said twice serves no more.
   void judge() {

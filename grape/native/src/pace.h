@@ -25,25 +25,27 @@ class Pace {
     uint64_t matched = 0;  // operators of this fragment, whose saving that is
   };
 
-  // At the head: a lap ends in which the fragment deferred so many operators, if it served. Fragments that serve the same
-  // lap share what it saved. What captures took is no pace.
-  Saved lap(bool served, uint64_t deferred, const Marks& marks) {
-    auto now = Clock::now();
+  // At the head a lap begins. `doubt`: some fragment is in doubt, so that none serves.
+  void begin(bool served, bool doubt, const Marks& marks) {
+    begun_ = Clock::now(), marks_ = marks, served_ = served, doubt_ = doubt;
+  }
+
+  // And ends there, having deferred so many operators of the fragment, if it served. Fragments that serve the same lap share
+  // what it saved. What captures took is no pace; a lap in which a doubt began or ended is neither.
+  Saved end(bool doubt, uint64_t deferred, const Marks& marks) {
     Saved saved;
-    if (marks.seen > marks_.seen && begun_ != Clock::time_point() && served == served_) {
-      double operators = static_cast<double>(marks.seen - marks_.seen);
-      double ns = (static_cast<double>((now - begun_).count()) - static_cast<double>(marks.capture_ns - marks_.capture_ns)) / operators;
-      Laps& laps = served ? with_ : without_;
-      laps.ns[laps.n++ % LAPS] = ns;
-      if (!served) {
-        written_ = without_.median();
-      } else if (uint64_t all = marks.matched - marks_.matched; written_ > 0 && all > 0) {
-        saved.matched = std::min(deferred, all);
-        double usual = std::min(ns, 2 * with_.median());  // a lap that an epoch ends in is not slow for being served
-        saved.ns = (written_ - usual) * operators * static_cast<double>(saved.matched) / static_cast<double>(all);
-      }
+    if (begun_ == Clock::time_point() || marks.seen == marks_.seen || doubt != doubt_) return saved;
+    double operators = static_cast<double>(marks.seen - marks_.seen);
+    double ns = (static_cast<double>((Clock::now() - begun_).count()) - static_cast<double>(marks.capture_ns - marks_.capture_ns)) / operators;
+    Laps& laps = served_ ? with_ : without_;
+    laps.ns[laps.n++ % LAPS] = ns;
+    if (!served_) {
+      written_ = without_.median();
+    } else if (uint64_t all = marks.matched - marks_.matched; written_ > 0 && all > 0) {
+      saved.matched = std::min(deferred, all);
+      double usual = std::min(ns, 2 * with_.median());  // a lap that an epoch ends in is not slow for being served
+      saved.ns = (written_ - usual) * operators * static_cast<double>(saved.matched) / static_cast<double>(all);
     }
-    begun_ = now, marks_ = marks, served_ = served;
     return saved;
   }
 
@@ -77,7 +79,7 @@ class Pace {
 
   Clock::time_point begun_{};
   Marks marks_;
-  bool served_ = true;
+  bool served_ = true, doubt_ = false;
   Laps with_, without_;
   double written_ = 0;  // nanoseconds that an operator takes as written, by the laps that tell last
   size_t due_ = 0;
