@@ -4,7 +4,8 @@
 
 report-*.png is the page that `grape view` writes from a recorded report (docs/data, see benchmarks/record_view.py);
 made-of.txt beside it holds the page's SHA-256, so that a test sees when they no longer fit. notebook-*.png is what
-the first %%grape cell of notebooks/quickstart.ipynb shows, executed now in JupyterLab on this machine's device. Needs Chromium, playwright and jupyterlab, all of the test extra.
+the first %%grape cell of notebooks/quickstart.ipynb shows, executed now in JupyterLab on this machine's device. Needs
+Chromium, playwright and jupyterlab, all of the test extra.
 """
 
 from __future__ import annotations
