@@ -14,17 +14,22 @@ A file is one cell in the style of a real notebook, with the cell before it as s
 A comment of finding codes at the end of a line labels that line with these findings; no other is right. `near-miss`
 names the codes that a careless rule would find here. With ``device: cpu`` the cell runs under a session on the tape;
 with ``device: cuda`` evidence is recorded on fake CUDA tensors (`corpus_cuda`), and the other headers say what the
-device would have measured.
+device would have measured. With ``cold: sin`` that operator takes long where it meets a shape for the first time, as
+those do that make plans.
+
+Cells may also stand in the tests of a rule, `tests/unit/test_rules_grnnn.py`, as a literal: ``CELLS = {name: text}``.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import ctypes
 import io
 import linecache
 import re
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -34,9 +39,11 @@ from typing import Any
 
 from grape.model import Finding
 
-__all__ = ["CELLS", "CorpusCell", "Score", "load", "run_cell", "score"]
+__all__ = ["CELLS", "TESTS", "CorpusCell", "Score", "cold", "load", "run_cell", "score"]
 
-CELLS = Path(__file__).resolve().parent.parent / "tests" / "data" / "cells"
+_ROOT = Path(__file__).resolve().parent.parent
+CELLS = _ROOT / "tests" / "data" / "cells"
+TESTS = _ROOT / "tests" / "unit"
 _LABEL = re.compile(r"#((?:\s*GR\d{3})+)\s*$")
 _HEADER = re.compile(r"# ([a-z-]+): (.*)")
 _NAMES = {"setup": "In[1]", "cell": "In[2]"}
@@ -82,22 +89,33 @@ class Score:
         return counts[code] if code is not None else sum(counts.values())
 
 
-def load(folder: Path = CELLS) -> tuple[CorpusCell, ...]:
-    """All cells, in the order of their names. Raises `ValueError` for a file that does not have the format."""
-    return tuple(_read(path) for path in sorted(folder.glob("*.py")))
+def load(folder: Path = CELLS, tests: Path = TESTS) -> tuple[CorpusCell, ...]:
+    """All cells, in the order of their names. Raises `ValueError` for one that does not have the format."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    for path in tests.glob("test_rules_*.py"):
+        texts |= _beside_tests(path)
+    return tuple(_read(name, texts[name]) for name in sorted(texts))
 
 
-def _read(path: Path) -> CorpusCell:
-    text = path.read_text(encoding="utf-8")
+def _beside_tests(path: Path) -> dict[str, str]:
+    """The literal `CELLS` of a test file; empty where it has none."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CELLS":
+            cells: dict[str, str] = ast.literal_eval(node.value)
+            return cells
+    return {}
+
+
+def _read(name: str, text: str) -> CorpusCell:
     head, mark, rest = text.partition("# %% setup\n")
     setup, second, source = rest.partition("# %% cell\n")
     title = ast.get_docstring(ast.parse(head))
     if not mark or not second or not title:
-        raise ValueError(f"{path.name}: a title, '# %% setup' and '# %% cell' are needed")
+        raise ValueError(f"{name}: a title, '# %% setup' and '# %% cell' are needed")
     headers = dict(match.groups() for line in head.splitlines() if (match := _HEADER.fullmatch(line)))
     parts = {"setup": setup, "cell": source}
     return CorpusCell(
-        name=path.stem,
+        name=name,
         title=title,
         setup=setup,
         source=source,
@@ -121,7 +139,8 @@ def run_cell(cell: CorpusCell) -> tuple[Finding, ...]:
 
         with contextlib.redirect_stdout(io.StringIO()):
             return record_cell(cell)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), _main() as main:
+    quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with quiet[0], quiet[1], _main() as main, cold(cell.headers.get("cold")):
         return _on_the_tape(cell, main)
 
 
@@ -172,6 +191,35 @@ def statements(source: str, filename: str, namespace: dict[str, Any], after: Any
 
 def linecached(source: str, filename: str) -> None:
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+
+
+@contextlib.contextmanager
+def cold(operator: str | None) -> Iterator[None]:
+    """The pointwise operator of that name takes 10 ms more on the CPU where it meets a shape for the first time."""
+    import torch
+
+    if operator is None:
+        yield
+        return
+    known = getattr(torch, {"sin": "cos", "cos": "sin"}[operator])
+    planned: set[tuple[int, ...]] = set()
+    sleep = ctypes.CDLL(None).usleep  # which nobody takes for an effect of the person's code
+
+    def computed(x: torch.Tensor) -> torch.Tensor:
+        if tuple(x.shape) not in planned:
+            planned.add(tuple(x.shape))
+            sleep(10_000)  # a plan is made; microseconds
+        result: torch.Tensor = known(x)
+        return result
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the kernel of the operator is another one now
+        library = torch.library.Library("aten", "IMPL")
+        library.impl(operator, computed, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
 
 
 @contextlib.contextmanager

@@ -7,4 +7,14 @@ from .prediction import predict
 from .rules import RULES, Rule
 from .static.advice import advise_sources
 
-__all__ = ["H200", "HINT_BELOW", "RULES", "MachineCosts", "Rule", "advise", "advise_sources", "explain", "predict"]
+__all__ = [
+    "H200",
+    "HINT_BELOW",
+    "RULES",
+    "MachineCosts",
+    "Rule",
+    "advise",
+    "advise_sources",
+    "explain",
+    "predict",
+]

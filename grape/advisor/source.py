@@ -70,6 +70,19 @@ class CellSource:
             return None
         return _in_loop(source.tree, at.line, looping=False)
 
+    def takes_batches(self, at: Position) -> bool:
+        """True where a loop over something begins on the line, or holds it, or where a function asks for the next item;
+        also in a function whose source is not known.
+        """
+        source = self.parsed(at.file)
+        if source is None or source.tree is None:
+            return at.function != "<module>"
+        loops = (node for node in source.nodes if isinstance(node, (ast.For, ast.AsyncFor)))
+        if at.function != "<module>" and self.call(at, ("next",)) is not None:
+            return True  # of an iterator that the function is given again and again
+        begins = any(node.lineno <= at.line <= (node.iter.end_lineno or node.lineno) for node in loops)
+        return begins or _in_loop(source.tree, at.line, looping=False)
+
     def only_reads(self, at: Position | None) -> bool:
         """True where the line is in a loop that does nothing but read what an earlier loop has kept.
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.attention
 
 from ..rewrite import names_in_functions
 from ..runtime.environment import foreign_modes
@@ -41,7 +42,10 @@ _NOT_OF_TORCH = (
     *("export", "use_", "profiler"),
 )
 _CONTAINERS = (list, dict, set, str, tuple)
-_PLAIN = (torch.Tensor, bool, int, float, complex, str, bytes, torch.device, torch.dtype, range, torch.Size)
+_PLAIN = (
+    *(torch.Tensor, bool, int, float, complex, str, bytes, torch.device, torch.dtype, range, torch.Size),
+    type(torch.nn.attention.SDPBackend.MATH),
+)
 _METHODS = frozenset(
     name
     for kind in (torch.Tensor, *_CONTAINERS)
@@ -130,6 +134,8 @@ class _Checker:
 
     def _check_call(self, node: ast.Call) -> None:
         """A name or a module's function is checked where it stands; here remain methods, and what has no name."""
+        if any(keyword.arg == "num_workers" for keyword in node.keywords):
+            raise Unsafe("it starts worker processes")
         if isinstance(node.func, ast.Name):
             return
         shown = ast.unparse(node.func)
@@ -137,8 +143,6 @@ class _Checker:
             raise Unsafe(f"what `{shown}` is cannot be told")
         path = _path(node.func)
         of_module = bool(path) and isinstance(self._namespace.get(path[0]), types.ModuleType)
-        if any(keyword.arg == "num_workers" for keyword in node.keywords):
-            raise Unsafe("it starts worker processes")
         if any(keyword.arg == "create_graph" for keyword in node.keywords):
             raise Unsafe("it differentiates gradients, and autograd would number the nodes of later ones otherwise")
         if len(path) == 2 and (path[0] in self._support or (path == ["grape", "prefetch"] and self._prefetches)):

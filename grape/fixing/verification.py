@@ -29,9 +29,11 @@ _FILENAME = "<grape: verification>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The outcome of running both. "different" means that the rewrite must not be offered."""
+    """The outcome of running both. "different" means that the rewrite must not be offered, "close" that results are
+    within the tolerance that was asked for; `why` has the largest difference.
+    """
 
-    result: Literal["identical", "not verified", "different"]
+    result: Literal["identical", "close", "not verified", "different"]
     why: str = ""
 
     def __str__(self) -> str:
@@ -39,9 +41,17 @@ class Comparison:
 
 
 def verify(
-    old: str, new: str, namespace: Mapping[str, Any], *, functions: str = "", most_bytes: int = MOST_BYTES
+    old: str,
+    new: str,
+    namespace: Mapping[str, Any],
+    *,
+    functions: str = "",
+    most_bytes: int = MOST_BYTES,
+    tolerance: float = 0.0,
 ) -> Comparison:
     """Run both sources on copies of what they use of `namespace`, and compare every name, tensor bits and output.
+
+    With a `tolerance`, floating-point tensors may differ by that share of their largest value.
 
     `functions` is source of definitions that `new` runs with, in the place of those that `namespace` holds.
 
@@ -67,7 +77,7 @@ def verify(
         return Comparison(result="not verified", why="there is no memory for copies")
     with _left_as_it_was(), unnumbered():
         before, after = (_run(code, space) for code, space in zip(codes, spaces, strict=True))
-    return _compared(before, after)
+    return _compared(before, after, _Close(tolerance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,7 @@ def _run(code: types.CodeType, space: dict[str, Any]) -> _Ran:
     return _Ran(space, output.getvalue(), error)
 
 
-def _compared(before: _Ran, after: _Ran) -> Comparison:
+def _compared(before: _Ran, after: _Ran, close: _Close) -> Comparison:
     if before.error is not None:
         why = f"the cell raised {type(before.error).__name__} when it ran again"
         return Comparison(result="not verified", why=why)
@@ -106,11 +116,11 @@ def _compared(before: _Ran, after: _Ran) -> Comparison:
         if _lost_gradients(value, after.space[name]):
             return Comparison(result="not verified", why=f"`{name}` carries no gradients any more")
         try:
-            if not _same(value, after.space[name]):
+            if not _same(value, after.space[name], close):
                 return Comparison(result="different", why=f"`{name}` differs")
         except Unsafe as unsafe:
             return Comparison(result="not verified", why=f"`{name}` is a {unsafe}, which has no comparison")
-    return Comparison(result="identical")
+    return Comparison(result="close", why=str(close)) if close.largest is not None else Comparison(result="identical")
 
 
 def _lost_gradients(one: Any, other: Any) -> bool:
@@ -124,20 +134,49 @@ def _lost_gradients(one: Any, other: Any) -> bool:
     return False
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Equal types, values and bits. Raises `Unsafe` for what cannot be compared."""
+@dataclass(slots=True)
+class _Close:
+    """What tensors may differ by, as a share of their largest value; 0 for nothing. `largest` is what they did; None
+    where their bits are equal.
+    """
+
+    tolerance: float
+    largest: float | None = None
+
+    def holds(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        if not self.tolerance:
+            return False
+        wide, others = one.double(), other.double()
+        finite = wide.isfinite()
+        if not torch.equal(finite, others.isfinite()):
+            return False
+        if not torch.equal(wide[~finite].nan_to_num(), others[~finite].nan_to_num()):
+            return False
+        scale = float(wide[finite].abs().max()) if bool(finite.any()) else 0.0
+        apart = float((wide[finite] - others[finite]).abs().max()) if bool(finite.any()) else 0.0
+        if apart > self.tolerance * scale:
+            return False
+        self.largest = max(self.largest or 0.0, apart / scale if scale else 0.0)
+        return True
+
+    def __str__(self) -> str:
+        return f"results differ by up to {self.largest:.1e} of their largest value, within {self.tolerance:g}"
+
+
+def _same(one: Any, other: Any, close: _Close) -> bool:
+    """Equal types, values and bits, or values that are close. Raises `Unsafe` for what cannot be compared."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        return _same_tensor(one, other)
+        return _same_tensor(one, other, close)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(_same(a, b, close) for a, b in zip(one, other, strict=True))
     if isinstance(one, dict):
-        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(_same(one[key], other[key], close) for key in one)
     if isinstance(one, float):
         return bool(one.hex() == other.hex())
     if isinstance(one, (torch.nn.Module, torch.optim.Optimizer)):
-        return _same(dict(one.state_dict()), dict(other.state_dict()))
+        return _same(dict(one.state_dict()), dict(other.state_dict()), close)
     if isinstance(one, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)):
         return one is other or isinstance(one, types.FunctionType)
     if isinstance(one, (torch.utils.data.DataLoader, torch.utils.data.Dataset)):
@@ -149,7 +188,7 @@ def _same(one: Any, other: Any) -> bool:
     raise Unsafe(type(one).__name__)
 
 
-def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_tensor(one: torch.Tensor, other: torch.Tensor, close: _Close) -> bool:
     if (one.shape, one.dtype, one.device, one.layout) != (other.shape, other.dtype, other.device, other.layout):
         return False
     if one.layout is not torch.strided:
@@ -157,7 +196,9 @@ def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     flat = [tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1) for tensor in (one, other)]
     if not flat[0].numel():
         return True
-    return bool(torch.equal(flat[0].view(torch.uint8), flat[1].view(torch.uint8)))
+    if torch.equal(flat[0].view(torch.uint8), flat[1].view(torch.uint8)):
+        return True
+    return one.is_floating_point() and close.holds(flat[0], flat[1])
 
 
 @contextlib.contextmanager

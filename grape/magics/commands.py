@@ -139,6 +139,19 @@ def _reset() -> str:
     return sessions.engine().reset() if sessions is not None else f"nothing to reset: {_NOTHING_YET}"
 
 
+def _remember(path: str) -> str:
+    sessions = _sessions()
+    if sessions is None:
+        raise UsageError(_NOTHING_YET)
+    return str(sessions.remember(sessions.engine(), path))
+
+
+def _recall(path: str) -> str:
+    from ..sessions import engine, recall
+
+    return recall(engine(), path)
+
+
 def _save(path: str) -> str:
     from ..render.files import write_text
 
@@ -245,6 +258,8 @@ COMMANDS: dict[str, Command] = {
         Command(name="history", argument="[FILE]", help="the runs so far, and what changed in them", run=_history),
         Command(name="compare", argument="A B", help="two runs: numbers of history, or files", run=_compare),
         Command(name="reset", argument="", help="forget everything and release all graphs", run=_reset),
+        Command(name="remember", argument="FILE", help="write what was learned of the cells", run=_remember),
+        Command(name="recall", argument="FILE", help="use in a new kernel what remember wrote", run=_recall),
         Command(name="save", argument="FILE", help="write the last report: .html, .json or .txt", run=_save),
         Command(name="trace", argument="FILE", help="write the last timelines for Perfetto", run=_trace),
         Command(name="view", argument="FILE", help="write the interactive view: .html, .json", run=_view),

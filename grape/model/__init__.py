@@ -6,6 +6,7 @@ from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, Sh
 from .finding import Finding, Fix
 from .graph_memory import GraphMemory
 from .lines import LineTime, LineTimes
+from .loading import LoaderWait
 from .location import Position
 from .machine import MachineCosts
 from .measured import Measured, quartiles
@@ -41,6 +42,7 @@ __all__ = [
     "Later",
     "LineTime",
     "LineTimes",
+    "LoaderWait",
     "MachineCosts",
     "Measured",
     "MemoryCurve",

@@ -11,6 +11,7 @@ from .cell_time import CellTime
 from .codes import Outcome
 from .graph_memory import GraphMemory
 from .lines import LineTimes
+from .loading import LoaderWait
 from .location import Position
 from .measured import Measured
 from .outcome import Decision, Refused
@@ -38,6 +39,10 @@ class ShapeCount:
     graph_bytes: int = 0
     earlier_runs: int = 0
     """Cells before this one that had these shapes."""
+    first_ms: float | None = None
+    """Milliseconds of the first call of all with these shapes, where it was timed; it may make plans, or compile."""
+    warm_ms: float | None = None
+    """The median of later eager calls; None where none was timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,9 @@ class RegionEvidence:
     """Where the region is a part of a loop's body: the line of the loop."""
     paired: bool = False
     """True where forward and backward of a module replay as two graphs behind autograd."""
+    afterwards_ms: tuple[float, ...] = ()
+    """Times of calls that brought new shapes after looking on had an end, on the host's clock, which `calls` does not
+    count; of a module in which a first visit of a shape was seen to be slow."""
     wasted_iterations: int = 0
     """Replays that changed nothing, because the device had left their loop and the host did not know yet."""
 
@@ -124,6 +132,8 @@ class CellEvidence:
     streams: tuple[StreamEvidence, ...] = ()
     regions: tuple[RegionEvidence, ...] = ()
     trace: Trace | None = None
+    traced_earlier: bool = False
+    """True where `trace` is of an earlier run of the same cell."""
     timeline: Timeline | None = None
     memory: MemoryCurve = MemoryCurve()
     error: str | None = None
@@ -145,6 +155,12 @@ class CellEvidence:
     """The words for what becomes of the next runs then."""
     torch_ran: bool = False
     """True where an operator of torch was seen anywhere in the cell."""
+    loaders: tuple[LoaderWait, ...] = ()
+    """What lines waited for their `DataLoader`s."""
+    looked_ms: float = 0.0
+    """Milliseconds of `wall_ms` that looking on took."""
+    looked_on: bool = True
+    """False where looking on had an end before the cell, as it had taken more than it may."""
     captured_at_ms: tuple[float, ...] = ()
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""
     lines: LineTimes | None = None

@@ -4,6 +4,7 @@ from .calibration import Bench, CudaBench, calibrate, machine_costs
 from .forks import spare_children
 from .line_events import LineEvents
 from .lines import LineWatch
+from .loaders import LoaderWatch
 from .memory import MemorySampler
 from .positions import PositionOf, trace_positions
 from .replays import place_nodes
@@ -17,6 +18,7 @@ __all__ = [
     "HostCallTimer",
     "LineEvents",
     "LineWatch",
+    "LoaderWatch",
     "MemorySampler",
     "PositionOf",
     "TimelineRecorder",

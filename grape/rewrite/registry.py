@@ -5,39 +5,27 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from importlib import import_module
 
 import libcst as cst
 
 from ..model import Finding
-from ..model.codes import REWRITTEN_IN_LIBRARIES
+from ..model.codes import REWRITES, REWRITTEN_IN_LIBRARIES
 from .code import Code
-from .fixes import (
-    control_flow,
-    defer_reads,
-    growing_state,
-    hoist_constants,
-    host_input,
-    masked_writes,
-    no_grad,
-    python_state,
-    tensor_scalars,
-)
 from .result import Declined, Rewritten
 from .source import is_python, mask, unified_diff
 
 __all__ = ["FIXES", "fix", "moved", "moved_line"]
 
-FIXES: dict[str, Callable[[Code, Finding], str | Declined]] = {
-    "GR101": defer_reads.fix,
-    "GR102": control_flow.fix,
-    "GR103": masked_writes.fix,
-    "GR202": growing_state.fix,
-    "GR302": host_input.fix,
-    "GR401": hoist_constants.fix,
-    "GR403": tensor_scalars.fix,
-    "GR404": python_state.fix,
-    "GR405": no_grad.fix,
-}
+CodeFix = Callable[[Code, Finding], str | Declined]
+
+
+def _fix_in(module: str) -> CodeFix:
+    made: CodeFix = import_module(f".fixes.{module}", __package__).fix
+    return made
+
+
+FIXES: dict[str, CodeFix] = {code: _fix_in(module) for code, module in REWRITES.items()}
 
 
 def fix(source: str, finding: Finding, *, elsewhere: Collection[str] = ()) -> Rewritten | Declined:
@@ -75,9 +63,7 @@ def fix(source: str, finding: Finding, *, elsewhere: Collection[str] = ()) -> Re
     return Rewritten(source=new, diff=unified_diff(source, new, finding.at.file))
 
 
-def _applied(
-    code_fix: Callable[[Code, Finding], str | Declined], text: str, finding: Finding, elsewhere: Collection[str]
-) -> str | Declined:
+def _applied(code_fix: CodeFix, text: str, finding: Finding, elsewhere: Collection[str]) -> str | Declined:
     try:
         return code_fix(Code(text, elsewhere), finding)
     except cst.ParserSyntaxError as error:
@@ -86,9 +72,7 @@ def _applied(
         return Declined(why="the source is nested too deeply")
 
 
-def _again(
-    code_fix: Callable[[Code, Finding], str | Declined], old: str, new: str, finding: Finding
-) -> Declined | None:
+def _again(code_fix: CodeFix, old: str, new: str, finding: Finding) -> Declined | None:
     """A fix that finds something to do in what it made is not offered."""
     there = moved(finding, old, new)
     if there is None:

@@ -1,7 +1,8 @@
 """Graphed functions: guards, audit, capture, verification, replay. OWNERSHIP.md says who owns what."""
 
+from .afterwards import CallsAfterwards
 from .alias import Predictor
-from .attention import Allowance, Attention
+from .attention import TRACING, Allowance, Attention
 from .graphed import GraphedFunction, graph, make_backend
 from .intercept import Interceptor
 from .interrupts import held, hold_off, hold_off_again, let_through
@@ -13,8 +14,10 @@ from .traced_calls import CellName
 from .trampoline import prune_traceback, typed_code
 
 __all__ = [
+    "TRACING",
     "Allowance",
     "Attention",
+    "CallsAfterwards",
     "CellName",
     "GraphedFunction",
     "Interceptor",

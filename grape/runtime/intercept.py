@@ -22,6 +22,7 @@ from ..model import Position, Reason
 from ..streams import shared as streams
 from ..tracing import busy, grape_works, is_profiled, is_watched, process_group
 from .abandoned import release_abandoned
+from .afterwards import CallsAfterwards
 from .candidates import candidates, compiles, is_compiled, last_line
 from .environment import foreign_function_mode
 from .floor import Floor, inside_module
@@ -105,6 +106,9 @@ class Interceptor:
         self.withdrawn = False
         """True where the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
         self.on_withdrawal: Callable[[], None] = lambda: None
+        self.afterwards: CallsAfterwards | None = None
+        """Looks at one module in the rest of a cell that nobody looks at; a library may have bound `__call__` before.
+        """
         self.hoisted: list[Region] = []
         """Statements of loops of a cell; who makes these regions calls them through `enter`."""
         _all.add(self)
@@ -161,7 +165,16 @@ class Interceptor:
         is_traced = torch.compiler.is_dynamo_compiling  # a constant for those who trace, who can read no more
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if is_traced() or (not situation.observing and number_of(module) in bystanders):
+            if is_traced():
+                return original(module, *args, **kwargs)
+            afterwards = self.afterwards
+            if afterwards is not None and afterwards.takes(module):
+                try:
+                    return afterwards.call(original, module, args, kwargs)
+                except BaseException as error:
+                    prune_traceback(error)
+                    raise
+            if not situation.observing and number_of(module) in bystanders:
                 return original(module, *args, **kwargs)
             if (
                 torch.compiler.is_compiling()

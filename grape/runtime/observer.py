@@ -12,6 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..model import HOST_RANDOM, OpRecord, Reason, Refused, ScalarChange, Timeline, Trace
+from ..model.cold import may_be_cold
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, person_runs, record
 from . import policy
@@ -74,6 +75,10 @@ class Observer:
         """True where it warned in a traced call."""
         self.gave_up = False
         """Set while a callable inside takes over for the rest of the region's first call."""
+        self.afterwards_ms: list[float] = []
+        """Times of calls of this cell that brought new shapes after looking on had an end, on the host's clock."""
+        self.traced_afterwards: list[Trace] = []
+        """Of them, those that were traced."""
         self.eager_s = 0.0
         self.body_ns = (0, 0)
         """When the person's code began and ended in the last traced call."""
@@ -98,6 +103,8 @@ class Observer:
 
     def begin_run(self) -> None:
         """A cell begins: what changed in an earlier one is told no more, unless it is why the region is refused."""
+        self.afterwards_ms.clear()
+        self.traced_afterwards.clear()
         if self._region.refused is None:
             self.scalar_changes.clear()
 
@@ -310,7 +317,9 @@ class Observer:
             return True
         if len(self.traced) >= TRACED:
             return False
-        return not self._region.root_is_module or shape.calls > 1 or self._region.calls > AUDIT_BY
+        if not self._region.root_is_module or shape.calls > 1 or self._region.calls > AUDIT_BY:
+            return True
+        return may_be_cold(self.traces)  # whether the next shape costs as much
 
     def profile_now(self, shape: Shape, may_capture: bool) -> bool:
         """Profile before the first capture, or once enough calls were timed: CUPTI may stay and slow later launches."""

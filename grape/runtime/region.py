@@ -281,6 +281,8 @@ class Region:
         shape = self.shapes.get((layout.key, modes))
         if shape is None:
             shape = self.shapes.note(layout, modes, self.calls - 1)
+            if self.situation.recalled and shape.shapes in self.situation.recalled:
+                shape.runs = shape.recalled = 1
             changing = self.shapes.changing_value(shape, layout)
             if changing is not None:
                 self.refuse(Refused.because(Reason.ARGUMENT_CHANGES, self.at, argument=changing))

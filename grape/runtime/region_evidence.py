@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 from ..model import CopyRecord, Measured, RegionEvidence, ShapeCount
@@ -37,9 +38,10 @@ def evidence_of(region: Region) -> RegionEvidence:
         replays=region.replays_in_run,
         parent=region.parent,
         wasted_iterations=region.wasted,
+        afterwards_ms=tuple(region.observer.afterwards_ms),
         paired=region.paired,
         verified=sorted(region.captures.verified)[-1] if region.captures.verified and not region.refused else None,
-        traces=traces_of_cell(region),
+        traces=(*traces_of_cell(region), *region.observer.traced_afterwards),
         before=region.observer.timeline_before() if region.observer.profile_holds else None,
         after=region.observer.timeline_after() if region.observer.profile_holds else None,
         before_ms=Measured.of(before or region.host_ms),
@@ -50,7 +52,9 @@ def evidence_of(region: Region) -> RegionEvidence:
                 shapes=shape.shapes,
                 calls=shape.seen,
                 order=shape.order,
-                earlier_runs=shape.runs - 1,
+                earlier_runs=shape.runs - 1 - shape.recalled,
+                first_ms=shape.before.cold_ms,
+                warm_ms=statistics.median(warm) if (warm := shape.before.warm_ms()) else None,
                 captured=bool(shape.entries),
                 capture_ms=sum(entry.capture_ms for entry in shape.entries),
                 graph_bytes=sum(entry.nbytes for entry in shape.entries),

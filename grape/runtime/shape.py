@@ -44,6 +44,8 @@ class Shape:
     seen: int = 0
     run: int = -1
     runs: int = 0
+    recalled: int = 0
+    """Of `runs`, those in another process."""
     before: CallTimes = field(default_factory=CallTimes)
     after: CallTimes = field(default_factory=CallTimes)
     tally: Tally = field(default_factory=Tally)
@@ -68,6 +70,11 @@ class Shape:
     """Calls until the last cell ended."""
     starved_at: int | None = None
     """The memory budget that was too small for this shape, 0 for a full device; a larger one opens it again."""
+
+    @property
+    def is_new(self) -> bool:
+        """True in the first cell of this process that has the shape."""
+        return self.runs - self.recalled == 1
 
     @property
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -43,6 +43,8 @@ class Situation:
     tolerance: float = 0.0
     memory_budget: int | None = None
     run: int = 0
+    recalled: frozenset[tuple[tuple[str, tuple[int, ...]], ...]] = frozenset()
+    """Shapes that calls of this cell had in another process: they will come again, as those of an earlier run."""
     cell: CellName = field(default_factory=CellName)
     """The cell that runs under Grape, or did last."""
     stream: int | None = None

@@ -107,7 +107,7 @@ def settle_calls(regions: Iterable[Region], attention: Attention) -> tuple[Calls
             times = plain.of(shape)
             warm = statistics.median(times) if times else None
             cold_ms += _take_back(shape, warm, attention)
-            cold = shape.before.cold_ms if shape.runs == 1 and observed else None
+            cold = shape.before.cold_ms if shape.is_new and observed else None
             if cold is not None and warm is not None:
                 cold_ms += max(0.0, cold - warm)
             count, took_ms = _replays(shape, attention, on_device=on_device, observed=observed)

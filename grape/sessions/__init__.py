@@ -11,6 +11,7 @@ from .function import StreamedFunction, stream
 from .history import CellKey, Mode
 from .loops import hoisted_code
 from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
+from .remembering import recall, remember
 from .streamed import StreamedSession, begin_plain_cell, end_plain_cell
 
 __all__ = [
@@ -28,7 +29,9 @@ __all__ = [
     "hoisted_code",
     "last_report",
     "preload",
+    "recall",
     "release_abandoned",
+    "remember",
     "session",
     "session_for",
     "stream",

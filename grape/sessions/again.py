@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..failures import failure_notes
 from ..model import CellEvidence, Finding, MemoryCurve
+from ..model.codes import ONCE
 from ..render import Report, build_report
 from .stream_evidence import findings_beside
 from .told import evidence_as, findings_as
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["evidence_again", "report_again", "why_no_graphs"]
 
 _LOOKED_AT = "looked at in run {runs}; since then {stance}; %grape reset has it looked at again"
+_RECALLED = "known from %grape recall; {stance}; %grape reset has it looked at"
 
 
 def why_no_graphs(past: Past) -> str:
@@ -34,7 +36,7 @@ def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error:
         evidence_as(past.evidence, name, traces=False),
         wall_ms=wall_ms,
         error=error,
-        notes=(_LOOKED_AT.format(runs=past.runs, stance=stance), *failure_notes()),
+        notes=((_RECALLED if past.recalled else _LOOKED_AT).format(runs=past.runs, stance=stance), *failure_notes()),
         captured_at_ms=(),
         memory=MemoryCurve(),
         as_written=None,
@@ -52,7 +54,8 @@ def report_again(
     from ..fixing import FixesLater
 
     name, error = evidence.file, evidence.error
-    findings = findings_beside(findings_as(past.findings, past.evidence.file, name), more)
+    known = [finding for finding in past.findings if finding.code not in ONCE]
+    findings = findings_beside(findings_as(known, past.evidence.file, name), more)
     fixes = FixesLater(
         lambda: evidence_as(replace(past.evidence, error=error), name, traces=True),
         findings,

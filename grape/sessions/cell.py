@@ -20,7 +20,7 @@ from ..render import Report, build_report
 from ..streams import Building, prepare, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .gains import TakenFixes, gains
-from .history import CellKey, Mode, Past
+from .history import CellKey, Mode, Past, recalled_shapes
 from .line_times import CellLines
 from .process import CELLS, Engine, engine
 from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
@@ -28,7 +28,7 @@ from .timing import CellClock, CellRuns
 from .told import distinct, evidence_as, renamed, sources, told
 
 if TYPE_CHECKING:
-    from ..profiling import MemorySampler
+    from ..profiling import LoaderWatch, MemorySampler
     from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
     from ..tracing import Recorder
@@ -96,6 +96,7 @@ class Session:
         self._calls = CallsAccount()
         self._memory: MemorySampler | None = None
         self._lines: CellLines | None = None
+        self._loaders: LoaderWatch | None = None
         self._outside: Recorder | None = None
         self._gain: Gain | None = None
         self._prospect: Prospect | None = None
@@ -123,7 +124,7 @@ class Session:
         self._clock.start()
 
     def _install(self, owner: Engine, code: CodeType | None) -> None:
-        from ..profiling import MemorySampler
+        from ..profiling import LoaderWatch, MemorySampler
         from ..runtime import CellName, enforce_budget
         from ..tracing import Recorder, process_group
 
@@ -156,6 +157,7 @@ class Session:
         situation.progress = self._on_progress
         situation.run += 1
         situation.cell = CellName(source=cell.source, shown=cell.name)
+        situation.recalled = recalled_shapes(self._past)
         situation.captured_at_s.clear()
         for region in owner.interceptor.regions:
             region.begin_run()
@@ -181,8 +183,10 @@ class Session:
         self._lines = CellLines(cell.filename) if not owner.interceptor.withdrawn else None
         looks = self._lines.looks if self._lines is not None else None
         self._memory = MemorySampler(situation.backend.device, lines=looks)
+        self._loaders = LoaderWatch(situation.backend.timer, situation.tracer.positions, lambda: _looked_ns(owner))
         if not owner.interceptor.withdrawn:
             self._memory.start()
+            self._loaders.join()
         self._start = time.perf_counter()
 
     def _allowance(self) -> Allowance:
@@ -237,6 +241,9 @@ class Session:
                 owner.situation.attention.book("observe", self._lines.own_ns)
         self._wall_ms = self._clock.end()
         owner.situation.beside_group |= _process_group()
+        if self._loaders is not None:
+            self._loaders.leave()
+        owner.end_afterwards()
         if self.cell.mode == "leave":
             owner.session = None
             return owner
@@ -262,6 +269,10 @@ class Session:
             self._memory.stop()
         if self._lines is not None and self._engine is not None:
             self._lines.give_up()
+        if self._loaders is not None:
+            self._loaders.leave()
+        if self._engine is not None:
+            self._engine.end_afterwards()
 
     def abandon(self) -> None:
         """Leave without a report."""
@@ -430,7 +441,8 @@ class Session:
 
         assert self._outside is not None
         outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
-        if not outside.ops and self._traced_as in owner.traced:
+        traced_earlier = not outside.ops and self._traced_as in owner.traced
+        if traced_earlier:
             name, earlier = owner.traced[self._traced_as]
             outside = replace(renamed(earlier, name, self.cell.name), cut=True)  # of this run nothing was counted
         elif error is None:
@@ -451,8 +463,12 @@ class Session:
             wall_ms=self._wall_ms,
             regions=distinct([*self._divided(owner), *kept]),
             trace=outside,
+            traced_earlier=traced_earlier,
+            looked_ms=min(self._wall_ms, owner.situation.attention.spent_ms()),
+            looked_on=not owner.situation.attention.denied,
             memory=memory,
             lines=self._line_times(owner),
+            loaders=self._loaders.waits() if self._loaders is not None else (),
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,
             cuda=torch.cuda.is_available(),
@@ -463,6 +479,14 @@ class Session:
             sources=known,
             graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
         )
+
+
+def _looked_ns(owner: Engine) -> int:
+    """Nanoseconds that Grape took of the cell so far, with what tracing outside of regions takes."""
+    from ..runtime import TRACING
+
+    attention, tracer = owner.situation.attention, owner.situation.tracer
+    return int(attention.spent_ms() * 1e6 + TRACING * (tracer.own_ns - tracer.recorded_ns))
 
 
 def _never_called(region: RegionEvidence) -> RegionEvidence:

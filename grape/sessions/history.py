@@ -13,14 +13,15 @@ import functools
 import re
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..model import CellEvidence, Finding
 from ..options import Applied
 from ..quiet import without_warnings
+from .digest import digest_of
 
-__all__ = ["CellKey", "History", "Mode", "Past", "key_of"]
+__all__ = ["CellKey", "History", "Mode", "Past", "key_of", "recalled_shapes"]
 
 Mode = Literal["watch", "serve", "leave"]
 CellKey = tuple[str, frozenset[Any]]
@@ -54,6 +55,8 @@ class Past:
     """Runs in a row in which they gained nothing."""
     streamless: str | None = None
     """Why operator streams serve it no more."""
+    recalled: bool = False
+    """It is what another process has learned of the same cell."""
 
 
 class History:
@@ -61,9 +64,20 @@ class History:
 
     def __init__(self) -> None:
         self._past: dict[CellKey, Past] = {}
+        self._recalled: dict[str, Past] = {}
 
     def clear(self) -> None:
         self._past.clear()
+        self._recalled.clear()
+
+    def known(self) -> dict[str, Past]:
+        """What would help another process, by the digest of the cell: what was recalled, and what was learned here."""
+        learned = {digest_of(key): past for key, past in self._past.items() if past.settled}
+        return {**self._recalled, **learned}
+
+    def recall(self, pasts: Mapping[str, Past]) -> None:
+        """What another process learned, by the digest of the cell: it counts until the cell has run here."""
+        self._recalled.update(pasts)
 
     @property
     def streamed(self) -> bool:
@@ -73,6 +87,9 @@ class History:
     def of(self, key: CellKey | None, applied: Applied) -> Past | None:
         """None where it last ran with other options: what served it then, and what was found, may not hold."""
         past = self._past.get(key) if key is not None else None
+        if past is None and key is not None and self._recalled:
+            past = self._recalled.get(digest_of(key))
+            past = replace(past, evidence=replace(past.evidence, source=key[0])) if past is not None else None
         return past if past is not None and past.applied == applied else None
 
     def remember(self, key: CellKey, past: Past) -> None:
@@ -80,6 +97,13 @@ class History:
         self._past[key] = past
         while len(self._past) > MOST_CELLS:
             del self._past[next(iter(self._past))]
+
+
+def recalled_shapes(past: Past | None) -> frozenset[tuple[tuple[str, tuple[int, ...]], ...]]:
+    """The shapes of calls that graphs served in another process; none where the past is of this one."""
+    if past is None or not past.recalled or not past.served:
+        return frozenset()
+    return frozenset(count.shapes for region in past.evidence.regions if region.replays for count in region.shapes)
 
 
 def key_of(source: str, namespace: Mapping[str, Any]) -> CellKey | None:

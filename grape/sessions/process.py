@@ -11,7 +11,9 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..failures import surviving
 from ..model import LEAST_MS, SIGNIFICANT, CallsAccount, Trace
+from ..model.cold import may_be_cold
 from ..options import REFERENCE
 from ..render import Report
 from ..streams import shared
@@ -200,6 +202,29 @@ class Engine:
         self.situation.tracer.retire()
         self.interceptor.floor.record_no_more()
         self.settle()
+        with surviving("it chose a module to look at"):
+            self._time_afterwards()
+
+    def _time_afterwards(self) -> None:
+        """Look a little at the calls of the outermost module in which a first visit of a shape was slower than tracing
+        another call is.
+        """
+        from ..runtime import CallsAfterwards
+
+        if self.interceptor.afterwards is not None or self.interceptor.withdrawn or self.situation.beside_group:
+            return
+        modules = [region for region in self.interceptor.regions if region.root_is_module and region.calls_in_run]
+        for region in modules if not self.has_graphs else ():
+            if may_be_cold(region.observer.traces):
+                self.interceptor.afterwards = CallsAfterwards(region)
+                self.interceptor.afterwards.start()
+                return
+
+    def end_afterwards(self) -> None:
+        """The cell has ended."""
+        afterwards, self.interceptor.afterwards = self.interceptor.afterwards, None
+        if afterwards is not None:
+            afterwards.stop()
 
     def weigh(self) -> None:
         """A cell was observed: graphs that turned out slower than eager calls go. The tape's are never faster."""

@@ -27,7 +27,8 @@ class Settings:
 
     longest: int = 100  # operators of a segment
     shortest: int = 32  # operators of a fragment that leads back to its own begin
-    furthest: int = 4000  # operators of any fragment
+    furthest: int = 4000  # operators of a fragment that is no iteration
+    iteration: int = 16000  # of one that is
     settled: int = 1000  # operators for which a period without a host read holds before it is recorded
     hot: int = 3  # of what has no period: times that a context is met before what follows is recorded
     patience: int = 4000  # and operators since the first of them

@@ -408,7 +408,7 @@ def text_of(said: list[dict[str, Any]]) -> str:
 
 
 def test_kernel_completes_options_and_commands(kernel: Kernel) -> None:
-    for text, expected in (("%%grape --pro", "--profile"), ("\n%%grape -o r --js", "--json"), ("%grape re", "reset")):
+    for text, expected in (("%%grape --pro", "--profile"), ("\n%%grape -o r --js", "--json"), ("%grape res", "reset")):
         content = kernel.client.complete(text, reply=True, timeout=60)["content"]
         assert content["matches"] == [expected]
         start, end = content["cursor_start"], content["cursor_end"]

@@ -689,8 +689,8 @@ def test_saved_files(ran: InteractiveShell, tmp_path: Path) -> None:
         ("statsu", "unknown command 'statsu'; did you mean status?"),
         (
             "zzz",
-            "unknown command 'zzz'; commands: status, diff, apply, undo, history, compare, reset, save, trace, view, "
-            "doctor, explain, help",
+            "unknown command 'zzz'; commands: status, diff, apply, undo, history, compare, reset, remember, recall, "
+            "save, trace, view, doctor, explain, help",
         ),
         ("model(x", "'model(x' is no command, and no Python: '(' was never closed"),
         ("print('it's')", "cannot read 'print('it's')': unterminated string literal"),

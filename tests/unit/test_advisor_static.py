@@ -50,6 +50,77 @@ def test_found_in_a_loop(name: str) -> None:
     assert codes(LOOP + FOUND[name]) == [(name[:5], 8)]
 
 
+TOLD_LATER = {
+    "a branch on a parameter": (
+        "def f(a):\n    if a.sum() > 3:  #\n        a = a * 2\n    return a.mean().item()\n",
+        [("GR102", 2), ("GR101", 4)],
+    ),
+    "a loop on a parameter": (
+        "def f(a):\n    while a.max() > 3:  #\n        a = a / 2\n    return a.max().tolist()\n",
+        [("GR102", 2), ("GR101", 4)],
+    ),
+    "an assert on what came from elsewhere": (
+        "def f(path):\n    a = read(path)\n    assert a.isfinite().all()\n    return a.abs().max().item()\n",
+        [("GR102", 3), ("GR101", 4)],
+    ),
+    "a list that is read decides": (
+        "def f(a):\n    if a.softmax(-1).tolist()[0] > 3:\n        return 1\n    return 2\n",
+        [("GR102", 2)],
+    ),
+    "a list of what is not known": ("def f(a):\n    return a.ids.tolist()\n", [("GR101", 2)]),
+}
+
+
+@pytest.mark.parametrize("name", list(TOLD_LATER))
+def test_later_lines_tell(name: str) -> None:
+    body, expected = TOLD_LATER[name]
+    calls = "for v in values:\n    f(v)\n"
+    assert sorted(codes("import torch\n" + body + calls)) == sorted((code, line + 1) for code, line in expected)
+    assert codes(body + calls) == [], "without torch these are plain Python"
+
+
+TELLS_NOTHING = {
+    "an array of NumPy": "import numpy as np\ndef f(a):\n    if a.sum() > 3:\n        return a.mean().item()\n",
+    "a list": "import numpy as np\ndef f(a):\n    return a.tolist()\n",
+    "a frame": "import pandas\ndef f(a):\n    while a.max() > 3:\n        a = a.max().tolist()\n    return a\n",
+    "an array of Python": "from array import array\ndef f(a):\n    return a.tolist()\n",
+    "a part of something": "def f(a):\n    if a > 3:\n        return 1\n    return len(a.loss.shape)\n",
+    "a metric": "def f(a):\n    if a.done > 3:\n        return 1\n    return str(a.compute())\n",
+    "a number": "def f(a):\n    if a + 1 > 3:\n        return 1\n    return int(a)\n",
+    "items of a dict": "def f(a):\n    if a:\n        return [k for k, _ in a.items()]\n",
+}
+
+
+@pytest.mark.parametrize("name", list(TELLS_NOTHING))
+def test_plain_python_tells_nothing(name: str) -> None:
+    assert codes("import torch\n" + TELLS_NOTHING[name] + "for v in values:\n    f(v)\n") == []
+
+
+LENGTHS = {
+    "for n in list(range(3, 40)) * 2:\n    y = model(x[:, :n])\n": [("GR201", 7)],
+    "for n in 3 * [4, 5, 6]:\n    y = model(x[:n])\n": [("GR201", 7)],
+    "for n in [4, 5, 4, 5]:\n    z = x[n:]\n    y = model(z)\n": [("GR201", 8)],
+    "for _ in range(9):\n    for n in range(3, 40):\n        y = model(torch.randn(n, 4))\n": [("GR201", 8)],
+    "def f(a):\n    return a * 2\nfor n in sorted([8, 4]) * 2:\n    y = f(torch.zeros((n, 4)))\n": [("GR201", 9)],
+    "for n in range(3, 40):\n    y = model(x[:, :n])\n": [],  # each comes once
+    "for n in [4, 4, 4]:\n    y = model(x[:n])\n": [],
+    "for n in [4] * 9:\n    y = model(x[:n])\n": [],
+    "for n in list(range(40)) * 2:\n    y = model(x[n])\n": [],  # a row, always as long
+    "for n in list(range(40)) * 2:\n    y = model(x[n:n + 4])\n": [],  # a window
+    "for n in list(range(40)) * 2:\n    print(names[:n])\n    y = model(x)\n": [],
+    "for n in list(range(40)) * 2:\n    y = model(x)\n    z = y[:n]\n": [],
+    "for n in list(range(40)) * 2:\n    names = sort(names[:n])\n": [],
+    "for _ in range(1):\n    for n in range(3, 40):\n        y = model(x[:n])\n": [],
+}
+
+
+@pytest.mark.parametrize("loop", list(LENGTHS))
+def test_lengths_that_come_again(loop: str) -> None:
+    found = codes(HEAD + "torch.set_grad_enabled(False)\n" + loop)
+    assert [one for one in found if one[0] == "GR201"] == LENGTHS[loop]
+    assert codes(loop) == []
+
+
 NOT_FOUND = {
     "after the loop": "        y = model(x)\n    n = y.sum().item()\n",
     "every n-th iteration": "        y = model(x)\n        if i % 10 == 0:\n            print(y.mean())\n",

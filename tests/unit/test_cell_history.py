@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from grape.model import Finding, Position
 from grape.options import Options
+from grape.sessions.again import evidence_again, report_again
 from grape.sessions.history import MOST_CELLS, History, key_of
 from tests.unit.sample_past import LEFT
 
@@ -81,3 +85,14 @@ def test_only_the_last_cells_are_kept() -> None:
         assert history.of(keys[-1], other.applied) is None
     assert history.of(keys[-1], Options(no_widget=True, output="report", engine="auto").applied) is LEFT
     assert history.of(None, LEFT.applied) is None
+
+
+def test_what_was_paid_once_is_not_told_of_a_run_that_nobody_looked_at() -> None:
+    found = tuple(
+        Finding(code=code, severity="costly", message="", at=Position(file="In[1]", line=1, function="<module>"))
+        for code in ("GR203", "GR303")
+    )
+    past = replace(LEFT, findings=found)
+    evidence = evidence_again(past, "In[2]", stance="it runs as written", wall_ms=1.0, error=None)
+    report = report_again(SimpleNamespace(session=None, report=None), past, evidence, None)
+    assert [(one.code, str(one.at)) for one in report.findings] == [("GR303", "In[2], line 1")]

@@ -13,6 +13,7 @@ from grape.model import CODES, Outcome, Position, Severity
 from grape.render import build_report
 from grape.render.recorded import recorded_report
 from grape.render.report import Report
+from scripts import finding_tables
 from tests.unit.sample_evidence import cell, host_sync, launch_bound, measured, refused, region, sample, tape_cell
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -73,6 +74,7 @@ def test_the_schema_refuses_what_is_not_a_report(path: tuple[str | int, ...], va
 
 def test_schema_and_model_name_the_same_words() -> None:
     defs = SCHEMA["$defs"]
+    assert finding_tables.schema(finding_tables.SCHEMA.read_text()) == finding_tables.SCHEMA.read_text()
     assert defs["code"]["enum"] == list(CODES)
     assert defs["finding"]["properties"]["name"]["enum"] == list(CODES.values())
     assert set(defs["finding"]["properties"]["severity"]["enum"]) == set(get_args(Severity))

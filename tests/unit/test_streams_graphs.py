@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
-from torch import Tensor
+from torch import Tensor, nn
 
 from grape.streams import Evidence, Settings, Stream, open_stream
 from tests.property.stream_cases import CASES, RAISES
@@ -85,6 +85,28 @@ def test_what_is_slower_than_code_as_written_serves_no_more() -> None:
     assert evidence.lost >= 1
     assert evidence.matched < 0.8 * evidence.seen
     assert agrees(loop, shortest=1, hot=2).matched > 0.8 * evidence.seen
+
+
+def test_an_iteration_is_recorded_around_its_inner_loop() -> None:
+    """The loop inside repeats first, for longer than it takes to be believed."""
+
+    def loop() -> list[Any]:
+        cell, out = nn.Linear(16, 16), nn.Linear(16, 4)
+        optimizer = torch.optim.SGD([*cell.parameters(), *out.parameters()], 0.01)
+        xs, losses = torch.randn(30, 100, 16), []
+        for x in xs:
+            h, loss = torch.zeros(1, 16), torch.zeros(())
+            optimizer.zero_grad()
+            for t in range(100):
+                h = torch.tanh(cell(h + x[t]))
+                loss = loss + out(h).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    evidence = agrees(loop, settled=1000)
+    assert evidence.issued > 35 * evidence.segments  # 22 without
 
 
 def test_what_costs_more_than_it_may_rests() -> None:

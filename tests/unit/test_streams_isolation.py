@@ -533,11 +533,14 @@ def test_a_result_may_die_on_another_thread_and_in_a_cycle() -> None:
     agrees(loop)
 
 
-def test_a_lazy_clone_of_a_result() -> None:
+@pytest.mark.parametrize("since", [0, 40])
+def test_a_lazy_clone_of_a_result(since: int) -> None:
+    """Also of one that was deferred without such a clone before."""
+
     def loop() -> list[Tensor]:
         x, out = torch.ones(4), []
         for i in range(60):
-            a = chain(x)._lazy_clone() if i % 4 == 3 else chain(x)
+            a = chain(x)._lazy_clone() if i >= since and i % 4 == 3 else chain(x)
             a.add_(1)
             out.append(torch.tanh(a) + x)
         return out

@@ -1,28 +1,13 @@
-"""The rules, one file per code. A rule is known because it stands in this tuple."""
+"""The rules, one file per code: `grnnn.py` for each code of `model/codes.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from importlib import import_module
+from typing import Any, Protocol, cast
 
-from ...model import CellEvidence, Finding
+from ...model import CODES, CellEvidence, Finding
 from ..cost import MachineCosts
-from . import (
-    gr101,
-    gr102,
-    gr103,
-    gr201,
-    gr202,
-    gr301,
-    gr302,
-    gr401,
-    gr402,
-    gr403,
-    gr404,
-    gr405,
-    gr406,
-    gr501,
-)
 
 __all__ = ["RULES", "Rule"]
 
@@ -36,19 +21,9 @@ class Rule(Protocol):
     def check(self, evidence: CellEvidence, costs: MachineCosts = ...) -> Iterable[Finding]: ...
 
 
-RULES: tuple[Rule, ...] = (
-    gr101,
-    gr102,
-    gr103,
-    gr201,
-    gr202,
-    gr301,
-    gr302,
-    gr401,
-    gr402,
-    gr403,
-    gr404,
-    gr405,
-    gr406,
-    gr501,
-)
+def _rule(code: str) -> Rule:
+    module: Any = import_module(f".{code.lower()}", __name__)
+    return cast("Rule", module)
+
+
+RULES: tuple[Rule, ...] = tuple(map(_rule, CODES))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model import Finding, Position
+from ...model import CODES, Finding, Position
 from .sources import Placed, find_in_sources
 
 __all__ = ["advise_sources"]
 
 _FIRST = ("GR101", "GR102", "GR103", "GR302", "GR401", "GR405", "GR404", "GR202", "GR403")
+_ORDER = (*_FIRST, *(code for code in CODES if code not in _FIRST))
 """The order of the codes: what makes the CPU wait at each iteration comes first."""
 
 
@@ -20,7 +21,7 @@ def advise_sources(sources: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
     """
     placed = find_in_sources(tuple(sources))
     names = [name for name, _ in sources]
-    ordered = sorted(placed, key=lambda one: (_FIRST.index(one.finding.code), names.index(one.file), one.finding.line))
+    ordered = sorted(placed, key=lambda one: (_ORDER.index(one.finding.code), names.index(one.file), one.finding.line))
     return tuple(map(_finding, ordered))
 
 

@@ -9,6 +9,7 @@ from .context import Context, StaticFinding
 from .hot import HotCode
 from .inputs import changing_numbers, constants, gradients, growth, hidden_state, host_inputs
 from .kinds import Kinds
+from .lengths import repeated_lengths
 from .waits import branches, dynamic_shapes, host_reads
 
 __all__ = ["StaticFinding", "find"]
@@ -18,6 +19,7 @@ _RULES: tuple[Callable[[Context], Iterator[StaticFinding]], ...] = (
     host_reads,
     branches,
     dynamic_shapes,
+    repeated_lengths,
     growth,
     host_inputs,
     constants,

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from .bindings import Kind, bindings
+from .reading import beside_arrays, read_name
 from .vocabulary import (
     BATCHES,
     CONVERSIONS,
@@ -66,6 +67,13 @@ class Kinds:
         self._attributes: dict[str, Kind] = {}
         self._returns: dict[Scope, Kind] = {}
         self._known: dict[ast.expr, Kind | None] | None = None
+        self.reads_tell = not beside_arrays(self.nodes)
+        """Nothing else is imported whose values are read by `item` and `tolist`: what is read so is a tensor."""
+        self._bound = frozenset(
+            (self.scope(node), node.id)
+            for node in self.nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
         self._layers = frozenset(
             alias.asname or alias.name
             for node in self.nodes
@@ -353,7 +361,9 @@ class Kinds:
             found.setdefault((scope, name), set()).add(kind)
 
     def _used_as_tensor(self, call: ast.Call, found: dict[tuple[Scope, str], set[Kind | None]]) -> None:
-        """A parameter with a method that tensors have and hardly anything else, or that goes to a layer, is one."""
+        """A parameter with a method that tensors have and hardly anything else, or that goes to a layer, is one; so is
+        whatever a value is read from, here or on a later line.
+        """
         scope = self.scope(call)
         func = call.func
         names: list[ast.expr] = []
@@ -367,6 +377,9 @@ class Kinds:
         for name in names:
             if isinstance(name, ast.Name) and scope is not None and self._binds(scope, name.id):
                 self._note(found, scope, name.id, "tensor")
+        read = read_name(call) if self.reads_tell else None
+        if read is not None and (self._binds(scope, read.id) or (scope, read.id) in self._bound):
+            self._note(found, scope, read.id, "tensor")
 
 
 def _agreed(kinds: set[Kind | None]) -> Kind | None:

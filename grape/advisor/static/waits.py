@@ -52,7 +52,8 @@ def host_reads(context: Context) -> Iterator[StaticFinding]:
             )
         elif isinstance(func, ast.Attribute) and func.attr in _TO_HOST and not node.args:
             owner = kinds.of(func.value)
-            if owner in ("tensor", "mask") or (func.attr == "item" and owner is None):
+            read = func.attr == "item" or (func.attr == "tolist" and kinds.reads_tell)
+            if owner in ("tensor", "mask") or (read and owner is None):
                 if _is_test(context, node):
                     continue
                 advice = "keep the value as a tensor (`x.detach()`), and read it once after the loop"
@@ -157,7 +158,7 @@ def _decides(kinds: Kinds, test: ast.expr) -> bool:
     if kinds.is_tensor(test) or kinds.root_call(test) in ("equal", "allclose"):
         return True
     reads = (node for node in ast.walk(test) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
-    return any(node.func.attr == "item" and kinds.is_tensor(node.func.value) for node in reads)  # type: ignore[attr-defined]
+    return any(node.func.attr in ("item", "tolist") and kinds.is_tensor(node.func.value) for node in reads)  # type: ignore[attr-defined]
 
 
 def dynamic_shapes(context: Context) -> Iterator[StaticFinding]:

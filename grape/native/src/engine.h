@@ -23,7 +23,8 @@ namespace grape {
 struct Settings {
   size_t longest = 100;   // operators of a segment
   size_t shortest = 32;   // of a fragment that leads back to its own head
-  size_t furthest = 4000; // of any fragment
+  size_t furthest = 4000; // of a fragment that is no iteration
+  size_t iteration = 16000; // of one that is
   size_t settled = 1000;  // operators for which a period without a host read has to hold before it is recorded
   size_t hot = 3;         // what has no period: a context is a head when it was met so often
   size_t patience = 4000; // and so many operators ago for the first time
@@ -55,7 +56,7 @@ class Engine {
  public:
   Engine(Settings settings, std::unique_ptr<Device> device)
       : settings_(settings), device_(std::move(device)), draws_(settings.draws ? draws_of(*device_) : nullptr), price_(settings.price),
-        finder_(settings.budget, settings.furthest, settings.settled, settings.shortest),
+        finder_(settings.budget, settings.iteration, settings.settled, settings.shortest),
         epoch_(*device_, settings.graphs), launcher_(*device_, draws_.get()) {}
 
   // Also after a pause, and then on any thread: nothing is pending.
@@ -129,7 +130,7 @@ class Engine {
       { std::lock_guard lock(mutex_); counts.seen++, counts.written[index(apart)]++; }
       return run(op, below, stack);
     }
-    if (op.lends && !device_->is_cpu()) leave_to_other_stream(op, *stack);
+    if (op.lends) leave_to_other_stream(op, *stack);
     Decision decision;
     uint64_t recording = 0;
     bool capture_now = false;
@@ -481,7 +482,10 @@ class Engine {
         if (decision != Decision::Observe) return decision;
       }
       counts.written[index(Reason::Divergence)]++;
-      if (fragment_ && (fragment_->dead || ++strays_ > settings_.strays)) leave();
+      if (fragment_ && ++strays_ > settings_.strays) {
+        if (++fragment_->failed > 30 + fragment_->entered / 2) fragment_->dead = true;
+        leave();
+      }
       return Decision::Observe;
     }
     sig = signature(op, stack);
@@ -500,7 +504,6 @@ class Engine {
     Fragment* parent = fragment_;
     counts.diverged++;
     last_divergence_ = "expected " + parent->steps[at_].op->handle.schema().name() + ", found " + op.handle.schema().name();
-    if (++parent->failed > 30 + parent->entered) parent->dead = true;
     finder_.passed(*parent, at_);
     uint64_t key = mix(at_, sig);
     if (parent->sides.size() >= 256 && !parent->sides.count(key)) return Decision::Observe;
@@ -546,16 +549,19 @@ class Engine {
       if (!back && !known && leads) return period_ = 0, recorder_.reset();  // into iterations, of which it is none
       if (!back && !known && recorder_->size() < settings_.furthest) return;
     }
-    finder_.add(recorder_->finish(settings_.longest), parent_, side_);
+    auto made = recorder_->finish(settings_.longest);
     recorder_.reset();
+    if (is_outer_ && !finder_.could_afford(*made)) return too_large_ = planned_, void();  // what serves now goes on
+    Fragment* added = finder_.add(std::move(made), parent_, side_);
+    if (is_outer_) finder_.surrounds(*added);
     parent_ = nullptr;
     if ((next = finder_.behind(context))) arrive(next);
   }
 
   void observe(const Operator& op, uint64_t sig) {
-    if (fragment_ || recorder_) finder_.push(sig);
-    else finder_.push(sig, op.kind());
+    finder_.push(sig, op.kind());
     uint64_t context = finder_.context();
+    if (outer_ && begin_outer(context)) return;
     if (Fragment* next = finder_.behind(context)) return arrive(next);
     if (doubted_ && counts.seen > doubted_until_) judge();
     if (doubted_ || fragment_ || recorder_ || !finder_.room() || finder_.is_lost(context)) return;
@@ -573,6 +579,7 @@ class Engine {
 
   // A record, behind this context: of so many operators, or until something comes back.
   void begin(uint64_t context, size_t planned) {
+    is_outer_ = false;
     head_ = context;
     planned_ = planned;
     parent_ = nullptr;
@@ -592,14 +599,49 @@ class Engine {
       } else if (!doubted_ && pace.is_due(settings_.doubt)) {
         leave();
         doubted_ = fragment;
-        doubted_until_ = counts.seen + 8 * settings_.furthest;
+        doubted_until_ = counts.seen + 8 * std::max(settings_.furthest, fragment->steps.size());
         pace.doubt();
       }
     }
+    if (!doubted_ && fragment->steps.size() < settings_.longest) look_further(*fragment);
     bool rests = this->rests(*fragment), enters = !doubted_ && !fragment->dead && !rests;
     counts.rested += rests;
     if (enters) enter(fragment);
     pace.begin(enters && fragment->live, doubted_ != nullptr, marks());
+  }
+
+  // A fragment shorter than a segment is an inner loop's. Recorded with what is around it, an iteration is launched in
+  // longer segments, from memory that moves less.
+  void look_further(const Fragment& fragment) {
+    if (outer_ || recorder_ || counts.seen < look_at_ || overdrawn()) return;
+    look_at_ = counts.seen + std::min(settings_.settled, SELDOM);
+    size_t period = finder_.periods.longer(2 * fragment.steps.size());
+    if (!period || period == too_large_) return;
+    outer_head_ = finder_.iteration(period);
+    Fragment* known = finder_.behind(outer_head_);
+    if ((known && known->steps.size() >= period) || finder_.is_lost(outer_head_)) return;
+    outer_ = period;
+    outer_until_ = counts.seen + 2 * period;
+  }
+
+  // Where an iteration begins, it serves rather than what is followed there.
+  bool enter_outer(uint64_t context) {
+    Fragment* outer = finder_.outer_behind(context);
+    if (!outer || outer == fragment_) return false;
+    Fragment* inner = fragment_;
+    leave();
+    finder_.passed(*inner, at_);
+    return arrive(outer), true;
+  }
+
+  // Behind an operator: the iteration that is wanted may begin here, whatever serves now.
+  bool begin_outer(uint64_t context) {
+    if (counts.seen > outer_until_ || !finder_.periods.holds(outer_)) return outer_ = 0, false;
+    if (context != outer_head_) return false;
+    if (Fragment* inner = fragment_) leave(), finder_.passed(*inner, at_);
+    period_ = outer_;
+    begin(context, std::exchange(outer_, 0));
+    return is_outer_ = true;
   }
 
   Pace::Marks marks() const { return {counts.seen, counts.matched, counts.capture_ns}; }
@@ -630,7 +672,6 @@ class Engine {
     if (fragment_) launch();  // another of autograd's threads may have matched meanwhile
     fragment_ = fragment;
     at_ = from_ = strays_ = period_ = 0;
-    finder_.periods.begin();
     fragment->entered++;
     counts.entered++;
   }
@@ -650,9 +691,12 @@ class Engine {
   }
 
   void advance() {
-    at_++;
+    const Step& step = fragment_->steps[at_++];
+    finder_.followed(step.signature, step.op->kind(), at_ == 1 || step.run != Reason::None);
     strays_ = 0;
-    if (fragment_->steps[at_ - 1].ends) launch();
+    if (step.ends) launch();
+    if (outer_ && begin_outer(finder_.followed_context())) return;
+    if (finder_.has_outer() && at_ < fragment_->steps.size() && enter_outer(finder_.followed_context())) return;
     if (at_ < fragment_->steps.size()) return;
     Fragment* done = fragment_;
     leave();
@@ -867,6 +911,7 @@ class Engine {
   static constexpr double OPERATOR = 0.005;   // milliseconds, roughly, of one as written
   static constexpr double CAPTURED = 0.01;    // the same, of one that is captured
   static constexpr size_t COLD = 40;          // captures, that the first one of a process takes as long as
+  static constexpr size_t SELDOM = 1000;       // operators between two looks for an outer iteration
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
   static constexpr double WORTHWHILE = 0.97;  // of that
   static inline std::atomic<bool> is_warm_{false};
@@ -910,6 +955,9 @@ class Engine {
   uint64_t side_ = 0, head_ = 0;
   size_t period_ = 0, planned_ = 0;  // of what repeats, and of its record
   uint64_t iteration_ = 0;           // the context behind which that begins
+  size_t outer_ = 0, too_large_ = 0;  // the period of an iteration that shall be recorded; of one that there was no room for
+  uint64_t outer_head_ = 0, outer_until_ = 0, look_at_ = 0;
+  bool is_outer_ = false;            // what is recorded
   std::exception_ptr raised_;
   bool sampling_ = false;
   Clock::duration launching_{};  // of the operator that is sampled

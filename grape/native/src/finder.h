@@ -11,7 +11,7 @@ namespace grape {
 class Finder {
  public:
   static constexpr size_t CONTEXT = 4;
-  Finder(size_t budget, size_t furthest, size_t settled, size_t shortest) : periods(furthest, settled, shortest), budget_(budget) {}
+  Finder(size_t budget, size_t iteration, size_t settled, size_t shortest) : periods(iteration, settled, shortest), budget_(budget) {}
 
   void push(uint64_t signature) { recent_[at_++ % CONTEXT] = signature; }
 
@@ -20,6 +20,21 @@ class Finder {
     push(signature);
     periods.push(signature, context(), kind);
     if (kind & Operator::READ) read_ = at_;
+  }
+
+  // Of an operator that a fragment followed. `marks`: it may come once in an iteration around it.
+  void followed(uint64_t signature, uint8_t kind, bool marks) {
+    if (!marks) return periods.push(signature, kind);
+    uint64_t hash = 1;
+    for (size_t k = CONTEXT - 1; k-- > 0;) hash = mix(hash, periods.before(k));
+    periods.push(signature, mix(hash, signature), kind);
+  }
+
+  // The same as `context`, while a fragment is followed.
+  uint64_t followed_context() const {
+    uint64_t hash = 1;
+    for (size_t k = CONTEXT; k-- > 0;) hash = mix(hash, periods.before(k));
+    return hash;
   }
 
   // The context behind which to record an iteration, of `period` operators; 0 where none is known to repeat.
@@ -50,6 +65,11 @@ class Finder {
     return found == heads_.end() || found->second->dead ? nullptr : found->second;
   }
 
+  // An iteration around what served before it. Where it begins, it is entered from whatever is followed there.
+  void surrounds(const Fragment& outer) { outer_heads_.insert(outer.head); }
+  bool has_outer() const { return !outer_heads_.empty(); }
+  Fragment* outer_behind(uint64_t context) const { return outer_heads_.count(context) ? behind(context) : nullptr; }
+
   // True when the context was met so often, and for so long, that a record should begin.
   bool hot(uint64_t context, size_t times, size_t patience) {
     if (heads_.size() >= 4096 || counts_.size() > 65536) return false;
@@ -74,9 +94,10 @@ class Finder {
     for (auto& fragment : fragments_) f(*fragment);
   }
 
+  bool could_afford(const Fragment& fragment) const { return bytes_ + fragment.bytes() <= budget_; }
   // Whether there is room for its homes, which it has from now on.
   bool afford(const Fragment& fragment) {
-    if (bytes_ + fragment.bytes() > budget_) return false;
+    if (!could_afford(fragment)) return false;
     bytes_ += fragment.bytes();
     return true;
   }
@@ -102,6 +123,7 @@ class Finder {
     heads_.clear();
     counts_.clear();
     lost_.clear();
+    outer_heads_.clear();
     periods.begin();
     fragments_.clear();
     live_ = bytes_ = 0;
@@ -120,7 +142,7 @@ class Finder {
   const size_t budget_;
   std::unordered_map<uint64_t, Fragment*> heads_;
   std::unordered_map<uint64_t, Met> counts_;
-  std::unordered_set<uint64_t> lost_;
+  std::unordered_set<uint64_t> lost_, outer_heads_;
   std::deque<std::unique_ptr<Fragment>> fragments_;
 };
 

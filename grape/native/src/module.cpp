@@ -229,6 +229,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("longest", &Settings::longest)
       .def_readwrite("shortest", &Settings::shortest)
       .def_readwrite("furthest", &Settings::furthest)
+      .def_readwrite("iteration", &Settings::iteration)
       .def_readwrite("settled", &Settings::settled)
       .def_readwrite("hot", &Settings::hot)
       .def_readwrite("patience", &Settings::patience)

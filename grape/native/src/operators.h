@@ -40,7 +40,7 @@ struct Operator {
   int dropout = -1;                   // of attention: the argument without which nothing is drawn
   std::vector<bool> seed;             // by argument: what was drawn, if anything was
   bool has_state = false;             // of its own, that random numbers come from
-  bool lends = false;                 // memory to another stream
+  bool lends = false;                 // memory to another stream, or to a copy that is made later
   uint64_t kernel_checked = 0;        // when `registrations` was that
   bool in_python = false;
 
@@ -85,7 +85,7 @@ struct Operator {
         if (name == "dropout_p") dropout = static_cast<int>(i);
         seed.push_back(name == "philox_seed" || name == "philox_offset");
       }
-    lends = schema.name() == "aten::record_stream";
+    lends = schema.name() == "aten::record_stream" || schema.name() == "aten::_lazy_clone";
     has_state = keeps_state(schema.name());
     if (!is_of_torch(schema.name())) always = Reason::Foreign;
     else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || has_state) always = Reason::Random;

@@ -14,21 +14,26 @@ namespace grape {
 // believed at once only where it contains a host read, as iterations do.
 class Periods {
  public:
-  Periods(size_t longest, size_t settled, size_t shortest) : longest_(longest), settled_(settled), shortest_(shortest), ring_(4 * ROOM), kinds_(4 * ROOM) {}
+  Periods(size_t longest, size_t settled, size_t shortest) : longest_(longest), settled_(settled), shortest_(shortest), ring_(SIZE), kinds_(SIZE) {}
 
-  // `context`: of this operator and those in front of it, `CONTEXT` in all.
-  void push(uint64_t signature, uint64_t context, uint8_t kind) {
+  // Of an operator that a fragment followed: no new distance is looked for.
+  void push(uint64_t signature, uint8_t kind) {
     at(n_) = signature;
-    kinds_[n_ % kinds_.size()] = kind;
+    kinds_[n_ % SIZE] = kind;
     for (Candidate& c : candidates_)
       if (c.period && at(n_ - c.period) == signature) c.run++;
       else c.period = 0;
+    n_++;
+  }
+
+  // `context`: of this operator and those in front of it, `CONTEXT` in all.
+  void push(uint64_t signature, uint64_t context, uint8_t kind) {
+    push(signature, kind);
     auto [last, is_new] = last_.try_emplace(context, n_);
     if (!is_new) {
       size_t period = n_ - std::exchange(last->second, n_);
       if (period <= std::min(longest_, ROOM)) consider(period);
     }
-    n_++;
     if (last_.size() > 65536) begin();
   }
 
@@ -53,16 +58,28 @@ class Periods {
     return best;
   }
 
+  // What repeats and is longer than the fragment that serves now, of so many operators: an iteration around a loop. It was
+  // seen twice, or, without a read, three times.
+  size_t longer(size_t fragment) const {
+    size_t best = 0;
+    for (const Candidate& c : candidates_)
+      if (c.period > std::max(best, fragment) && !is_multiple(c) && (c.run >= 2 * c.period || (c.run >= c.period && any_read(c.period)))) best = c.period;
+    return best;
+  }
+
+  // The signature of the operator so many ago.
+  uint64_t before(size_t back) const { return ring_[(n_ - 1 - back) % SIZE]; }
+
   // The context behind which an iteration best begins: one that comes once in it, behind a read, or else a write.
   template <class F>
   uint64_t head(size_t period, F context_of) const {
     std::unordered_map<uint64_t, int> times;
     std::vector<uint64_t> contexts(period);
-    for (size_t k = 0; k < period; k++) times[contexts[k] = context_of([&](size_t back) { return ring_[(n_ - period + k - back) % ring_.size()]; })]++;
+    for (size_t k = 0; k < period; k++) times[contexts[k] = context_of([&](size_t back) { return ring_[(n_ - period + k - back) % SIZE]; })]++;
     size_t best = 0;
     int most = -1;
     for (size_t k = 0; k < period; k++) {
-      uint8_t kind = kinds_[(n_ - period + k) % kinds_.size()];
+      uint8_t kind = kinds_[(n_ - period + k) % SIZE];
       int score = (times[contexts[k]] == 1 ? 4 : 0) + (kind & Operator::READ ? 2 : kind & Operator::WRITES ? 1 : 0);
       if (score >= most) most = score, best = k;
     }
@@ -70,16 +87,23 @@ class Periods {
   }
 
  private:
-  static constexpr size_t ROOM = 4096;
+  static constexpr size_t ROOM = 32768, SIZE = 4 * ROOM;
   struct Candidate {
     size_t period = 0, run = 0;
   };
 
-  uint64_t& at(size_t n) { return ring_[n % ring_.size()]; }
+  uint64_t& at(size_t n) { return ring_[n % SIZE]; }
+
+  // It only holds because a shorter one does.
+  bool is_multiple(const Candidate& c) const {
+    for (const Candidate& other : candidates_)
+      if (other.period && other.period < c.period && c.period % other.period == 0 && other.run >= c.period) return true;
+    return false;
+  }
 
   bool any_read(size_t period) const {
     for (size_t k = 1; k <= period; k++)
-      if (kinds_[(n_ - k) % kinds_.size()] & Operator::READ) return true;
+      if (kinds_[(n_ - k) % SIZE] & Operator::READ) return true;
     return false;
   }
 
