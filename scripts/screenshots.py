@@ -3,9 +3,9 @@
     python scripts/screenshots.py [--only report|notebook] [--view FILE.json] [--folder docs/images]
 
 report-*.png is the page that `grape view` writes from a recorded report (docs/data, see benchmarks/record_view.py);
-made-of.txt beside it holds the page's SHA-256, so that a test sees when they no longer fit. notebook-*.png is the
-report widget of the first %%grape cell of notebooks/quickstart.ipynb, executed now in JupyterLab on this machine's
-device. Needs Chromium, playwright and jupyterlab, all of the test extra.
+made-of.txt beside it holds the page's SHA-256, so that a test sees when they no longer fit. notebook-*.png is what
+the first %%grape cell of notebooks/quickstart.ipynb shows, executed now in JupyterLab on this machine's device. Needs
+Chromium, playwright and jupyterlab, all of the test extra.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ MARGIN = 12  # pixels around the view
 
 
 def of_a_notebook(browser: Any, folder: Path) -> None:
-    """The widget below the first cell under %%grape, in both themes."""
+    """The output of the first cell under %%grape, in both themes."""
     with tempfile.TemporaryDirectory() as home, serve(Path(home)) as jupyter:
         shutil.copy(ROOT / "notebooks" / "quickstart.ipynb", jupyter.folder)
         page = browser.new_context(viewport=SIZE, device_scale_factor=1.5).new_page()
         page.goto(f"{jupyter.url}/lab/tree/quickstart.ipynb")
         wait_for_notebook(page)
         run_all(page)
-        page.wait_for_selector(".grape-report canvas")
-        view = page.locator(".grape-report").first
+        page.wait_for_selector(".grape-report", state="attached")
+        view = page.locator(".jp-Cell-outputWrapper", has=page.locator(".grape-report")).first
         view.scroll_into_view_if_needed()
         for name, theme in THEMES.items():
             page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)

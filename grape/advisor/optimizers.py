@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..model import Position
 from .source import CellSource, Parsed, last_name
 
-__all__ = ["advice_for_step"]
+__all__ = ["advice_for_step", "counts_steps"]
 
 _FUSED = frozenset({"Adam", "AdamW", "SGD"})
 _CAPTURABLE = frozenset({"ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
@@ -38,6 +38,18 @@ def advice_for_step(source: CellSource, at: Position | None, *, streamed: bool =
     written = {_on_device(parsed, node) for parsed, node in made}
     line = written.pop() if len(written) == 1 else None
     return f"{f'write `{line}`' if line else _ANY}: {_STREAMED if streamed else _ELSE}"
+
+
+def counts_steps(source: CellSource, at: Position | None) -> str | None:
+    """The name of the optimizer whose ``.step(...)`` stands at `at`, where it keeps a count of its steps; else None."""
+    call = source.call(at, ("step",))
+    kinds = {
+        last_name(node.value.func)
+        for _, node in (_made(source, _stepped(call)) if call is not None else ())
+        if isinstance(node.value, ast.Call)
+    }
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    return kind if kind in (_FUSED | _CAPTURABLE) - {"SGD"} else None
 
 
 def _stepped(call: str) -> str:

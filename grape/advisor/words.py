@@ -34,7 +34,9 @@ def operator_name(op: OpRecord) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """``0.0421`` is "0.0421 ms"; three significant digits."""
+    """``0.421`` is "0.421 ms", ``0.0052`` "5.2 us"; three significant digits, in the units of the rest of a report."""
+    if 0 < value < 0.1:
+        return f"{value * 1000:.3g} us"
     return f"{value:.3g} ms" if value < 999.5 else f"{value / 1000:.3g} s"
 
 

@@ -49,7 +49,7 @@ _SECTION = """\
 _SOURCE = "<details><summary>Source</summary><pre>{source}</pre></details>\n"
 
 _VIEW = """\
-<div class="grape-timelines"><noscript>Timelines are drawn with JavaScript.</noscript></div>
+<div class="grape-timelines" data-beside="{beside}"><noscript>Timelines are drawn with JavaScript.</noscript></div>
 <script type="application/json">{data}</script>
 """
 
@@ -57,7 +57,7 @@ _START = """\
 <script type="module">
 {script}
 for (const place of document.querySelectorAll(".grape-timelines")) {{
-  startPage(place, place.nextElementSibling.textContent);
+  startPage(place, place.nextElementSibling.textContent, place.dataset.beside === "true");
 }}
 </script>
 """
@@ -98,7 +98,8 @@ def _draws(section: Section) -> bool:
 def _section(section: Section) -> str:
     view = ""
     if section.view is not None and _draws(section):
-        view = _VIEW.format(data=view_json(section.view).replace("<", "\\u003c"))
+        data = view_json(section.view).replace("<", "\\u003c")
+        view = _VIEW.format(data=data, beside=str(bool(section.html)).lower())
     source = _SOURCE.format(source=escape(section.source)) if section.source else ""
     return _SECTION.format(id=section.id, title=escape(section.title), source=source, html=section.html, view=view)
 

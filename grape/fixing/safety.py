@@ -162,7 +162,7 @@ class _Checker:
         elif isinstance(value, types.FunctionType) and value.__globals__ is self._namespace:
             self._check_function(value)
         elif not _is_of_torch(value, shown):
-            raise Unsafe(f"`{shown}` is code that was not looked at")
+            raise Unsafe(f"the cell calls `{shown}`, which may do more than compute")
 
     def _check_function(self, function: types.FunctionType) -> None:
         if function in self._seen:
@@ -187,7 +187,7 @@ class _Checker:
                 continue
             self._seen.add(kind)
             if not isinstance(forward, types.FunctionType) or forward.__globals__ is not self._namespace:
-                raise Unsafe(f"`{shown}` is code of `{kind.__module__.partition('.')[0]}`, which was not looked at")
+                raise Unsafe(f"`{shown}` is code of `{kind.__module__.partition('.')[0]}`, which Grape does not know")
             tree = _tree_of(forward)
             self.check(tree)
             for name in names_in_functions(ast.unparse(tree)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .code import on_code
 from .hoister import Hoister
 
-__all__ = ["Hoister"]
+__all__ = ["Hoister", "on_code"]

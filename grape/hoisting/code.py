@@ -10,7 +10,10 @@ from typing import Any
 from ..quiet import without_warnings
 from ..rewrite.hoisting import mark_of
 
-__all__ = ["compile_quietly", "eager_code", "pure_code", "with_objects"]
+__all__ = ["compile_quietly", "eager_code", "on_code", "pure_code", "with_objects"]
+
+on_code: list[Callable[[types.CodeType], None]] = []
+"""Called with each code object that is made of statements of a cell."""
 
 
 def compile_quietly(tree: ast.AST, filename: str, mode: str, flags: int) -> types.CodeType:
@@ -70,7 +73,10 @@ def _function_code(
     inner = _definition(arguments, body, body[0])
     outer = ast.fix_missing_locations(ast.Module([_definition(around, [inner], body[0])], []))
     code = _nested(_nested(compile_quietly(outer, filename, "exec", flags)))
-    return code.replace(co_name=name.rpartition(".")[2], co_qualname=name)
+    made = code.replace(co_name=name.rpartition(".")[2], co_qualname=name)
+    for look in on_code:
+        look(made)
+    return made
 
 
 def _definition(arguments: Sequence[str], body: Sequence[ast.stmt], at: ast.stmt) -> ast.stmt:

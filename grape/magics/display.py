@@ -1,4 +1,4 @@
-"""The output of one cell under Grape: at most one output, its progress first and then its report in the same place."""
+"""The output of one cell under Grape: its progress while it runs, and its report below what the cell itself shows."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["CellDisplay", "say", "show_page"]
 
 SECONDS_BETWEEN_UPDATES = 0.1
+SECONDS_BEFORE_PROGRESS = 1.0
+"""Nobody reads what a shorter cell is at, and an output that was shown once cannot be taken back, only emptied."""
 
 
 def say(message: str) -> None:
@@ -66,11 +68,16 @@ def _brief(report: Report) -> _Bundle:
     return _Bundle(text_plain="\n".join(map(clean, lines)), text_html=report.to_html())
 
 
+def _unfolded(report: Report) -> _Bundle:
+    """In a terminal nothing folds: what is folded in a notebook is left to ``print(grape.last)``."""
+    return _Bundle(text_plain=report.to_text(details=False), text_html=report.to_html())
+
+
 class CellDisplay:
     """The one display of a cell. It never goes through the displayhook, so that ``Out`` and ``_`` are the person's.
 
-    A front end that cannot replace an output (a terminal) shows no progress. Where the cell clears its output, the
-    place of the progress is gone: no more progress then, and the report comes at the end.
+    A front end that cannot replace an output (a terminal) shows no progress, nor does a cell that is soon over. Where
+    the cell clears its output, the place of the progress is gone: no more progress then.
     """
 
     def __init__(self, shell: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,11 +86,11 @@ class CellDisplay:
         # IPython's own class prints; those of the front ends send messages, which can be replaced.
         self._silent = type(shell.display_pub) is DisplayPublisher
         self._handle: DisplayHandle | None = None
-        self._updated_at = float("-inf")
+        self._updated_at = clock() + SECONDS_BEFORE_PROGRESS - SECONDS_BETWEEN_UPDATES
         self._restore = replace_method(shell.display_pub, "clear_output", self._watch_clear(shell.display_pub))
 
     def progress(self, text: str) -> None:
-        """Show `text`, at most ten times a second; what comes faster is dropped."""
+        """Show `text`, once the cell takes so long that somebody waits, and then at most ten times a second."""
         now = self._clock()
         if self._silent or now - self._updated_at < SECONDS_BETWEEN_UPDATES:
             return
@@ -91,14 +98,15 @@ class CellDisplay:
         self._show(_progress(text))
 
     def finish(self, report: Report, error: BaseException | None, *, brief: bool = False) -> None:
-        """The report in place of the progress; folded into one line where the cell raised, a few lines of text where it
-        is `brief`.
+        """The report, below all else, and no progress any more; folded into one line where the cell raised, a few lines
+        of text where it is `brief`.
         """
         if error is not None:
             shown: Any = _folded(report)
         else:
-            shown = _brief(report) if brief else report
-        self._show(shown, last=True)
+            shown = _brief(report) if brief else _unfolded(report)
+        self._take_back()
+        display(shown)
 
     def widget(self, report: Report) -> None:
         """The interactive view, a second output below the report; nothing where it cannot be shown."""
@@ -124,13 +132,17 @@ class CellDisplay:
         self._silent = True
         self._restore()
 
-    def _show(self, shown: Any, *, last: bool = False) -> None:
+    def _show(self, shown: Any) -> None:
         if self._handle is not None:
             self._handle.update(shown)
-        elif last:
-            display(shown)
         else:
             self._handle = display(shown, display_id=True)
+
+    def _take_back(self) -> None:
+        """Leave nothing of the progress, which stands above what the cell has shown since."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.update(_Bundle(text_plain="", text_html=""))
 
     def _watch_clear(self, publisher: Any) -> Callable[..., Any]:
         original = publisher.clear_output

@@ -166,7 +166,7 @@ def diff_text(report: Report, number: int | None) -> str:
 def _one_diff(finding: Finding) -> str:
     assert finding.fix is not None
     why = f": {finding.fix.why}" if finding.fix.why else ""
-    seen = "outputs identical when both ran on copies" if finding.fix.verified else f"not verified{why}"
+    seen = "outputs identical when both ran on copies" if finding.fix.verified else f"not checked{why}"
     head = f"fix {finding.fix.id}: {finding.code} {finding.name}, {finding.at} ({seen})"
     return f"{head}\n{shown_diff(finding.fix.diff)}".rstrip()
 
@@ -182,7 +182,7 @@ def why_no_fix(report: Report, finding: Finding) -> str | None:
     if isinstance(refused, Declined):
         here = finding.at is not None and refused.line == finding.at.line
         why = refused.why if here else str(refused)
-    return f"no fix for {finding.code} {finding.name}, {finding.at}: {why}"
+    return f"no automatic fix for {finding.code} {finding.name}, {finding.at}: {why}"
 
 
 def _fixable(report: Report) -> list[Finding]:

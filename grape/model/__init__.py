@@ -5,6 +5,7 @@ from .codes import CODES, Outcome, Severity
 from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, ShapeCount
 from .finding import Finding, Fix
 from .graph_memory import GraphMemory
+from .lines import LineTime, LineTimes
 from .loading import LoaderWait
 from .location import Position
 from .machine import MachineCosts
@@ -12,6 +13,7 @@ from .measured import Measured, quartiles
 from .outcome import Decision, Later, NoMemory, NoRoom, Refused, RetryLater
 from .reasons import Reason
 from .report import FEWEST_SAMPLES, RegionReport, ReportData
+from .spent import Kind, Part, Spent
 from .stream import Stop, StreamEvidence
 from .timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
 from .trace import DECISION, HOST_RANDOM, HostRead, OpRecord, TensorView, Trace
@@ -35,8 +37,11 @@ __all__ = [
     "Fix",
     "GraphMemory",
     "HostRead",
+    "Kind",
     "Lane",
     "Later",
+    "LineTime",
+    "LineTimes",
     "LoaderWait",
     "MachineCosts",
     "Measured",
@@ -46,6 +51,7 @@ __all__ = [
     "OpRecord",
     "Outcome",
     "OwnTime",
+    "Part",
     "Position",
     "Reason",
     "Refused",
@@ -57,6 +63,7 @@ __all__ = [
     "Served",
     "Severity",
     "ShapeCount",
+    "Spent",
     "Stop",
     "StreamEvidence",
     "TensorView",

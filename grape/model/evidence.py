@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from .cell_time import CellTime
 from .codes import Outcome
 from .graph_memory import GraphMemory
+from .lines import LineTimes
 from .loading import LoaderWait
 from .location import Position
 from .measured import Measured
 from .outcome import Decision, Refused
+from .spent import Spent
 from .stream import StreamEvidence
 from .timeline import MemoryCurve, Timeline
 from .trace import Trace
@@ -161,3 +163,7 @@ class CellEvidence:
     """False where looking on had an end before the cell, as it had taken more than it may."""
     captured_at_ms: tuple[float, ...] = ()
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""
+    lines: LineTimes | None = None
+    """Time by line of the cell, of the last run that was watched; None where it was too short, or not looked at."""
+    spent: tuple[Spent, ...] | None = None
+    """Set where a report is read from its JSON, and this cannot be told from the rest."""

@@ -50,6 +50,8 @@ class Timeline:
     wall_ns: int
     calls: int = 1
     dropped: int = 0
+    chosen_of: int = 1
+    """So many calls were profiled, of which this is the one nearest the median."""
 
     def device_events(self) -> tuple[Event, ...]:
         """Kernels, copies and memsets."""

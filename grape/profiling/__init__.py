@@ -2,6 +2,8 @@
 
 from .calibration import Bench, CudaBench, calibrate, machine_costs
 from .forks import spare_children
+from .line_events import LineEvents
+from .lines import LineWatch
 from .loaders import LoaderWatch
 from .memory import MemorySampler
 from .positions import PositionOf, trace_positions
@@ -14,6 +16,8 @@ __all__ = [
     "CudaBench",
     "CudaCallTimer",
     "HostCallTimer",
+    "LineEvents",
+    "LineWatch",
     "LoaderWatch",
     "MemorySampler",
     "PositionOf",

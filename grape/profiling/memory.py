@@ -15,6 +15,7 @@ import torch
 
 from ..model import MemoryCurve
 from .devices import device_index
+from .lines import LineWatch
 from .nvml import device_handle, used_bytes
 
 __all__ = ["MemorySampler"]
@@ -76,12 +77,22 @@ class MemorySampler:
     interpreter and every library too, not tensors alone. Empty where the system has no ``/proc``.
 
     The curve has at most 2,000 samples: when there are more, neighbours are merged and the interval doubles.
+
+    `lines` looks at the cell's lines from the same thread, as often as it asks for.
     """
 
-    def __init__(self, device: torch.device, interval_s: float = 0.1, *, most: int = _MOST_SAMPLES) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        interval_s: float = 0.1,
+        *,
+        most: int = _MOST_SAMPLES,
+        lines: LineWatch | None = None,
+    ) -> None:
         self._device = device
         self._interval_s = interval_s
         self._most = max(2, most)
+        self._lines = lines
         self._samples = _Samples()
         self._done = threading.Event()
         self._ended: threading.Event | None = None
@@ -94,7 +105,8 @@ class MemorySampler:
         self._done = threading.Event()
         reader = _CudaReader(device_index(self._device)) if self._device.type == "cuda" else _read_resident
         self._ended = threading.Event()
-        arguments = (reader, self._samples, self._done, self._interval_s, self._most, time.perf_counter_ns())
+        start_ns = time.perf_counter_ns()
+        arguments = (reader, self._samples, self._done, self._interval_s, self._most, start_ns, self._lines)
         # None of `threading`'s, whose threads the person may count; it ends with the process, as a daemon does.
         _thread.start_new_thread(_sample_until_done, (self._ended, *arguments))
 
@@ -125,12 +137,13 @@ def _sample(
     interval_s: float,
     most: int,
     start_ns: int,
+    lines: LineWatch | None = None,
 ) -> None:
     try:
-        last = False
+        last, due_ns, late_ns = False, 0, 0
         while True:
             at_ns = time.perf_counter_ns() - start_ns
-            reading = read(last)
+            reading = read(last) if last or at_ns >= due_ns else None
             if reading is not None:
                 if len(samples.at_ns) >= most:
                     samples.halve()
@@ -138,7 +151,14 @@ def _sample(
                 samples.add(at_ns, *reading)
             if last:
                 return
-            last = done.wait(interval_s)
+            if at_ns >= due_ns:
+                due_ns = at_ns + int(interval_s * 1e9)
+            if lines is not None:
+                lines.look(late_ns)
+            wait_s = interval_s if lines is None else min(lines.wait_s, max(0.0, (due_ns - at_ns) / 1e9))
+            asked_ns = time.perf_counter_ns()
+            last = done.wait(wait_s)
+            late_ns = time.perf_counter_ns() - asked_ns - int(wait_s * 1e9)
     except Exception:
         # A cell must not see a traceback of this thread; the curve ends here.
         return

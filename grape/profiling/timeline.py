@@ -46,10 +46,17 @@ class TimelineRecorder:
     cell: where nothing could be recorded `unavailable` says why, in one line. `position_of` (see `trace_positions`)
     gives events their lines. Both ends of a stretch wait for the device, so that it holds its own work and no other;
     after it, launches cost what they did before.
+
+    With `one`, the timeline is that stretch alone whose calls took nearest to `typical_ms`; the last if that is None.
     """
 
     def __init__(
-        self, device: torch.device, position_of: PositionOf | None = None, *, limit: int = _EVENT_LIMIT
+        self,
+        device: torch.device,
+        position_of: PositionOf | None = None,
+        *,
+        limit: int = _EVENT_LIMIT,
+        one: bool = False,
     ) -> None:
         self.device = device
         self.position_of = position_of
@@ -60,6 +67,11 @@ class TimelineRecorder:
         self._start_ns = 0
         self._recorded: list[_Recorded] = []
         self._timeline: Timeline | None = None
+        self._one = one
+        self._each: list[Timeline] = []
+        self.typical_ms: float | None = None
+        self.last_ms: float | None = None
+        """Milliseconds of a call of the last stretch."""
 
     @property
     def recording(self) -> bool:
@@ -100,6 +112,7 @@ class TimelineRecorder:
             window = Window(start_ns=self._start_ns, stop_ns=stop_ns, end_ns=end_ns, device=index)
             results, self._profile = self._profile.kineto_results, None
             self._recorded.append(_Recorded(results=results, window=window, calls=calls))
+            self.last_ms = window.wall_ns / max(1, calls) / 1e6
             if self.device.type == "cuda":
                 detach()
         except BaseException as error:
@@ -131,9 +144,23 @@ class TimelineRecorder:
                 self.unavailable = "CUPTI reported no GPU activity (another profiler may hold it); see grape doctor"
             else:
                 self._add(events, item.window.wall_ns, item.calls)
-        return self._timeline
+        return self._nearest() if self._each else self._timeline
+
+    def _nearest(self) -> Timeline:
+        """The stretch to show; the same object as long as it is the same one."""
+        typical_ms, found = self.typical_ms, self._each[-1]
+        if typical_ms is not None:
+            found = min(self._each, key=lambda one: abs(one.wall_ns / max(1, one.calls) / 1e6 - typical_ms))
+        if found.chosen_of != len(self._each):
+            index = self._each.index(found)
+            found = self._each[index] = replace(found, chosen_of=len(self._each))
+        return found
 
     def _add(self, events: tuple[Event, ...], wall_ns: int, calls: int) -> None:
+        if self._one:
+            kept, wall_ns = thinned(events, wall_ns, self.limit)
+            self._each.append(Timeline(events=kept, wall_ns=wall_ns, calls=calls, dropped=len(events) - len(kept)))
+            return
         whole = self._timeline
         if whole is None:
             kept, wall_ns = thinned(events, wall_ns, self.limit)

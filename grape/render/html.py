@@ -12,7 +12,9 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from ..model import Finding, ReportData
+from ..model import Finding, Kind, ReportData, Spent
+from .lines import Line, lines_title, shown_lines, warm_lines
+from .spent import KINDS, in_words, spent
 from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
@@ -28,6 +30,7 @@ from .summary import (
     memory_title,
     next_step,
     place,
+    plain_basis,
     rows,
     strips,
     time_bars,
@@ -35,40 +38,147 @@ from .summary import (
 )
 from .units import clean, code_spans, count, duration, plural, shown_diff, three
 
-__all__ = ["FILLS", "TONES", "render_html"]
+__all__ = ["FILLS", "SPENT", "TONES", "render_html"]
 
 TONES = {"before": "#808a94", "after": "#9461d6", "memory": "#3f83c4"}
 """Bars: at least 3:1 against white and against the dark grounds of JupyterLab and VS Code."""
 
-FILLS = {"blocker": "#b42318", "costly": "#8a5a00", "hint": "#1f5fa8", "replayed": "#1a6b37", "refused": "#8a5a00"}
+SPENT: dict[Kind, str] = {
+    "python": "#c0851f",
+    "gpu": "#2f9150",
+    "waiting": "#d0524a",
+    "data": "#3f83c4",
+    "grape": "#9461d6",
+    "unprofiled": "#808a94",
+}
+"""Parts of a cell's time, likewise."""
+
+FILLS = {
+    "blocker": "#b42318",
+    "costly": "#8a5a00",
+    "hint": "#1f5fa8",
+    "replayed": "#1a6b37",
+    "checked": "#1f5fa8",
+    "refused": "#8a5a00",
+}
 """Badges: white on these is at least 4.5:1."""
 
 _TRACK = "rgba(128,128,128,0.18)"
 _LINE = "1px solid rgba(128,128,128,0.35)"
 _DIFF = {"+": "rgba(46,160,67,0.25)", "-": "rgba(218,54,51,0.25)", "@": "rgba(128,128,128,0.2)"}
 _MONO = "font-family:monospace;font-size:12px"
+_QUIET = "font-size:12px;opacity:0.75"
 _TABLE = "border-collapse:collapse;margin:4px 0;border:0"
 
 
 def render_html(report: ReportData) -> str:
-    """One ``<div>``. All text that came from the person's code is escaped."""
+    """One ``<div>``: the verdict, one picture, the warm lines, the findings that matter most; the rest is folded. All
+    text that came from the person's code is escaped.
+    """
     parts = [
         f'<div style="font-size:15px;font-weight:600;margin:0 0 2px 0">{_prose(report.verdict)}</div>',
-        f'<div style="font-size:12px;opacity:0.75">{_text(headline(report))}</div>',
+        f'<div style="{_QUIET}">{_text(headline(report))}</div>',
         _raised(report.evidence.error),
-        *(f'<div style="font-size:12px;opacity:0.75">note: {_prose(note)}</div>' for note in report.evidence.notes),
-        *(f'<div style="margin:4px 0 0 0">{_text(line)}</div>' for line in stream_lines(report)),
+        *(f'<div style="{_QUIET}">note: {_prose(note)}</div>' for note in report.evidence.notes),
+        _spent(spent(report)),
+        _lines(report),
+        *map(_finding, report.findings[:SHOWN_FINDINGS]),
+        _next(report),
+        _details(report),
+    ]
+    body = "".join(part for part in parts if part)
+    return f'<div style="font-size:13px;line-height:1.5;max-width:960px;overflow-x:auto;text-align:left">{body}</div>'
+
+
+def _details(report: ReportData) -> str:
+    """All that somebody asks for who wants to know more: folded."""
+    basis = plain_basis(report)
+    lines = (*([basis] if basis else []), *stream_lines(report))
+    parts = [
+        *(f'<div style="margin:4px 0 0 0">{_text(line)}</div>' for line in lines),
         _regions(rows(report)),
         _bars(cell_title(report), cell_bars(report)),
         _bars(time_title(report), time_bars(report)),
         _strips(strips(report)),
         _bars(memory_title(report), memory_bars(report)),
-        _findings(report.findings),
+        _more_findings(report.findings[SHOWN_FINDINGS:]),
         _decisions(report),
-        _next(report),
     ]
     body = "".join(part for part in parts if part)
-    return f'<div style="font-size:13px;line-height:1.5;max-width:960px;overflow-x:auto;text-align:left">{body}</div>'
+    if not body:
+        return ""
+    more = len(report.findings) - SHOWN_FINDINGS
+    named = [
+        plural(len(report.regions), "region") if report.regions else "",
+        "operator streams" if report.evidence.streams else "",
+        "times" if basis else "",
+        "memory" if memory_bars(report) else "",
+        plural(more, "more finding") if more > 0 else "",
+    ]
+    summary = _text(", ".join(part for part in named if part) or "more")
+    return f'<details style="margin:8px 0"><summary>{summary}</summary>{body}</details>'
+
+
+def _spent(shown: tuple[Spent, ...]) -> str:
+    """The cell before and after, to one scale, as cells as wide as the parts."""
+    if not shown:
+        return ""
+    longest = max(one.total_ms for one in shown)
+    lines = "".join(
+        f'<div style="margin:6px 0 0 0"><b>{_text(one.when)}</b> {_text(in_words(one))}</div>{_spent_bar(one, longest)}'
+        for one in shown
+    )
+    kinds = [kind for kind in KINDS if any(part.kind == kind for one in shown for part in one.parts)]
+    legend = " ".join(
+        f'<span style="color:{SPENT[kind]}">\N{BLACK SQUARE}</span> {_text(KINDS[kind])}' for kind in kinds
+    )
+    return f'{lines}<div style="{_QUIET}">{legend}</div>'
+
+
+def _spent_bar(one: Spent, longest: float) -> str:
+    look = "height:16px;padding:0;border:0"
+    cells = "".join(
+        f'<td style="width:{_width(part.ms / one.total_ms)};{look};background:{SPENT[part.kind]}"></td>'
+        for part in one.parts
+    )
+    style = f"{_TABLE};width:{_width(one.total_ms / longest)};table-layout:fixed"
+    return f'<table style="{style}"><tbody><tr style="background:transparent">{cells}</tr></tbody></table>'
+
+
+def _lines(report: ReportData) -> str:
+    """The lines that took most of the cell's time; all of them folded below."""
+    lines = warm_lines(report)
+    shown = shown_lines(lines)
+    if not any(line is not None and line.took for line in shown):
+        return ""
+    whole = ""
+    if len(shown) < len(lines):
+        whole = f'<details><summary style="{_QUIET}">all lines</summary>{_source(lines)}</details>'
+    return f"{_title(lines_title(report))}{_source(shown)}{whole}"
+
+
+def _source(lines: Iterable[Line | None]) -> str:
+    return f'<table style="{_TABLE}"><tbody>{"".join(map(_source_line, lines))}</tbody></table>'
+
+
+def _source_line(line: Line | None) -> str:
+    cell = f"padding:0 8px 0 0;border:0;vertical-align:top;{_MONO}"
+    if line is None:
+        return f'<tr style="background:transparent"><td style="{cell}"></td><td style="{cell}">...</td></tr>'
+    heat = f"rgba(214,128,30,{0.12 + 0.55 * min(1.0, line.share):.2f})" if line.took else "transparent"
+    beside = " ".join([*map(_code_badge, line.codes), *(_text(note) for note in line.notes)])
+    text = line.text.replace("\t", "    ")
+    indent = "\N{NO-BREAK SPACE}" * (len(text) - len(text.lstrip(" ")))
+    return (
+        f'<tr style="background:transparent"><td style="{cell};text-align:right">{line.number}</td>'
+        f'<td style="{cell};text-align:right;background:{heat}">{_text(line.took)}</td>'
+        f'<td style="{cell};text-align:left;white-space:pre-wrap">{indent}{_text(text.lstrip(" "))}</td>'
+        f'<td style="{cell};text-align:left">{beside}</td></tr>'
+    )
+
+
+def _code_badge(code: str) -> str:
+    return f"<b>{_text(code)}</b>"
 
 
 def _raised(error: str | None) -> str:
@@ -182,17 +292,8 @@ def _strip(strip: Strip, most: int) -> str:
     return f'<table style="{style}"><tbody><tr style="background:transparent">{"".join(cells)}</tr></tbody></table>'
 
 
-def _findings(findings: tuple[Finding, ...]) -> str:
-    if not findings:
-        return ""
-    shown = "".join(map(_finding, findings[:SHOWN_FINDINGS]))
-    rest = findings[SHOWN_FINDINGS:]
-    if rest:
-        shown += (
-            f"<details><summary>and {count(len(rest))} more: grape.last.findings</summary>"
-            f"{''.join(map(_finding, rest))}</details>"
-        )
-    return f"{_title(plural(len(findings), 'finding'))}{shown}"
+def _more_findings(findings: tuple[Finding, ...]) -> str:
+    return f"{_title(plural(len(findings), 'more finding'))}{''.join(map(_finding, findings))}" if findings else ""
 
 
 def _finding(finding: Finding) -> str:

@@ -12,16 +12,22 @@ from ..model import (
     Finding,
     Fix,
     GraphMemory,
+    LineTime,
+    LineTimes,
     Measured,
     MemoryCurve,
     OwnTime,
+    Part,
     Position,
     RegionEvidence,
     RegionReport,
     Served,
+    Spent,
+    Stop,
     StreamEvidence,
 )
 from .report import Report
+from .spent import KINDS
 
 __all__ = ["recorded_report"]
 
@@ -51,6 +57,8 @@ def recorded_report(content: Json) -> Report:
             notes=tuple(cell["notes"]),
             graph_memory=_graph_memory(cell["graph_memory"]),
             time=_time(cell),
+            lines=_lines(cell.get("lines")),
+            spent=tuple(map(_spent, cell.get("spent") or ())),
         ),
         regions=tuple(_region(region) for region in content["regions"]),
         findings=tuple(_finding(finding) for finding in content["findings"]),
@@ -102,13 +110,43 @@ def _time(cell: Json) -> CellTime:
     )
 
 
+def _lines(value: Json | None) -> LineTimes | None:
+    if value is None:
+        return None
+    return LineTimes(lines=tuple(map(_line, value["lines"])), looks=value["looks"], run=value["run"])
+
+
+def _line(value: Json) -> LineTime:
+    end = value["end_line"] if value["end_line"] > value["line"] else None
+    return LineTime(line=value["line"], end_line=end, ms=value["ms"], replayed_ms=value["replayed_ms"])
+
+
+def _spent(value: Json) -> Spent:
+    parts = [Part(kind=kind, ms=value[f"{kind}_ms"]) for kind in KINDS]
+    return Spent(when=value["when"], total_ms=value["total_ms"], parts=tuple(part for part in parts if part.ms > 0))
+
+
 def _peaks(cell: Json) -> MemoryCurve:
     peaks = cell["peak_allocated_bytes"], cell["peak_reserved_bytes"]
     return MemoryCurve(at_ns=(0,), allocated_bytes=(peaks[0],), reserved_bytes=(peaks[1],))
 
 
 def _stream(stream: Json) -> StreamEvidence:
-    return StreamEvidence(**{**stream, "as_written": tuple(stream["as_written"].items())})
+    stops = {kind: tuple(map(_stop, stream[kind])) for kind in ("reads", "stops") if kind in stream}
+    return StreamEvidence(**{**stream, "as_written": tuple(stream["as_written"].items()), **stops})
+
+
+def _stop(stop: Json) -> Stop:
+    file = stop["file"]
+    return Stop(
+        operator=stop["operator"],
+        reason=stop["reason"],
+        user=Position(file=file, line=stop["line"], function=stop["function"]) if file is not None else None,
+        inner=None,
+        times=stop["times"],
+        total_ns=round(stop["total_ms"] * 1e6),
+        segments=stop["segments"],
+    )
 
 
 def _finding(finding: Json) -> Finding:

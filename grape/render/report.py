@@ -47,13 +47,19 @@ class Report(ReportData):
 
     def to_dict(self, *, fixes: bool = False) -> dict[str, Any]:
         """The contract: see `docs/report.md`. Plain values only; `json.dumps` takes it. `fixes` as for `with_fixes`."""
-        return ReportData.to_dict(self.with_fixes() if fixes else self)
+        from .spent import spent
 
-    def to_text(self, width: int | None = None, color: bool = False) -> str:
-        """Text for a terminal of `width` columns (80 where None); `color` adds ANSI styles."""
+        content = ReportData.to_dict(self.with_fixes() if fixes else self)
+        content["cell"]["spent"] = [one.to_dict() for one in spent(self)] or None
+        return content
+
+    def to_text(self, width: int | None = None, color: bool = False, *, details: bool = True) -> str:
+        """Text for a terminal of `width` columns (80 where None); `color` adds ANSI styles. Without `details`: what
+        stands unfolded in a notebook.
+        """
         from .text import render_text
 
-        return render_text(self, width, color)
+        return render_text(self, width, color, details=details)
 
     def to_html(self) -> str:
         """A static fragment that an untrusted notebook shows in full: tables, details and inline styles only."""

@@ -19,6 +19,7 @@ from ..model import (
     ReportData,
     Timeline,
 )
+from .spent import spent
 from .units import clean, count, duration, nbytes, one_line, percent, plural, ratio
 from .verdict import evidence_of, gpu_measured, last_decision, ran_torch
 
@@ -38,8 +39,10 @@ __all__ = [
     "memory_title",
     "next_step",
     "place",
+    "plain_basis",
     "region_bars",
     "rows",
+    "runs_of",
     "shared_file",
     "strips",
     "time_bars",
@@ -47,7 +50,9 @@ __all__ = [
     "timeline_strips",
 ]
 
-SHOWN_FINDINGS = 5
+SHOWN_FINDINGS = 3
+LOOP = "loop at line "
+"""So names of regions begin that are parts of a loop's body."""
 _BUCKETS = 60
 _CALLS_SHOWN = 4
 
@@ -111,24 +116,49 @@ def shared_file(file: str) -> str:
 
 
 def headline(report: ReportData) -> str:
-    """Where it was measured: device, backend, cell, wall time."""
+    """Which cell, how long it took, on what it ran, and how often its main region."""
     cell = report.evidence
-    engine = "the tape (CPU reference)" if cell.backend == "tape" else clean(cell.backend)
-    parts = [clean(cell.device), "operator streams" if cell.engine == "streams" else engine]
     took = cell.time.wall_ms if cell.time else cell.wall_ms
-    return ", ".join([*(p for p in parts if p), f"{place(cell.file, None)} took {duration(took)}"])
+    device = "CPU (rehearsal)" if cell.backend == "tape" else clean(cell.device)
+    served = "operator streams" if cell.engine == "streams" and cell.streams else ""
+    main = report.main_region
+    calls = f"{runs_of(main)}" if main is not None and main.calls else ""
+    parts = [f"{place(cell.file, None)} took {duration(took)}", device, served, calls]
+    return "; ".join(part for part in parts if part)
+
+
+def runs_of(region: RegionReport) -> str:
+    """``64 calls of decode: 6 as written, 58 replayed``. Of a loop the first iterations are nobody's, and not counted:
+    ``173 iterations of the loop at line 4 replayed, the others as written``.
+    """
+    name, written = one_line(region.name.partition(" #")[0], 48), region.calls - region.replays
+    if region.name.startswith(LOOP):
+        others = ", the others as written" if written else ""
+        return f"{plural(region.replays, 'iteration')} of the {name} replayed{others}" if region.replays else ""
+    if not region.replays:
+        return plural(region.calls, "call") + f" of {name}"
+    return f"{plural(region.calls, 'call')} of {name}: {count(written)} as written, {count(region.replays)} replayed"
+
+
+def plain_basis(report: ReportData) -> str:
+    """What the plain cell takes, and how that is known; empty where it is not."""
+    time = report.evidence.time
+    if time is None or time.plain_ms is None:
+        return ""
+    return f"the plain cell takes {duration(time.plain_ms)}: {time.basis}"
 
 
 def cell_title(report: ReportData) -> str:
-    """The title of the cell's bars, and how the plain time is known."""
-    time = report.evidence.time
-    return f"time of the cell; plain: {time.basis}" if time else "time of the cell"
+    """The title of the cell's bars."""
+    return "time of the cell"
 
 
 def cell_bars(report: ReportData) -> tuple[Bar, ...]:
-    """The cell plain and now, and what of it was Grape's own; empty where the plain time is not known."""
+    """The cell plain and now, and what of it was Grape's own; empty where the plain time is not known, where a picture
+    says more, and without a GPU.
+    """
     time = report.evidence.time
-    if time is None or time.plain_ms is None:
+    if time is None or time.plain_ms is None or not gpu_measured(report.evidence) or spent(report):
         return ()
     longest = max(time.plain_ms, time.wall_ms)
     purpose, most_ms = max(time.own.to_dict().items(), key=lambda part: part[1])
@@ -146,14 +176,16 @@ def cell_bars(report: ReportData) -> tuple[Bar, ...]:
 
 def rows(report: ReportData) -> tuple[Row, ...]:
     """One row per region, in the order of the report."""
-    return tuple(_row(region) for region in report.regions)
+    measured = gpu_measured(report.evidence)
+    return tuple(_row(region, measured=measured) for region in report.regions)
 
 
-def _row(region: RegionReport) -> Row:
+def _row(region: RegionReport, *, measured: bool) -> Row:
+    """Without a GPU a replay is a rehearsal: what counts is that its results were checked."""
     return Row(
         name=clean(region.name),
         where=place(region.file, region.line),
-        outcome=region.outcome,
+        outcome="checked" if region.outcome == "replayed" and not measured else region.outcome,
         reason=region.reason or "",
         calls=count(region.calls),
         replays=count(region.replays),
@@ -165,15 +197,16 @@ def _row(region: RegionReport) -> Row:
 
 
 def time_title(report: ReportData) -> str:
-    """The title of the time bars; times of the CPU reference are called that."""
+    """The title of the time bars."""
     main = report.main_region
     of = f" of {one_line(main.name, 48)}" if main and len(report.regions) > 1 else ""
-    return f"time per call{of}" + ("" if gpu_measured(report.evidence) else " on the CPU")
+    return f"time per call{of}"
 
 
 def time_bars(report: ReportData) -> tuple[Bar, ...]:
-    """Median time per call of the main region, before and after."""
-    return region_bars(report.main_region) if report.main_region else ()
+    """Median time per call of the main region, before and after; none without a GPU, where they tell nothing."""
+    main = report.main_region
+    return region_bars(main) if main is not None and gpu_measured(report.evidence) else ()
 
 
 def region_bars(region: RegionReport) -> tuple[Bar, ...]:
@@ -285,7 +318,7 @@ def timeline_strips(before: Timeline | None, after: Timeline | None) -> tuple[St
     return tuple(
         Strip(
             label=tone,
-            value=f"{plural(calls, 'profiled call')} in {duration(window / 1e6)}, "
+            value=f"{_profiled(timeline, calls)} in {duration(window / 1e6)}, "
             f"GPU busy {percent(timeline.gpu_busy_share)}, "
             f"{plural(timeline.kernels_per_call, 'GPU operation')} a call",
             buckets=busy_buckets(timeline.device_events(), window, max(1, round(_BUCKETS * window / longest))),
@@ -293,6 +326,13 @@ def timeline_strips(before: Timeline | None, after: Timeline | None) -> tuple[St
         )
         for (tone, timeline), window in zip(named, windows, strict=True)
     )
+
+
+def _profiled(timeline: Timeline, calls: int) -> str:
+    """Which of the profiled calls it is."""
+    if timeline.chosen_of > 1:
+        return f"the nearest to the median of {plural(timeline.chosen_of, 'profiled call')}"
+    return plural(calls, "profiled call")
 
 
 def cost(finding: Finding) -> str:
@@ -309,10 +349,10 @@ def next_step(report: ReportData) -> str | None:
             return _take(finding, finding.fix, report.notebook)
     for finding in report.findings:
         if finding.severity == "blocker" and finding.advice:
-            return f"{_at(finding)}: {one_line(finding.advice, 160)}{_unread(report, finding)}"
+            return _diff_of(finding) if _unread(report, finding) else f"fix {_named(finding)}, as said there"
     for finding in report.findings:
-        if finding.severity == "costly" and finding.advice and (unread := _unread(report, finding)):
-            return f"{_at(finding)}: {one_line(finding.advice, 160)}{unread}"
+        if finding.severity == "costly" and finding.advice and _unread(report, finding):
+            return _diff_of(finding)
     if main is None:
         return None
     if report.speedup is not None and report.speedup < 0.95:
@@ -332,10 +372,17 @@ def next_step(report: ReportData) -> str | None:
     return None
 
 
-def _unread(report: ReportData, finding: Finding) -> str:
+def _unread(report: ReportData, finding: Finding) -> bool:
     """Where a rewrite may exist that nobody has asked for."""
-    unread = finding.fixable and report.make_fixes is not None and report.notebook is None
-    return "; %grape diff shows a rewrite, if there is one" if unread else ""
+    return finding.fixable and report.make_fixes is not None and report.notebook is None
+
+
+def _diff_of(finding: Finding) -> str:
+    return f"%grape diff shows a rewrite for {_named(finding)}, if there is one"
+
+
+def _named(finding: Finding) -> str:
+    return f"{finding.code} at {_at(finding)}"
 
 
 def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from ..model import Finding, ReportData
+from ..model import Finding, Kind, ReportData, Spent
+from .lines import Line, lines_title, shown_lines, warm_lines
+from .spent import KINDS, in_words, spent
 from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
@@ -21,6 +23,7 @@ from .summary import (
     memory_title,
     next_step,
     place,
+    plain_basis,
     rows,
     strips,
     time_bars,
@@ -34,19 +37,31 @@ if TYPE_CHECKING:
 
 __all__ = ["render_text"]
 
-_STYLES = {"replayed": "green", "observed": "cyan", "refused": "yellow"}
+_STYLES = {"replayed": "green", "checked": "cyan", "observed": "cyan", "refused": "yellow"}
 _SEVERITY = {"blocker": "bold red", "costly": "yellow", "hint": "cyan"}
 _TONE = {"before": "bright_black", "after": "magenta", "memory": "blue"}
+_SPENT: dict[Kind, tuple[str, str]] = {
+    "python": ("▓", "yellow"),
+    "gpu": ("█", "green"),
+    "waiting": ("░", "red"),
+    "data": ("▒", "blue"),
+    "grape": ("+", "magenta"),
+    "unprofiled": ("·", "bright_black"),
+}
+"""The letter and the colour of each part of a cell's time."""
 _LEVELS = "·░▒▓█"
+_HEAT = 8
+"""The letters of a line's bar."""
 _BAR_WIDTH = 30
 _TABLE_WIDTH = 76
 
 
-def render_text(report: ReportData, width: int | None = None, color: bool = False) -> str:
+def render_text(report: ReportData, width: int | None = None, color: bool = False, *, details: bool = True) -> str:
     """The report as text.
 
     `width` is in columns, 80 where it is None and at least 40. The verdict is the first line and is never wrapped.
-    With `color`, ANSI styles are used; without, there is no escape sequence in the text.
+    With `color`, ANSI styles are used; without, there is no escape sequence in the text. Without `details`, it is what
+    stands unfolded in a notebook.
     """
     from rich.console import Console
 
@@ -64,22 +79,37 @@ def render_text(report: ReportData, width: int | None = None, color: bool = Fals
         highlight=False,
         emoji=False,
     )
-    _print(console, report)
+    _print(console, report, details=details)
     return "\n".join(line.rstrip() for line in stream.getvalue().split("\n")).rstrip("\n") + "\n"
 
 
-def _print(console: Console, report: ReportData) -> None:
+def _print(console: Console, report: ReportData, *, details: bool) -> None:
     console.print(clean(report.verdict), style="bold", soft_wrap=True)
     console.print(headline(report), style="dim")
     if report.evidence.error:
         console.print(f"the cell raised {one_line(report.evidence.error, 200)}", style="red")
     for note in report.evidence.notes:
         console.print(f"note: {one_line(note, 200)}", style="dim")
-    streams = stream_lines(report)
-    if streams:
+    _spent(console, spent(report))
+    _lines(console, report, whole=False)
+    _findings(console, report.findings)
+    step = next_step(report)
+    if step:
         console.print()
-        for line in streams:
-            console.print(clean(line))
+        console.print(f"next: {step}", style="bold")
+    if details:
+        _details(console, report)
+    elif report.regions or report.evidence.streams:
+        console.print()
+        console.print("regions, memory and more: print(grape.last)", style="dim")
+
+
+def _details(console: Console, report: ReportData) -> None:
+    basis, streams = plain_basis(report), stream_lines(report)
+    if basis or streams:
+        console.print()
+    for line in (*([basis] if basis else []), *streams):
+        console.print(clean(line))
     if report.regions:
         console.print()
         console.print(_regions(rows(report), console.width))
@@ -87,11 +117,55 @@ def _print(console: Console, report: ReportData) -> None:
     _bars(console, time_title(report), time_bars(report))
     _strips(console, strips(report))
     _bars(console, memory_title(report), memory_bars(report))
-    _findings(console, report.findings)
-    step = next_step(report)
-    if step:
-        console.print()
-        console.print(f"next: {step}", style="bold")
+
+
+def _spent(console: Console, shown: tuple[Spent, ...]) -> None:
+    """The cell before and after, to one scale."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    if not shown:
+        return
+    console.print()
+    width, longest = console.width - 10, max(one.total_ms for one in shown)
+    for one in shown:
+        line = Text(f"{one.when:<8}")
+        for part in one.parts:
+            letter, style = _SPENT[part.kind]
+            line.append(letter * round(width * part.ms / longest), style=style)
+        console.print(line)
+        console.print(Padding(in_words(one), (0, 0, 0, 8)), style="dim")
+    kinds = [kind for kind in KINDS if any(part.kind == kind for one in shown for part in one.parts)]
+    legend = Text()
+    for kind in kinds:
+        letter, style = _SPENT[kind]
+        legend.append(letter, style=style)
+        legend.append(f" {KINDS[kind]}  ")
+    console.print(Padding(legend, (0, 0, 0, 8)))
+
+
+def _lines(console: Console, report: ReportData, *, whole: bool) -> None:
+    """The cell's source with the share of the time at each line."""
+    lines = warm_lines(report)
+    shown = lines if whole else shown_lines(lines)
+    if not any(line is not None and line.took for line in shown):
+        return
+    console.print()
+    console.print(lines_title(report))
+    for line in shown:
+        console.print(_line(line) if line is not None else "       ...", soft_wrap=True)
+
+
+def _line(line: Line) -> Text:
+    from rich.text import Text
+
+    filled = "▇" * max(1, round(line.share * _HEAT)) if line.took else ""
+    shown = Text(f"{line.number:>4} {line.took:>5} ")
+    shown.append(f"{filled:<{_HEAT}} ", style="yellow")
+    shown.append(line.text)
+    if line.codes or line.notes:
+        shown.append(f"   <- {', '.join((*line.codes, *line.notes))}", style="bold" if line.codes else "dim")
+    return shown
 
 
 def _regions(shown: tuple[Row, ...], width: int) -> RenderableType:

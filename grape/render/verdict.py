@@ -90,10 +90,10 @@ def _streamed(evidence: CellEvidence, change: list[str]) -> str:
         what = f"{plural(seen, 'operator')} seen and some recorded; run the cell again to have them matched"
     else:
         what = f"of {plural(seen, 'operator')} none came often enough to be recorded"
-    return "; ".join([*head, *change, what])
+    return "; ".join([*head, *change, what] if not head else [*head, what, *change])
 
 
-_TOO_SMALL = "its PyTorch work is too small for a graph"
+_TOO_SMALL = "its PyTorch work is too small to gain"
 _UNCHANGED = "no significant change"
 
 
@@ -185,19 +185,19 @@ def _without_gpu(
     if could:
         loose = {region.verified for region in evidence.regions} - {"identical", None}
         same = "results within their tolerances" if loose else "same results"
-        what = [f"{plural(could, 'part')} of this cell could be a CUDA graph, {same}"]
+        what = [f"checked: {plural(could, 'part')} of this cell could be a CUDA graph, {same}"]
     elif main is None:
-        what = ["no device work was seen to repeat" if ran_torch(evidence) else _TOO_SMALL]
+        what = ["no PyTorch work in it repeats" if ran_torch(evidence) else _TOO_SMALL]
     elif main.outcome == "refused":
         what = [f"{_name(main)} stays eager{_because(evidence, main)}"]
     else:
         what = [f"observed {_calls(main)}{_new_shapes(evidence, main) or _captured(evidence, main)}"]
-    return "; ".join([head, *change, *what])
+    return "; ".join([head, *what, *change])
 
 
 def _without_regions(evidence: CellEvidence) -> _Said:
     share = evidence.timeline.gpu_busy_share if evidence.timeline else None
-    return _Said(_busy(share) or "no device work repeats, so there is nothing to replay", unchanged=True)
+    return _Said(_busy(share) or "no GPU work in it repeats, so there is nothing to replay", unchanged=True)
 
 
 def _busy(share: float | None) -> str | None:

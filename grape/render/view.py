@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..model import Finding, RegionEvidence, ReportData, Timeline
+from ..model import Finding, RegionEvidence, ReportData, Spent, Timeline
 from .columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
+from .html import SPENT
 from .jsontext import plain
+from .lines import lines_title, shown_lines, warm_lines
+from .spent import KINDS, in_words, spent
 from .streams import stream_lines
 from .summary import (
     Row,
@@ -25,6 +28,7 @@ from .summary import (
     place,
     region_bars,
     rows,
+    runs_of,
     shared_file,
     timeline_strips,
 )
@@ -95,6 +99,8 @@ def build_view(report: ReportData, *, limit: int = SHOWN_EVENTS) -> View:
         "error": clean(report.evidence.error or ""),
         "notes": [clean(note) for note in report.evidence.notes],
         "streams": [clean(line).strip() for line in stream_lines(report)],
+        "spent": _spent(spent(report)),
+        "lines": _lines(report),
         "next": next_step(report),
         "regions": regions,
         "main": report.regions.index(main) if main else 0,
@@ -107,6 +113,30 @@ def build_view(report: ReportData, *, limit: int = SHOWN_EVENTS) -> View:
         "sources": _sources(report, events=bool(limit)),
     }
     return View(data=plain(data), blob=blob.bytes())
+
+
+def _spent(shown: Sequence[Spent]) -> list[dict[str, Any]]:
+    """Shares of the longer of both."""
+    longest = max((one.total_ms for one in shown), default=1.0)
+    return [
+        {
+            "label": one.when,
+            "value": in_words(one),
+            "share": one.total_ms / longest,
+            "parts": [
+                {"words": KINDS[part.kind], "colour": SPENT[part.kind], "share": part.ms / one.total_ms}
+                for part in one.parts
+            ],
+        }
+        for one in shown
+    ]
+
+
+def _lines(report: ReportData) -> dict[str, Any]:
+    """All lines, and the numbers of those to show where others are folded; None of these is a gap."""
+    lines = warm_lines(report)
+    shown = [line.number if line is not None else None for line in shown_lines(lines)]
+    return {"title": lines_title(report), "rows": [asdict(line) for line in lines] if shown else [], "shown": shown}
 
 
 def _region(
@@ -124,6 +154,8 @@ def _region(
     return {
         **asdict(row),
         "line": region.line,
+        "undoable": region.outcome == "replayed",
+        "runs": runs_of(region) if region.calls else "",
         "bars": [asdict(bar) for bar in region_bars(region)],
         "strips": _strips(before, after),
         "before_timeline": _timeline("before", before, timelines, blob, strings, limit),

@@ -8,6 +8,7 @@ from .intercept import Interceptor
 from .interrupts import held, hold_off, hold_off_again, let_through
 from .memory import account, enforce_budget
 from .region import Region, Situation
+from .replays import Replays
 from .slots import SlotStore
 from .traced_calls import CellName
 from .trampoline import prune_traceback, typed_code
@@ -22,6 +23,7 @@ __all__ = [
     "Interceptor",
     "Predictor",
     "Region",
+    "Replays",
     "Situation",
     "SlotStore",
     "account",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["Observer"]
 
 TRACED = 2
-PROFILED = 1
+MOST_PROFILED = 3
+STRANGE = 3.0
+"""A profiled call that took more than this times what calls take is no example of them: another one is profiled."""
 UNSTEADY = 2
 """In so many calls a region that trains may change its Python state: optimizers make theirs at the first step. In so
 many a library may do what it does once."""
@@ -88,9 +91,10 @@ class Observer:
         """Milliseconds that it takes the host to see that nothing has changed."""
         self._profiled = 0
         self._profiled_after = 0
+        self._lacks_example = self._lacks_replay = True
         self._profiled_in: tuple[Shape | None, CellName] = None, CellName()
-        self._before = TimelineRecorder(region.situation.backend.device)
-        self._after = TimelineRecorder(region.situation.backend.device)
+        self._before = TimelineRecorder(region.situation.backend.device, one=True)
+        self._after = TimelineRecorder(region.situation.backend.device, one=True)
 
     @property
     def traces(self) -> list[Trace]:
@@ -319,7 +323,7 @@ class Observer:
 
     def profile_now(self, shape: Shape, may_capture: bool) -> bool:
         """Profile before the first capture, or once enough calls were timed: CUPTI may stay and slow later launches."""
-        if not self._region.situation.profile or self._profiled >= PROFILED:
+        if not self._region.situation.profile or not self._lacks_example:
             return False
         timed = sum(len(s.before) for s in self._region.shapes.values())
         if not self._region.situation.apply:
@@ -335,6 +339,12 @@ class Observer:
             and self._region.captures.pays(shape)
         )
 
+    def _is_strange(self, recorder: TimelineRecorder) -> bool:
+        """True where the call that was profiled last took far more than eager calls do."""
+        timed = sum(len(s.before) for s in self._region.shapes.values())
+        usual_ms = self.eager_s * 1e3 / timed if timed else 0.0
+        return recorder.last_ms is not None and recorder.last_ms > STRANGE * usual_ms > 0
+
     def profile(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._profiled += 1
         self._profiled_in = shape, self._region.situation.cell
@@ -344,11 +354,12 @@ class Observer:
                 return self._region.function(*args, **kwargs)
         finally:
             self._before.stop()
+            self._lacks_example = self._profiled < MOST_PROFILED and self._is_strange(self._before)
 
     def profile_replay_now(self, shape: Shape) -> bool:
         """True where this replay is to be profiled, with `replayed`."""
         situation = self._region.situation
-        return situation.observing and situation.profile and self._profiled_after < PROFILED and len(shape.after) >= 3
+        return situation.observing and situation.profile and self._lacks_replay and len(shape.after) >= 3
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
@@ -359,6 +370,7 @@ class Observer:
             yield
         finally:
             self._after.stop()
+            self._lacks_replay = self._profiled_after < MOST_PROFILED and self._is_strange(self._after)
 
     @property
     def profile_holds(self) -> bool:
@@ -367,11 +379,18 @@ class Observer:
         shape, cell = self._profiled_in
         return cell.source == situation.cell.source or (shape is not None and shape.run == situation.run)
 
+    def _median_ms(self, *, after: bool) -> float | None:
+        """Of the calls that were timed, but for the newest, which the device may not have finished."""
+        times = [ms for s in self._region.shapes.values() for ms in (s.after if after else s.before).warm_ms(leave=2)]
+        return statistics.median(times) if times else None
+
     def timeline_before(self) -> Timeline | None:
         if self.traced:
             self._before.follow(self.traced[-1].trace)
+        self._before.typical_ms = self._median_ms(after=False)
         return self._before.timeline() if self._profiled else None
 
     def timeline_after(self) -> Timeline | None:
+        self._after.typical_ms = self._median_ms(after=True)
         before, after = self.timeline_before(), self._after.timeline() if self._profiled_after else None
         return place_nodes(before, after) if before and after else after

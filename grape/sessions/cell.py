@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..advisor import advise, predict
 from ..errors import UsageError
 from ..failures import failure_notes, surviving
-from ..model import CallsAccount, CellEvidence, Finding, MachineCosts, MemoryCurve, RegionEvidence
+from ..model import CallsAccount, CellEvidence, Finding, LineTimes, MachineCosts, MemoryCurve, RegionEvidence
 from ..options import Options, engine_named
 from ..quiet import without_warnings
 from ..render import Report, build_report
@@ -21,6 +21,7 @@ from ..streams import Building, prepare, shared
 from .again import evidence_again, report_again, why_no_graphs
 from .gains import TakenFixes, gains
 from .history import CellKey, Mode, Past, recalled_shapes
+from .line_times import CellLines
 from .process import CELLS, Engine, engine
 from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
 from .timing import CellClock, CellRuns
@@ -94,6 +95,7 @@ class Session:
         self._wall_ms = 0.0
         self._calls = CallsAccount()
         self._memory: MemorySampler | None = None
+        self._lines: CellLines | None = None
         self._loaders: LoaderWatch | None = None
         self._outside: Recorder | None = None
         self._gain: Gain | None = None
@@ -117,6 +119,8 @@ class Session:
         except BaseException:
             self._leave()
             raise
+        if self._lines is not None:
+            self._lines.statement(code)
         self._clock.start()
 
     def _install(self, owner: Engine, code: CodeType | None) -> None:
@@ -176,7 +180,9 @@ class Session:
             situation.tracer.listen(self._outside)
         else:
             owner.interceptor.floor.outside = None  # this very cell has been traced before
-        self._memory = MemorySampler(situation.backend.device)
+        self._lines = CellLines(cell.filename) if not owner.interceptor.withdrawn else None
+        looks = self._lines.looks if self._lines is not None else None
+        self._memory = MemorySampler(situation.backend.device, lines=looks)
         self._loaders = LoaderWatch(situation.backend.timer, situation.tracer.positions, lambda: _looked_ns(owner))
         if not owner.interceptor.withdrawn:
             self._memory.start()
@@ -204,6 +210,11 @@ class Session:
         owner = self._engine
         if owner is None or self.cell.mode == "leave":
             return
+        self._look_between(owner, code)
+        if self._lines is not None:
+            self._lines.statement(code)
+
+    def _look_between(self, owner: Engine, code: CodeType | None) -> None:
         situation = owner.situation
         if situation.observing and situation.attention.overdrawn:
             owner.stand_aside()
@@ -225,6 +236,9 @@ class Session:
         if self.cell.mode == "watch":
             tracer = owner.situation.tracer
             owner.situation.attention.book("record", tracer.own_ns - tracer.recorded_ns)
+            if self._lines is not None:
+                self._lines.stop()
+                owner.situation.attention.book("observe", self._lines.own_ns)
         self._wall_ms = self._clock.end()
         owner.situation.beside_group |= _process_group()
         if self._loaders is not None:
@@ -253,6 +267,8 @@ class Session:
         """No thread of Grape's runs on: from Python 3.12 on a profiler of the person's would count what it does."""
         if self._memory is not None:
             self._memory.stop()
+        if self._lines is not None and self._engine is not None:
+            self._lines.give_up()
         if self._loaders is not None:
             self._loaders.leave()
         if self._engine is not None:
@@ -401,6 +417,14 @@ class Session:
             if place is not None and owner.hoister.is_apart(place)
         ]
 
+    def _line_times(self, owner: Engine) -> LineTimes | None:
+        before = self._past.evidence.lines if self._past is not None else None
+        if self._lines is None:
+            return before
+        spent_ms = owner.situation.attention.spent_ms
+        work_ms = max(0.0, self._wall_ms - (spent_ms() - spent_ms("report")))
+        return self._lines.times(self.cell.source, work_ms, self._runs_so_far(), before)
+
     def _runs(self, owner: Engine) -> CellRuns:
         return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
 
@@ -443,6 +467,7 @@ class Session:
             looked_ms=min(self._wall_ms, owner.situation.attention.spent_ms()),
             looked_on=not owner.situation.attention.denied,
             memory=memory,
+            lines=self._line_times(owner),
             loaders=self._loaders.waits() if self._loaders is not None else (),
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,

@@ -20,10 +20,12 @@ __all__ = ["busy", "grape_works", "is_profiled", "is_watched", "person_runs", "u
 class _Busy:
     """`now`: on `thread`, which meets Grape. Who sets it puts it back however the work ends."""
 
-    __slots__ = ("now", "thread")
+    __slots__ = ("now", "thread", "tool")
 
     def __init__(self) -> None:
         self.now = False
+        self.tool: int | None = None
+        """The number under which Grape itself is told of lines, by `sys.monitoring`."""
         self.thread = get_ident()
 
 
@@ -75,7 +77,9 @@ def is_watched() -> bool:
         return True
     if profile is not None and not type(profile).__module__.startswith("grape."):  # what Grape watches a call with
         return True
-    return _monitoring is not None and any(_monitoring.get_tool(tool) is not None for tool in _TOOLS)
+    return _monitoring is not None and any(
+        tool != busy.tool and _monitoring.get_tool(tool) is not None for tool in _TOOLS
+    )
 
 
 is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled

@@ -11,8 +11,16 @@ AXE_RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a
 
 
 def wait_for_view(page: Any) -> None:
-    page.wait_for_selector(".grape-report")
+    """Until it is drawn, its pictures unfolded where they are folded."""
+    page.wait_for_selector(".grape-report", state="attached")
+    unfold(page)
     page.wait_for_function(f"{VIEW}.frames.length > 0")
+
+
+def unfold(page: Any) -> None:
+    """Open what stands folded in every view of a notebook."""
+    page.evaluate("() => document.querySelectorAll('.grape-more').forEach(fold => { fold.open = true; })")
+    settle(page)
 
 
 def settle(page: Any) -> None:

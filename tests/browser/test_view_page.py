@@ -79,7 +79,7 @@ def test_figures_are_those_of_text_html_and_dict(page: Any) -> None:
     assert shown["before"].startswith(f"{main['before_ms']['median']:.3g} ms (n={main['before_ms']['n']}")
     assert shown["after"].startswith(f"{main['after_ms']['median']:.3g} ms (n={main['after_ms']['n']}")
     assert shown["speedup"] == f"{main['speedup']:.1f}x" and shown["outputs"] == main["verified"]
-    assert shown["calls"] == f"{main['calls']}, {main['replays']} replayed"
+    assert shown["calls"] == f"{main['calls']} calls of {main['name']}: 6 as written, {main['replays']} replayed"
     bars = page.locator(".grape-bars tr").all_inner_texts()
     assert [tuple(bar.split("\t")[::2]) for bar in bars] == [
         ("peak allocated", "310 MB"),

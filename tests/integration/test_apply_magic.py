@@ -85,7 +85,10 @@ def test_a_fix_is_read_taken_run_and_given_back(kernel: Kernel) -> None:
     shown, _, error = kernel.run("%grape diff")
     assert error is None
     assert "fix 2: GR101 host-sync, In[3], line 8 (outputs identical when both ran on copies)" in shown
-    assert "no fix for GR101 host-sync, In[3], line 9: what is shown at each step would appear only after" in shown
+    assert (
+        "no automatic fix for GR101 host-sync, In[3], line 9: what is shown at each step would appear only after"
+        in shown
+    )
     assert "fix 1: GR101 host-sync, In[2], line 7 (outputs identical when both ran on copies)" in shown
 
     said, payload, error = kernel.run("%grape apply 2")

@@ -119,7 +119,8 @@ def test_views_and_traces_are_written_for_each_cell(tmp_path: Path, capsys: pyte
     names = {event["args"].get("name") for event in events if "args" in event}
     assert any(str(name).startswith("before: ") for name in names)
     page = (folder / "page.html").read_text()
-    assert page.count('<div class="grape-timelines">') == 1 and "no call of" not in capsys.readouterr().err
+    assert page.count('<div class="grape-timelines" data-beside="true">') == 1
+    assert "no call of" not in capsys.readouterr().err
 
     assert run(path, "--all", "--view", folder / "each.json", "--trace", folder / "each-trace.json") == 0
     made = sorted(file.name for file in folder.iterdir() if file.name.startswith("each"))

@@ -62,8 +62,10 @@ def test_the_lines_of_a_cell_are_named(notebook: Notebook) -> None:
             ("GR403", here, line(TRAIN, "optimizer.step()")),
             ("GR403", here, line(TRAIN, "0.9**i")),
         }
-        assert f"{here}, line {line(TRAIN, 'loss.item()')}, `loss.item()`: host read, " in notebook.said
-        assert f"{here}, line {line(TRAIN, 'optimizer.step()')}, `optimizer.step()`: number changed, " in notebook.said
+        assert f"{here}, line {line(TRAIN, 'loss.item()')}, `loss.item()`: host read, " in str(grape.last)
+        assert f"{here}, line {line(TRAIN, 'optimizer.step()')}, `optimizer.step()`: number changed, " in str(
+            grape.last
+        )
     assert all(row["times"] == 60 for row in rows.values() if row["line"] != line(TRAIN, "optimizer.step()"))
 
 

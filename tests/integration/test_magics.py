@@ -52,7 +52,7 @@ class FakeReport:
     def to_html(self) -> str:
         return f"<p>{self.verdict}</p>"
 
-    def to_text(self) -> str:
+    def to_text(self, *, details: bool = True) -> str:
         return f"REPORT {self.verdict}"
 
     def to_chrome_trace(self, path: str) -> None:
@@ -545,12 +545,13 @@ def test_nothing_is_bound_or_written_unasked(shell: InteractiveShell, recorder: 
 @pytest.fixture
 def messages(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What a front end receives, for a shell whose publisher sends messages."""
+    monkeypatch.setattr("grape.magics.display.SECONDS_BEFORE_PROGRESS", 0.0)
     publisher = CapturingDisplayPublisher(shell=shell)
     monkeypatch.setattr(shell, "display_pub", publisher)
     return publisher.outputs  # type: ignore[no-any-return]
 
 
-def test_progress_and_report_are_one_output(
+def test_the_report_stands_below_what_the_cell_shows_and_nothing_is_left_of_its_progress(
     shell: InteractiveShell, recorder: Recorder, messages: list[dict[str, Any]]
 ) -> None:
     def show(session: Any) -> None:
@@ -558,13 +559,13 @@ def test_progress_and_report_are_one_output(
         session.on_progress("too fast to be shown")
 
     recorder.at["open"] = show
-    run(shell, "%%grape\nx = 1")
-    first, last = messages
-    assert (first["update"], last["update"]) == (False, True)
-    assert first["transient"] == last["transient"] != {}
+    run(shell, "%%grape\nfrom IPython.display import display; display({'text/plain': 'its own'}, raw=True)")
+    first, own, gone, report = messages
     assert first["data"]["text/plain"] == "Grape: observing <f>"
     assert "observing &lt;f&gt;" in first["data"]["text/html"]
-    assert last["data"]["text/plain"] == "REPORT no significant change"
+    assert own["data"]["text/plain"] == "its own"
+    assert gone["update"] and gone["transient"] == first["transient"] != {} and set(gone["data"].values()) == {""}
+    assert not report["update"] and report["data"]["text/plain"] == "REPORT no significant change"
 
 
 def test_without_progress_there_is_one_plain_output(
@@ -622,6 +623,18 @@ def test_cleared_output_gets_the_report_at_the_end(
     (only,) = messages
     assert only["update"] is False
     assert only["data"]["text/plain"] == "REPORT no significant change"
+
+
+def test_a_cell_that_is_soon_over_shows_no_progress(
+    shell: InteractiveShell, messages: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grape.magics.display.SECONDS_BEFORE_PROGRESS", 1.0)
+    now = 0.0
+    shown = CellDisplay(shell, clock=lambda: now)
+    for now in (0.0, 0.5, 0.99, 1.01):
+        shown.progress(f"at {now}")
+    shown.close()
+    assert [message["data"]["text/plain"] for message in messages] == ["Grape: at 1.01"]
 
 
 def test_progress_is_throttled(shell: InteractiveShell, messages: list[dict[str, Any]]) -> None:

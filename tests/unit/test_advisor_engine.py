@@ -91,7 +91,7 @@ def test_same_code_line_and_region_are_one_finding_with_a_count() -> None:
     call = trace(first, second, reads=[(0, None, 1, 10_000), (1, None, 1, 30_000)])
     (finding,) = advise(cell(region(traces=(call,))))
     assert finding.message == (
-        "reading a value makes the CPU wait for the GPU once per call (0.03 ms) (in b, somelib/masks.py, line 9)"
+        "reading a value makes the CPU wait for the GPU once per call (30 us) (in b, somelib/masks.py, line 9)"
         "; and 1 more on this line"
     )
     assert dict(finding.evidence)["count"] == 2

@@ -119,10 +119,12 @@ def test_while_a_cell_runs_nothing_is_compared_and_afterwards_it_is(monkeypatch:
 def test_the_text_says_where_a_rewrite_may_be() -> None:
     evidence, finding = cell(region()), host_sync()
     asked, unasked = build_report(evidence, (finding,)), build_report(evidence, (finding,), lambda: (finding,))
-    step = "next: In[4], line 11: keep the value on the GPU and read it after the loop"
-    assert f"{step}\n" in asked.to_text(width=200)
-    assert f"{step}; %grape diff shows a rewrite, if there is one\n" in unasked.to_text(width=200)
-    assert f"{step}\n" in unasked.with_fixes().to_text(width=200)
+    step = "next: fix GR101 at In[4], line 11, as said there\n"
+    assert step in asked.to_text(width=200)
+    assert "next: %grape diff shows a rewrite for GR101 at In[4], line 11, if there is one\n" in unasked.to_text(
+        width=200
+    )
+    assert step in unasked.with_fixes().to_text(width=200)
 
 
 _FIRST_CELL = """

@@ -50,6 +50,23 @@ def test_operators_of_a_small_model(model: torch.nn.Module) -> None:
     assert len({e.thread for e in found.events}) == 1
 
 
+def test_of_several_calls_the_one_nearest_the_median_is_shown(model: torch.nn.Module) -> None:
+    recorder = TimelineRecorder(CPU, one=True)
+    lengths = (8, 1, 3)
+    for length in lengths:
+        recorder.start()
+        for _ in range(length):
+            model(torch.randn(2, 16))
+        recorder.stop()
+    assert operators(recorder.timeline()).count("aten::linear") == 6, "the last, where nothing is known of calls"
+    each = {length: one.wall_ns / 1e6 for length, one in zip(lengths, recorder._each, strict=True)}
+    for length, ms in each.items():
+        recorder.typical_ms = ms
+        found = recorder.timeline()
+        assert operators(found).count("aten::linear") == 2 * length
+        assert found is not None and (found.calls, found.chosen_of) == (1, 3) and found is recorder.timeline()
+
+
 def test_annotations_are_host_events(model: torch.nn.Module) -> None:
     def work() -> None:
         with torch.profiler.record_function("my step"):

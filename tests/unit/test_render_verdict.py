@@ -286,20 +286,20 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "no GPU, replayed on the tape",
         tape_cell(region()),
         (SYNC, SYNC),
-        "no GPU here: nothing gets faster; cell 1.4x slower (0.30 -> 0.42 s); "
-        f"1 part of this cell could be a CUDA graph, same results, 2 blockers left{OWN}",
+        "no GPU here: nothing gets faster; checked: 1 part of this cell could be a CUDA graph, same results; "
+        f"cell 1.4x slower (0.30 -> 0.42 s), 2 blockers left{OWN}",
     ),
     (
         "no GPU, and no faster, whatever was measured",
         tape_cell(region(), region("embed"), time=took(860.0, 300.0)),
         (),
-        f"no GPU here: nothing gets faster; 2 parts of this cell could be a CUDA graph, same results{OWN}",
+        f"no GPU here: nothing gets faster; checked: 2 parts of this cell could be a CUDA graph, same results{OWN}",
     ),
     (
         "no GPU, within a tolerance",
         tape_cell(region(verified="within 0.001"), time=took(300.0, 301.0)),
         (),
-        "no GPU here: nothing gets faster; 1 part of this cell could be a CUDA graph, "
+        "no GPU here: nothing gets faster; checked: 1 part of this cell could be a CUDA graph, "
         f"results within their tolerances{OWN}",
     ),
     (
@@ -324,13 +324,14 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "no GPU, no region",
         tape_cell(trace=operators(), time=None),
         (),
-        "no GPU here: nothing gets faster; no device work was seen to repeat",
+        "no GPU here: nothing gets faster; no PyTorch work in it repeats",
     ),
     (
         "model on the CPU of a CUDA machine",
         tape_cell(region(), cuda=True, time=None),
         (),
-        "the work ran on the CPU: nothing gets faster; 1 part of this cell could be a CUDA graph, same results",
+        "the work ran on the CPU: nothing gets faster; checked: 1 part of this cell could be a CUDA graph, "
+        "same results",
     ),
     ("no tensors", cell(time=None), (), "no PyTorch work in this cell"),
     ("no tensors, no GPU", tape_cell(time=None), (), "no PyTorch work in this cell"),
@@ -338,9 +339,9 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "too little to tell of, no GPU",
         tape_cell(time=None, torch_ran=True),
         (),
-        "no GPU here: nothing gets faster; its PyTorch work is too small for a graph",
+        "no GPU here: nothing gets faster; its PyTorch work is too small to gain",
     ),
-    ("too little to tell of", cell(time=None, torch_ran=True), (), "its PyTorch work is too small for a graph"),
+    ("too little to tell of", cell(time=None, torch_ran=True), (), "its PyTorch work is too small to gain"),
     (
         "no tensors, and slower all the same",
         cell(time=took(300.0, 360.0)),
@@ -351,7 +352,7 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "operators but nothing twice",
         cell(trace=operators()),
         (),
-        f"{SAME}; no device work repeats, so there is nothing to replay{OWN}",
+        f"{SAME}; no GPU work in it repeats, so there is nothing to replay{OWN}",
     ),
     (
         "a busy GPU and no region",

@@ -651,7 +651,7 @@ def test_refused(code: str, line: int, source: str, why: str) -> None:
             "to stay below 256",
         ),
         (STEP + "x.sin() * i\nstep(x, 1)\nstep(x, 2)", "not called in one place only"),
-        (STEP + "x.sin() * i\nstep(x, 1)", "no argument of the call is the counter"),
+        (STEP + "x.sin() * i\nstep(x, 1)", "only the counter of a `for ... in range(...)` can become a tensor"),
     ],
 )
 def test_counters_that_stay(source: str, why: str) -> None:

@@ -80,13 +80,13 @@ DIFFERENT = [
     ("optimizer.zero_grad()", "net.inner(xs[0]).sum().backward()\noptimizer.step()", "differs"),
 ]
 NOT_RUN = [
-    ("os.remove('x')", "`os.remove` is code that was not looked at"),
-    ("f = os.remove\nf('x')", "`os.remove` is code that was not looked at"),
+    ("os.remove('x')", "the cell calls `os.remove`, which may do more than compute"),
+    ("f = os.remove\nf('x')", "the cell calls `os.remove`, which may do more than compute"),
     ("f = functions[0]\nf('x')", "`functions` holds functions"),
-    ("time.sleep(9)", "`time.sleep` is code that was not looked at"),
+    ("time.sleep(9)", "the cell calls `time.sleep`, which may do more than compute"),
     ("open('x', 'w')", "`open` may do more than compute"),
-    ("torch.save(net, 'x')", "`torch.save` is code that was not looked at"),
-    ("torch.set_num_threads(1)", "`torch.set_num_threads` is code that was not looked at"),
+    ("torch.save(net, 'x')", "the cell calls `torch.save`, which may do more than compute"),
+    ("torch.set_num_threads(1)", "the cell calls `torch.set_num_threads`, which may do more than compute"),
     ("torch.backends.cudnn.benchmark = True", "it reaches into the module `torch`"),
     ("xs[0].__class__", "it reaches for `__class__`"),
     ("import subprocess", "it imports `subprocess`"),
@@ -211,7 +211,10 @@ def test_a_function_of_another_cell_is_replaced(namespace: dict[str, Any]) -> No
     assert str(verify(cell, cell, namespace, functions=same)) == "identical"
     assert verify(cell, cell, namespace, functions=same.replace("k * x", "k + x")).why == "`z` differs"
     unsafe = same.replace("seen.append(k)", "os.remove('x')")
-    assert verify(cell, cell, namespace, functions=unsafe).why == "`os.remove` is code that was not looked at"
+    assert (
+        verify(cell, cell, namespace, functions=unsafe).why
+        == "the cell calls `os.remove`, which may do more than compute"
+    )
     assert namespace["scaled"](torch.ones(1)).item() == 2.0 and namespace["seen"] == [2.0]
 
 

@@ -18,7 +18,7 @@ def test_names_the_call_the_count_and_the_wait() -> None:
     )
     refused = Refused.because(Reason.HOST_READ, at(2), what="a number")
     (finding,) = gr101.check(cell(region(outcome="refused", refused=refused, traces=calls), source=SOURCE))
-    assert finding.message == "`loss(x).item()` makes the CPU wait for the GPU once per call (0.05 ms)"
+    assert finding.message == "`loss(x).item()` makes the CPU wait for the GPU once per call (50 us)"
     assert finding.predicted_ms_per_call == pytest.approx(0.05)
     assert (finding.severity, finding.at, finding.region) == ("blocker", at(2), "step")
     assert finding.advice == "keep the value as a tensor (`x.detach()`), and read it once after the loop"
@@ -36,7 +36,7 @@ def test_names_the_operator_where_the_line_is_not_in_the_cell() -> None:
     inner = at(9, file=LIBRARY, function="build")
     (finding,) = gr101.check(cell(region(traces=(trace(item(inner=inner), reads=[(0, None, 1, 1_000)]),))))
     assert finding.message == (
-        "reading a value makes the CPU wait for the GPU once per call (0.001 ms) (in build, somelib/masks.py, line 9)"
+        "reading a value makes the CPU wait for the GPU once per call (1 us) (in build, somelib/masks.py, line 9)"
     )
 
 
@@ -86,7 +86,7 @@ def test_claims_no_time_on_the_tape() -> None:
 def test_in_the_cell_a_read_counts_when_its_line_repeats() -> None:
     loop = trace(*[item(line=2)] * 3, reads=[(i, "call", 1.0, 10_000) for i in range(3)])
     (finding,) = gr101.check(cell(source=SOURCE, trace=loop))
-    assert finding.message == "`loss(x).item()` makes the CPU wait for the GPU at each of 3 executions (0.01 ms each)"
+    assert finding.message == "`loss(x).item()` makes the CPU wait for the GPU at each of 3 executions (10 us each)"
     assert (finding.region, finding.severity) == (None, "costly")
 
 

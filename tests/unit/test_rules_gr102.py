@@ -22,31 +22,31 @@ def one(construct: str | None, *values: object, source: str = "", outcome: str =
         (
             "if",
             "if top > limit: x = x / top",
-            "`if top > limit` needs a tensor's value: the CPU waits once per call (0.02 ms)" + SEEN,
+            "`if top > limit` needs a tensor's value: the CPU waits once per call (20 us)" + SEEN,
             "compute both sides and select with `torch.where(top > limit, a, b)`, or take the `if` out of the region",
         ),
         (
             "while",
             "while not done.all(): step()",
-            "`while not done.all()` needs a tensor's value: the CPU waits once per call (0.02 ms)" + SEEN,
+            "`while not done.all()` needs a tensor's value: the CPU waits once per call (20 us)" + SEEN,
             "test `not done.all()` only every n-th iteration, or run a fixed number of iterations with masked updates",
         ),
         (
             "assert",
             "assert x.isfinite()",
-            "`assert x.isfinite()` needs a tensor's value: the CPU waits once per call (0.02 ms)" + SEEN,
+            "`assert x.isfinite()` needs a tensor's value: the CPU waits once per call (20 us)" + SEEN,
             "drop the assert from the hot path, or use `torch._assert_async(x.isfinite())`, which does not wait",
         ),
         (
             "ternary",
             "y = a if (x > 0).any() else b",
-            "a conditional expression needs a tensor's value: the CPU waits once per call (0.02 ms)" + SEEN,
+            "a conditional expression needs a tensor's value: the CPU waits once per call (20 us)" + SEEN,
             "select with `torch.where((x > 0).any(), a, b)`",
         ),
         (
             "bool-op",
             "ok = low and high",
-            "`low and high` needs a tensor's value: the CPU waits once per call (0.02 ms)",
+            "`low and high` needs a tensor's value: the CPU waits once per call (20 us)",
             "use `&`, `|`, `~` (or `torch.logical_and`) so that the result stays a tensor",
         ),
     ],
@@ -92,7 +92,7 @@ def test_other_reads_are_no_branch(construct: str | None) -> None:
 
 def test_a_value_that_was_not_recorded_leaves_the_ways_out() -> None:
     (finding,) = one("if", None)
-    assert finding.message == "`if` needs a tensor's value: the CPU waits once per call (0.02 ms)"
+    assert finding.message == "`if` needs a tensor's value: the CPU waits once per call (20 us)"
 
 
 def test_a_branch_in_a_library_names_the_innermost_frame_and_not_the_persons_if() -> None:
@@ -132,7 +132,7 @@ def test_a_break_in_the_cells_own_loop_is_reported_outside_of_regions() -> None:
     reads = trace(*[item(line=3)] * 4, reads=[(i, "if", i == 3, 1_000) for i in range(4)])
     (finding,) = gr102.check(cell(source=source, trace=reads))
     assert finding.message == (
-        "`if t == end` needs a tensor's value: the CPU waits at each of 4 executions (0.001 ms each), true 1 of 4 times"
+        "`if t == end` needs a tensor's value: the CPU waits at each of 4 executions (1 us each), true 1 of 4 times"
     )
     assert finding.region is None
     assert finding.advice == (

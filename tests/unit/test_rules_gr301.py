@@ -18,7 +18,7 @@ def test_a_measured_copy_stands_at_the_line_that_made_it() -> None:
     source = "for t in range(9):\n    h = embed(t)\n    y = step(h)\n"
     copies = (copy(ms_per_call=0.04, made_at=at(2)),)
     (finding,) = gr301.check(cell(region(outcome="replayed", copies=copies), source=source))
-    assert finding.message == "`x` is copied into place at each replay of `step`: 1 MB, 0.04 ms per call"
+    assert finding.message == "`x` is copied into place at each replay of `step`: 1 MB, 40 us per call"
     assert (finding.at, finding.predicted_ms_per_call) == (at(2), 0.04)
     assert finding.advice == (
         "reuse one tensor for `h`: write the new value into it (`out=`, `.copy_()`, an in-place operator)"
@@ -29,7 +29,7 @@ def test_a_measured_copy_stands_at_the_line_that_made_it() -> None:
 def test_without_a_time_the_rate_predicts_it_and_says_so() -> None:
     costs = MachineCosts(device_copy_gb_per_s=100.0, source="a test")
     (finding,) = gr301.check(cell(region(outcome="replayed", copies=(copy(nbytes=10**6),))), costs)
-    assert finding.message.endswith("977 KB, about 0.01 ms per call")
+    assert finding.message.endswith("977 KB, about 10 us per call")
     assert finding.predicted_ms_per_call == pytest.approx(0.01)
     assert dict(finding.evidence)["predicted_with"] == "a test"
 
@@ -84,7 +84,7 @@ def test_where_a_library_calls_the_region_there_is_nothing_to_change() -> None:
 def test_a_few_bytes_whose_time_was_measured_are_one() -> None:
     small = CopyRecord(argument="x", bytes=8, calls=10, ms_per_call=0.02)
     (finding,) = gr301.check(cell(region(outcome="replayed", copies=(small,))))
-    assert finding.message == "`x` is copied into place at each replay of `step`: 8 B, 0.02 ms per call"
+    assert finding.message == "`x` is copied into place at each replay of `step`: 8 B, 20 us per call"
     assert finding.predicted_ms_per_call == 0.02
 
 

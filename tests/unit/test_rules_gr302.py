@@ -44,7 +44,7 @@ def test_an_argument_sent_inside_the_region() -> None:
         region(traces=(trace(SENT, arguments=[0]),), before=before), source="def step(x):\n    x = x.to('cuda')\n"
     )
     (finding,) = gr302.check(evidence)
-    assert finding.message == "`x.to('cuda')` sends 1 KB to the GPU once per call, 0.01 ms"
+    assert finding.message == "`x.to('cuda')` sends 1 KB to the GPU once per call, 10 us"
     assert finding.predicted_ms_per_call == pytest.approx(0.01)
 
 

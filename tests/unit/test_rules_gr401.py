@@ -17,7 +17,7 @@ def test_a_number_turned_into_a_tensor() -> None:
     before = timeline((0, 2, "Memcpy HtoD (Pageable -> Device)", 4), (20, 60), wall_us=100)
     (finding,) = gr401.check(cell(region(traces=(trace(LIFT, SENT, LIFT, SENT),), before=before), source=SOURCE))
     assert finding.message == (
-        "`torch.tensor(0.0, device='cuda')` is sent from the CPU to the GPU 2 times per call: 4 B, 0.004 ms"
+        "`torch.tensor(0.0, device='cuda')` is sent from the CPU to the GPU 2 times per call: 4 B, 4 us"
     )
     assert finding.predicted_ms_per_call == pytest.approx(0.004)
     assert dict(finding.evidence)["origin"] == "constant"
@@ -45,7 +45,7 @@ def test_a_graph_keeps_a_constant_so_that_replays_send_nothing() -> None:
     before = timeline((0, 2, "Memcpy HtoD (Pageable -> Device)", 4), (20, 60), wall_us=100)
     replayed = region(outcome="replayed", traces=(trace(LIFT, SENT),), before=before)
     (finding,) = gr401.check(cell(replayed, source=SOURCE))
-    assert finding.message.endswith("once per call: 4 B, 0.002 ms; replays reuse it")
+    assert finding.message.endswith("once per call: 4 B, 2 us; replays reuse it")
     assert (finding.severity, finding.predicted_ms_per_call, finding.advice) == ("hint", None, None)
     (outside,) = gr401.check(cell(region(outcome="replayed", traces=(trace(SENT),))))
     assert (outside.severity, outside.message.endswith("4 B")) == ("costly", True)

@@ -139,3 +139,18 @@ def test_a_host_read_in_an_optimizers_step_has_the_same_advice() -> None:
     source = "opt = Adam(p)\nfor x in xs:\n    opt.step()\n"
     (finding,) = gr101.check(cell(region(outcome="refused", refused=refused), source=source))
     assert finding.advice is not None and finding.advice.startswith("write `opt = Adam(p, fused=True)`")
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("opt = torch.optim.AdamW(p)", "AdamW's step counter lives on the CPU"),
+        ("opt = Lion(p)", "it reads a number from a tensor that each call changes"),
+        ("opt = SGD(p)", "it reads a number from a tensor that each call changes"),
+    ],
+)
+def test_an_optimizer_that_counts_its_steps_is_named(made: str, said: str) -> None:
+    refused = Refused.because(Reason.CHANGED_NUMBER, at(3))
+    source = f"{made}\nfor x in xs:\n    opt.step()\n"
+    (finding,) = gr403.check(cell(region(outcome="refused", refused=refused), source=source))
+    assert finding.message == f"`step` stays eager: {said}"

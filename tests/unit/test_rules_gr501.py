@@ -36,7 +36,7 @@ def test_a_replayed_region_has_the_gain_already() -> None:
 
 
 def test_what_is_left_is_of_replays_that_nobody_profiled() -> None:
-    """Profiled, a replay took 0.4 ms, 0.09 ms of them on the device; one of 0.1 ms is idle 10% of its time."""
+    """Profiled, a replay took 0.4 ms, 90 us of them on the device; one of 0.1 ms is idle 10% of its time."""
     after = timeline((0, 90), wall_us=400)
     (finding,) = gr501.check(cell(region(outcome="replayed", before=IDLE, after=after, after_ms=ms(0.1))))
     assert finding.message.endswith("; with the graph 10%")

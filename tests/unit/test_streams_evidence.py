@@ -148,7 +148,7 @@ def test_the_verdict(evidence: CellEvidence, verdict: str) -> None:
 def test_the_lines_of_the_report() -> None:
     text = build_report(cell(STREAM), ()).to_text(width=120)
     assert text.splitlines()[1:] == [
-        "CPU, operator streams, In[4] took 20.0 ms",
+        "In[4] took 20.0 ms; CPU (rehearsal); operator streams",
         "",
         "operator stream: 75% of 2,000 operators matched",
         "  issued: 1,500 in 40 segments, 1 of them cut short",

@@ -164,7 +164,7 @@ def test_a_page_of_reports_draws_the_timelines_that_there_are() -> None:
         for number, view in enumerate((with_some, without, with_some))
     ]
     page = html_page("all", sections)
-    assert page.count('<div class="grape-timelines">') == 2 and page.count("<h2>&lt;a&gt;</h2>") == 3
+    assert page.count('<div class="grape-timelines" data-beside="true">') == 2 and page.count("<h2>&lt;a&gt;</h2>") == 3
     data = page.split('<script type="application/json">')[1].split("</script>")[0]
     assert read_view(data, "page") == with_some
     assert "<script" not in html_page("none", sections[1:2])

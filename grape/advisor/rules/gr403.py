@@ -15,7 +15,7 @@ from ...model import CellEvidence, Finding, OpRecord, Reason, Refused, RegionEvi
 from ...model.stream import CHANGED
 from ..arguments import Arguments
 from ..cost import H200, MachineCosts
-from ..optimizers import advice_for_step
+from ..optimizers import advice_for_step, counts_steps
 from ..refusals import refusal_of, severity_in, with_refusals
 from ..source import cell_source
 from ..stopped import Stopped, stopped_for
@@ -41,6 +41,10 @@ def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Findin
         if known is not None and known[1].reason in _OF_NAMES:  # what the line does with it is another matter
             yield _of_an_index(finding, evidence, *known) or finding
             continue
+        optimizer = counts_steps(source, finding.at) if known is not None else None
+        if known is not None and known[1].reason is Reason.CHANGED_NUMBER and optimizer is not None:
+            said = finding.message.replace(known[1].why, f"{optimizer}'s step counter lives on the CPU")
+            finding = replace(finding, message=said)
         advice = advice_for_step(source, finding.at)
         yield replace(finding, advice=advice) if advice is not None else finding
 

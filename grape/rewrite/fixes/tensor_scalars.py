@@ -34,7 +34,10 @@ def fix(code: Code, finding: Finding) -> str | Declined:
         return call
     position, loop = _counter(code, call)
     if loop is None:
-        return Declined(why="no argument of the call is the counter of a `for ... in range(...)`", line=code.line(call))
+        return Declined(
+            why="only the counter of a `for ... in range(...)` can become a tensor, and the call is given none",
+            line=code.line(call),
+        )
     count = _count(code, loop)
     if isinstance(count, Declined):
         return count

@@ -12,6 +12,10 @@ class Findings {
     if (!findings.length) return "";
     const list = element("ol", { class: "grape-findings" });
     findings.forEach((finding) => list.append(this._finding(finding)));
+    if (this.app.host.beside) {
+      const first = list.querySelector(".grape-bar:not(:empty)");
+      return first ? element("section", { "aria-label": "Fixes" }, list) : "";
+    }
     const words = findings.length === 1 ? "1 finding" : `${findings.length} findings`;
     return element("section", { "aria-label": "Findings" }, element("p", { class: "grape-title" }, words), list);
   }
@@ -25,7 +29,10 @@ class Findings {
     const shows = finding.file !== null && (this.app.pictureBox || this.app.view.sources[finding.file] !== undefined);
     if (shows) {
       const label = `Show ${finding.code} at ${finding.where}`;
-      bar.append(this.app.button("Show", () => this.show(finding, code), { "aria-label": label }));
+      const word = this.app.pictureBox ? "Show in timeline" : "Show line";
+      if (!this.app.host.beside || this.app.pictureBox) {
+        bar.append(this.app.button(word, () => this.show(finding, code), { "aria-label": label }));
+      }
     }
     if (finding.offered && !finding.fix && this.app.host.actions.includes("fixes")) {
       const label = `Show a rewrite for ${finding.code} at ${finding.where}`;
@@ -42,6 +49,7 @@ class Findings {
         this.buttons.push({ button, action, target, message, handed });
       }
     }
+    if (this.app.host.beside) return this._row(finding, head, bar, message, handed, code);
     const facts = element("tbody");
     for (const [what, value] of finding.evidence) {
       facts.append(element("tr", {}, element("th", { scope: "row" }, what), element("td", {}, value)));
@@ -58,6 +66,22 @@ class Findings {
         ? element("details", {}, element("summary", {}, "evidence"), element("table", {}, facts))
         : null,
       bar,
+      message,
+      handed,
+      code,
+    );
+  }
+
+  /** Below a report that says it all: what can be done about the finding, in one row. */
+  _row(finding, head, bar, message, handed, code) {
+    if (!bar.children.length) return element("li", { class: "grape-finding", "data-code": finding.code, hidden: true });
+    bar.prepend(element("b", {}, [finding.code, finding.where].filter(Boolean).join(", ")));
+    return element(
+      "li",
+      { class: "grape-finding", "data-code": finding.code },
+      bar,
+      finding.fix ? diffBlock(finding.fix.diff) : null,
+      finding.refused ? element("p", { class: "grape-quiet" }, ...prose(finding.refused)) : null,
       message,
       handed,
       code,
@@ -81,6 +105,8 @@ class Findings {
     const excerpt = app.excerpt(finding.file, finding.line, finding.end_line);
     code.replaceChildren(excerpt || "");
     if (!app.pictureBox) return;
+    const fold = app.root.querySelector(".grape-more");
+    if (fold) fold.open = true;
     const number = app.view.regions.findIndex((region) => region.name === finding.region);
     if (number >= 0 && app.view.regions[number] !== app.region) app.chooseRegion(number);
     const at = (place) =>

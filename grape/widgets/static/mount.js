@@ -14,6 +14,7 @@ function render({ model, el }) {
   const root = element("div");
   el.append(root);
   const host = {
+    beside: true,
     get view() {
       return model.get("view");
     },
@@ -59,12 +60,12 @@ function render({ model, el }) {
 }
 
 /** For a page of its own: the view of the JSON text that `grape view` reads. */
-async function startPage(root, text) {
+async function startPage(root, text, beside = false) {
   const content = JSON.parse(text);
   const packed = Uint8Array.from(atob(content.columns), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const columns = new Uint8Array(await new Response(stream).arrayBuffer());
-  const nothing = { level: 1, actions: [], states: () => ({}), onStates: () => () => {}, request: async () => ({}) };
+  const nothing = { level: 1, beside, actions: [], states: () => ({}), onStates: () => () => {}, request: async () => ({}) };
   root.grape = new ReportView(root, { view: content.view, columns, ...nothing });
 }
 

@@ -5,7 +5,8 @@ let mounted = 0;
 class ReportView {
   /**
    * `host` has `view`, `columns` (bytes), `actions` (names of what it can do), `states()`, `onStates(callback)`, which
-   * returns how to stop, and `request(action, target)`, a promise of what the kernel answered.
+   * returns how to stop, and `request(action, target)`, a promise of what the kernel answered. `beside`: the report as
+   * HTML stands above, and nothing of it is said again.
    */
   constructor(root, host) {
     mounted += 1;
@@ -48,31 +49,49 @@ class ReportView {
     root.classList.add("grape-report");
     root.setAttribute(OWN_KEYS, "true");
     root.setAttribute("role", "region");
-    root.setAttribute("aria-labelledby", this.titleId);
+    if (this.host.beside) root.setAttribute("aria-label", "Fixes and timelines");
+    else root.setAttribute("aria-labelledby", this.titleId);
     this.tooltip = element("div", { class: "grape-tooltip", "aria-hidden": "true", hidden: true });
     this.status = element("p", { class: "grape-status", role: "status" });
+    const { beside } = this.host;
+    const pictures = [this._regionBar(), this._timelines(), this.memory.section()];
+    const fixes = (this.findingsSection = this.findings.section()); // which may lead to the pictures
     root.replaceChildren(
-      element(
-        "header",
-        { class: "grape-head" },
-        element(
-          "p",
-          { class: "grape-verdict", id: this.titleId, role: "heading", "aria-level": this.host.level || 4 },
-          ...prose(view.verdict),
-        ),
-        element("p", { class: "grape-quiet" }, view.headline),
-        view.error ? element("p", {}, `the cell raised ${view.error}`) : null,
-        ...view.notes.map((note) => element("p", { class: "grape-quiet" }, "note: ", ...prose(note))),
-        ...(view.streams || []).map((line) => element("p", { class: "grape-quiet" }, line)),
-      ),
-      this._regionBar(),
+      beside ? "" : this._head(),
+      beside ? "" : spentSection(view),
+      beside ? "" : linesSection(view),
+      beside ? fixes : "",
       this.status,
-      this._timelines(),
-      this.memory.section(),
-      (this.findingsSection = this.findings.section()),
-      view.next ? element("p", { class: "grape-next" }, element("b", {}, "next: "), ...prose(view.next)) : "",
+      ...(beside ? [this._folded(pictures)] : pictures),
+      beside ? "" : fixes,
+      view.next && !beside ? element("p", { class: "grape-next" }, element("b", {}, "next: "), ...prose(view.next)) : "",
       this.tooltip,
     );
+  }
+
+  _head() {
+    const { view } = this;
+    return element(
+      "header",
+      { class: "grape-head" },
+      element(
+        "p",
+        { class: "grape-verdict", id: this.titleId, role: "heading", "aria-level": this.host.level || 4 },
+        ...prose(view.verdict),
+      ),
+      element("p", { class: "grape-quiet" }, view.headline),
+      view.error ? element("p", {}, `the cell raised ${view.error}`) : null,
+      ...view.notes.map((note) => element("p", { class: "grape-quiet" }, "note: ", ...prose(note))),
+      ...(view.streams || []).map((line) => element("p", { class: "grape-quiet" }, line)),
+    );
+  }
+
+  /** Below a report that stands as HTML, pictures are opened by who wants to see them. */
+  _folded(pictures) {
+    const words = this.view.timelines.length || this.view.coming ? "timelines, memory over time" : "memory over time";
+    const fold = element("details", { class: "grape-more" }, element("summary", {}, words), ...pictures);
+    fold.addEventListener("toggle", () => this.redraw());
+    return fold;
   }
 
   /** The same view with other findings, once their rewrites were asked for. */
@@ -198,13 +217,14 @@ class ReportView {
     const add = (what, value, name) =>
       facts.append(element("div", { class: name }, element("dt", {}, what), element("dd", {}, value)));
     if (region.outcome) add("outcome", region.reason ? `${region.outcome}, ${region.reason}` : region.outcome);
-    if (region.calls) add("calls", `${region.calls}, ${region.replays} replayed`);
+    if (region.runs) add("calls", region.runs);
+    else if (region.calls) add("calls", `${region.calls}, ${region.replays} replayed`);
     for (const bar of region.bars) add(bar.label, bar.value);
     if (region.speedup && region.speedup !== "-") add("speedup", region.speedup);
     if (region.verified && region.verified !== "-") add("outputs", region.verified);
     for (const strip of region.strips) add(`GPU ${strip.label}`, strip.value, "grape-wide");
     this.regionFacts.replaceChildren(facts);
-    if (region.outcome === "replayed" && this.host.actions.includes("undo_region")) {
+    if (region.undoable && this.host.actions.includes("undo_region")) {
       const undo = this.button("Undo", () => this.act("undo_region", region.name, message), {
         "aria-label": `Undo: run ${region.name} eagerly again`,
       });

@@ -1,0 +1,55 @@
+"""Time of the cell's own lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["FEWEST_LOOKS", "LineTime", "LineTimes"]
+
+FEWEST_LOOKS = 10
+"""Of fewer looks at a cell nothing is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineTime:
+    """Time that passed while `line` of the cell was the innermost of its lines: with all that it called elsewhere.
+    `replayed_ms` of it went by in replays of a region that begins there.
+    """
+
+    line: int
+    ms: float
+    replayed_ms: float = 0.0
+    end_line: int | None = None
+    """Set where the lines until there are told as one, because they could not be told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineTimes:
+    """Of run `run` of the cell, which was watched, from `looks` at what ran, each of which stands for the time since
+    the one before it. Together the lines took what the cell's own work took, without Grape's.
+    """
+
+    lines: tuple[LineTime, ...]
+    looks: int
+    run: int = 1
+
+    @property
+    def total_ms(self) -> float:
+        return sum(line.ms for line in self.lines)
+
+    def share(self, ms: float) -> float:
+        """Of all lines, in [0, 1]; the shares of all lines add up to 1."""
+        total_ms = self.total_ms
+        return ms / total_ms if total_ms > 0 else 0.0
+
+    @property
+    def replayed_share(self) -> float:
+        return self.share(sum(line.replayed_ms for line in self.lines))
+
+    def to_dict(self) -> dict[str, Any]:
+        lines = [
+            {"line": line.line, "end_line": line.end_line or line.line, "ms": line.ms, "replayed_ms": line.replayed_ms}
+            for line in self.lines
+        ]
+        return {"run": self.run, "looks": self.looks, "lines": lines}

@@ -1,0 +1,156 @@
+"""Lines of a cell by events of the interpreter: what each took, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import CodeType
+from typing import Any
+
+import pytest
+
+from grape.model import LineTimes
+from grape.profiling import LineEvents, line_events
+from grape.tracing import is_watched
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no such events")
+
+FILE = "<a cell>"
+
+
+def replay(run: Any) -> None:
+    run()
+
+
+class Burnt(dict[int, float]):
+    """Milliseconds that calls took, by the line that they stand at."""
+
+    def __call__(self, milliseconds: float, line: int) -> None:
+        began = time.perf_counter()
+        while time.perf_counter() < began + milliseconds / 1e3:
+            pass
+        self[line] = self.get(line, 0.0) + (time.perf_counter() - began) * 1e3
+
+
+def compiled(source: str) -> CodeType:
+    code = compile(source, FILE, "exec")
+    assert isinstance(code, CodeType)
+    return code
+
+
+def run(*statements: str, **space: Any) -> tuple[LineTimes, dict[int, float]]:
+    """What is told of a cell of these statements, one below the other, and what its calls of `burn` took."""
+    events, burnt = LineEvents(FILE, replay.__code__), Burnt()
+    names = {"burn": burnt, "replay": replay, **space}
+    assert events.start()
+    line = 0
+    try:
+        for source in statements:
+            code = compiled("\n" * line + source)
+            line += source.count("\n") + 1
+            events.statement(code)
+            exec(code, names)
+    finally:
+        events.stop()
+    found = events.times(sum(events._line_ns.values()) / 1e6)
+    assert found is not None
+    return found, burnt
+
+
+def took(times: LineTimes) -> dict[int, float]:
+    return {line.line: line.ms for line in times.lines}
+
+
+def agree(found: tuple[LineTimes, dict[int, float]]) -> bool:
+    """Each line took what was burnt there, and no other line anything worth a word."""
+    times, burnt = found
+    return all(ms == pytest.approx(burnt.get(line, 0.0), rel=0.05, abs=1.0) for line, ms in took(times).items())
+
+
+def test_lines_of_a_loop_take_what_they_take_however_short_they_are() -> None:
+    assert agree(run("for i in range(200):\n    burn(0.1, 2)\n    burn(0.3, 3)"))
+
+
+def test_the_lines_add_up_to_the_cell() -> None:
+    found = run("burn(5, 1)", "def f():\n    burn(2, 3)\n    burn(3, 4)", "for i in range(4):\n    f()", "burn(5, 7)")
+    assert agree(found) and found[0].total_ms == pytest.approx(sum(found[1].values()), rel=0.05)
+
+
+def test_after_a_call_the_time_is_the_callers_again() -> None:
+    assert agree(run("def f():\n    return 1", "for i in range(10):\n    f(); burn(2, 4)"))
+
+
+def test_after_an_exception_the_time_is_of_the_line_that_caught_it() -> None:
+    raises = "def f():\n    burn(1, 2)\n    raise ValueError"
+    assert agree(run(raises, "for i in range(10):\n    try:\n        f()\n    except ValueError:\n        burn(2, 8)"))
+
+
+def test_generators_of_the_cell_take_their_own_time() -> None:
+    makes = "def items():\n    for i in range(10):\n        burn(1, 3)\n        yield i"
+    assert agree(run(makes, "for x in items():\n    burn(2, 6)"))
+
+
+def test_replays_are_told_apart() -> None:
+    burnt = Burnt()
+    found, mine = run("for i in range(10):\n    burn(1, 2)\n    replay(work)", work=lambda: burnt(2, 3))
+    (line,) = (line for line in found.lines if line.replayed_ms)
+    assert line.line == 3 and line.replayed_ms == pytest.approx(burnt[3], rel=0.05)
+    assert took(found)[2] == pytest.approx(mine[2], rel=0.05, abs=0.5)
+
+
+def test_other_threads_and_other_code_are_not_told() -> None:
+    def elsewhere() -> None:
+        thread = threading.Thread(target=exec, args=(compiled("for i in range(50):\n    i"),))
+        thread.start()
+        thread.join()
+
+    assert set(took(run("for i in range(6):\n    elsewhere()", elsewhere=elsewhere)[0])) == {1, 2}
+
+
+def test_a_statement_with_too_many_lines_stands_for_what_was_seen_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_events, "_BESIDE_NS", 0)
+    monkeypatch.setattr(line_events, "_SHARE", 0.0)
+    found, burnt = run("burn(5, 1)", "for i in range(100):\n    burn(0.1, 3)\n    burn(0.3, 4)", "burn(5, 5)")
+    assert found.total_ms == pytest.approx(sum(burnt.values()), rel=0.05), "nothing is lost"
+    assert took(found)[5] == pytest.approx(burnt[5], rel=0.05)
+    assert took(found)[3] / took(found)[4] == pytest.approx(1 / 3, rel=0.4)
+    assert found.looks < 120, "nobody was told of the rest"
+
+
+def test_nothing_is_left_and_nobody_is_taken_for_a_debugger() -> None:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+    code, known = compiled("x = 1"), [monitoring.get_tool(tool) for tool in range(6)]
+    events = LineEvents(FILE, replay.__code__)
+    assert events.start() and not is_watched()
+    events.statement(code)
+    exec(code)
+    tool = next(tool for tool in range(6) if monitoring.get_tool(tool) == "grape")
+    assert monitoring.get_local_events(tool, code)
+    events.stop()
+    assert [monitoring.get_tool(tool) for tool in range(6)] == known
+    monitoring.use_tool_id(tool, "somebody")
+    try:
+        assert not monitoring.get_local_events(tool, code)
+        assert not monitoring.get_local_events(tool, replay.__code__)
+        assert is_watched()
+    finally:
+        monitoring.free_tool_id(tool)
+
+
+def test_where_no_number_is_free_there_are_no_events() -> None:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+    taken = [tool for tool in (3, 4) if monitoring.get_tool(tool) is None]
+    for tool in taken:
+        monitoring.use_tool_id(tool, "somebody")
+    try:
+        assert not LineEvents(FILE, replay.__code__).start()
+    finally:
+        for tool in taken:
+            monitoring.free_tool_id(tool)
+
+
+def test_code_runs_as_it_would(capsys: pytest.CaptureFixture[str]) -> None:
+    space: dict[str, Any] = {}
+    run("for i in range(20):\n    total = i", "def f(n):\n    return n + total", "print(f(1))", space=space)
+    assert capsys.readouterr().out == "20\n"

@@ -1,0 +1,161 @@
+"""Looks at the lines of a cell from another thread, and what is told of them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import replace
+
+import pytest
+
+from grape.model import LineTime, LineTimes, Stop
+from grape.model.lines import FEWEST_LOOKS
+from grape.model.stream import READ
+from grape.profiling import LineWatch
+from grape.render import Report, build_report
+from grape.render.lines import gpu_ms_by_line, shown_lines, warm_lines
+from tests.unit.sample_evidence import at, cell, eager_timeline, host_sync, region, tape_cell
+from tests.unit.test_streams_evidence import STREAM
+
+FILE = "<a cell>"
+
+
+def replay(run: object) -> None:
+    run()  # type: ignore[operator]
+
+
+class Clock:
+    """Nanoseconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+def watched(source: str, steps_ns: list[int]) -> LineTimes | None:
+    """What is seen where `source` calls `look()`, with so much time since the look before."""
+    clock, left = Clock(), list(steps_ns)
+    watch = LineWatch(threading.get_ident(), FILE, replay.__code__, clock=clock)
+
+    def look() -> None:
+        clock.ns += left.pop(0)
+        watch.look()
+
+    exec(compile(source, FILE, "exec"), {"look": look, "replay": replay})
+    return watch.times(1000.0)
+
+
+def test_each_look_stands_for_the_time_since_the_one_before_it() -> None:
+    found = watched("for i in range(10):\n    look()\n    look()\n", [1, 3] * 10)
+    assert found is not None and found.looks == 20
+    assert [(line.line, line.ms) for line in found.lines] == [(2, pytest.approx(250)), (3, pytest.approx(750))]
+    assert found.total_ms == pytest.approx(1000.0), "the lines take what the cell's own work took"
+
+
+def test_a_function_of_the_cell_is_told_by_its_own_lines() -> None:
+    found = watched("def f():\n    look()\n\nfor i in range(20):\n    f()\n", [1] * 20)
+    assert found is not None and [line.line for line in found.lines] == [2]
+
+
+def test_replays_are_told_apart() -> None:
+    found = watched("for i in range(10):\n    look()\n    replay(look)\n", [1] * 20)
+    assert found is not None
+    assert [(line.line, line.replayed_ms) for line in found.lines] == [(2, 0.0), (3, pytest.approx(500.0))]
+    assert found.replayed_share == pytest.approx(0.5)
+
+
+def test_of_few_looks_or_of_a_part_of_the_cell_nothing_is_told() -> None:
+    assert watched("look()\n" * (FEWEST_LOOKS - 1), [1] * FEWEST_LOOKS) is None
+    watch = LineWatch(threading.get_ident(), __file__, replay.__code__)
+    for _ in range(FEWEST_LOOKS):
+        watch.look()
+    assert watch.times(1.0) is not None
+    watch.cut = True
+    assert watch.times(1.0) is None
+
+
+def test_a_look_holds_no_frame() -> None:
+    """What a function of the cell made dies with its call."""
+
+    class Held:
+        pass
+
+    def inner() -> weakref.ref[Held]:
+        held = Held()
+        watch.look()
+        return weakref.ref(held)
+
+    watch = LineWatch(threading.get_ident(), __file__, replay.__code__)
+    assert inner()() is None
+
+
+def test_looks_become_rare_where_they_cost_or_the_cell_takes_long() -> None:
+    clock = Clock()
+    watch = LineWatch(threading.get_ident(), FILE, replay.__code__, clock=clock)
+    assert watch.wait_s == pytest.approx(0.002)
+    clock.ns += 10_000_000_000
+    watch.look()
+    assert watch.wait_s == pytest.approx(0.02), "of ten seconds"
+
+
+SOURCE = "a = 1\nfor x in xs:\n    y = f(x)\n    z = y.item()\n\nb = 2\nc = 3\nd = 4\nprint(z)\n"
+
+
+def lines_report(**changes: object) -> Report:
+    times = LineTimes(
+        lines=(LineTime(line=3, ms=60.0, replayed_ms=30.0), LineTime(line=4, ms=39.9), LineTime(line=9, ms=0.1)),
+        looks=50,
+    )
+    known = {"file": "In[4]", "source": SOURCE, "lines": times, **changes}
+    return build_report(tape_cell(region(at=at(3), end_line=4), **known), (host_sync(line=4),))
+
+
+def test_lines_have_their_share_and_what_was_found_there() -> None:
+    third, fourth, last = (warm_lines(lines_report())[number - 1] for number in (3, 4, 9))
+    assert (third.took, third.notes, third.codes) == ("60%", ("30% in replays of lines 3 to 4",), ())
+    assert (fourth.took, fourth.text, fourth.codes) == ("40%", "    z = y.item()", ("GR101",))
+    assert last.took == "", "next to nothing"
+
+
+def test_text_html_and_view_show_the_lines() -> None:
+    from grape.render.view import build_view
+
+    report = lines_report()
+    text, html, view = report.to_text(details=False), report.to_html(), build_view(report).data["lines"]
+    assert "time by line (run 1, 50 looks)\n" in text
+    assert "   4   40% ▇▇▇          z = y.item()   <- GR101\n" in text
+    assert "time by line (run 1, 50 looks)" in html and ">40%<" in html and "<b>GR101</b>" in html
+    assert view["shown"] == [3, 4] and view["rows"][3]["took"] == "40%"
+
+
+def test_where_there_is_no_room_the_warm_and_the_found_lines_stay() -> None:
+    many = LineTimes(lines=tuple(LineTime(line=n, ms=float(n)) for n in range(1, 41)), looks=400)
+    source = "".join(f"line_{n}()\n" for n in range(1, 41))
+    report = build_report(tape_cell(source=source, lines=many), (host_sync(line=2),))
+    shown = shown_lines(warm_lines(report), 5)
+    assert [line.number if line else None for line in shown] == [2, None, 37, 38, 39, 40]
+
+
+def test_a_cell_whose_lines_nobody_saw_shows_none() -> None:
+    report = build_report(tape_cell(region()), (host_sync(line=1),))
+    assert warm_lines(report) == () and "time by line" not in report.to_text() + report.to_html()
+
+
+def test_a_gpus_work_and_waits_stand_at_the_line_that_caused_them() -> None:
+    timeline = eager_timeline(calls=2, kernels=10)
+    evidence = cell(region(before=timeline, calls=8), source="\n" * 20)
+    placed = {event.position.line for event in timeline.device_events() if event.position is not None}
+    assert placed == {12}
+    per_call_ms = sum(event.duration_ns for event in timeline.device_events()) / 2 / 1e6
+    assert gpu_ms_by_line(evidence) == {12: pytest.approx(8 * per_call_ms)}
+    assert gpu_ms_by_line(replace(evidence, backend="tape")) == {}, "nothing was measured that counts"
+    read = Stop(operator="aten::item", reason=READ, user=at(2), inner=None, times=9, total_ns=3_000_000, segments=9)
+    streamed = replace(
+        evidence,
+        streams=(replace(STREAM, reads=(read,)),),
+        lines=LineTimes(lines=(LineTime(line=2, ms=5.0),), looks=20),
+    )
+    (noted,) = (line for line in warm_lines(build_report(streamed, ())) if line.number == 2)
+    assert noted.notes == ("waits 3.00 ms",)
