@@ -25,11 +25,13 @@ _prepared: set[torch.device] = set()
 
 
 def prepare(device: torch.device) -> None:
-    """Take the tenth of a second now that the first capture would take for cuBLAS, which loads kernels then."""
+    """Take the tenth of a second now that the first capture would take for cuBLAS, which loads kernels then. Where that
+    fails (deterministic algorithms without its setting), captures will say so.
+    """
     if device not in _prepared:
-        with torch._C.DisableTorchFunction(), without_warnings():
-            warm_products(device, _stream_of(device), kinds=(torch.float32,))
         _prepared.add(device)
+        with suppress(RuntimeError), torch._C.DisableTorchFunction(), without_warnings():
+            warm_products(device, _stream_of(device), kinds=(torch.float32,))
 
 
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
