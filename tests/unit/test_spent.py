@@ -13,6 +13,7 @@ from grape.render import build_report
 from grape.render.recorded import recorded_report
 from grape.render.spent import data_ms, in_words, shares_of, spent
 from tests.unit.sample_evidence import at, cell, measured, region, sample, tape_cell, took
+from tests.unit.test_rules_gr303 import wait
 from tests.unit.test_streams_evidence import STREAM
 
 
@@ -90,6 +91,14 @@ def test_loops_wait_for_data_at_their_own_line() -> None:
     times = LineTimes(lines=tuple(LineTime(line=line, ms=10.0 * line) for line in range(1, 7)), looks=99)
     assert data_ms(cell(source=LOOP, lines=times)) == pytest.approx(10.0 + 50.0), "of what is no counter"
     assert data_ms(cell(source="for", lines=times)) == 0.0 == data_ms(cell(source=LOOP))
+
+
+def test_what_a_loader_took_is_known_better_than_from_its_line() -> None:
+    times = LineTimes(lines=tuple(LineTime(line=line, ms=10.0 * line) for line in range(1, 7)), looks=99)
+    inside = wait(at=replace(at(2), file="loader.py"), host_ms=7.0)  # a function's, called by the loop
+    assert data_ms(cell(source=LOOP, lines=times, loaders=(wait(host_ms=12.0),))) == pytest.approx(12.0 + 50.0)
+    assert data_ms(cell(source=LOOP, lines=times, loaders=(inside,))) == pytest.approx(7.0 + 10.0 + 50.0)
+    assert data_ms(cell(loaders=(inside,))) == 7.0
 
 
 def test_streams_tell_what_the_host_waited_for_and_nothing_else() -> None:
