@@ -188,7 +188,7 @@ def test_state_after_the_cells_is_that_of_plain_cells(pair: Pair) -> None:
 def test_nothing_is_left_of_the_progress(pair: Pair) -> None:
     texts = [the_report(outputs).data["text/plain"] for outputs in pair.grape[2:-1]]
     assert not [text for text in texts if text.startswith("Grape: ")]
-    assert "step" in texts[0]
+    assert "iterations of the loop at line 4" in texts[0]
     assert "In[2], line 12" in the_report(pair.grape[2]).data["text/html"]
     # Both loops call the same function of the setup cell: what the first learned serves the second.
     assert "replayed" in texts[1]

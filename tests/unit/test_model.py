@@ -353,6 +353,7 @@ def test_the_contract_of_a_report() -> None:
             "peak_allocated_bytes": 100,
             "peak_reserved_bytes": 200,
             "graph_memory": None,
+            "lines": None,
             "decisions": [
                 {
                     "region": "step",
@@ -538,7 +539,7 @@ def test_values_that_cross_layers_are_frozen(name: str) -> None:
     if not dataclasses.is_dataclass(kind):
         constants = {"CODES", "DECISION", "DEVICE_WORK", "FEWEST_SAMPLES", "HOST_RANDOM", "LEAST_MS", "SIGNIFICANT"}
         rows = {"Later", "Reason"}
-        assert name in constants | rows | {"Category", "Lane", "Outcome", "Severity", "quartiles"}
+        assert name in constants | rows | {"Category", "Kind", "Lane", "Outcome", "Severity", "quartiles"}
         return
     assert kind.__dataclass_params__.frozen
     assert "__slots__" in vars(kind)
