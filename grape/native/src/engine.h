@@ -514,11 +514,11 @@ class Engine {
       if (match == Match::Yes) return Decision::Answered;
       if (match == Match::Written) return Decision::Run;
       leave();
-    } else if (!side.fragment && ++side.times >= 2 && finder_.room() && !parent->dead && op.always != Reason::Read && !overdrawn()) {
+    } else if (!side.fragment && ++side.times >= 2 && finder_.room() && op.always != Reason::Read && !overdrawn()) {
       leave();
       recorder_ = std::make_unique<Recorder>(0, *device_, draws_.get());
       recording_++;
-      parent_ = parent, side_ = key, planned_ = 0;
+      parent_ = parent, side_ = key, planned_ = 0, is_outer_ = false;
       record_before(op, stack, sig);
       return Decision::Record;
     }
@@ -589,7 +589,7 @@ class Engine {
   // At the head of a fragment. While one is doubted, none is entered.
   void arrive(Fragment* fragment) {
     Pace& pace = fragment->pace;
-    Pace::Saved saved = pace.end(doubted_ != nullptr, fragment->deferred(), marks());
+    Pace::Saved saved = pace.end(doubted_ != nullptr, fragment->deferred, marks());
     fragment->saved_ns += saved.ns;
     counts.saved_ns += saved.ns;
     counts.timed += saved.matched;

@@ -18,32 +18,25 @@ class Finder {
   // The same, of an operator that no fragment followed.
   void push(uint64_t signature, uint8_t kind) {
     push(signature);
-    periods.push(signature, context(), kind);
+    periods.push(signature, kind);
+    periods.meet(context());
     if (kind & Operator::READ) read_ = at_;
   }
 
   // Of an operator that a fragment followed. `marks`: it may come once in an iteration around it.
   void followed(uint64_t signature, uint8_t kind, bool marks) {
-    if (!marks) return periods.push(signature, kind);
-    uint64_t hash = 1;
-    for (size_t k = CONTEXT - 1; k-- > 0;) hash = mix(hash, periods.before(k));
-    periods.push(signature, mix(hash, signature), kind);
+    periods.push(signature, kind);
+    if (marks) periods.meet(followed_context());
   }
 
   // The same as `context`, while a fragment is followed.
   uint64_t followed_context() const {
-    uint64_t hash = 1;
-    for (size_t k = CONTEXT; k-- > 0;) hash = mix(hash, periods.before(k));
-    return hash;
+    return hashed([&](size_t back) { return periods.before(back); });
   }
 
   // The context behind which to record an iteration, of `period` operators; 0 where none is known to repeat.
   uint64_t iteration(size_t period) const {
-    return periods.head(period, [](auto before) {
-      uint64_t hash = 1;
-      for (size_t k = CONTEXT; k-- > 0;) hash = mix(hash, before(k));
-      return hash;
-    });
+    return periods.head(period, [](auto before) { return hashed(before); });
   }
 
   // Reads cut a loop in iterations: where there are any, fragments that no period tells of begin behind one.
@@ -132,6 +125,14 @@ class Finder {
   Periods periods;
 
  private:
+  // `before(k)` is the signature of the operator k before the last.
+  template <class F>
+  static uint64_t hashed(F before) {
+    uint64_t hash = 1;
+    for (size_t k = CONTEXT; k-- > 0;) hash = mix(hash, before(k));
+    return hash;
+  }
+
   struct Met {
     int times = 0;
     size_t first = 0;

@@ -150,6 +150,7 @@ struct Fragment {
   bool live = false;        // its operators are deferred; until it has earned that, they are only compared
   double earned = 0;        // milliseconds that its operators took as written
   double moving = 0;        // and that copies took from memory that seems to stay where it is
+  size_t deferred = 0;      // operators of a pass that need not run as written, when it was cut
   double saved_ns = 0;      // that served laps took less than as written
   double settling = 0;      // what they have to amount to, before that memory is taken for the slot's
   int settlements = 0;      // times that they did
@@ -188,11 +189,6 @@ struct Fragment {
     return !uncut && std::all_of(segments.begin(), segments.end(), [](const Segment& one) { return one.graph != nullptr; });
   }
 
-  // Operators of a pass that need not run as written.
-  size_t deferred() const {
-    return static_cast<size_t>(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return step.run == Reason::None; }));
-  }
-
   size_t bytes() const {
     size_t all = 0;
     for (const Slot& slot : slots) all += slot.nbytes;
@@ -221,9 +217,11 @@ struct Fragment {
     std::vector<Segment> before;
     std::swap(before, segments);
     uncut = false;
+    deferred = 0;
     size_t n = 0;
     for (size_t i = 0; i < steps.size(); i++) {
       n = steps[i].run == Reason::None ? n + 1 : 0;
+      deferred += n > 0;
       bool last = i + 1 == steps.size() || steps[i + 1].run != Reason::None || n >= longest || steps[i].last;
       steps[i].ends = n > 0 && last;
       if (!steps[i].ends) continue;

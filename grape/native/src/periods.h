@@ -26,9 +26,8 @@ class Periods {
     n_++;
   }
 
-  // `context`: of this operator and those in front of it, `CONTEXT` in all.
-  void push(uint64_t signature, uint64_t context, uint8_t kind) {
-    push(signature, kind);
+  // The last operators were met before, perhaps: `context` stands for `CONTEXT` of them.
+  void meet(uint64_t context) {
     auto [last, is_new] = last_.try_emplace(context, n_);
     if (!is_new) {
       size_t period = n_ - std::exchange(last->second, n_);
