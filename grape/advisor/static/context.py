@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .hot import HotCode
@@ -36,6 +37,15 @@ class Context:
     def __init__(self, kinds: Kinds, hot: HotCode) -> None:
         self.kinds = kinds
         self.hot = hot
+
+    def model_calls(self) -> Iterator[ast.Call]:
+        """The hot calls of modules and of the source's own functions."""
+        for node in self.hot.nodes:
+            if not isinstance(node, ast.Call) or self.kinds.root_call(node) is not None:
+                continue
+            own = isinstance(node.func, ast.Name) and node.func.id in self.kinds.functions
+            if own or self.kinds.of(node.func) == "module":
+                yield node
 
     def at(
         self, code: str, node: ast.expr | ast.stmt, subject: ast.AST | str, message: str, advice: str, kind: str = ""

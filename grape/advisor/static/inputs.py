@@ -118,12 +118,7 @@ def hidden_state(context: Context) -> Iterator[StaticFinding]:
 def changing_numbers(context: Context) -> Iterator[StaticFinding]:
     """GR403: the number of the iteration is passed to a function that computes with tensors."""
     kinds = context.kinds
-    for node in context.hot.nodes:
-        if not isinstance(node, ast.Call) or kinds.root_call(node) is not None:
-            continue
-        own = isinstance(node.func, ast.Name) and node.func.id in kinds.functions
-        if not own and kinds.of(node.func) != "module":
-            continue
+    for node in context.model_calls():
         if not any(kinds.is_tensor(argument) for argument in node.args):
             continue
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):

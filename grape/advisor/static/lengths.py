@@ -15,13 +15,7 @@ _FEWEST = 2
 
 def repeated_lengths(context: Context) -> Iterator[StaticFinding]:
     """GR201: a model is called with a tensor that is as long as the number of the loop says, and the numbers repeat."""
-    kinds = context.kinds
-    for node in context.hot.nodes:
-        if not isinstance(node, ast.Call) or kinds.root_call(node) is not None:
-            continue
-        own = isinstance(node.func, ast.Name) and node.func.id in kinds.functions
-        if not own and kinds.of(node.func) != "module":
-            continue
+    for node in context.model_calls():
         for loop in _loops_around(context, node):
             if not isinstance(loop.target, ast.Name) or not _repeats(context, loop):
                 continue
