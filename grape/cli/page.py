@@ -34,8 +34,10 @@ pre {{ background: #f5f5f5; color: #222; padding: .75rem; overflow-x: auto; }}
 </style>
 </head>
 <body>
+<main>
 <h1>{title}</h1>
 {sections}
+</main>
 {script}</body>
 </html>
 """

@@ -6,10 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..model import CellEvidence, Finding, LineTime, LineTimes, ReportData, Timeline
+from .summary import SHOWN_FINDINGS
 from .units import clean, duration, percent, plural
 from .verdict import gpu_measured
 
-__all__ = ["SHOWN_LINES", "Line", "gpu_ms_by_line", "lines_title", "shown_lines", "warm_lines"]
+__all__ = [
+    "SHOWN_LINES",
+    "Line",
+    "findings_at_lines",
+    "gpu_ms_by_line",
+    "lines_title",
+    "shown_lines",
+    "told_lines",
+    "warm_lines",
+]
 
 SHOWN_LINES = 10
 """Of the cell, where its report is folded: those with findings and those that took most."""
@@ -101,6 +111,23 @@ def shown_lines(lines: Iterable[Line], most: int = SHOWN_LINES) -> tuple[Line | 
             shown.append(None)
         shown.append(line)
     return tuple(shown)
+
+
+def told_lines(report: ReportData) -> tuple[Line | None, ...]:
+    """The lines that a report shows unfolded; empty where none took any time."""
+    shown = shown_lines(warm_lines(report))
+    return shown if any(line is not None and line.took for line in shown) else ()
+
+
+def findings_at_lines(report: ReportData) -> dict[int, tuple[int, ...]]:
+    """The findings that stand below a line that is shown, by line: their numbers in the report, counted from 0."""
+    numbers = {line.number for line in told_lines(report) if line is not None}
+    found: dict[int, tuple[int, ...]] = {}
+    for index, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
+        at = finding.at
+        if at is not None and at.file == report.evidence.file and at.line in numbers:
+            found[at.line] = (*found.get(at.line, ()), index)
+    return found
 
 
 def _codes(cell: CellEvidence, findings: Iterable[Finding]) -> dict[int, tuple[str, ...]]:

@@ -26,7 +26,7 @@ _PAGE = """\
 <meta name="color-scheme" content="light dark">
 <title>Grape: {title}</title>
 <style>
-body {{ margin: 1rem auto; max-width: 90rem; padding: 0 1rem; }}
+body {{ margin: 1rem auto; max-width: 90rem; padding: 0 min(1rem, 2vw); }}
 {style}
 </style>
 </head>

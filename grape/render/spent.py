@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..advisor.parsed import Parsed
 from ..model import CellEvidence, Kind, Measured, Part, RegionEvidence, ReportData, Spent, Timeline
 from ..model.timeline import covered_ns
-from .units import percent, waited
+from .units import percent, waited, waited_pair
 from .verdict import gpu_measured
 
-__all__ = ["KINDS", "data_ms", "in_words", "shares_of", "spent"]
+__all__ = ["KINDS", "data_ms", "in_words", "legend", "shares_of", "spent"]
 
 KINDS: dict[Kind, str] = {
     "python": "Python, GPU idle",
@@ -50,6 +50,18 @@ def in_words(one: Spent) -> str:
     """``0.86 s: Python, GPU idle 72%, GPU busy 28%``."""
     named = [f"{KINDS[part.kind]} {percent(part.ms / one.total_ms)}" for part in one.parts]
     return f"{waited(one.total_ms)}: {', '.join(named)}"
+
+
+def legend(shown: Sequence[Spent]) -> tuple[tuple[Kind, str], ...]:
+    """Each part, before and after: ``Python, GPU idle 0.62 -> 0.04 s``."""
+    found: list[tuple[Kind, str]] = []
+    for kind in KINDS:
+        each = [sum(part.ms for part in one.parts if part.kind == kind) for one in shown]
+        if any(each):
+            found.append(
+                (kind, f"{KINDS[kind]} {waited_pair(each[0], each[1]) if len(each) == 2 else waited(each[0])}")
+            )
+    return tuple(found)
 
 
 def _is_known(cell: CellEvidence) -> bool:

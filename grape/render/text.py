@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..model import Finding, Kind, ReportData, Spent
-from .lines import Line, lines_title, shown_lines, warm_lines
-from .spent import KINDS, in_words, spent
+from .lines import Line, findings_at_lines, lines_title, told_lines
+from .spent import legend, spent
 from .streams import stream_lines
 from .summary import (
     SHOWN_FINDINGS,
@@ -29,7 +30,7 @@ from .summary import (
     time_bars,
     time_title,
 )
-from .units import clean, code_spans, one_line, shown_diff
+from .units import changed_lines, clean, code_spans, one_line, shown_diff, waited
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -52,6 +53,8 @@ _SPENT: dict[Kind, tuple[str, str]] = {
 _LEVELS = "·░▒▓█"
 _HEAT = 8
 """The letters of a line's bar."""
+_BELOW_A_LINE = 11
+"""Columns before what was found at a line."""
 _BAR_WIDTH = 30
 _TABLE_WIDTH = 76
 
@@ -91,8 +94,8 @@ def _print(console: Console, report: ReportData, *, details: bool) -> None:
     for note in report.evidence.notes:
         console.print(f"note: {one_line(note, 200)}", style="dim")
     _spent(console, spent(report))
-    _lines(console, report, whole=False)
-    _findings(console, report.findings)
+    _lines(console, report)
+    _findings(console, report)
     step = next_step(report)
     if step:
         console.print()
@@ -121,50 +124,54 @@ def _details(console: Console, report: ReportData) -> None:
 
 def _spent(console: Console, shown: tuple[Spent, ...]) -> None:
     """The cell before and after, to one scale."""
-    from rich.padding import Padding
     from rich.text import Text
 
     if not shown:
         return
     console.print()
-    width, longest = console.width - 10, max(one.total_ms for one in shown)
+    width, longest = console.width - 20, max(one.total_ms for one in shown)
     for one in shown:
         line = Text(f"{one.when:<8}")
         for part in one.parts:
             letter, style = _SPENT[part.kind]
             line.append(letter * round(width * part.ms / longest), style=style)
+        line.append(f"  {waited(one.total_ms)}")
         console.print(line)
-        console.print(Padding(in_words(one), (0, 0, 0, 8)), style="dim")
-    kinds = [kind for kind in KINDS if any(part.kind == kind for one in shown for part in one.parts)]
-    legend = Text()
-    for kind in kinds:
+    keys = [Text("        ")]
+    for kind, words in legend(shown):
         letter, style = _SPENT[kind]
-        legend.append(letter, style=style)
-        legend.append(f" {KINDS[kind]}  ")
-    console.print(Padding(legend, (0, 0, 0, 8)))
+        if len(keys[-1]) + len(words) + 2 > console.width and keys[-1].plain.strip():
+            keys.append(Text("        "))
+        keys[-1].append(letter, style=style).append(f" {words}   ")
+    for line in keys:
+        console.print(line, soft_wrap=True)
 
 
-def _lines(console: Console, report: ReportData, *, whole: bool) -> None:
-    """The cell's source with the share of the time at each line."""
-    lines = warm_lines(report)
-    shown = lines if whole else shown_lines(lines)
-    if not any(line is not None and line.took for line in shown):
+def _lines(console: Console, report: ReportData) -> None:
+    """The cell's source with the share of the time at each line, and below a line what was found there."""
+    shown, found = told_lines(report), findings_at_lines(report)
+    if not shown:
         return
     console.print()
     console.print(lines_title(report))
     for line in shown:
-        console.print(_line(line) if line is not None else "       ...", soft_wrap=True)
+        at_line = found.get(line.number, ()) if line is not None else ()
+        console.print(_line(line, codes=not at_line) if line is not None else "       ...", soft_wrap=True)
+        for index in at_line:
+            finding = report.findings[index]
+            _finding(console, finding, "", changed_lines(finding.fix.diff) if finding.fix else (), _BELOW_A_LINE)
 
 
-def _line(line: Line) -> Text:
+def _line(line: Line, *, codes: bool) -> Text:
     from rich.text import Text
 
     filled = "▇" * max(1, round(line.share * _HEAT)) if line.took else ""
     shown = Text(f"{line.number:>4} {line.took:>5} ")
     shown.append(f"{filled:<{_HEAT}} ", style="yellow")
     shown.append(line.text)
-    if line.codes or line.notes:
-        shown.append(f"   <- {', '.join((*line.codes, *line.notes))}", style="bold" if line.codes else "dim")
+    notes = (*(line.codes if codes else ()), *line.notes)
+    if notes:
+        shown.append(f"   <- {', '.join(notes)}", style="bold" if codes and line.codes else "dim")
     return shown
 
 
@@ -254,25 +261,33 @@ def _prose(console: Console, text: str, style: str = "") -> Text:
     return shown
 
 
-def _findings(console: Console, findings: tuple[Finding, ...]) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    for finding in findings[:SHOWN_FINDINGS]:
+def _findings(console: Console, report: ReportData) -> None:
+    """Those that do not stand below their line."""
+    placed = {index for indices in findings_at_lines(report).values() for index in indices}
+    for index, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
+        if index in placed:
+            continue
+        where = place(finding.at.file, finding.at.line) if finding.at else clean(finding.region or "")
+        diff = clean(shown_diff(finding.fix.diff)).rstrip("\n").split("\n") if finding.fix else ()
         console.print()
-        head = Text()
-        head.append(f"{finding.code} {finding.name}", style=_SEVERITY[finding.severity])
-        where = place(finding.at.file, finding.at.line) if finding.at else finding.region and clean(finding.region)
-        head.append(", ".join(["", *(part for part in (where, cost(finding), finding.severity) if part)]))
-        console.print(head)
-        console.print(Padding(_prose(console, finding.message), (0, 0, 0, 2)))
-        if finding.advice:
-            console.print(Padding(_prose(console, f"fix: {finding.advice}", "green"), (0, 0, 0, 2)))
-        if finding.fix:
-            for line in clean(shown_diff(finding.fix.diff)).rstrip("\n").split("\n"):
-                style = {"+": "green", "-": "red"}.get(line[:1], "")
-                console.print(Text(f"    {line}", style=style), soft_wrap=True)
-    more = len(findings) - SHOWN_FINDINGS
+        _finding(console, finding, where, diff, 0)
+    more = len(report.findings) - SHOWN_FINDINGS
     if more > 0:
         console.print()
         console.print(f"and {more} more: grape.last.findings", style="dim")
+
+
+def _finding(console: Console, finding: Finding, where: str, diff: Sequence[str], indent: int) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    head = Text()
+    head.append(f"{finding.code} {finding.name}", style=_SEVERITY[finding.severity])
+    head.append(", ".join(["", *(part for part in (where, cost(finding), finding.severity) if part)]))
+    console.print(Padding(head, (0, 0, 0, indent)))
+    console.print(Padding(_prose(console, finding.message), (0, 0, 0, indent + 2)))
+    if finding.advice:
+        console.print(Padding(_prose(console, f"fix: {finding.advice}", "green"), (0, 0, 0, indent + 2)))
+    for line in diff:
+        style = {"+": "green", "-": "red"}.get(line[:1], "")
+        console.print(Text(f"{' ' * (indent + 4)}{line}", style=style), soft_wrap=True)

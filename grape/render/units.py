@@ -6,6 +6,7 @@ import math
 import re
 
 __all__ = [
+    "changed_lines",
     "clean",
     "code_spans",
     "count",
@@ -49,6 +50,23 @@ def code_spans(text: str) -> list[tuple[str, bool]]:
 def shown_diff(diff: str) -> str:
     """A difference for a person to read: without the digests that name its sources to ``grape apply``."""
     return _STAMP.sub(r"\1", diff, count=2)
+
+
+def changed_lines(diff: str) -> tuple[str, ...]:
+    """What a unified diff changes, for where the code around it is shown: with the lines between changes, without
+    those before and after them; ``...`` stands between hunks.
+    """
+    hunks: list[list[str]] = []
+    for line in clean(diff).splitlines():
+        if line.startswith("@@"):
+            hunks.append([])
+        elif hunks:
+            hunks[-1].append(line)
+    shown: list[str] = []
+    for hunk in hunks:
+        changes = [index for index, line in enumerate(hunk) if line[:1] in ("+", "-")]
+        shown += [*(["..."] if shown else []), *(hunk[changes[0] : changes[-1] + 1] if changes else [])]
+    return tuple(shown)
 
 
 def three(value: float) -> str:

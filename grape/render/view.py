@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..model import Finding, RegionEvidence, ReportData, Spent, Timeline
+from ..model import Finding, Fix, RegionEvidence, ReportData, Spent, Timeline
 from .columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
-from .html import SPENT
+from .glance import SPENT
 from .jsontext import plain
-from .lines import lines_title, shown_lines, warm_lines
-from .spent import KINDS, in_words, spent
+from .lines import findings_at_lines, lines_title, told_lines, warm_lines
+from .spent import KINDS, in_words, legend, spent
 from .streams import stream_lines
 from .summary import (
     Row,
@@ -32,7 +32,7 @@ from .summary import (
     shared_file,
     timeline_strips,
 )
-from .units import clean, count, duration, nbytes, shown_diff, three
+from .units import changed_lines, clean, count, duration, nbytes, shown_diff, three, waited
 
 __all__ = ["SHOWN_EVENTS", "VERSION", "View", "build_view", "events_of", "findings_view"]
 
@@ -100,6 +100,7 @@ def build_view(report: ReportData, *, limit: int = SHOWN_EVENTS) -> View:
         "notes": [clean(note) for note in report.evidence.notes],
         "streams": [clean(line).strip() for line in stream_lines(report)],
         "spent": _spent(spent(report)),
+        "legend": [{"words": words, "colour": SPENT[kind]} for kind, words in legend(spent(report))],
         "lines": _lines(report),
         "next": next_step(report),
         "regions": regions,
@@ -121,6 +122,7 @@ def _spent(shown: Sequence[Spent]) -> list[dict[str, Any]]:
     return [
         {
             "label": one.when,
+            "total": waited(one.total_ms),
             "value": in_words(one),
             "share": one.total_ms / longest,
             "parts": [
@@ -133,10 +135,13 @@ def _spent(shown: Sequence[Spent]) -> list[dict[str, Any]]:
 
 
 def _lines(report: ReportData) -> dict[str, Any]:
-    """All lines, and the numbers of those to show where others are folded; None of these is a gap."""
-    lines = warm_lines(report)
-    shown = [line.number if line is not None else None for line in shown_lines(lines)]
-    return {"title": lines_title(report), "rows": [asdict(line) for line in lines] if shown else [], "shown": shown}
+    """All lines, and the numbers of those to show where others are folded; None of these is a gap. `found`: numbers of
+    the findings that stand below a line.
+    """
+    shown = [line.number if line is not None else None for line in told_lines(report)]
+    found = findings_at_lines(report)
+    rows = [{**asdict(line), "found": found.get(line.number, ())} for line in warm_lines(report)] if shown else []
+    return {"title": lines_title(report), "rows": rows, "shown": shown}
 
 
 def _region(
@@ -276,8 +281,13 @@ def _finding(report: ReportData, finding: Finding) -> dict[str, Any]:
         "evidence": [[clean(str(key)), _value(value)] for key, value in finding.evidence],
         "offered": finding.fixable and report.make_fixes is not None,
         "refused": None,
-        "fix": {"id": finding.fix.id, "diff": clean(shown_diff(finding.fix.diff))} if finding.fix else None,
+        "fix": _fix(finding.fix) if finding.fix else None,
     }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    """`changes`: for where the lines around them are shown."""
+    return {"id": fix.id, "diff": clean(shown_diff(fix.diff)), "changes": "\n".join(changed_lines(fix.diff))}
 
 
 def _value(value: Any) -> str:

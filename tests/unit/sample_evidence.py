@@ -5,6 +5,7 @@ The figures imitate a GPT-2 124M decode step in fp16 on one large GPU: 269 kerne
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from grape.model import (
@@ -15,6 +16,8 @@ from grape.model import (
     Event,
     Finding,
     Fix,
+    LineTime,
+    LineTimes,
     Measured,
     MemoryCurve,
     OpRecord,
@@ -27,6 +30,7 @@ from grape.model import (
     Timeline,
     Trace,
 )
+from grape.render import Report, build_report
 from tests.unit.trace_builder import because
 
 DEVICE = "NVIDIA H200"
@@ -260,3 +264,35 @@ def sample() -> tuple[CellEvidence, tuple[Finding, ...]]:
     """The decode cell: one region replayed 4.1x faster, one refused with a blocker."""
     sampler = refused("GR101", ".item() in the region", name="sample_token", before_ms=measured(0.31), at=at(3))
     return cell(region(), sampler), (host_sync(fix=fix()), launch_bound())
+
+
+DECODE = """\
+model.eval()
+ids = prompt.clone()
+cache = None
+tokens = []
+with torch.no_grad():
+    for step in range(64):
+        out = model(ids, past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        logits = out.logits[:, -1]
+        ids = logits.argmax(-1, keepdim=True)
+        if ids.item() == eos_token_id:
+            break
+        tokens.append(ids)
+text = tokenizer.decode(torch.cat(tokens, dim=1)[0])
+"""
+
+
+def decode_lines() -> LineTimes:
+    """Of `DECODE`."""
+    took = {9: 20.0, 10: 20.0, 11: 40.0, 14: 12.0}
+    lines = (LineTime(line=7, ms=180.0, replayed_ms=100.0), *(LineTime(line=n, ms=ms) for n, ms in took.items()))
+    return LineTimes(lines=lines, looks=400)
+
+
+def one_finding(*, rewritten: bool) -> Report:
+    """The decode cell with the times of its lines and one finding; with a rewrite for it where `rewritten`."""
+    evidence, _ = sample()
+    known = replace(evidence, source=DECODE, lines=decode_lines())
+    return build_report(known, [host_sync(fix=fix() if rewritten else None)])

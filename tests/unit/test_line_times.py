@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from grape.model import LineTime, LineTimes, Stop
+from grape.model import Fix, LineTime, LineTimes, Stop
 from grape.model.lines import FEWEST_LOOKS
 from grape.model.stream import READ
 from grape.profiling import LineWatch
 from grape.render import Report, build_report
-from grape.render.lines import gpu_ms_by_line, shown_lines, warm_lines
+from grape.render.lines import findings_at_lines, gpu_ms_by_line, shown_lines, warm_lines
 from tests.unit.sample_evidence import at, cell, eager_timeline, host_sync, region, tape_cell
 from tests.unit.test_streams_evidence import STREAM
 
@@ -125,9 +125,47 @@ def test_text_html_and_view_show_the_lines() -> None:
     report = lines_report()
     text, html, view = report.to_text(details=False), report.to_html(), build_view(report).data["lines"]
     assert "time by line (run 1, 50 looks)\n" in text
-    assert "   4   40% ▇▇▇          z = y.item()   <- GR101\n" in text
-    assert "time by line (run 1, 50 looks)" in html and ">40%<" in html and "<b>GR101</b>" in html
+    assert "time by line (run 1, 50 looks)" in html and ">40%<" in html
     assert view["shown"] == [3, 4] and view["rows"][3]["took"] == "40%"
+
+
+def test_a_finding_stands_below_its_line_and_nowhere_else() -> None:
+    from grape.render.view import build_view
+
+    report = lines_report()
+    text, html, view = report.to_text(details=False), report.to_html(), build_view(report).data["lines"]
+    assert "   4   40% ▇▇▇          z = y.item()\n           GR101 host-sync, about 0.420 ms per call" in text
+    assert text.count("GR101 host-sync") == 1 == html.count("GR101 host-sync")
+    assert html.index("y.item()") < html.index("GR101 host-sync") < html.index("all lines")
+    assert [row["found"] for row in view["rows"]] == [[], [], [], [0], [], [], [], [], []]
+    assert "In[4], line 4" not in html[: html.index("all lines")], "its place is not said again"
+
+
+def test_a_rewrite_stands_below_its_line_without_the_code_around_it() -> None:
+    from grape.render.view import build_view
+    from grape.rewrite import unified_diff
+
+    new = SOURCE.replace("y.item()", "y.detach()").replace("d = 4", "d = 5")
+    fix = Fix(id=1, diff=unified_diff(SOURCE, new, "In[4]"), verified=True)
+    report = replace(lines_report(), findings=(host_sync(line=4, fix=fix),))
+    changes = ["-    z = y.item()", "+    z = y.detach()", " ", " b = 2", " c = 3", "-d = 4", "+d = 5"]
+    (found,) = build_view(report).data["findings"]
+    assert found["fix"]["changes"].split("\n") == changes
+    text, html = report.to_text(details=False), report.to_html()
+    assert "".join(f"{' ' * 15}{line}".rstrip() + "\n" for line in changes) in text
+    assert "+++" not in text and "@@" not in text and "@@" not in html
+    assert ">-    z = y.item()<" in html and ">+    z = y.detach()<" in html
+
+
+def test_what_was_found_elsewhere_or_is_one_too_many_stands_apart() -> None:
+    other = replace(at(4), file="model.py")
+    found = [host_sync(at=other), *(host_sync(line=3) for _ in range(3))]
+    report = build_report(lines_report().evidence, found)
+    assert findings_at_lines(report) == {3: (1, 2)}, "the fourth is folded"
+    assert "GR101 host-sync, model.py, line 4" in report.to_text() and "model.py, line 4" in report.to_html()
+    assert "1 more finding" in report.to_html() and "In[4], line 3" in report.to_html()
+    without = build_report(replace(lines_report().evidence, lines=None), found)
+    assert findings_at_lines(without) == {} and "GR101 host-sync, In[4], line 3" in without.to_text()
 
 
 def test_where_there_is_no_room_the_warm_and_the_found_lines_stay() -> None:

@@ -13,7 +13,7 @@ from grape.render.html import FILLS, SPENT, TONES
 from grape.render.report import Report
 from grape.render.view import build_view
 from grape.rewrite import unified_diff
-from tests.unit.sample_evidence import cell, host_sync, launch_bound, measured, region, sample, tape_cell
+from tests.unit.sample_evidence import cell, host_sync, launch_bound, measured, one_finding, region, sample, tape_cell
 
 TAGS = {"div", "span", "b", "code", "br", "pre", "details", "summary", "table", "thead", "tbody", "tr", "th", "td"}
 _COLOR = r"(#[0-9a-f]{6}|rgba\(\d{1,3},\d{1,3},\d{1,3},(0|0\.\d+|1)\)|transparent)"
@@ -27,18 +27,22 @@ STYLES = {
     "border-left": rf"{_LENGTH} solid {_COLOR}",
     "border-radius": _LENGTH,
     "color": _COLOR,
+    "display": "flex",
+    "flex-wrap": "wrap",
     "font-family": "monospace",
     "font-size": _LENGTH,
     "font-weight": "600",
     "height": _LENGTH,
-    "line-height": r"1\.5",
-    "margin": rf"{_LENGTH}( {_LENGTH}){{0,3}}",
-    "max-width": _LENGTH,
+    "line-height": r"1\.[34]",
+    "margin": rf"{_LENGTH}( {_LENGTH}){{0,3}}|0 0 0 auto",
+    "max-width": rf"({_LENGTH}|100%)",
     "opacity": r"(0(\.\d+)?|1(\.0+)?)",
+    "overflow": "hidden",
     "overflow-x": "auto",
     "padding": rf"{_LENGTH}( {_LENGTH}){{0,3}}",
     "table-layout": "fixed",
     "text-align": "(left|right)",
+    "text-overflow": "ellipsis",
     "vertical-align": "(top|middle)",
     "white-space": "(nowrap|pre-wrap)",
     "width": rf"({_LENGTH}|{_SHARE})",
@@ -98,6 +102,7 @@ def evil_report() -> Report:
 
 REPORTS = {
     "sample": build_report(*sample()),
+    "lines": one_finding(rewritten=True),
     "evil": evil_report(),
     "empty": build_report(tape_cell(), ()),
     "error": build_report(tape_cell(error="ValueError: boom"), ()),
@@ -116,7 +121,7 @@ REPORTS = {
 def test_only_tags_attributes_and_styles_that_a_sanitizer_keeps(name: str) -> None:
     page = Page(REPORTS[name].to_html())
     assert {tag for tag, _ in page.tags} <= TAGS
-    assert {attribute for _, attributes in page.tags for attribute in attributes} <= {"style"}
+    assert {attribute for _, attributes in page.tags for attribute in attributes} <= {"style", "colspan"}
     for style in page.styles():
         for prop, value in style.items():
             assert re.fullmatch(STYLES[prop], value), f"{prop}: {value}"

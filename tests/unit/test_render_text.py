@@ -34,11 +34,10 @@ cell 2.9x faster (0.86 -> 0.30 s), outputs identical, 1 blocker left; Grape itse
 In[4] took 300 ms; NVIDIA H200; 64 calls of GPT2LMHeadModel.forward: 6 as
 written, 58 replayed
 
-before  ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓████············································
-        0.86 s: Python, GPU idle 31%, GPU busy 6%, not profiled 63%
-after   ▓▓▓▓█████++··············
-        0.30 s: Python, GPU idle 18%, GPU busy 20%, Grape 7%, not profiled 55%
-        ▓ Python, GPU idle  █ GPU busy  + Grape  · not profiled
+before  ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓███······································  0.86 s
+after   ▓▓▓▓████+············  0.30 s
+        ▓ Python, GPU idle 0.27 -> 0.05 s   █ GPU busy 50 -> 60 ms
+        + Grape 0 -> 20 ms   · not profiled 0.54 -> 0.17 s
 
 GR101 host-sync, In[4], line 11, about 0.420 ms per call, blocker
   .item() makes the CPU wait for the GPU in every step

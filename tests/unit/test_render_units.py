@@ -5,7 +5,7 @@ import math
 import pytest
 
 from grape.render import units
-from grape.render.units import code_spans, shown_diff
+from grape.render.units import changed_lines, code_spans, shown_diff
 from grape.rewrite import unified_diff
 
 
@@ -105,6 +105,17 @@ def test_a_difference_is_shown_without_its_digests() -> None:
     assert "sha256:" in diff
     assert shown_diff(diff) == "--- In[4]\n+++ In[4]\n@@ -1 +1 @@\n-x = 1\n+x = '--- a\\tb'\n"
     assert shown_diff("no difference\n") == "no difference\n"
+
+
+def test_changes_are_shown_without_what_stands_before_and_after_them() -> None:
+    old = "".join(f"line_{n}()\n" for n in range(40))
+    new = old.replace("line_5()", "five()").replace("line_7()\n", "").replace("line_30()", "thirty()")
+    assert changed_lines(unified_diff(old, new, "In[4]")) == (
+        *("-line_5()", "+five()", " line_6()", "-line_7()"),
+        "...",
+        *("-line_30()", "+thirty()"),
+    )
+    assert changed_lines("no difference\n") == ()
 
 
 def test_what_stands_between_backticks_is_code() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from html import unescape
 
 import pytest
 
@@ -11,7 +12,8 @@ from grape.model import CellEvidence, Event, LineTime, LineTimes, Stop, Timeline
 from grape.model.stream import READ
 from grape.render import build_report
 from grape.render.recorded import recorded_report
-from grape.render.spent import data_ms, in_words, shares_of, spent
+from grape.render.spent import data_ms, in_words, legend, shares_of, spent
+from grape.render.view import build_view
 from tests.unit.sample_evidence import at, cell, measured, region, sample, tape_cell, took
 from tests.unit.test_rules_gr303 import wait
 from tests.unit.test_streams_evidence import STREAM
@@ -117,8 +119,22 @@ def test_text_and_html_have_the_figures_of_the_dict() -> None:
     report = build_report(*sample())
     before, after = spent(report)
     assert in_words(after) == "0.30 s: Python, GPU idle 18%, GPU busy 20%, Grape 7%, not profiled 55%"
-    for one, known in zip((before, after), report.to_dict()["cell"]["spent"], strict=True):
-        assert in_words(one) in report.to_text(width=200) and in_words(one) in report.to_html()
+    words = [said for _, said in legend((before, after))]
+    assert words == [
+        "Python, GPU idle 0.27 -> 0.05 s",
+        "GPU busy 50 -> 60 ms",
+        "Grape 0 -> 20 ms",
+        "not profiled 0.54 -> 0.17 s",
+    ]
+    view = build_view(report).data
+    assert [one["words"] for one in view["legend"]] == words
+    assert [(one["total"], one["value"]) for one in view["spent"]] == [
+        ("0.86 s", in_words(before)),
+        ("0.30 s", in_words(after)),
+    ]
+    for said in (*words, "0.86 s", "0.30 s"):
+        assert said in report.to_text(width=200) and said in unescape(report.to_html())
+    for known in report.to_dict()["cell"]["spent"]:
         assert sum(ms for name, ms in known.items() if name not in ("when", "total_ms")) == pytest.approx(
             known["total_ms"]
         )
@@ -130,4 +146,6 @@ def test_a_recorded_report_has_its_picture_and_the_lines_that_streams_stopped_at
     content = json.loads(report.to_json())
     again = recorded_report(content)
     assert json.loads(again.to_json()) == content
-    assert in_words(spent(report)[-1]) in again.to_text(width=200)
+    words = [said for _, said in legend(spent(report))]
+    assert words == ["waiting for the GPU 0 -> 50 ms", "Grape 0 -> 22 ms", "not profiled 0.40 -> 0.23 s"]
+    assert all(said in again.to_text(width=200) for said in words)

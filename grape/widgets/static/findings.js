@@ -11,17 +11,28 @@ class Findings {
     const { findings } = this.app.view;
     if (!findings.length) return "";
     const list = element("ol", { class: "grape-findings" });
-    findings.forEach((finding) => list.append(this._finding(finding)));
+    const { lines } = this.app.view;
+    const placed = new Set(this.app.host.beside || !lines ? [] : lines.rows.flatMap((row) => row.found || []));
+    const listed = findings.filter((finding, index) => !placed.has(index));
+    listed.forEach((finding) => list.append(this._finding(finding)));
     if (this.app.host.beside) {
       const first = list.querySelector(".grape-bar:not(:empty)");
       return first ? element("section", { "aria-label": "Fixes" }, list) : "";
     }
-    const words = findings.length === 1 ? "1 finding" : `${findings.length} findings`;
+    if (!listed.length) return "";
+    const more = placed.size ? " more" : "";
+    const words = listed.length === 1 ? `1${more} finding` : `${listed.length}${more} findings`;
     return element("section", { "aria-label": "Findings" }, element("p", { class: "grape-title" }, words), list);
   }
 
-  _finding(finding) {
-    const head = [`${finding.code} ${finding.name}`, finding.where, finding.cost].filter(Boolean).join(", ");
+  /** One that stands below its line: neither the place nor the code around it is said again. */
+  atLine(index) {
+    return this._finding(this.app.view.findings[index], true);
+  }
+
+  _finding(finding, placed = false) {
+    const where = placed ? "" : finding.where;
+    const head = [`${finding.code} ${finding.name}`, where, finding.cost].filter(Boolean).join(", ");
     const message = element("p", { class: "grape-answer", role: "status" });
     const bar = element("div", { class: "grape-bar" });
     const code = element("div", {});
@@ -54,17 +65,17 @@ class Findings {
     for (const [what, value] of finding.evidence) {
       facts.append(element("tr", {}, element("th", { scope: "row" }, what), element("td", {}, value)));
     }
+    if (finding.evidence.length) {
+      bar.append(element("details", {}, element("summary", {}, "evidence"), element("table", {}, facts)));
+    }
     return element(
       "li",
       { class: `grape-finding grape-${finding.severity}`, "data-code": finding.code },
       element("p", {}, element("span", { class: "grape-badge" }, finding.severity), " ", element("b", {}, head)),
       element("p", {}, ...prose(finding.message)),
       finding.advice ? element("p", {}, element("b", {}, "fix: "), ...prose(finding.advice)) : null,
-      finding.fix ? diffBlock(finding.fix.diff) : null,
+      finding.fix ? diffBlock(placed ? finding.fix.changes : finding.fix.diff) : null,
       finding.refused ? element("p", { class: "grape-quiet" }, ...prose(finding.refused)) : null,
-      finding.evidence.length
-        ? element("details", {}, element("summary", {}, "evidence"), element("table", {}, facts))
-        : null,
       bar,
       message,
       handed,

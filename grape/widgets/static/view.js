@@ -56,15 +56,13 @@ class ReportView {
     const { beside } = this.host;
     const pictures = [this._regionBar(), this._timelines(), this.memory.section()];
     const fixes = (this.findingsSection = this.findings.section()); // which may lead to the pictures
+    const report = [this._head(), spentSection(view), linesSection(view, (index) => this.findings.atLine(index))];
     root.replaceChildren(
-      beside ? "" : this._head(),
-      beside ? "" : spentSection(view),
-      beside ? "" : linesSection(view),
-      beside ? fixes : "",
+      ...(beside ? [] : report),
+      fixes,
+      view.next && !beside ? element("p", { class: "grape-next" }, element("b", {}, "next: "), ...prose(view.next)) : "",
       this.status,
       ...(beside ? [this._folded(pictures)] : pictures),
-      beside ? "" : fixes,
-      view.next && !beside ? element("p", { class: "grape-next" }, element("b", {}, "next: "), ...prose(view.next)) : "",
       this.tooltip,
     );
   }
