@@ -22,6 +22,10 @@ class LineTime:
     replayed_ms: float = 0.0
     end_line: int | None = None
     """Set where the lines until there are told as one, because they could not be told apart."""
+    grown_bytes: int | None = None
+    """The most by which one pass of the line let the memory grow that torch has handed out on the device, until the
+    next line began; 0 where it never grew. None where that was not measured, as on the CPU.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,13 @@ class LineTimes:
 
     def to_dict(self) -> dict[str, Any]:
         lines = [
-            {"line": line.line, "end_line": line.end_line or line.line, "ms": line.ms, "replayed_ms": line.replayed_ms}
+            {
+                "line": line.line,
+                "end_line": line.end_line or line.line,
+                "ms": line.ms,
+                "replayed_ms": line.replayed_ms,
+                "grown_bytes": line.grown_bytes,
+            }
             for line in self.lines
         ]
         return {"run": self.run, "looks": self.looks, "lines": lines}

@@ -3,6 +3,7 @@
 from .calibration import Bench, CudaBench, calibrate, machine_costs
 from .forks import spare_children
 from .line_events import LineEvents
+from .line_memory import LineMemory, allocated_by
 from .lines import LineWatch
 from .loaders import LoaderWatch
 from .memory import MemorySampler
@@ -17,11 +18,13 @@ __all__ = [
     "CudaCallTimer",
     "HostCallTimer",
     "LineEvents",
+    "LineMemory",
     "LineWatch",
     "LoaderWatch",
     "MemorySampler",
     "PositionOf",
     "TimelineRecorder",
+    "allocated_by",
     "calibrate",
     "machine_costs",
     "place_nodes",

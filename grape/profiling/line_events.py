@@ -11,6 +11,7 @@ from typing import Any
 
 from ..model import LineTimes
 from ..tracing import busy
+from .line_memory import LineMemory
 from .lines import times_of
 
 __all__ = ["LineEvents"]
@@ -30,13 +31,21 @@ its lines as what was seen of it does.
 
 class LineEvents:
     """Of code that was compiled as `filename` and runs on this thread: between two events the time is of the line that
-    was reached last, innermost first. `replay` is code in which time goes by in a replay.
+    was reached last, innermost first. `replay` is code in which time goes by in a replay. `memory` is told, too.
     """
 
     doubtful = False
 
-    def __init__(self, filename: str, replay: CodeType, *, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(
+        self,
+        filename: str,
+        replay: CodeType,
+        *,
+        memory: LineMemory | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
         self._filename = filename
+        self._memory = memory
         self._replay = replay
         self._clock = clock
         self._thread = get_ident()
@@ -55,6 +64,10 @@ class LineEvents:
 
     @property
     def own_ns(self) -> int:
+        return self._events_ns + (self._memory.own_ns if self._memory is not None else 0)
+
+    @property
+    def _events_ns(self) -> int:
         return self.looks * _EVENT_NS
 
     def start(self) -> bool:
@@ -116,7 +129,8 @@ class LineEvents:
                 self.watch(constant)
 
     def times(self, work_ms: float, run: int = 1) -> LineTimes | None:
-        return None if self.cut else times_of(self._line_ns, work_ms, self.looks, run)
+        grown = self._memory.grown if self._memory is not None else {}
+        return None if self.cut else times_of(self._line_ns, work_ms, self.looks, run, grown)
 
     def _set(self, code: CodeType) -> None:
         events = _monitoring.events
@@ -130,9 +144,11 @@ class LineEvents:
             place = self._line, self._replays
             self._of_statement[place] = self._of_statement.get(place, 0) + now - self._before
         self._before = now
+        if self._memory is not None:
+            self._before = self._memory.passed(None if self._replays else self._line, now)
         self.looks += 1
         self._in_statement += 1
-        too_many = self.own_ns > _BESIDE_NS + _SHARE * (now - self._began) and self._in_statement > _FEWEST
+        too_many = self._events_ns > _BESIDE_NS + _SHARE * (now - self._began) and self._in_statement > _FEWEST
         if too_many and self._paused_at is None:
             self._paused_at = now
             for code in self._codes:

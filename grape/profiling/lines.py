@@ -22,6 +22,7 @@ _LATE_NS = 300_000
 _FORCED = 0.9
 """Of `sys.getswitchinterval()`: one that waited so long came in the middle of Python, at the line that runs."""
 _MOST_DOUBTFUL = 0.1
+_UNKNOWN: Mapping[int, int] = {}
 _TIMES_A_LOOK = 100
 """The wait is that many times as long as the look before it, which walks as many frames as there are."""
 
@@ -81,15 +82,17 @@ class LineWatch:
         return None if self.cut else times_of(self._line_ns, work_ms, self.looks, run)
 
 
-def times_of(line_ns: Mapping[tuple[int, bool], int], work_ms: float, looks: int, run: int) -> LineTimes | None:
-    """Of nanoseconds by line, those in replays apart."""
+def times_of(
+    line_ns: Mapping[tuple[int, bool], int], work_ms: float, looks: int, run: int, grown: Mapping[int, int] = _UNKNOWN
+) -> LineTimes | None:
+    """Of nanoseconds by line, those in replays apart, and of bytes by line, where they are known."""
     seen_ns = sum(line_ns.values())
     if looks < FEWEST_LOOKS or not seen_ns:
         return None
     ms = work_ms / seen_ns
     known = {line: (line_ns.get((line, False), 0), line_ns.get((line, True), 0)) for line, _ in line_ns}
     lines = [
-        LineTime(line=line, ms=(ran + replayed) * ms, replayed_ms=replayed * ms)
+        LineTime(line=line, ms=(ran + replayed) * ms, replayed_ms=replayed * ms, grown_bytes=grown.get(line))
         for line, (ran, replayed) in sorted(known.items())
     ]
     return LineTimes(lines=tuple(lines), looks=looks, run=run)

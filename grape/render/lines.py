@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..model import CellEvidence, Finding, LineTime, LineTimes, ReportData, Timeline
 from .summary import SHOWN_FINDINGS
-from .units import clean, duration, percent, plural
+from .units import clean, duration, nbytes, percent, plural
 from .verdict import gpu_measured
 
 __all__ = [
@@ -25,6 +25,10 @@ SHOWN_LINES = 10
 """Of the cell, where its report is folded: those with findings and those that took most."""
 _WARM = 0.01
 """Of less than this share nothing is said."""
+
+
+_GROWN = 0.01
+"""Of the peak of the cell's memory; of less nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,12 @@ def _line(
         notes.append(f"GPU {duration(gpu_ms)}")
     if wait_ms:
         notes.append(f"waits {duration(wait_ms)}")
+    if (
+        time is not None
+        and time.grown_bytes
+        and time.grown_bytes >= _GROWN * max(1, report.memory.peak_allocated_bytes)
+    ):
+        notes.append(f"memory +{nbytes(time.grown_bytes)}")
     took = f"{percent(share)}" if share >= _WARM else ""
     return Line(number=number, text=clean(text), share=share, took=took, notes=tuple(notes), codes=codes)
 

@@ -124,7 +124,7 @@ class Session:
         self._clock.start()
 
     def _install(self, owner: Engine, code: CodeType | None) -> None:
-        from ..profiling import LoaderWatch, MemorySampler
+        from ..profiling import LineMemory, LoaderWatch, MemorySampler, allocated_by
         from ..runtime import CellName, enforce_budget
         from ..tracing import Recorder, process_group
 
@@ -180,7 +180,10 @@ class Session:
             situation.tracer.listen(self._outside)
         else:
             owner.interceptor.floor.outside = None  # this very cell has been traced before
-        self._lines = CellLines(cell.filename) if not owner.interceptor.withdrawn else None
+        if not owner.interceptor.withdrawn:
+            read = allocated_by(situation.backend.device)
+            memory = LineMemory(read, lambda: situation.captures) if read is not None else None
+            self._lines = CellLines(cell.filename, memory)
         looks = self._lines.looks if self._lines is not None else None
         self._memory = MemorySampler(situation.backend.device, lines=looks)
         self._loaders = LoaderWatch(situation.backend.timer, situation.tracer.positions, lambda: _looked_ns(owner))

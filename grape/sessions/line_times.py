@@ -8,19 +8,21 @@ from types import CodeType
 from ..advisor.parsed import Parsed
 from ..hoisting import on_code
 from ..model import LineTime, LineTimes
-from ..profiling import LineEvents, LineWatch
+from ..profiling import LineEvents, LineMemory, LineWatch
 
 __all__ = ["CellLines", "by_statement"]
 
 
 class CellLines:
-    """Times the lines of one cell that is watched: by events where this Python has them, else by looks."""
+    """Times the lines of one cell that is watched: by events where this Python has them, of which `memory` is told;
+    else by looks from another thread, which cannot tell what a line does to memory.
+    """
 
-    def __init__(self, filename: str) -> None:
+    def __init__(self, filename: str, memory: LineMemory | None = None) -> None:
         from ..runtime import Replays
 
         replay = Replays.serve.__code__
-        self._events: LineEvents | None = LineEvents(filename, replay)
+        self._events: LineEvents | None = LineEvents(filename, replay, memory=memory)
         self.looks: LineWatch | None = None
         """Who looks is asked to by the thread that samples memory; None where nobody has to."""
         if self._events.start():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grape.model import LineTimes
-from grape.profiling import LineEvents, line_events
+from grape.profiling import LineEvents, LineMemory, allocated_by, line_events
 from grape.tracing import is_watched
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no such events")
@@ -39,9 +39,9 @@ def compiled(source: str) -> CodeType:
     return code
 
 
-def run(*statements: str, **space: Any) -> tuple[LineTimes, dict[int, float]]:
+def run(*statements: str, memory: LineMemory | None = None, **space: Any) -> tuple[LineTimes, dict[int, float]]:
     """What is told of a cell of these statements, one below the other, and what its calls of `burn` took."""
-    events, burnt = LineEvents(FILE, replay.__code__), Burnt()
+    events, burnt = LineEvents(FILE, replay.__code__, memory=memory), Burnt()
     names = {"burn": burnt, "replay": replay, **space}
     assert events.start()
     line = 0
@@ -97,6 +97,85 @@ def test_replays_are_told_apart() -> None:
     (line,) = (line for line in found.lines if line.replayed_ms)
     assert line.line == 3 and line.replayed_ms == pytest.approx(burnt[3], rel=0.05)
     assert took(found)[2] == pytest.approx(mine[2], rel=0.05, abs=0.5)
+
+
+class Books:
+    """An allocator's, of which the cell takes and gives back bytes, and a count of captures."""
+
+    def __init__(self) -> None:
+        self.held: int | None = 1000
+        self.captures = self.reads = 0
+
+    def read(self) -> int | None:
+        self.reads += 1
+        return self.held
+
+    def take(self, size: int, captures: int = 0) -> None:
+        assert self.held is not None
+        self.held += size
+        self.captures += captures
+
+    def memory(self, **options: Any) -> LineMemory:
+        return LineMemory(self.read, lambda: self.captures, **options)
+
+
+def grown(times: LineTimes) -> dict[int, int | None]:
+    return {line.line: line.grown_bytes for line in times.lines}
+
+
+def test_a_line_lets_memory_grow_by_what_its_largest_pass_left() -> None:
+    books = Books()
+    cell = "for i in range(12):\n    take(10 * i)\n    take(-10 * i); burn(0.1, 3)\n    burn(0.1, 4)"
+    assert grown(run(cell, memory=books.memory(), take=books.take)[0]) == {1: 0, 2: 110, 3: 0, 4: 0}
+
+
+def test_memory_is_of_the_line_that_was_reached_last() -> None:
+    books = Books()
+    function = "def f(n):\n    take(n)\n    burn(0.1, 3)"
+    found = run(function, "for i in range(12):\n    f(5)\n    take(7)", memory=books.memory(), take=books.take)[0]
+    assert {2: 5, 3: 0, 5: 0, 6: 7}.items() <= grown(found).items()
+
+
+def test_what_a_graph_holds_is_of_no_line() -> None:
+    books = Books()
+    cell = "for i in range(12):\n    take(1000, 1); burn(0.1, 2)\n    replay(held)\n    take(3)"
+    found = grown(run(cell, memory=books.memory(), take=books.take, held=lambda: books.take(500))[0])
+    assert found[2] is None and found[3] == 0 and found[4] == 3
+
+
+def test_where_nothing_is_known_nothing_is_told() -> None:
+    books = Books()
+    books.held = None
+    cell = "for i in range(12):\n    burn(0.1, 2)"
+    assert set(grown(run(cell, memory=books.memory())[0]).values()) == {None}
+    assert set(grown(run(cell)[0]).values()) == {None}
+
+
+def test_books_are_read_for_as_long_as_that_is_cheap() -> None:
+    now, books = [0], Books()
+
+    def read() -> int | None:
+        now[0] += 100_000
+        return books.read()
+
+    memory = LineMemory(read, lambda: 0, clock=lambda: now[0])
+    for _ in range(1000):
+        now[0] = memory.passed(1, now[0])
+    assert books.reads <= 41 and memory.own_ns <= 4_200_000, "of a short cell"
+    now[0] += 1_000_000_000
+    for _ in range(1000):
+        now[0] = memory.passed(1, now[0])
+    assert 80 < books.reads <= 95, "half a percent of a second"
+
+
+def test_the_allocator_is_asked_on_the_gpu_alone() -> None:
+    import torch
+
+    assert allocated_by(torch.device("cpu")) is None
+    read = allocated_by(torch.device("cuda"))
+    assert read is not None
+    if not torch.cuda.is_initialized():
+        assert read() is None, "nothing is initialized for it"
 
 
 def test_other_threads_and_other_code_are_not_told() -> None:

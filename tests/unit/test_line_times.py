@@ -14,6 +14,7 @@ from grape.model.stream import READ
 from grape.profiling import LineWatch
 from grape.render import Report, build_report
 from grape.render.lines import findings_at_lines, gpu_ms_by_line, shown_lines, warm_lines
+from grape.render.recorded import recorded_report
 from tests.unit.sample_evidence import at, cell, eager_timeline, host_sync, region, tape_cell
 from tests.unit.test_streams_evidence import STREAM
 
@@ -117,6 +118,17 @@ def test_lines_have_their_share_and_what_was_found_there() -> None:
     assert (third.took, third.notes, third.codes) == ("60%", ("30% in replays of lines 3 to 4",), ())
     assert (fourth.took, fourth.text, fourth.codes) == ("40%", "    z = y.item()", ("GR101",))
     assert last.took == "", "next to nothing"
+
+
+def test_memory_of_a_line_is_told_where_it_is_some_of_the_peak() -> None:
+    mb = 2**20  # the sample's peak is 310 MB
+    grown = LineTimes(lines=tuple(LineTime(line=n, ms=9.0, grown_bytes=n * mb) for n in (1, 3, 4)), looks=50)
+    report = build_report(cell(source=SOURCE, lines=grown), ())
+    assert [warm_lines(report)[number - 1].notes for number in (1, 3, 4)] == [(), (), ("memory +4.00 MB",)]
+    assert "<- memory +4.00 MB" in report.to_text() and "memory +4.00 MB" in report.to_html()
+    known = recorded_report(report.to_dict())
+    assert known.to_dict() == report.to_dict()
+    assert [one["grown_bytes"] for one in report.to_dict()["cell"]["lines"]["lines"]] == [mb, 3 * mb, 4 * mb]
 
 
 def test_text_html_and_view_show_the_lines() -> None:
