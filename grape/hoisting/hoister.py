@@ -15,7 +15,7 @@ from ..rewrite.hoisting import LOOP, Hoisted, hoist_loops
 from ..runtime import Interceptor, Region, Situation
 from ..runtime.candidates import candidates, compiles, last_line
 from ..runtime.trampoline import note_rewritten, written_code
-from .code import compile_quietly, with_objects
+from .code import compile_quietly, on_code, with_objects
 from .functions import hoisted_function, loops_in
 from .loop import OBSERVED, Loop
 from .run import Run
@@ -82,6 +82,8 @@ class Hoister:
             if hoisted is not None and (self.situation.observing or any(loop.replays for loop in loops_in(hoisted))):
                 self._functions[function] = code, hoisted
                 function.__code__ = hoisted
+                for look in on_code:
+                    look(hoisted)
 
     def settle(self) -> None:
         """The cell is over: functions whose loops replay nothing get their own code back."""

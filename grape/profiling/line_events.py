@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from types import CodeType
@@ -21,6 +22,7 @@ _TOOLS = (4, 3)
 """Numbers that no kind of tool has to itself."""
 _EVENT_NS = 400
 """About what an event takes."""
+_WORTH_ASKING_NS = 20_000
 _FEWEST = 100
 """Of any statement, so many events come."""
 _BESIDE_NS, _SHARE = 20_000_000, 0.01
@@ -32,6 +34,7 @@ its lines as what was seen of it does.
 class LineEvents:
     """Of code that was compiled as `filename` and runs on this thread: between two events the time is of the line that
     was reached last, innermost first. `replay` is code in which time goes by in a replay. `memory` is told, too.
+    `own_ns` counts what else Grape takes of the cell, which is no line's.
     """
 
     doubtful = False
@@ -42,15 +45,24 @@ class LineEvents:
         replay: CodeType,
         *,
         memory: LineMemory | None = None,
+        own_ns: Callable[[], int] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._filename = filename
         self._memory = memory
+        self._grapes = own_ns
+        self._of_grape = own_ns() if own_ns is not None else 0
+        self._entered: deque[tuple[tuple[int, bool], int]] = deque(maxlen=64)
+        """What lines took until a call that they made began."""
+        self._late_ns = 0
+        """Nanoseconds from the end of a line until its event is noticed."""
         self._replay = replay
         self._clock = clock
         self._thread = get_ident()
         self._tool: int | None = None
         self._codes: list[CodeType] = []
+        self._single: dict[int, int] = {}
+        """Of code that stands at one line: the line, by the code's id."""
         self._around: list[tuple[CodeType, int]] = []
         self._line: int | None = None
         self._replays = False
@@ -88,8 +100,23 @@ class LineEvents:
             (events.PY_YIELD, self._on_end),
         ):
             _monitoring.register_callback(self._tool, event, callback)
+        self._late_ns = self._lateness()
         _monitoring.set_local_events(self._tool, self._replay, events.PY_START | events.PY_RETURN)
         return True
+
+    def _lateness(self) -> int:
+        """Of lines that do nothing: what is counted to each is how late its end is noticed."""
+        code, found = _nothing.__code__, []
+        memory, self._memory = self._memory, None
+        self._set(code)
+        for _ in range(8):
+            _nothing()
+            found.append(sum(self._of_statement.values()) // max(1, len(self._of_statement)))
+            self._end_statement()
+        _monitoring.set_local_events(self._tool, code, 0)
+        self.looks, self._memory = 0, memory
+        self._line_ns.clear()
+        return min(found)
 
     def stop(self) -> None:
         """No event comes any more, and the number is free."""
@@ -104,6 +131,7 @@ class LineEvents:
         _monitoring.free_tool_id(tool)
         busy.tool = None
         self._codes.clear()
+        self._single.clear()
         self._around.clear()
 
     def statement(self, code: CodeType) -> None:
@@ -122,6 +150,9 @@ class LineEvents:
         if self._tool is None or code.co_filename != self._filename:
             return
         self._codes.append(code)
+        lines = {line for _, _, line in code.co_lines() if line is not None}
+        if len(lines) == 1:
+            self._single[id(code)] = lines.pop()
         if self._paused_at is None:
             self._set(code)
         for constant in code.co_consts:
@@ -137,15 +168,17 @@ class LineEvents:
         wanted = events.LINE | events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
         _monitoring.set_local_events(self._tool, code, wanted)
 
-    def _passed(self) -> None:
-        """The time since the last event is of the line that was reached last."""
-        now = self._clock()
+    def _passed(self, *, begins: bool = False) -> None:
+        """The time since the last event is of the line that was reached last. `begins`: a call that it makes does."""
+        now = self._clock() - self._late_ns
         if self._line is not None and self._paused_at is None:
             place = self._line, self._replays
-            self._of_statement[place] = self._of_statement.get(place, 0) + now - self._before
-        self._before = now
+            took = self._without_own(now - self._before)
+            self._of_statement[place] = self._of_statement.get(place, 0) + took
+            if begins and took >= _WORTH_ASKING_NS:
+                self._entered.append((place, took))
         if self._memory is not None:
-            self._before = self._memory.passed(None if self._replays else self._line, now)
+            self._memory.passed(None if self._replays else self._line, now)
         self.looks += 1
         self._in_statement += 1
         too_many = self._events_ns > _BESIDE_NS + _SHARE * (now - self._began) and self._in_statement > _FEWEST
@@ -153,6 +186,25 @@ class LineEvents:
             self._paused_at = now
             for code in self._codes:
                 _monitoring.set_local_events(self._tool, code, 0)
+
+    def _without_own(self, passed_ns: int) -> int:
+        """Without what Grape took of it; to ask for that takes a while itself, so short times are taken as they are.
+
+        What it takes around a call is booked after the call: the line that made it took that, before the call began.
+        """
+        if self._grapes is None or passed_ns < _WORTH_ASKING_NS:
+            return max(0, passed_ns)
+        own = self._grapes()
+        if own <= self._of_grape:
+            return passed_ns
+        left, self._of_grape = own - self._of_grape - passed_ns, own
+        rest = max(0, -left)
+        while left > 0 and self._entered:
+            place, took = self._entered.pop()
+            self._of_statement[place] = max(0, self._of_statement.get(place, 0) - min(left, took))
+            left -= took
+        self._entered.clear()
+        return rest
 
     def _end_statement(self) -> None:
         """What was seen of the statement stands for all of it."""
@@ -165,6 +217,7 @@ class LineEvents:
         for place, ns in self._of_statement.items():
             self._line_ns[place] = self._line_ns.get(place, 0) + round(ns * factor)
         self._of_statement.clear()
+        self._entered.clear()
         self._around.clear()
         self._line, self._replays, self._before, self._since = None, False, now, now
         self._in_statement = 0
@@ -176,15 +229,19 @@ class LineEvents:
         while self._around and self._around[-1][0] is not code:  # what raised in between said nothing
             self._around.pop()
         self._line, self._replays = line, False
+        self._before = self._clock()
 
     def _on_start(self, code: CodeType, offset: int) -> None:
         if get_ident() != self._thread or self._tool is None:
             return
-        self._passed()
+        self._passed(begins=True)
         if code is self._replay:
             self._replays = True
+        elif self._line is not None and self._single.get(id(code)) == self._line:
+            self._leave_out(code)
         else:
             self._around.append((code, self._line or code.co_firstlineno))
+        self._before = self._clock()
 
     def _on_end(self, code: CodeType, offset: int, value: Any) -> None:
         if get_ident() != self._thread or self._tool is None:
@@ -195,6 +252,27 @@ class LineEvents:
         elif self._around and self._around[-1][0] is code:
             self._line = self._around.pop()[1] if len(self._around) > 1 else None
             self._around = self._around if self._line is not None else []
+        self._before = self._clock()
+
+    def _leave_out(self, code: CodeType) -> None:
+        """A lambda, or what stands between parentheses: its time is of the line that it stands at, which runs it.
+
+        Events of each item would take longer than the items.
+        """
+        _monitoring.set_local_events(self._tool, code, 0)
+        self._codes = [known for known in self._codes if known is not code]
+
+
+def _nothing() -> None:
+    idle = 0
+    idle = 0
+    idle = 0
+    idle = 0
+    idle = 0
+    idle = 0
+    idle = 0
+    idle = 0
+    del idle
 
 
 def _starts() -> tuple[int, int]:

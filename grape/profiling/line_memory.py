@@ -53,18 +53,16 @@ class LineMemory:
         self.grown: dict[int, int] = {}
         """Bytes: the most that a pass of the line left behind; 0 where no pass left more than there was."""
 
-    def passed(self, line: int | None, now: int) -> int:
-        """`line`, or what is no line of the cell, ends `now`; when the next may begin, which is later by own time."""
+    def passed(self, line: int | None, now: int) -> None:
+        """`line`, or what is no line of the cell, ends `now`."""
         before, self._held = self._held, None
         reads = 1 if before is not None else 2  # one alone tells nothing
         if self.own_ns + reads * self._cost_ns > _BESIDE_NS + _SHARE * (now - self._began):
-            return now
+            return
         held = self._read()
         if held is not None:
             self._held = held, self._captures()
             if line is not None and before is not None and before[1] == self._held[1]:
                 self.grown[line] = max(self.grown.get(line, 0), held - before[0])
-        after = self._clock()
-        self._cost_ns = after - now
+        self._cost_ns = self._clock() - now
         self.own_ns += self._cost_ns
-        return after

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ..model import Finding, Kind, ReportData, Spent
-from .lines import Line, findings_at_lines, lines_title, told_lines, warm_lines
+from .lines import CellLines, Line, lines_title
 from .markup import MONO, QUIET, TABLE, safe, titled, wide
 from .spent import legend
 from .units import waited
@@ -56,19 +56,18 @@ def _bar(one: Spent, longest: float) -> str:
     return f'<table style="{style}"><tbody>{_ROW}{cells}</tr></tbody></table>'
 
 
-def lines_html(report: ReportData, finding_html: Callable[[Finding], str]) -> str:
+def lines_html(report: ReportData, lines: CellLines, finding_html: Callable[[Finding], str]) -> str:
     """The lines that took most of the cell's time, each with its findings; all of them folded below."""
-    shown, lines = told_lines(report), warm_lines(report)
-    if not shown:
+    if not lines.shown:
         return ""
     found = {
         number: "".join(finding_html(report.findings[index]) for index in indices)
-        for number, indices in findings_at_lines(report).items()
+        for number, indices in lines.found.items()
     }
-    whole = ""
-    if len(shown) < len(lines):
-        whole = f'<details><summary style="{QUIET}">all lines</summary>{_source(lines, {}, whole=True)}</details>'
-    return f"{titled(lines_title(report))}{_source(shown, found, whole=len(shown) == len(lines))}{whole}"
+    whole, rest = len(lines.shown) == len(lines.all), ""
+    if not whole:
+        rest = f'<details><summary style="{QUIET}">all lines</summary>{_source(lines.all, {}, whole=True)}</details>'
+    return f"{titled(lines_title(report))}{_source(lines.shown, found, whole=whole)}{rest}"
 
 
 def _source(lines: Iterable[Line | None], found: dict[int, str], *, whole: bool) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..model import Finding, ReportData
 from .glance import SPENT, lines_html, spent_html
-from .lines import findings_at_lines
+from .lines import cell_lines
 from .markup import FILLS, MONO, QUIET, TABLE, TRACK, badge, code, prose, safe, table, titled, wide
 from .spent import spent
 from .streams import stream_lines
@@ -49,15 +49,15 @@ def render_html(report: ReportData) -> str:
     """One ``<div>``: the verdict, one picture, the warm lines, the findings that matter most; the rest is folded. All
     text that came from the person's code is safe.
     """
-    placed = {index for indices in findings_at_lines(report).values() for index in indices}
+    lines = cell_lines(report)
     parts = [
         f'<div style="font-size:15px;font-weight:600;margin:0 0 2px 0">{prose(report.verdict)}</div>',
         f'<div style="{QUIET}">{safe(headline(report))}</div>',
         _raised(report.evidence.error),
         *(f'<div style="{QUIET}">note: {prose(note)}</div>' for note in report.evidence.notes),
         spent_html(spent(report)),
-        lines_html(report, _finding_at_line),
-        *(_finding(one) for index, one in enumerate(report.findings[:SHOWN_FINDINGS]) if index not in placed),
+        lines_html(report, lines, _finding_at_line),
+        *(_finding(one) for index, one in enumerate(report.findings[:SHOWN_FINDINGS]) if index not in lines.placed),
         _next(report),
         _details(report),
     ]

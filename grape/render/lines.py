@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..model import CellEvidence, Finding, LineTime, LineTimes, ReportData, Timeline
@@ -12,12 +12,12 @@ from .verdict import gpu_measured
 
 __all__ = [
     "SHOWN_LINES",
+    "CellLines",
     "Line",
-    "findings_at_lines",
+    "cell_lines",
     "gpu_ms_by_line",
     "lines_title",
     "shown_lines",
-    "told_lines",
     "warm_lines",
 ]
 
@@ -41,6 +41,22 @@ class Line:
     took: str
     notes: tuple[str, ...]
     codes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellLines:
+    """`shown` stands unfolded, None for a gap; empty where no line took any time. `found`: what stands below a line
+    that is shown, by line: the numbers of findings in the report, counted from 0.
+    """
+
+    all: tuple[Line, ...]
+    shown: tuple[Line | None, ...]
+    found: Mapping[int, tuple[int, ...]]
+
+    @property
+    def placed(self) -> frozenset[int]:
+        """All findings that stand below a line."""
+        return frozenset(index for indices in self.found.values() for index in indices)
 
 
 def lines_title(report: ReportData) -> str:
@@ -85,12 +101,9 @@ def _line(
         notes.append(f"GPU {duration(gpu_ms)}")
     if wait_ms:
         notes.append(f"waits {duration(wait_ms)}")
-    if (
-        time is not None
-        and time.grown_bytes
-        and time.grown_bytes >= _GROWN * max(1, report.memory.peak_allocated_bytes)
-    ):
-        notes.append(f"memory +{nbytes(time.grown_bytes)}")
+    grown = time.grown_bytes if time is not None else None
+    if grown and grown >= _GROWN * report.memory.peak_allocated_bytes:
+        notes.append(f"memory +{nbytes(grown)}")
     took = f"{percent(share)}" if share >= _WARM else ""
     return Line(number=number, text=clean(text), share=share, took=took, notes=tuple(notes), codes=codes)
 
@@ -123,21 +136,19 @@ def shown_lines(lines: Iterable[Line], most: int = SHOWN_LINES) -> tuple[Line | 
     return tuple(shown)
 
 
-def told_lines(report: ReportData) -> tuple[Line | None, ...]:
-    """The lines that a report shows unfolded; empty where none took any time."""
-    shown = shown_lines(warm_lines(report))
-    return shown if any(line is not None and line.took for line in shown) else ()
-
-
-def findings_at_lines(report: ReportData) -> dict[int, tuple[int, ...]]:
-    """The findings that stand below a line that is shown, by line: their numbers in the report, counted from 0."""
-    numbers = {line.number for line in told_lines(report) if line is not None}
+def cell_lines(report: ReportData) -> CellLines:
+    """The lines of a cell as its report shows them."""
+    lines = warm_lines(report)
+    shown = shown_lines(lines)
+    if not any(line is not None and line.took for line in shown):
+        return CellLines(all=lines, shown=(), found={})
+    numbers = {line.number for line in shown if line is not None}
     found: dict[int, tuple[int, ...]] = {}
     for index, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
         at = finding.at
         if at is not None and at.file == report.evidence.file and at.line in numbers:
             found[at.line] = (*found.get(at.line, ()), index)
-    return found
+    return CellLines(all=lines, shown=shown, found=found)
 
 
 def _codes(cell: CellEvidence, findings: Iterable[Finding]) -> dict[int, tuple[str, ...]]:

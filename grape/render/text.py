@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from ..model import Finding, Kind, ReportData, Spent
-from .lines import Line, findings_at_lines, lines_title, told_lines
+from .lines import CellLines, Line, cell_lines, lines_title
 from .spent import legend, spent
 from .streams import stream_lines
 from .summary import (
@@ -94,8 +94,9 @@ def _print(console: Console, report: ReportData, *, details: bool) -> None:
     for note in report.evidence.notes:
         console.print(f"note: {one_line(note, 200)}", style="dim")
     _spent(console, spent(report))
-    _lines(console, report)
-    _findings(console, report)
+    lines = cell_lines(report)
+    _lines(console, report, lines)
+    _findings(console, report, lines.placed)
     step = next_step(report)
     if step:
         console.print()
@@ -147,15 +148,14 @@ def _spent(console: Console, shown: tuple[Spent, ...]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _lines(console: Console, report: ReportData) -> None:
+def _lines(console: Console, report: ReportData, lines: CellLines) -> None:
     """The cell's source with the share of the time at each line, and below a line what was found there."""
-    shown, found = told_lines(report), findings_at_lines(report)
-    if not shown:
+    if not lines.shown:
         return
     console.print()
     console.print(lines_title(report))
-    for line in shown:
-        at_line = found.get(line.number, ()) if line is not None else ()
+    for line in lines.shown:
+        at_line = lines.found.get(line.number, ()) if line is not None else ()
         console.print(_line(line, codes=not at_line) if line is not None else "       ...", soft_wrap=True)
         for index in at_line:
             finding = report.findings[index]
@@ -261,9 +261,8 @@ def _prose(console: Console, text: str, style: str = "") -> Text:
     return shown
 
 
-def _findings(console: Console, report: ReportData) -> None:
-    """Those that do not stand below their line."""
-    placed = {index for indices in findings_at_lines(report).values() for index in indices}
+def _findings(console: Console, report: ReportData, placed: Set[int]) -> None:
+    """Those that do not stand below their line, as the `placed` ones do."""
     for index, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
         if index in placed:
             continue

@@ -15,7 +15,7 @@ from ..model import Finding, Fix, RegionEvidence, ReportData, Spent, Timeline
 from .columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
 from .glance import SPENT
 from .jsontext import plain
-from .lines import findings_at_lines, lines_title, told_lines, warm_lines
+from .lines import cell_lines, lines_title
 from .spent import KINDS, in_words, legend, spent
 from .streams import stream_lines
 from .summary import (
@@ -138,9 +138,9 @@ def _lines(report: ReportData) -> dict[str, Any]:
     """All lines, and the numbers of those to show where others are folded; None of these is a gap. `found`: numbers of
     the findings that stand below a line.
     """
-    shown = [line.number if line is not None else None for line in told_lines(report)]
-    found = findings_at_lines(report)
-    rows = [{**asdict(line), "found": found.get(line.number, ())} for line in warm_lines(report)] if shown else []
+    lines = cell_lines(report)
+    shown = [line.number if line is not None else None for line in lines.shown]
+    rows = [{**asdict(line), "found": lines.found.get(line.number, ())} for line in lines.all] if shown else []
     return {"title": lines_title(report), "rows": rows, "shown": shown}
 
 

@@ -183,7 +183,7 @@ class Session:
         if not owner.interceptor.withdrawn:
             read = allocated_by(situation.backend.device)
             memory = LineMemory(read, lambda: situation.captures) if read is not None else None
-            self._lines = CellLines(cell.filename, memory)
+            self._lines = CellLines(cell.filename, memory, lambda: _looked_ns(owner))
         looks = self._lines.looks if self._lines is not None else None
         self._memory = MemorySampler(situation.backend.device, lines=looks)
         self._loaders = LoaderWatch(situation.backend.timer, situation.tracer.positions, lambda: _looked_ns(owner))
@@ -420,13 +420,11 @@ class Session:
             if place is not None and owner.hoister.is_apart(place)
         ]
 
-    def _line_times(self, owner: Engine) -> LineTimes | None:
+    def _line_times(self) -> LineTimes | None:
         before = self._past.evidence.lines if self._past is not None else None
         if self._lines is None:
             return before
-        spent_ms = owner.situation.attention.spent_ms
-        work_ms = max(0.0, self._wall_ms - (spent_ms() - spent_ms("report")))
-        return self._lines.times(self.cell.source, work_ms, self._runs_so_far(), before)
+        return self._lines.times(self.cell.source, self._clock.work_ms, self._runs_so_far(), before)
 
     def _runs(self, owner: Engine) -> CellRuns:
         return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
@@ -470,7 +468,7 @@ class Session:
             looked_ms=min(self._wall_ms, owner.situation.attention.spent_ms()),
             looked_on=not owner.situation.attention.denied,
             memory=memory,
-            lines=self._line_times(owner),
+            lines=self._line_times(),
             loaders=self._loaders.waits() if self._loaders is not None else (),
             captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
             error=f"{type(error).__name__}: {error}" if error is not None else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import CodeType
 
 from ..advisor.parsed import Parsed
@@ -18,11 +19,13 @@ class CellLines:
     else by looks from another thread, which cannot tell what a line does to memory.
     """
 
-    def __init__(self, filename: str, memory: LineMemory | None = None) -> None:
+    def __init__(
+        self, filename: str, memory: LineMemory | None = None, own_ns: Callable[[], int] | None = None
+    ) -> None:
         from ..runtime import Replays
 
         replay = Replays.serve.__code__
-        self._events: LineEvents | None = LineEvents(filename, replay, memory=memory)
+        self._events: LineEvents | None = LineEvents(filename, replay, memory=memory, own_ns=own_ns)
         self.looks: LineWatch | None = None
         """Who looks is asked to by the thread that samples memory; None where nobody has to."""
         if self._events.start():

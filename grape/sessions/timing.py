@@ -76,6 +76,11 @@ class CellClock:
             self._own_ms[name] += self.attention.spent_ms(name)
         return self._waited_ms(self._ended)
 
+    @property
+    def work_ms(self) -> float:
+        """Milliseconds until the cell's own work was done, without what Grape took of them."""
+        return max(0.0, self._waited_ms(self._ended) - sum(self._own_ms.values()))
+
     def _waited_ms(self, until: float) -> float:
         assert self.since is not None
         return (until - self.since) * 1e3

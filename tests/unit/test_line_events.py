@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -33,15 +34,34 @@ class Burnt(dict[int, float]):
         self[line] = self.get(line, 0.0) + (time.perf_counter() - began) * 1e3
 
 
+class Clock:
+    """One that stands still but for what the cell waits."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def wait(self, milliseconds: float) -> None:
+        self.ns += round(milliseconds * 1e6)
+
+
 def compiled(source: str) -> CodeType:
     code = compile(source, FILE, "exec")
     assert isinstance(code, CodeType)
     return code
 
 
-def run(*statements: str, memory: LineMemory | None = None, **space: Any) -> tuple[LineTimes, dict[int, float]]:
+def run(
+    *statements: str,
+    memory: LineMemory | None = None,
+    own_ns: Callable[[], int] | None = None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    **space: Any,
+) -> tuple[LineTimes, dict[int, float]]:
     """What is told of a cell of these statements, one below the other, and what its calls of `burn` took."""
-    events, burnt = LineEvents(FILE, replay.__code__, memory=memory), Burnt()
+    events, burnt = LineEvents(FILE, replay.__code__, memory=memory, own_ns=own_ns, clock=clock), Burnt()
     names = {"burn": burnt, "replay": replay, **space}
     assert events.start()
     line = 0
@@ -89,6 +109,39 @@ def test_after_an_exception_the_time_is_of_the_line_that_caught_it() -> None:
 def test_generators_of_the_cell_take_their_own_time() -> None:
     makes = "def items():\n    for i in range(10):\n        burn(1, 3)\n        yield i"
     assert agree(run(makes, "for x in items():\n    burn(2, 6)"))
+
+
+def test_a_lambda_at_its_line_is_its_lines_and_makes_no_events() -> None:
+    clock = Clock()
+    loop = "for i in range(4):\n    sorted(range(500), key=lambda n: wait(0.01) or n)\n    sum(wait(1) or 0 for _ in x)"
+    calls = "f = lambda: wait(1)\nfor i in range(3):\n    f()\n    wait(0.5)"
+    found, _ = run(loop, calls, clock=clock, wait=clock.wait, x=range(300))
+    assert took(found) == {1: 0.0, 2: 20.0, 3: 1200.0, 4: 3.0, 5: 0.0, 6: 0.0, 7: 1.5}, "called elsewhere it is a line"
+    assert found.looks < 60
+
+
+def test_what_grape_takes_is_of_no_line() -> None:
+    """It is booked once the call is over, around which it went by."""
+    clock, own = Clock(), [0]
+
+    def watched(function: Any) -> None:
+        clock.wait(3)
+        try:
+            function()
+        finally:
+            clock.wait(2)
+            own[0] += 5_000_000
+
+    def traced(milliseconds: float) -> None:
+        clock.wait(milliseconds)
+        own[0] += round(milliseconds * 1e6)
+
+    functions = "def f():\n    wait(1)\n    wait(2)\ndef g():\n    wait(1)\n    raise ValueError"
+    calls = "    watched(f)\n    wait(4)\n    try:\n        watched(g)\n    except ValueError:\n        traced(7)"
+    space = {"watched": watched, "traced": traced, "wait": clock.wait}
+    found, _ = run(functions, f"for i in range(5):\n{calls}", own_ns=lambda: own[0], clock=clock, **space)
+    times = {line: ms for line, ms in took(found).items() if ms}
+    assert times == {2: 5.0, 3: 10.0, 5: 5.0, 9: 20.0}
 
 
 def test_replays_are_told_apart() -> None:
@@ -160,11 +213,11 @@ def test_books_are_read_for_as_long_as_that_is_cheap() -> None:
 
     memory = LineMemory(read, lambda: 0, clock=lambda: now[0])
     for _ in range(1000):
-        now[0] = memory.passed(1, now[0])
+        memory.passed(1, now[0])
     assert books.reads <= 41 and memory.own_ns <= 4_200_000, "of a short cell"
     now[0] += 1_000_000_000
     for _ in range(1000):
-        now[0] = memory.passed(1, now[0])
+        memory.passed(1, now[0])
     assert 80 < books.reads <= 95, "half a percent of a second"
 
 
@@ -190,10 +243,11 @@ def test_other_threads_and_other_code_are_not_told() -> None:
 def test_a_statement_with_too_many_lines_stands_for_what_was_seen_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_events, "_BESIDE_NS", 0)
     monkeypatch.setattr(line_events, "_SHARE", 0.0)
-    found, burnt = run("burn(5, 1)", "for i in range(100):\n    burn(0.1, 3)\n    burn(0.3, 4)", "burn(5, 5)")
-    assert found.total_ms == pytest.approx(sum(burnt.values()), rel=0.05), "nothing is lost"
-    assert took(found)[5] == pytest.approx(burnt[5], rel=0.05)
-    assert took(found)[3] / took(found)[4] == pytest.approx(1 / 3, rel=0.4)
+    clock = Clock()
+    loop = "for i in range(100):\n    wait(0.1)\n    wait(0.3)"
+    found, _ = run("wait(5)", loop, "wait(5)", clock=clock, wait=clock.wait)
+    assert found.total_ms == pytest.approx(50.0), "nothing is lost"
+    assert took(found) == {1: 5.0, 2: 0.0, 3: pytest.approx(10.0, rel=0.03), 4: pytest.approx(30.0, rel=0.03), 5: 5.0}
     assert found.looks < 120, "nobody was told of the rest"
 
 

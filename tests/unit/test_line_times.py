@@ -13,7 +13,7 @@ from grape.model.lines import FEWEST_LOOKS
 from grape.model.stream import READ
 from grape.profiling import LineWatch
 from grape.render import Report, build_report
-from grape.render.lines import findings_at_lines, gpu_ms_by_line, shown_lines, warm_lines
+from grape.render.lines import cell_lines, gpu_ms_by_line, shown_lines, warm_lines
 from grape.render.recorded import recorded_report
 from tests.unit.sample_evidence import at, cell, eager_timeline, host_sync, region, tape_cell
 from tests.unit.test_streams_evidence import STREAM
@@ -173,11 +173,11 @@ def test_what_was_found_elsewhere_or_is_one_too_many_stands_apart() -> None:
     other = replace(at(4), file="model.py")
     found = [host_sync(at=other), *(host_sync(line=3) for _ in range(3))]
     report = build_report(lines_report().evidence, found)
-    assert findings_at_lines(report) == {3: (1, 2)}, "the fourth is folded"
+    assert cell_lines(report).found == {3: (1, 2)}, "the fourth is folded"
     assert "GR101 host-sync, model.py, line 4" in report.to_text() and "model.py, line 4" in report.to_html()
     assert "1 more finding" in report.to_html() and "In[4], line 3" in report.to_html()
     without = build_report(replace(lines_report().evidence, lines=None), found)
-    assert findings_at_lines(without) == {} and "GR101 host-sync, In[4], line 3" in without.to_text()
+    assert cell_lines(without).found == {} and "GR101 host-sync, In[4], line 3" in without.to_text()
 
 
 def test_where_there_is_no_room_the_warm_and_the_found_lines_stay() -> None:
