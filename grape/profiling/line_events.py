@@ -20,8 +20,6 @@ __all__ = ["LineEvents"]
 _monitoring: Any = getattr(sys, "monitoring", None)
 _TOOLS = (4, 3)
 """Numbers that no kind of tool has to itself."""
-_EVENT_NS = 400
-"""About what an event takes."""
 _WORTH_ASKING_NS = 20_000
 _FEWEST = 100
 """Of any statement, so many events come."""
@@ -66,21 +64,15 @@ class LineEvents:
         self._around: list[tuple[CodeType, int]] = []
         self._line: int | None = None
         self._replays = False
-        self._began = self._before = self._since = clock()
+        self._began = self._before = clock()
         self._paused_at: int | None = None
         self._of_statement: dict[tuple[int, bool], int] = {}
         self._line_ns: dict[tuple[int, bool], int] = {}
         self._in_statement = 0
         self.looks = 0
+        self.own_ns = 0
+        """What the events themselves took."""
         self.cut = False
-
-    @property
-    def own_ns(self) -> int:
-        return self._events_ns + (self._memory.own_ns if self._memory is not None else 0)
-
-    @property
-    def _events_ns(self) -> int:
-        return self.looks * _EVENT_NS
 
     def start(self) -> bool:
         """False where this Python has no such events, or none of the numbers is free."""
@@ -114,7 +106,7 @@ class LineEvents:
             found.append(sum(self._of_statement.values()) // max(1, len(self._of_statement)))
             self._end_statement()
         _monitoring.set_local_events(self._tool, code, 0)
-        self.looks, self._memory = 0, memory
+        self.looks, self.own_ns, self._memory = 0, 0, memory
         self._line_ns.clear()
         return min(found)
 
@@ -168,8 +160,11 @@ class LineEvents:
         wanted = events.LINE | events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
         _monitoring.set_local_events(self._tool, code, wanted)
 
-    def _passed(self, *, begins: bool = False) -> None:
-        """The time since the last event is of the line that was reached last. `begins`: a call that it makes does."""
+    def _passed(self, *, begins: bool = False) -> int:
+        """The time since the last event is of the line that was reached last. `begins`: a call that it makes does.
+
+        The time of this event, for `_goes_on`.
+        """
         now = self._clock() - self._late_ns
         if self._line is not None and self._paused_at is None:
             place = self._line, self._replays
@@ -181,11 +176,18 @@ class LineEvents:
             self._memory.passed(None if self._replays else self._line, now)
         self.looks += 1
         self._in_statement += 1
-        too_many = self._events_ns > _BESIDE_NS + _SHARE * (now - self._began) and self._in_statement > _FEWEST
+        events_ns = self.own_ns - (self._memory.own_ns if self._memory is not None else 0)
+        too_many = events_ns > _BESIDE_NS + _SHARE * (now - self._began) and self._in_statement > _FEWEST
         if too_many and self._paused_at is None:
             self._paused_at = now
             for code in self._codes:
                 _monitoring.set_local_events(self._tool, code, 0)
+        return now
+
+    def _goes_on(self, noticed: int) -> None:
+        """The event that was `noticed` is dealt with: from now on it is the cell's time again."""
+        self._before = self._clock()
+        self.own_ns += self._before - noticed
 
     def _without_own(self, passed_ns: int) -> int:
         """Without what Grape took of it; to ask for that takes a while itself, so short times are taken as they are.
@@ -208,51 +210,49 @@ class LineEvents:
 
     def _end_statement(self) -> None:
         """What was seen of the statement stands for all of it."""
-        now = self._clock()
+        now, factor = self._clock(), 1.0
         if self._paused_at is not None:
-            seen = self._paused_at - self._since
-            factor = (now - self._since) / seen if seen > 0 else 1.0
-        else:
-            factor = 1.0
+            seen = sum(self._of_statement.values())
+            factor = 1 + self._without_own(now - self._paused_at) / seen if seen > 0 else 1.0
         for place, ns in self._of_statement.items():
             self._line_ns[place] = self._line_ns.get(place, 0) + round(ns * factor)
         self._of_statement.clear()
         self._entered.clear()
         self._around.clear()
-        self._line, self._replays, self._before, self._since = None, False, now, now
+        self._line, self._replays, self._before = None, False, now
         self._in_statement = 0
 
     def _on_line(self, code: CodeType, line: int) -> None:
         if get_ident() != self._thread or self._tool is None:
             return
-        self._passed()
+        noticed = self._passed()
         while self._around and self._around[-1][0] is not code:  # what raised in between said nothing
             self._around.pop()
         self._line, self._replays = line, False
-        self._before = self._clock()
+        self._goes_on(noticed)
 
     def _on_start(self, code: CodeType, offset: int) -> None:
         if get_ident() != self._thread or self._tool is None:
             return
-        self._passed(begins=True)
+        noticed = self._passed(begins=True)
         if code is self._replay:
             self._replays = True
         elif self._line is not None and self._single.get(id(code)) == self._line:
             self._leave_out(code)
         else:
             self._around.append((code, self._line or code.co_firstlineno))
-        self._before = self._clock()
+        self._goes_on(noticed)
 
     def _on_end(self, code: CodeType, offset: int, value: Any) -> None:
         if get_ident() != self._thread or self._tool is None:
             return
-        self._passed()
+        noticed = self._passed()
         if code is self._replay:
             self._replays = False
         elif self._around and self._around[-1][0] is code:
             self._line = self._around.pop()[1] if len(self._around) > 1 else None
             self._around = self._around if self._line is not None else []
-        self._before = self._clock()
+        self._goes_on(noticed)
 
     def _leave_out(self, code: CodeType) -> None:
         """A lambda, or what stands between parentheses: its time is of the line that it stands at, which runs it.

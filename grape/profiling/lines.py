@@ -79,15 +79,17 @@ class LineWatch:
 
     def times(self, work_ms: float, run: int = 1) -> LineTimes | None:
         """The lines in the order of the source, which took `work_ms` together; None where too little was seen."""
-        return None if self.cut else times_of(self._line_ns, work_ms, self.looks, run)
+        if self.cut or self.looks < FEWEST_LOOKS:
+            return None
+        return times_of(self._line_ns, work_ms, self.looks, run)
 
 
 def times_of(
     line_ns: Mapping[tuple[int, bool], int], work_ms: float, looks: int, run: int, grown: Mapping[int, int] = _UNKNOWN
 ) -> LineTimes | None:
-    """Of nanoseconds by line, those in replays apart, and of bytes by line, where they are known."""
+    """Of nanoseconds by line, those in replays apart, and of bytes by line, where they are known; None without any."""
     seen_ns = sum(line_ns.values())
-    if looks < FEWEST_LOOKS or not seen_ns:
+    if not seen_ns:
         return None
     ms = work_ms / seen_ns
     known = {line: (line_ns.get((line, False), 0), line_ns.get((line, True), 0)) for line, _ in line_ns}

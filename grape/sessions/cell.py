@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..profiling import LoaderWatch, MemorySampler
     from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
+    from ..runtime.attention import Purpose
     from ..tracing import Recorder
 
 __all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
@@ -482,12 +483,17 @@ class Session:
         )
 
 
+_PURPOSES: tuple[Purpose, ...] = ("observe", "record", "capture", "verify")
+"""Of Grape's time while a cell runs."""
+
+
 def _looked_ns(owner: Engine) -> int:
     """Nanoseconds that Grape took of the cell so far, with what tracing outside of regions takes."""
     from ..runtime import TRACING
 
     attention, tracer = owner.situation.attention, owner.situation.tracer
-    return int(attention.spent_ms() * 1e6 + TRACING * (tracer.own_ns - tracer.recorded_ns))
+    spent_ms = sum(map(attention.spent_ms, _PURPOSES))
+    return int(spent_ms * 1e6 + TRACING * (tracer.own_ns - tracer.recorded_ns))
 
 
 def _never_called(region: RegionEvidence) -> RegionEvidence:
