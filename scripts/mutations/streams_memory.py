@@ -93,7 +93,10 @@ MEMORY_ROWS = (
         "E3: what is lent goes back before the launch",
         (MEMORY,),
         "epoch.h",
-        ("      leases_.back().tenancy()->read_in = number_;\n", "      leases_.back().end(trash), leases_.pop_back();\n"),
+        (
+            "      leases_.back().tenancy()->read_in = number_;\n",
+            "      leases_.back().end(trash), leases_.pop_back();\n",
+        ),
     ),
     _row(
         "gradients held, so that autograd does not add in place",
