@@ -27,8 +27,8 @@ MEMORY_ROWS = (
         (CONTRACT, "-k", "kept_result"),
         "memory.h",
         (
-            "return !tenancy_->occupied.load(std::memory_order_acquire); }\n  bool read_in",
-            "return true; }\n  bool read_in",
+            "return !tenancy_->occupied.load(std::memory_order_acquire); }\n  Tenancy* tenancy",
+            "return true; }\n  Tenancy* tenancy",
         ),
     ),
     _row(
