@@ -1,17 +1,22 @@
 """Makes the pictures of docs/images, each in light and dark.
 
     python scripts/screenshots.py [--only report|notebook] [--view FILE.json] [--folder docs/images]
+    python scripts/screenshots.py --only cells --folder FOLDER [--reports FOLDER]
 
 report-*.png is the page that `grape view` writes from a recorded report (docs/data, see benchmarks/record_view.py);
 made-of.txt beside it holds the page's SHA-256, so that a test sees when they no longer fit. notebook-*.png is what
-the first %%grape cell of notebooks/quickstart.ipynb shows, executed now in JupyterLab on this machine's device. Needs
-Chromium, playwright and jupyterlab, all of the test extra.
+the first %%grape cell of notebooks/quickstart.ipynb shows, executed now in JupyterLab on this machine's device.
+
+`cells`: five kinds of reports to look at for five seconds each: is the cell faster, by how much, why not more, what to
+do next? They are made from the tests' own evidence, or from reports that `%%grape --json` wrote. Needs Chromium,
+playwright and jupyterlab, all of the test extra.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import shutil
 import sys
 import tempfile
@@ -22,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.browser.notebooks import run_all, wait_for_notebook
-from tests.browser.pages import settle
+from tests.browser.pages import fragment_page, settle
 from tests.browser.server import FLAGS, chromium_path, serve
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,6 +79,23 @@ def of_a_file(browser: Any, folder: Path, file: Path) -> None:
         (folder / "made-of.txt").write_text(f"{digest}\n", encoding="utf-8")
 
 
+def of_cells(browser: Any, folder: Path, reports: Path | None) -> None:
+    """Each report as HTML: 900 pixels wide in both colour schemes, and 400 wide."""
+    from grape.render.recorded import recorded_report
+    from tests.unit.sample_cells import CELLS
+
+    made = {name: make() for name, make in CELLS.items()}
+    if reports is not None:
+        made = {file.stem: recorded_report(json.loads(file.read_text("utf-8"))) for file in reports.glob("*.json")}
+    for name, report in made.items():
+        for label, width, scheme in (("light", 900, "light"), ("dark", 900, "dark"), ("narrow", 400, "light")):
+            view = {"width": width, "height": 400}
+            page = browser.new_context(viewport=view, device_scale_factor=1.5, color_scheme=scheme).new_page()
+            page.set_content(fragment_page(report.to_html()))
+            page.screenshot(path=folder / f"{name}-{label}.png", full_page=True)
+            page.context.close()
+
+
 @contextmanager
 def chromium() -> Any:
     from playwright.sync_api import sync_playwright
@@ -89,15 +111,18 @@ def chromium() -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("report", "notebook"))
+    parser.add_argument("--only", choices=("report", "notebook", "cells"))
     parser.add_argument("--view", type=Path, default=RECORDED)
+    parser.add_argument("--reports", type=Path)
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with chromium() as browser:
-        if arguments.only != "notebook":
+        if arguments.only == "cells":
+            of_cells(browser, arguments.folder, arguments.reports)
+        if arguments.only in (None, "report"):
             of_a_file(browser, arguments.folder, arguments.view)
-        if arguments.only != "report":
+        if arguments.only in (None, "notebook"):
             of_a_notebook(browser, arguments.folder)
     print(*sorted(str(file) for file in arguments.folder.glob("*.png")), sep="\n")
 

@@ -54,7 +54,7 @@ def ended(segments: int) -> str:
     """The cost to a stream of an operator that runs as written, behind a message; empty where that is nothing."""
     if not segments:
         return ""
-    return f"; {segments:,} segment{'s of the stream end' if segments > 1 else ' of the stream ends'} there"
+    return f"; {segments:,} group{'s of launches end' if segments > 1 else ' of launches ends'} there"
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -18,7 +18,6 @@ from .markup import FILLS, MONO, QUIET, TABLE, TRACK, badge, code, prose, safe, 
 from .spent import spent
 from .streams import stream_lines
 from .summary import (
-    SHOWN_FINDINGS,
     Bar,
     Row,
     Strip,
@@ -33,6 +32,7 @@ from .summary import (
     place,
     plain_basis,
     rows,
+    shown_findings,
     strips,
     time_bars,
     time_title,
@@ -49,7 +49,7 @@ def render_html(report: ReportData) -> str:
     """One ``<div>``: the verdict, one picture, the warm lines, the findings that matter most; the rest is folded. All
     text that came from the person's code is safe.
     """
-    lines = cell_lines(report)
+    lines, shown = cell_lines(report), shown_findings(report)
     parts = [
         f'<div style="font-size:15px;font-weight:600;margin:0 0 2px 0">{prose(report.verdict)}</div>',
         f'<div style="{QUIET}">{safe(headline(report))}</div>',
@@ -57,7 +57,7 @@ def render_html(report: ReportData) -> str:
         *(f'<div style="{QUIET}">note: {prose(note)}</div>' for note in report.evidence.notes),
         spent_html(spent(report)),
         lines_html(report, lines, _finding_at_line),
-        *(_finding(one) for index, one in enumerate(report.findings[:SHOWN_FINDINGS]) if index not in lines.placed),
+        *(_finding(one) for index, one in enumerate(report.findings[:shown]) if index not in lines.placed),
         _next(report),
         _details(report),
     ]
@@ -76,13 +76,13 @@ def _details(report: ReportData) -> str:
         _bars(time_title(report), time_bars(report)),
         _strips(strips(report)),
         _bars(memory_title(report), memory_bars(report)),
-        _more_findings(report.findings[SHOWN_FINDINGS:]),
+        _more_findings(report.findings[shown_findings(report) :]),
         _decisions(report),
     ]
     body = "".join(part for part in parts if part)
     if not body:
         return ""
-    more = len(report.findings) - SHOWN_FINDINGS
+    more = len(report.findings) - shown_findings(report)
     named = [
         plural(len(report.regions), "region") if report.regions else "",
         "operator streams" if report.evidence.streams else "",

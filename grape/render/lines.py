@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..model import CellEvidence, Finding, LineTime, LineTimes, ReportData, Timeline
-from .summary import SHOWN_FINDINGS
-from .units import clean, duration, nbytes, percent, plural
+from .summary import shown_findings
+from .units import clean, duration, nbytes, percent
 from .verdict import gpu_measured
 
 __all__ = [
@@ -60,11 +60,11 @@ class CellLines:
 
 
 def lines_title(report: ReportData) -> str:
-    """Whose lines, and how their time is known."""
+    """Whose lines, and in which run they were timed."""
     known = report.evidence.lines
     if known is None:
         return ""
-    return f"time by line (run {known.run}, {plural(known.looks, 'look')})"
+    return f"time by line, in run {known.run}"
 
 
 def warm_lines(report: ReportData) -> tuple[Line, ...]:
@@ -144,7 +144,7 @@ def cell_lines(report: ReportData) -> CellLines:
         return CellLines(all=lines, shown=(), found={})
     numbers = {line.number for line in shown if line is not None}
     found: dict[int, tuple[int, ...]] = {}
-    for index, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
+    for index, finding in enumerate(report.findings[: shown_findings(report)]):
         at = finding.at
         if at is not None and at.file == report.evidence.file and at.line in numbers:
             found[at.line] = (*found.get(at.line, ()), index)

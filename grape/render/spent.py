@@ -53,14 +53,16 @@ def in_words(one: Spent) -> str:
 
 
 def legend(shown: Sequence[Spent]) -> tuple[tuple[Kind, str], ...]:
-    """Each part, before and after: ``Python, GPU idle 0.62 -> 0.04 s``."""
+    """Each part, before and after: ``Python, GPU idle 0.62 -> 0.04 s``; ``data 0.30 s`` where that is the same, or of one
+    alone.
+    """
     found: list[tuple[Kind, str]] = []
     for kind in KINDS:
         each = [sum(part.ms for part in one.parts if part.kind == kind) for one in shown]
         if any(each):
-            found.append(
-                (kind, f"{KINDS[kind]} {waited_pair(each[0], each[1]) if len(each) == 2 else waited(each[0])}")
-            )
+            same = len({waited(ms) for ms in each if ms}) == 1  # 0: Grape before, or what is not known of one
+            times = waited(max(each)) if same else waited_pair(each[0], each[1])
+            found.append((kind, f"{KINDS[kind]} {times}"))
     return tuple(found)
 
 

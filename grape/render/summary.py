@@ -24,7 +24,6 @@ from .units import clean, count, duration, nbytes, one_line, percent, plural, ra
 from .verdict import evidence_of, gpu_measured, last_decision, ran_torch
 
 __all__ = [
-    "SHOWN_FINDINGS",
     "Bar",
     "Row",
     "Strip",
@@ -44,13 +43,17 @@ __all__ = [
     "rows",
     "runs_of",
     "shared_file",
+    "shown_findings",
     "strips",
     "time_bars",
     "time_title",
     "timeline_strips",
 ]
 
-SHOWN_FINDINGS = 3
+_MOST_FINDINGS = 3
+_MATTERS_MOST = 0.25
+_WORTH_SHOWING = 0.01
+"""Of the cell's time; a hint that could save less is folded."""
 LOOP = "loop at line "
 """So names of regions begin that are parts of a loop's body."""
 _BUCKETS = 60
@@ -338,7 +341,29 @@ def _profiled(timeline: Timeline, calls: int) -> str:
 def cost(finding: Finding) -> str:
     """The saving that removing it should bring; empty where that was not measured."""
     saved = finding.predicted_ms_per_call
-    return "" if saved is None else f"about {duration(saved)} per call"
+    return "" if saved is None else f"about {duration(saved)} {'per call' if finding.region else 'each time'}"
+
+
+def shown_findings(report: ReportData) -> int:
+    """How many findings stand unfolded, from the first: at most three, and no hint that would hardly be noticed."""
+    first = report.findings[:_MOST_FINDINGS]
+    return next((index for index, finding in enumerate(first) if _negligible(report, finding)), len(first))
+
+
+def _negligible(report: ReportData, finding: Finding) -> bool:
+    share = _share(report, finding)
+    return finding.severity == "hint" and share is not None and share < _WORTH_SHOWING
+
+
+def _share(report: ReportData, finding: Finding) -> float | None:
+    """Of the cell's time that removing it should save, where that is known."""
+    facts = dict(finding.evidence)
+    calls = next((region.calls for region in report.regions if region.name == finding.region), None)
+    calls = calls or facts.get("executions") or facts.get("executions_at_least")
+    time, saved_ms = report.evidence.time, finding.predicted_ms_per_call
+    if calls is None or saved_ms is None or time is None or not time.wall_ms:
+        return None
+    return saved_ms * calls / time.wall_ms
 
 
 def next_step(report: ReportData) -> str | None:
@@ -353,6 +378,9 @@ def next_step(report: ReportData) -> str | None:
     for finding in report.findings:
         if finding.severity == "costly" and finding.advice and _unread(report, finding):
             return _diff_of(finding)
+    for finding in report.findings:
+        if finding.severity == "costly" and finding.advice and (_share(report, finding) or 0.0) >= _MATTERS_MOST:
+            return f"fix {_named(finding)}, as said there"
     if main is None:
         return None
     if report.speedup is not None and report.speedup < 0.95:

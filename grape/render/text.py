@@ -11,7 +11,6 @@ from .lines import CellLines, Line, cell_lines, lines_title
 from .spent import legend, spent
 from .streams import stream_lines
 from .summary import (
-    SHOWN_FINDINGS,
     Bar,
     Row,
     Strip,
@@ -26,6 +25,7 @@ from .summary import (
     place,
     plain_basis,
     rows,
+    shown_findings,
     strips,
     time_bars,
     time_title,
@@ -263,14 +263,14 @@ def _prose(console: Console, text: str, style: str = "") -> Text:
 
 def _findings(console: Console, report: ReportData, placed: Set[int]) -> None:
     """Those that do not stand below their line, as the `placed` ones do."""
-    for index, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
+    for index, finding in enumerate(report.findings[: shown_findings(report)]):
         if index in placed:
             continue
         where = place(finding.at.file, finding.at.line) if finding.at else clean(finding.region or "")
         diff = clean(shown_diff(finding.fix.diff)).rstrip("\n").split("\n") if finding.fix else ()
         console.print()
         _finding(console, finding, where, diff, 0)
-    more = len(report.findings) - SHOWN_FINDINGS
+    more = len(report.findings) - shown_findings(report)
     if more > 0:
         console.print()
         console.print(f"and {more} more: grape.last.findings", style="dim")

@@ -27,6 +27,9 @@ _WORTH_A_WORD_MS = 0.5
 BUSY_SHARE = 0.85
 """From here on the GPU is what limits a call: at most 1 / 0.85 could be gained by removing launches."""
 
+_MOSTLY = 0.5
+"""Of the cell's time: from here on it is the loader that decides how long it takes."""
+
 _RARELY = 2
 """Calls with one set of shapes, up to which a first run says nothing but that shapes keep changing."""
 
@@ -41,9 +44,11 @@ def build_verdict(evidence: CellEvidence, regions: tuple[RegionReport, ...], fin
     0.02 s``.
     """
     stopped = f"stopped by {_error_name(evidence.error)}; " if evidence.error else ""
+    data = sum(wait.host_ms for wait in evidence.loaders) / evidence.time.wall_ms if evidence.time else 0.0
     blockers = sum(finding.severity == "blocker" for finding in findings)
     left = [f"{plural(blockers, 'blocker')} left"] if blockers else []
-    return stopped + ", ".join([_body(evidence, regions, findings), *left]) + _own(evidence)
+    waits = f"; {percent(data)} of it waits for data" if _MOSTLY <= data <= 1 else ""
+    return stopped + ", ".join([_body(evidence, regions, findings) + waits, *left]) + _own(evidence)
 
 
 def _own(evidence: CellEvidence) -> str:
@@ -80,7 +85,8 @@ def _streamed(evidence: CellEvidence, change: list[str]) -> str:
         what = "no PyTorch work in this cell"
     elif matched:
         segments = sum(stream.segments for stream in evidence.streams)
-        what = f"{count(matched)} of {plural(seen, 'operator')} matched, issued in {plural(segments, 'segment')}"
+        groups = f"{plural(segments, 'group')} instead of one by one"
+        what = f"{count(matched)} of {plural(seen, 'operator')} launched in {groups}"
     elif large := sum(stream.without_room for stream in evidence.streams):
         what = f"{count(large)} of {plural(seen, 'operator')} repeat, with results larger than --memory-budget"
     elif waiting := sum(stream.waiting for stream in evidence.streams):

@@ -10,6 +10,13 @@ VIEW = "document.querySelector('.grape-report').grape"
 AXE_RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}}
 
 
+def fragment_page(html: str) -> str:
+    """A page with nothing but a report, as a notebook shows it; in the colours that the browser asks for."""
+    style = "margin: 0; font-family: sans-serif; color: CanvasText; background: Canvas"
+    head = '<meta name="color-scheme" content="light dark"><title>Report</title>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body style="{style}"><main>{html}</main></body></html>'
+
+
 def wait_for_view(page: Any) -> None:
     """Until it is drawn, its pictures unfolded where they are folded."""
     page.wait_for_selector(".grape-report", state="attached")

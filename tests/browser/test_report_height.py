@@ -12,7 +12,8 @@ from grape.cli.page import Section, html_page
 from grape.render.page import view_page
 from grape.render.view import build_view
 from grape.widgets import script, style
-from tests.browser.pages import AXE_RULES, settle
+from tests.browser.pages import AXE_RULES, fragment_page, settle
+from tests.unit.sample_cells import CELLS
 from tests.unit.sample_evidence import one_finding
 
 MOST = 600
@@ -27,11 +28,11 @@ Opener = Callable[..., Any]
 def test_of_the_report_as_html(open_page: Opener, width: int, rewritten: bool) -> None:
     page = open_page("about:blank", viewport={"width": width, "height": 900})
     report = one_finding(rewritten=rewritten)
-    page.set_content(f"<!doctype html><body style='margin:0;font-family:sans-serif'>{report.to_html()}</body>")
-    box = page.locator("body > div").bounding_box()
+    page.set_content(fragment_page(report.to_html()))
+    box = page.locator("main > div").bounding_box()
     assert box["width"] == width and 0 < box["height"] <= MOST
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing to scroll to the side for"
-    inside = page.locator("body > div").evaluate("one => one.scrollWidth")
+    inside = page.locator("main > div").evaluate("one => one.scrollWidth")
     assert inside <= width
     for shown in (report.verdict, "before", "GPU busy", "if ids.item()", "GR101 host-sync", "next:", "all lines"):
         assert page.get_by_text(shown).first.is_visible(), shown
@@ -54,6 +55,23 @@ def test_of_the_page_down_to_its_timelines(open_page: Opener, tmp_path: Path, wi
     below_its_line = page.locator(".grape-cut tr", has_text="if ids.item()").locator("+ tr")
     assert "GR101 host-sync" in below_its_line.inner_text()
     assert page.locator(".grape-finding").count() == 1
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_each_kind_of_cell_is_seen_at_once_and_by_everybody(open_page: Opener, name: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    report = CELLS[name]()
+    for width, scheme in ((400, "light"), (900, "light"), (900, "dark")):
+        page = open_page("about:blank", viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.set_content(fragment_page(report.to_html()))
+        box = page.locator("main > div")
+        assert box.evaluate("one => one.scrollWidth") <= width
+        if len(report.findings) < 2:
+            assert box.bounding_box()["height"] <= MOST
+        found = Axe().run(page, options=AXE_RULES).response["violations"]
+        ours = [one for one in found if one["id"] != "page-has-heading-one"]  # the notebook's own
+        assert [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in ours] == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

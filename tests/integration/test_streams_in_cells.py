@@ -75,7 +75,7 @@ def test_a_cell_is_served_and_says_so(notebook: Notebook) -> None:
     assert 0 < stream["matched"] < stream["operators"] and stream["segments"] > 0 and stream["bytes"] > 0
     assert report["cell"]["served"]["streams"] == pytest.approx(stream["matched"] / stream["operators"])
     assert report["verdict"].startswith("no GPU here: nothing gets faster; ")
-    assert f"{stream['matched']:,} of {stream['operators']:,} operators matched" in report["verdict"]
+    assert f"{stream['matched']:,} of {stream['operators']:,} operators launched" in report["verdict"]
     assert f"issued: {stream['issued']:,} in {stream['segments']} segments" in str(grape.last)
     assert same(learned(notebook), plainly(TRAIN, 1))
 

@@ -136,8 +136,8 @@ def test_text_html_and_view_show_the_lines() -> None:
 
     report = lines_report()
     text, html, view = report.to_text(details=False), report.to_html(), build_view(report).data["lines"]
-    assert "time by line (run 1, 50 looks)\n" in text
-    assert "time by line (run 1, 50 looks)" in html and ">40%<" in html
+    assert "time by line, in run 1\n" in text
+    assert "time by line, in run 1<" in html and ">40%<" in html
     assert view["shown"] == [3, 4] and view["rows"][3]["took"] == "40%"
 
 

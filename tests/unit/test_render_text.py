@@ -37,7 +37,7 @@ written, 58 replayed
 before  ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓███······································  0.86 s
 after   ▓▓▓▓████+············  0.30 s
         ▓ Python, GPU idle 0.27 -> 0.05 s   █ GPU busy 50 -> 60 ms
-        + Grape 0 -> 20 ms   · not profiled 0.54 -> 0.17 s
+        + Grape 0.02 s   · not profiled 0.54 -> 0.17 s
 
 GR101 host-sync, In[4], line 11, about 0.420 ms per call, blocker
   .item() makes the CPU wait for the GPU in every step

@@ -56,7 +56,7 @@ def test_a_read_costs_its_wait_and_a_segment() -> None:
     finding = only(cell(stop()))
     assert finding.message == (
         "`loss(x).item()` makes the CPU wait for the GPU at each execution (1 ms each); "
-        "100 segments of the stream end there"
+        "100 groups of launches end there"
     )
     assert (finding.code, finding.severity, finding.at, finding.region) == ("GR101", "costly", at(2), None)
     assert finding.predicted_ms_per_call == pytest.approx(1.0)
@@ -66,7 +66,7 @@ def test_a_read_costs_its_wait_and_a_segment() -> None:
 
 def test_a_read_that_ends_no_segment_says_nothing_of_one() -> None:
     assert only(cell(stop(segments=0))).message.endswith("at each execution (1 ms each)")
-    assert only(cell(stop(segments=1))).message.endswith("(1 ms each); 1 segment of the stream ends there")
+    assert only(cell(stop(segments=1))).message.endswith("(1 ms each); 1 group of launches ends there")
 
 
 @pytest.mark.parametrize(("ms", "severity"), [(10.0, "costly"), (9.9, "hint"), (1.0, "hint"), (0.99, None)])
@@ -180,7 +180,7 @@ def test_lengths_that_depend_on_data(operator: str, line: str, subject: str) -> 
     assert finding.code == "GR103"
     assert finding.message == (
         f"the output shape of {subject} depends on data: the CPU waits at each execution (1 ms each); "
-        "100 segments of the stream end there"
+        "100 groups of launches end there"
     )
 
 
@@ -195,7 +195,7 @@ def test_a_number_that_changes() -> None:
     finding = only(cell(changed("aten::mul"), source="for i in range(100):\n    x = x * 0.9**i\n"))
     assert finding.message == (
         "a Python number that reaches `mul` changes each time, so a stream runs it as written (1 ms each); "
-        "100 segments of the stream end there"
+        "100 groups of launches end there"
     )
     assert (finding.code, finding.severity, finding.at, finding.predicted_ms_per_call) == (
         "GR403",
@@ -218,7 +218,7 @@ def test_the_numbers_of_an_optimizer(cuda: bool) -> None:
     each = " (1 ms each)" if cuda else ""
     assert finding.message == (
         f"a Python number that reaches `foreach_div_` and 1 operator more in `opt.step()` changes each time, "
-        f"so a stream runs them as written{each}; 100 segments of the stream end there"
+        f"so a stream runs them as written{each}; 100 groups of launches end there"
     )
     assert finding.severity == ("costly" if cuda else "hint")
     assert finding.advice == (
@@ -252,7 +252,7 @@ def test_a_tensor_in_cpu_memory() -> None:
     finding = only(cell(stop("aten::copy_", "a tensor on the CPU"), source=source))
     assert finding.message == (
         "`copy_` takes a tensor from the CPU's memory at each execution (1 ms each); "
-        "100 segments of the stream end there"
+        "100 groups of launches end there"
     )
     assert (finding.code, finding.severity) == ("GR302", "costly")
     assert finding.advice == "move it to the GPU once before the loop, or pin it and copy with `non_blocking=True`"
@@ -265,7 +265,7 @@ def test_random_numbers_where_they_take_their_share(ms: float, found: int) -> No
     assert [(one.code, one.severity, one.advice) for one in findings] == [("GR405", "hint", None)] * found
     assert all(
         one.message == f"`native_dropout` runs as written ({ms / 100:.3g} ms each), for random numbers; "
-        "100 segments of the stream end there"
+        "100 groups of launches end there"
         for one in findings
     )
     assert not advise(cell(*drawn, cuda=False)), "on a CPU that says nothing of a GPU"

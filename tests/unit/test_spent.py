@@ -123,7 +123,7 @@ def test_text_and_html_have_the_figures_of_the_dict() -> None:
     assert words == [
         "Python, GPU idle 0.27 -> 0.05 s",
         "GPU busy 50 -> 60 ms",
-        "Grape 0 -> 20 ms",
+        "Grape 0.02 s",
         "not profiled 0.54 -> 0.17 s",
     ]
     view = build_view(report).data
@@ -147,5 +147,5 @@ def test_a_recorded_report_has_its_picture_and_the_lines_that_streams_stopped_at
     again = recorded_report(content)
     assert json.loads(again.to_json()) == content
     words = [said for _, said in legend(spent(report))]
-    assert words == ["waiting for the GPU 0 -> 50 ms", "Grape 0 -> 22 ms", "not profiled 0.40 -> 0.23 s"]
+    assert words == ["waiting for the GPU 0.05 s", "Grape 0.02 s", "not profiled 0.40 -> 0.23 s"]
     assert all(said in again.to_text(width=200) for said in words)

@@ -102,7 +102,10 @@ TIMED = CellTime(wall_ms=1000.0, plain_ms=1800.0, basis="estimated in run 1 of t
 @pytest.mark.parametrize(
     ("evidence", "verdict"),
     [
-        (cell(STREAM), "no GPU here: nothing gets faster; 1,500 of 2,000 operators matched, issued in 40 segments"),
+        (
+            cell(STREAM),
+            "no GPU here: nothing gets faster; 1,500 of 2,000 operators launched in 40 groups instead of one by one",
+        ),
         (
             cell(replace(STREAM, matched=0, segments=0)),
             "no GPU here: nothing gets faster; 2,000 operators seen and some recorded; run the cell again to have them "
@@ -129,7 +132,7 @@ TIMED = CellTime(wall_ms=1000.0, plain_ms=1800.0, basis="estimated in run 1 of t
         (cell(as_written="a reason"), "left as written: a reason"),
         (
             cell(STREAM, cuda=True, backend="cuda", time=TIMED),
-            "cell 1.8x faster (1.80 -> 1.00 s); 1,500 of 2,000 operators matched, issued in 40 segments",
+            "cell 1.8x faster (1.80 -> 1.00 s); 1,500 of 2,000 operators launched in 40 groups instead of one by one",
         ),
         (
             cell(replace(STREAM, matched=0, segments=0), cuda=True, backend="cuda", time=TIMED),
@@ -137,7 +140,7 @@ TIMED = CellTime(wall_ms=1000.0, plain_ms=1800.0, basis="estimated in run 1 of t
         ),
         (
             cell(STREAM, cuda=True, backend="cuda"),
-            "1,500 of 2,000 operators matched, issued in 40 segments",
+            "1,500 of 2,000 operators launched in 40 groups instead of one by one",
         ),
     ],
 )
