@@ -35,6 +35,8 @@ class Applied:
     findings: tuple[Finding, ...]
     taken: tuple[TakenFixes, ...] = ()
     """Times of their regions in the reports that offered them."""
+    replaces: str = ""
+    """The source that the cell held when the last of them was taken."""
 
     def __str__(self) -> str:
         ids = ", ".join(str(finding.fix.id) for finding in self.findings if finding.fix is not None)
@@ -97,6 +99,7 @@ class AppliedRewrites:
             new=combined.source,
             findings=combined.applied,
             taken=_taken(report, combined.applied, combined.source, earlier),
+            replaces=before.new if before is not None else source,
         )
         if before is not None:
             self._applied.remove(before)

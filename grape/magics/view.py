@@ -111,7 +111,8 @@ def _actions(report: Report) -> Actions:
     def apply(fix: int) -> Answer:
         rewrites.apply(report, fix, None)
         new = rewrites.last()
-        return Answer(message=f"run this in the place of {new.file}", applied=True, source=new.new)
+        message = f"run this in the place of {new.file}"
+        return Answer(message=message, applied=True, source=new.new, replaces=new.replaces, cell=new.file)
 
     def undo(fix: int) -> Answer:
         known = rewrites.find(finding_of(fix))
@@ -121,7 +122,8 @@ def _actions(report: Report) -> Actions:
         rewrites.undo(index, None)
         others = tuple(one.fix.id for one in old.findings if one.fix is not None and one.fix.id != fix)
         message = f"undone: {old}; run this in the place of {old.file}"
-        return Answer(message=message, applied=False, source=old.old, others=others)
+        given = {"source": old.old, "replaces": old.new, "cell": old.file}
+        return Answer(message=message, applied=False, others=others, **given)
 
     def fixes() -> list[dict[str, Any]]:
         whole = report.with_fixes()

@@ -53,7 +53,7 @@ def in_words(one: Spent) -> str:
 
 
 def legend(shown: Sequence[Spent]) -> tuple[tuple[Kind, str], ...]:
-    """Each part, before and after: ``Python, GPU idle 0.62 -> 0.04 s``; ``data 0.30 s`` where that is the same, or of one
+    """Each part, before and after: ``Python, GPU idle 0.62 -> 0.04 s``; ``data 0.30 s`` where it is the same, or of one
     alone.
     """
     found: list[tuple[Kind, str]] = []

@@ -23,13 +23,15 @@ __all__ = ["Actions", "Answer", "ReportWidget"]
 class Answer:
     """The answer of an action: a line for the person, and whether what the button names is applied now.
 
-    `source` is the cell to run instead, where there is one to hand over: a kernel can write into a cell only while it
-    runs it. `others` are the ids of further fixes of which the same holds now.
+    `source` is what the cell `cell` is to hold now, where it held `replaces`: the front end puts it there if it can, a
+    kernel cannot. `others` are the ids of further fixes of which the same holds now.
     """
 
     message: str
     applied: bool
     source: str | None = None
+    replaces: str | None = None
+    cell: str = ""
     others: tuple[int, ...] = ()
 
 
@@ -113,7 +115,13 @@ class ReportWidget(anywidget.AnyWidget):
             return {"message": "" if any(one["fix"] for one in findings) else "there is no rewrite"}
         kind, argument = ("region", str(target)) if action == "undo_region" else ("fix", int(target))
         answer: Answer = getattr(self._actions, action)(argument)
-        state = {"message": answer.message, "applied": answer.applied, "source": answer.source}
+        state = {
+            "message": answer.message,
+            "applied": answer.applied,
+            "source": answer.source,
+            "replaces": answer.replaces,
+            "cell": answer.cell,
+        }
         others = {f"fix {fix}": {**state, "source": None} for fix in answer.others}
         self.states = {**self.states, **others, f"{kind} {argument}": state}
         return state

@@ -62,6 +62,10 @@ with torch.no_grad():
         kept.append(net(torch.ones(2, 8)).sum().item())
 """
 
+REWRITTEN = (
+    FIXABLE.replace(".item())", ".detach().clone())").rstrip() + "\n    kept[:] = [value.item() for value in kept]"
+)
+
 STATUS = "print('applied:', applied)"
 
 
@@ -95,6 +99,21 @@ def run_all(page: Any) -> None:
             || cell.model.executionCount !== null && cell.model.executionState !== 'running'); }""",
         timeout=60_000,
     )
+
+
+def source_of(page: Any, number: int) -> str:
+    """What stands in the cell with that index: in the notebook's own model, which is what is run and saved."""
+    script = "number => window.jupyterapp.shell.currentWidget.content.widgets[number].model.sharedModel.getSource()"
+    return str(page.evaluate(script, number))
+
+
+def edit(page: Any, number: int, before: str) -> None:
+    """Write something in front of what stands in a cell."""
+    script = """([number, before]) => {
+        const model = window.jupyterapp.shell.currentWidget.content.widgets[number].model.sharedModel;
+        model.setSource(before + model.getSource());
+    }"""
+    page.evaluate(script, [number, before])
 
 
 def run_code(page: Any, code: str) -> str:

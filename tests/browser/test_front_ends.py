@@ -17,11 +17,14 @@ from tests.browser.notebooks import (
     FIXABLE,
     LOOP,
     MODEL,
+    REWRITTEN,
     SAMPLE,
     STATUS,
     command,
+    edit,
     run_all,
     run_code,
+    source_of,
     wait_for_notebook,
     write,
 )
@@ -292,17 +295,40 @@ def test_a_fix_is_handed_over_and_taken_back(jupyter: Any, open_page: Opener) ->
     apply.wait_for()
     assert apply.is_enabled() and undo.is_disabled()
     assert "kept.append(net(torch.ones(2, 8)).sum().detach().clone())" in view.get_by_label("Difference").inner_text()
+    edit(page, 1, "# edited since\n")
     apply.click()
     taken = view.get_by_label("Source to run")
     taken.wait_for()
-    assert taken.inner_text().rstrip() == FIXABLE.replace(".item())", ".detach().clone())").rstrip() + (
-        "\n    kept[:] = [value.item() for value in kept]"
-    )
+    assert taken.inner_text().rstrip() == REWRITTEN, "a cell that is not as it ran is the person's to change"
+    assert source_of(page, 1).startswith("# edited since\n%%grape")
     assert "source of In[2]: fix 1" in run_code(page, "%grape status")
     undo.click()
     view.get_by_text("undone: source of In[2]: fix 1; run this in the place of In[2]").wait_for()
     assert taken.inner_text().rstrip() == FIXABLE.rstrip() and apply.is_enabled()
     assert "source of In[2]" not in run_code(page, "%grape status")
+
+
+@pytest.mark.parametrize("front_end", ["lab/tree", "notebooks"])
+def test_a_fix_is_applied_in_place_and_undone(jupyter: Any, open_page: Opener, front_end: str) -> None:
+    name = write(jupyter.folder, f"place-{front_end[:3]}.ipynb", MODEL, FIXABLE)
+    page = open_page(f"{jupyter.url}/{front_end}/{name}" + ("?reset" if front_end == "lab/tree" else ""))
+    wait_for_notebook(page)
+    run_all(page)
+    page.wait_for_selector(".grape-report")
+    view = page.locator(".grape-report")
+    view.get_by_role("button", name="Show a rewrite for GR101 at In[2], line 5").click()
+    apply, undo = (view.get_by_role("button", name=f"{word} GR101 at In[2], line 5") for word in ("Apply", "Undo"))
+    apply.click()
+    view.get_by_text("In[2] holds the rewrite now: run it", exact=True).wait_for()
+    assert source_of(page, 1).rstrip() == REWRITTEN and view.get_by_label("Source to run").count() == 0
+    undo.click()
+    view.get_by_text("In[2] holds the source from before now: run it", exact=True).wait_for()
+    assert source_of(page, 1).rstrip() == FIXABLE.rstrip()
+    apply.click()
+    view.get_by_text("In[2] holds the rewrite now: run it", exact=True).wait_for()
+    run_all(page)
+    wait_for_notebook(page)
+    assert run_code(page, "print(type(kept[0]).__name__, len(kept))") == "float 12"
 
 
 def test_the_timelines_may_come_later(jupyter: Any, open_page: Opener) -> None:

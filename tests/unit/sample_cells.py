@@ -183,7 +183,9 @@ def data_bound() -> Report:
 
 def cpu() -> Report:
     source = "with torch.no_grad():\n    for x in xs:\n        y = net(x)\n        total += y.sum().item()\n"
-    known = region("net.forward", at=at(3), end_line=3, before=None, after=None, before_ms=measured(0.3), calls=60, copies=())
+    known = region(
+        "net.forward", at=at(3), end_line=3, before=None, after=None, before_ms=measured(0.3), calls=60, copies=()
+    )
     times = lines((2, 1.0), (3, 21.0), (4, 5.0))
     return report_of(tape_cell(known, file=FILE, source=source, lines=times))
 

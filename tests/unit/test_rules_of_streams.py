@@ -251,8 +251,7 @@ def test_a_tensor_in_cpu_memory() -> None:
     source = "for x in data:\n    place.copy_(x)\n"
     finding = only(cell(stop("aten::copy_", "a tensor on the CPU"), source=source))
     assert finding.message == (
-        "`copy_` takes a tensor from the CPU's memory at each execution (1 ms each); "
-        "100 groups of launches end there"
+        "`copy_` takes a tensor from the CPU's memory at each execution (1 ms each); 100 groups of launches end there"
     )
     assert (finding.code, finding.severity) == ("GR302", "costly")
     assert finding.advice == "move it to the GPU once before the loop, or pin it and copy with `non_blocking=True`"

@@ -24,6 +24,8 @@ class ReportView {
     this.mode = "operator";
     this.query = "";
     this.undoing = [];
+    /** Sources that stand in their cells, with what is said of them. */
+    this.placed = new Map();
     this.memory = new MemoryPanel(this);
     this.findings = new Findings(this);
     /** Milliseconds of script of the last frames: the benchmark and the tests read them. */
@@ -388,6 +390,10 @@ class ReportView {
     try {
       const answer = await this.host.request(action, target);
       message.textContent = answer.error || answer.message || "";
+      if (answer.source && placeSource(this.root, answer.replaces, answer.source)) {
+        this.placed.set(answer.source, `${answer.cell} holds the ${action === "undo" ? "source from before" : "rewrite"} now: run it`);
+        this._showStates();
+      }
     } catch (error) {
       message.textContent = String(error.message || error);
     } finally {
@@ -416,8 +422,9 @@ class ReportView {
       const state = states[target];
       const applied = state ? state.applied : Boolean(on);
       button.disabled = action === "apply" ? applied : !applied;
-      if (state) message.textContent = state.message;
-      if (state && handed) handed.replaceChildren(...(state.source ? this.sourceToTake(state.source) : []));
+      const placed = state && this.placed.get(state.source);
+      if (state) message.textContent = placed || state.message;
+      if (state && handed) handed.replaceChildren(...(state.source && !placed ? this.sourceToTake(state.source) : []));
     }
   }
 
