@@ -1,7 +1,8 @@
 """``%grape diff``, ``apply`` and ``undo`` of source: rewrites of cells that the person reads, takes and gives back.
 
-Nothing runs here and no file changes. A rewritten cell is handed to the front end, which puts it in the place of the
-cell with the magic (as ``%load`` does) or on the next prompt; it takes effect when the person runs it.
+Nothing runs here and no file changes. A rewritten cell is handed to the front end, which puts it into the cell that it
+is of, if a view of Grape's is open there; else in the place of the cell with the magic (as ``%load`` does) or on the
+next prompt. It takes effect when the person runs it.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class AppliedRewrites:
         self._applied.append(applied)
         done = f"{_fixes(new)} of {file}"
         diff = shown_diff(unified_diff(source, applied.new, file))
-        return f"{done}: {_hand_over(shell, applied.new, file)}\n{diff}".rstrip()
+        return f"{done}: {_hand_over(shell, applied.new, file, applied.replaces)}\n{diff}".rstrip()
 
     def taken(self) -> tuple[TakenFixes, ...]:
         """All that was taken, for the reports of cells that run from now on."""
@@ -115,7 +116,7 @@ class AppliedRewrites:
     def undo(self, index: int, shell: Any) -> str:
         """Hand over the old source of the rewritten cell at `index`, counted from 0 as in `status`."""
         applied = self._applied.pop(index)
-        return f"undone: {applied}: {_hand_over(shell, applied.old, applied.file)}"
+        return f"undone: {applied}: {_hand_over(shell, applied.old, applied.file, applied.new)}"
 
     def undo_all(self, shell: Any) -> str:
         """The old source of the only rewritten cell is handed over; of several they are shown."""
@@ -230,11 +231,15 @@ def _fixes(findings: Sequence[Finding]) -> str:
     return f"fix{'es' if len(ids) > 1 else ''} {', '.join(ids)}"
 
 
-def _hand_over(shell: Any, source: str, file: str) -> str:
-    """Put `source` where the person can run it, and say where that is."""
+def _hand_over(shell: Any, source: str, file: str, replaces: str) -> str:
+    """Put `source` where the person can run it, and say where that is: best into its cell, which held `replaces`."""
     if not file.startswith("In["):
         return "no file is changed; the difference is below" if shell is not None else "the difference is below"
     if hasattr(shell, "kernel"):
+        from .view import place
+
+        if place(source, replaces, file):
+            return f"{file} holds the source now, if it was as it ran: run it there"
         shell.set_next_input(source.rstrip("\n"), replace=True)
         return f"this cell holds the source now; run it in the place of {file}"
     if getattr(shell, "pt_app", None) is not None:

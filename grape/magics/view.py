@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..render import Report
     from ..widgets.report import Actions, ReportWidget
 
-__all__ = ["close_views", "page_of", "show_view"]
+__all__ = ["close_views", "page_of", "place", "show_view"]
 
 EVENTS_AT_ONCE = 500
 """Views of more events are completed after the cell: laying out a thousand takes 8 ms."""
@@ -77,6 +77,14 @@ def close_views() -> None:
     """Close every view that is open; what they showed leaves the page."""
     while _OPEN:
         _OPEN.popitem()[1].close()
+
+
+def place(source: str, replaces: str, cell: str) -> bool:
+    """Have a view that is open put `source` into the cell `cell`. False where no front end can."""
+    able = [widget for widget in _OPEN.values() if widget.comm is not None and widget.places]
+    if able:
+        able[-1].place(source, replaces, cell)
+    return bool(able)
 
 
 def page_of(report: Report) -> str:

@@ -55,7 +55,7 @@ class Reason(Enum):
         "the tensors that it reads beside its arguments have other shapes or dtypes at each call",
     )
     STATE_CHANGES = "GR403", "{changed}{by} changes at every call"
-    CPU_NUMBER = "GR403", "{operator} takes a number from a CPU tensor"
+    CPU_NUMBER = "GR403", "{operator} takes a number from a CPU tensor, which a replay would not read again"
     CHANGED_NUMBER = "GR403", "it reads a number from a tensor that each call changes"
 
     # Python does what a replay would not.
@@ -82,7 +82,7 @@ class Reason(Enum):
     AUTOCAST = "GR405", "autocast is entered outside of what calls backward; enter it inside"
     ACCUMULATES = "GR405", "it accumulates into a gradient that is in use elsewhere"
     GRADIENT_HOLDERS = "GR405", "this version of torch does not tell who holds a gradient"
-    GRADIENT_DENSITY = "GR405", "it makes a gradient that is not dense"
+    GRADIENT_DENSITY = "GR405", "it makes a sparse gradient"
     GRADIENT_RECORDED = "GR405", "it makes a gradient that can be differentiated again"
     GRADIENT_REPLACED = "GR405", "it replaces a gradient that is in use elsewhere"
     GRADIENT_FOREIGN = "GR405", "it sets `.grad` to a tensor that it did not make"
@@ -93,11 +93,11 @@ class Reason(Enum):
     NODE_HOOK = "GR405", "a hook on the node of a parameter's gradient would not see a replay"
     NODE_NUMBERS = (
         "GR405",
-        "it makes nodes of autograd, whose numbers this build of torch does not let anybody leave out",
+        "it records gradients, and this build of torch lets no replay number autograd's nodes as eager code does",
     )
     SECOND_ORDER = (
         "GR405",
-        "it differentiates gradients (`create_graph=True`); skipped, sums of later ones would have another order",
+        "it differentiates gradients (`create_graph=True`): after a replay, later ones would be summed otherwise",
     )
     BACKWARD_OPERATOR = "GR405", "its backward holds {operator}, which no graph repeats"
     MAKES_PARAMETER = "GR405", "it makes a parameter, or a tensor that requires a gradient"
@@ -125,7 +125,10 @@ class Reason(Enum):
     COMPILED = "GR405", "it runs {what}, whose kernels no operator shows"
     PLACE = "GR405", ".{name} tells where a tensor lies, which differs in a replay"
     ABSOLUTE = "GR405", "{operator} takes an offset from the beginning of an argument's memory"
-    HIDDEN_KERNEL = "GR405", "torch does not tell what the Python of {operator} is; `torch.library.custom_op` does"
+    HIDDEN_KERNEL = (
+        "GR405",
+        "torch does not show the Python code of {operator}; register it with `torch.library.custom_op`, which does",
+    )
     FOREIGN_READ = (
         "GR405",
         "{operator} reads a tensor that is neither an argument nor found through the code's own names",
@@ -151,7 +154,7 @@ class Reason(Enum):
         "its kernels do not give the same bits twice, and the replay gave those of no eager run",
     )
     UNSETTLED_PAIR = "GR405", "its kernels do not give the same bits twice"
-    WRITES = "GR405", "it writes its inputs; the next call is snapshotted"
+    WRITES = "GR405", "it writes its inputs; the next call is tried on copies of them"
 
     # Memory.
     NO_BUDGET = "GR405", "the memory budget of 0 B has no room for a graph", _MORE

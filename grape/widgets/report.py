@@ -73,6 +73,8 @@ class ReportWidget(anywidget.AnyWidget):
 
     def __init__(self, view: Mapping[str, Any], columns: bytes, actions: Actions | None = None) -> None:
         self._actions = actions or Actions()
+        self.places = False
+        """True once a front end has said that it can write into the notebook's cells."""
         super().__init__(view=dict(view), columns=columns, actions=self._actions.names())
         self.on_msg(self._answer)
 
@@ -82,6 +84,10 @@ class ReportWidget(anywidget.AnyWidget):
             with self.hold_sync():
                 self.columns = columns
                 self.view = dict(view)
+
+    def place(self, source: str, replaces: str, cell: str) -> None:
+        """Have the front end put `source` into the cell `cell`, where it holds `replaces`."""
+        self.send({"place": {"source": source, "replaces": replaces, "cell": cell}})
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """As any widget, but what a front end without widgets shows is a line that a person understands."""
@@ -94,6 +100,9 @@ class ReportWidget(anywidget.AnyWidget):
     def _answer(self, _: Any, content: Mapping[str, Any], buffers: Any) -> None:
         """A message of the view: {"request": number, "action": name, "target": its argument}."""
         request, action, target = content.get("request"), content.get("action"), content.get("target")
+        if action == "places":
+            self.places = bool(target)
+            return
         try:
             reply = self._perform(str(action), target)
         except GrapeError as error:

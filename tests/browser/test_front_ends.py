@@ -331,6 +331,27 @@ def test_a_fix_is_applied_in_place_and_undone(jupyter: Any, open_page: Opener, f
     assert run_code(page, "print(type(kept[0]).__name__, len(kept))") == "float 12"
 
 
+def test_the_magic_applies_in_place_and_undoes(jupyter: Any, open_page: Opener) -> None:
+    name = write(jupyter.folder, "magic.ipynb", MODEL, FIXABLE)
+    page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")
+    wait_for_notebook(page)
+    run_all(page)
+    page.wait_for_selector(".grape-report")
+    wait_for_notebook(page)
+    assert "In[2] holds the source now, if it was as it ran: run it there" in run_code(page, "%grape apply 1")
+    view = page.locator(".grape-report")
+    view.get_by_text("In[2] holds the new source: run it", exact=True).wait_for()
+    assert source_of(page, 1).rstrip() == REWRITTEN
+    assert "In[2] holds the source now" in run_code(page, "%grape undo")
+    holds = "window.jupyterapp.shell.currentWidget.content.widgets[1].model.sharedModel.getSource()"
+    page.wait_for_function(f"!{holds}.includes('detach')")
+    assert source_of(page, 1).rstrip() == FIXABLE.rstrip()
+    edit(page, 1, "# edited since\n")
+    run_code(page, "%grape apply 1")
+    view.get_by_text("In[2] is not as it ran: put this in its place yourself", exact=True).wait_for()
+    assert view.get_by_label("Source to run").inner_text().rstrip() == REWRITTEN
+
+
 def test_the_timelines_may_come_later(jupyter: Any, open_page: Opener) -> None:
     name = write(jupyter.folder, "early.ipynb", "import torch", SAMPLE.replace("\nwidget\n", "\n"), EARLY)
     page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")

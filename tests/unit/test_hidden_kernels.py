@@ -77,7 +77,9 @@ def outcome(double: Callable[[Tensor], Tensor]) -> str | None:
 )
 def test_a_kernel_in_python_that_nobody_can_look_into_is_refused(operator: Callable[..., Tensor], told: str) -> None:
     why = outcome(operator)
-    assert why == f"GR405 torch does not tell what the Python of {told} is; `torch.library.custom_op` does"
+    assert why == (
+        f"GR405 torch does not show the Python code of {told}; register it with `torch.library.custom_op`, which does"
+    )
 
 
 @pytest.mark.parametrize("operator", [custom, torch.ops.grape_hidden.custom, torch.ops.aten.mul])

@@ -53,8 +53,9 @@ def test_apply_and_undo(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch, Actions(apply=act("apply", True), undo=act("undo", False), undo_region=act("region", False))
     )
     assert sent.widget.actions == ["apply", "undo", "undo_region"]
-    assert sent.ask("apply", 2) == {"request": "a-1", "message": "apply", "applied": True, "source": None}
-    assert sent.widget.states == {"fix 2": {"message": "apply", "applied": True, "source": None}}
+    state = {"message": "apply", "applied": True, "source": None, "replaces": None, "cell": ""}
+    assert sent.ask("apply", 2) == {"request": "a-1", **state}
+    assert sent.widget.states == {"fix 2": state}
     sent.ask("undo", 2)
     sent.ask("undo_region", "step")
     assert done == ["apply 2", "undo 2", "region step"]
@@ -62,6 +63,16 @@ def test_apply_and_undo(monkeypatch: pytest.MonkeyPatch) -> None:
         "fix 2": False,
         "region step": False,
     }
+    sent.widget.close()
+
+
+def test_a_front_end_that_writes_cells_says_so_and_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Sent(monkeypatch)
+    assert not sent.widget.places
+    sent.widget._handle_custom_msg({"request": "a-0", "action": "places", "target": True}, [])
+    assert sent.widget.places and sent.said == [], "nobody waits for an answer"
+    sent.widget.place("new()", "old()", "In[2]")
+    assert sent.said == [{"place": {"source": "new()", "replaces": "old()", "cell": "In[2]"}}]
     sent.widget.close()
 
 

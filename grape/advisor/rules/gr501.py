@@ -55,10 +55,13 @@ def _finding(region: RegionEvidence, costs: MachineCosts) -> Iterator[Finding]:
             ("predicted_with", costs.source),
         ),
         predicted_ms_per_call=None if replayed else saving_ms(region, costs),
-        advice=None
-        if replayed
-        else "a graph issues these launches at once; what keeps the region from being captured stands in the blockers",
+        advice=None if replayed else _advice(region),
     )
+
+
+def _advice(region: RegionEvidence) -> str:
+    graph = "a CUDA graph would issue these launches at once"
+    return f"{graph}; why there is none: {region.refused.why}" if region.refused is not None else graph
 
 
 def _idle(timeline: Timeline | None, timed: Measured | None) -> tuple[float, float] | None:

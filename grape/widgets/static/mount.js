@@ -6,6 +6,7 @@ function render({ model, el }) {
   const session = Math.random().toString(36).slice(2);
   let asked = 0;
   const answered = (content) => {
+    if (content.place) shown.place(content.place);
     const resolve = waiting.get(content.request);
     waiting.delete(content.request);
     if (resolve) resolve(content);
@@ -51,6 +52,14 @@ function render({ model, el }) {
     }
   };
   model.on("change:view", changed);
+  setTimeout(() => {
+    const cell = root.closest(".jp-Notebook .jp-CodeCell");
+    try {
+      model.send({ request: `${session}-0`, action: "places", target: Boolean(cell && editorOf(cell)) });
+    } catch {
+      // no kernel: nobody would ask for it
+    }
+  });
   return () => {
     model.off("msg:custom", answered);
     model.off("change:view", changed);

@@ -54,6 +54,7 @@ class ReportView {
     if (this.host.beside) root.setAttribute("aria-label", "Fixes and timelines");
     else root.setAttribute("aria-labelledby", this.titleId);
     this.tooltip = element("div", { class: "grape-tooltip", "aria-hidden": "true", hidden: true });
+    this.taken = element("div", {});
     this.status = element("p", { class: "grape-status", role: "status" });
     const { beside } = this.host;
     const pictures = [this._regionBar(), this._timelines(), this.memory.section()];
@@ -64,6 +65,7 @@ class ReportView {
       fixes,
       view.next && !beside ? element("p", { class: "grape-next" }, element("b", {}, "next: "), ...prose(view.next)) : "",
       this.status,
+      this.taken,
       ...(beside ? [this._folded(pictures)] : pictures),
       this.tooltip,
     );
@@ -381,6 +383,13 @@ class ReportView {
   }
 
   // -- the kernel --
+
+  /** What a magic hands over: into its cell, or for the person to take. */
+  place({ cell, replaces, source }) {
+    const done = placeSource(this.root, replaces, source);
+    this.say(done ? `${cell} holds the new source: run it` : `${cell} is not as it ran: put this in its place yourself`);
+    this.taken.replaceChildren(...(done ? [] : this.sourceToTake(source)));
+  }
 
   async act(action, target, message) {
     message.textContent = "asked the kernel \u2026";
