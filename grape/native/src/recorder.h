@@ -80,6 +80,7 @@ class Recorder {
       const IValue& value = stack[base + r];
       Output output;
       output.argument = op.returned_argument[r];
+      if (op.hands_on && output.argument < 0 && value.isTensor()) output.argument = handed_on(step, value.toTensor());
       output.list = value.isTensorList();
       if (still_ && value.isInt()) output.number = value;  // of lengths, which follow from the arguments' layouts
       else if (output.argument < 0)
@@ -241,6 +242,14 @@ class Recorder {
     }
     m.slot = made_.at(storage);
     return m;
+  }
+
+  // The argument that this very tensor is; -1: none is.
+  int handed_on(const Step& step, const at::Tensor& t) const {
+    for (const Given& given : given_)
+      for (size_t i = 0; i < step.arguments.size(); i++)
+        if (given.tensor.is_same(t) && step.arguments[i].kind == Argument::Tensor && step.arguments[i].first == given.input) return static_cast<int>(i);
+    return -1;
   }
 
   int view(const at::Tensor& t) {
