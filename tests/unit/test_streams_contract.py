@@ -160,7 +160,7 @@ def test_what_moves_a_tensor_to_where_it_lay_is_not_deferred() -> None:
         for i in range(40):
             at = 4 * (i % 9 == 8)
             tensor = memory[at : at + 4]
-            tensor.set_(memory[at : at + 4], 0, (4,), (1,))
+            tensor.as_strided_((4,), (1,), 0)
             out.append(torch.tanh(tensor))
         return out
 

@@ -39,6 +39,7 @@ struct Operator {
   bool index = false;                 // by tensors: what of booleans makes lengths that the host reads
   int dropout = -1;                   // the argument without which attention and recurrent layers draw nothing
   int training = -1;                  // the same of what draws
+  int lengths = -1;                   // of packed sequences
   std::vector<bool> seed;             // by argument: what was drawn, if anything was
   bool has_state = false;             // of its own, that random numbers come from
   bool hands_on = false;              // an argument, as a result of which its schema does not say so
@@ -86,11 +87,13 @@ struct Operator {
     changes = any_write;
     hands_on = schema.name() == "aten::_cudnn_rnn";
     refers = schema.name() == "aten::set_";
+    const bool recurs = schema.name().rfind("aten::_cudnn_rnn", 0) == 0;
     const bool attends = schema.name().find("_attention") != std::string::npos;
     for (size_t i = 0; i < arguments; i++) {
       const std::string& name = schema.arguments()[i].name();
       if ((attends && name == "dropout_p") || (hands_on && name == "dropout")) dropout = static_cast<int>(i);
       if (name == "train" || name == "training") training = static_cast<int>(i);
+      if (recurs && name == "batch_sizes") lengths = static_cast<int>(i);
       seed.push_back(attends && (name == "philox_seed" || name == "philox_offset"));
     }
     lends = schema.name() == "aten::record_stream" || schema.name() == "aten::_lazy_clone";
@@ -110,6 +113,11 @@ struct Operator {
       return argument >= 0 && same_number(stack[stack.size() - arguments + argument], value);
     };
     return is(dropout, 0.0) || (always == Reason::Random && is(training, false));
+  }
+
+  // cuDNN copies the lengths from memory of its caller's.
+  bool is_packed(const Stack& stack) const {
+    return lengths >= 0 && !same_number(stack[stack.size() - arguments + lengths], std::vector<int64_t>());
   }
 
   // Positions, and no masks.

@@ -25,6 +25,7 @@ class Recorder {
     drawn_.reset();
     if (draws_ && step.run == Reason::Random && draws_->serves(op) && !is_given_generator(stack, op)) step.run = Reason::None, drawn_ = draws_->now();
     if (op.is_by_position(stack)) step.run = device_.is_cpu() ? Reason::Checks : Reason::None;
+    if (step.run == Reason::None && op.is_packed(stack)) step.run = Reason::Host;
     if (step.run == Reason::None && op.has_python_kernel()) step.run = Reason::PythonKernel;
     if (step.run == Reason::None && exposed) step.run = Reason::Memory;
     size_t base = stack.size() - op.arguments;
