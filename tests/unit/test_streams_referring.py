@@ -223,7 +223,9 @@ def test_memory_of_numpy() -> None:  # E4
     agrees(loop)
 
 
-@pytest.mark.parametrize("numbers", [(-1, (4,), (1,)), (0, (-4,), (1,)), (0, (4,), (-1,)), (0, (4, 2), (1,)), (2**62, (4,), (1,))])
+@pytest.mark.parametrize(
+    "numbers", [(-1, (4,), (1,)), (0, (-4,), (1,)), (0, (4,), (-1,)), (0, (4, 2), (1,)), (2**62, (4,), (1,))]
+)
 def test_numbers_that_are_none(numbers: tuple[Any, ...]) -> None:
     def loop() -> list[Any]:
         out: list[Any] = []
