@@ -29,6 +29,16 @@ def fresh() -> Tensor:
     return torch.empty(0)
 
 
+class Changing:
+    """Makes results that are others each time, of memory that is the same."""
+
+    def __init__(self) -> None:
+        self.x = torch.linspace(0.1, 1, LENGTH)
+
+    def __call__(self) -> Tensor:
+        return chain(self.x.mul_(0.97))
+
+
 REFERS: dict[str, Callable[[Tensor], Tensor]] = {
     "a tensor": lambda t: fresh().set_(t),
     "a tensor, by numbers": lambda t: fresh().set_(t, 0, t.shape, t.stride()),
@@ -59,9 +69,9 @@ def test_to_what_is_pending(refers: Callable[[Tensor], Tensor]) -> None:
     """What is read and written through either tensor is the same memory, in the order of the code."""
 
     def loop() -> list[Any]:
-        out = []
+        make, out = Changing(), []
         for _ in range(40):
-            made = chain(torch.ones(LENGTH))
+            made = make()
             other = refers(made)
             made.mul_(1.5)
             before = other * 2
@@ -90,9 +100,9 @@ def test_of_a_result_that_is_pending() -> None:
     """Its memory is not lost for its views, and goes where nobody has it: that is its home's again."""
 
     def loop() -> list[Any]:
-        flat, out = torch.linspace(0, 1, LENGTH), []
+        make, flat, out = Changing(), torch.linspace(0, 1, LENGTH), []
         for i in range(60):
-            made = chain(torch.ones(LENGTH) * 0.5)
+            made = make()
             view, version = made[2:], made._version
             made.set_(flat)
             later = made * 2 + 1  # of `flat`
@@ -107,10 +117,10 @@ def test_of_a_result_that_is_pending() -> None:
 
 def test_who_refers_to_a_result_lives_in_its_home() -> None:  # H1
     def loop() -> list[Any]:
-        kept, out = [], []
+        make, kept, out = Changing(), [], []
         for i in range(40):
             other = fresh()
-            other.set_(torch.tanh(torch.ones(LENGTH) * 0.5), 4, (8,), (1,))  # nobody else has the result any more
+            other.set_(make(), 4, (8,), (1,))  # nobody else has the result any more
             if i % 4 == 1:
                 kept.append(other)
             out.append(other.sum())
@@ -151,9 +161,9 @@ def test_memory_that_has_to_grow_is_not_deferred() -> None:
     """What it held is copied: that is a read of what is pending."""
 
     def loop() -> list[Any]:
-        out = []
+        make, out = Changing(), []
         for _ in range(40):
-            made = chain(torch.ones(LENGTH))
+            made = make()
             larger = fresh().set_(made, 0, (2 * LENGTH,), (1,))
             larger[LENGTH:].fill_(0.5)
             out.append([larger * 2, made + 1])
@@ -165,12 +175,13 @@ def test_memory_that_has_to_grow_is_not_deferred() -> None:
 @pytest.mark.parametrize("sizes", [(LENGTH + 1,), (2, LENGTH), (3, LENGTH // 2)])
 def test_memory_that_has_to_grow_once(sizes: tuple[int, ...]) -> None:
     def loop() -> list[Any]:
-        out = []
+        make, out = Changing(), []
         for i in range(40):
-            made = chain(torch.ones(LENGTH))
+            made = make()
             other = fresh().set_(made, 0, sizes if i % 9 == 8 else (LENGTH,))
             other.view(-1)[LENGTH:].fill_(0.5)
-            out.append([torch.tanh(other), made])
+            out.append([torch.tanh(other), made * 2])
+            del made, other  # so that the next ones are in homes, which have no more room
         return out
 
     agrees(loop)
@@ -180,9 +191,9 @@ def test_a_larger_type_has_less_room() -> None:
     """The same storage holds half as many doubles: sizes that fit as floats make it grow."""
 
     def loop() -> list[Any]:
-        out = []
+        make, out = Changing(), []
         for _ in range(40):
-            storage = chain(torch.ones(LENGTH)).untyped_storage()
+            storage = make().untyped_storage()
             whole = torch.empty(0, dtype=torch.float64).set_(storage)  # type: ignore[call-overload]
             more = torch.empty(0, dtype=torch.float64).set_(storage, 0, (LENGTH,), (1,))  # type: ignore[call-overload]
             out.append([whole.shape, whole.clone(), more[: LENGTH // 2].clone(), len(storage)])
@@ -212,11 +223,11 @@ def test_a_storage_that_python_holds(held: bool) -> None:  # E4
 
 def test_memory_of_numpy() -> None:  # E4
     def loop() -> list[Any]:
-        out = []
+        make, out = Changing(), []
         for i in range(40):
             array = np.full(LENGTH, 0.25 * (i % 3), dtype=np.float32)
             other = fresh().set_(torch.from_numpy(array))
-            other.add_(torch.tanh(torch.ones(LENGTH)))
+            other.add_(make())
             out.append([array.copy(), other * 2])
         return out
 
@@ -228,9 +239,9 @@ def test_memory_of_numpy() -> None:  # E4
 )
 def test_numbers_that_are_none(numbers: tuple[Any, ...]) -> None:
     def loop() -> list[Any]:
-        out: list[Any] = []
+        make, out = Changing(), list[Any]()
         for i in range(40):
-            made = chain(torch.ones(LENGTH))
+            made = make()
             try:
                 out.append(fresh().set_(made, *(numbers if i % 3 == 2 else (0, (4,), (1,)))))
             except RuntimeError as error:
