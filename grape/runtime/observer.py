@@ -16,6 +16,7 @@ from ..model.cold import may_be_cold
 from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, person_runs, record
 from . import policy
+from .attention import TRACING
 from .calls import EVENT_NS
 from .capture import is_left_to_device, judge
 from .effects import SHOWN, EffectWatch, effect_of
@@ -44,9 +45,10 @@ AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
 """A profiled call costs about 30 ms: nothing for a cell that is soon over."""
 MIN_OPERATORS = 3
-LEAST_MS = 20.0
-"""Milliseconds that the tracer may take of a call, by its own clock, before that is recorded no further: what its
-operators take to be recorded is known only then, and the first ones of a process take long."""
+LEAST_MS, AT_ONCE_MS = 20.0, 60.0
+"""Milliseconds that the tracer may take of a call, by its own clock, before that is recorded no further, and of what a
+cell allows beside its share: what operators take to be recorded is known only then, and the first of a process take
+long. What is left beyond that is the call's as well, `TRACING` times as long as that clock says."""
 FEWEST = 1000
 """So many operators are traced of any call that is traced at all."""
 
@@ -175,7 +177,7 @@ class Observer:
             body,
             on_wait=self._on_wait,
             limit=limit,
-            own_ns=1e6 * max(attention.left_ms, attention.allowance.beside_ms, LEAST_MS),
+            own_ns=1e6 * max(attention.left_ms / TRACING, min(attention.allowance.beside_ms, AT_ONCE_MS), LEAST_MS),
             on_overflow=on_overflow,
         )
         attention.recorded(tracer.recorded_ns - before_ns, len(call.trace.ops))
