@@ -167,9 +167,10 @@ class Observer:
         before_ns = tracer.recorded_ns
 
         def on_overflow() -> None:
-            if limit < LIMIT or tracer.own_ns > tracer.own_until:
+            if limit < LIMIT or tracer.had_enough:
                 stand_aside()  # half a call tells nothing, a whole one takes too long
 
+        own_ms = max(attention.left_ms / TRACING, min(attention.allowance.beside_ms, AT_ONCE_MS), LEAST_MS)
         result, call, escapes = record(
             tracer,
             backend.device,
@@ -177,7 +178,8 @@ class Observer:
             body,
             on_wait=self._on_wait,
             limit=limit,
-            own_ns=1e6 * max(attention.left_ms / TRACING, min(attention.allowance.beside_ms, AT_ONCE_MS), LEAST_MS),
+            own_ns=1e6 * own_ms,
+            beside_ns=1e6 * own_ms * TRACING,
             on_overflow=on_overflow,
         )
         attention.recorded(tracer.recorded_ns - before_ns, len(call.trace.ops))
