@@ -55,6 +55,25 @@ def test_lines_of_python_take_what_they_took(notebook: Notebook) -> None:
     assert notebook["total"] == 7
 
 
+FUNCTION = """%%grape
+def work(n):
+    s = 0.0
+    for k in range(n):
+        s += len(str(busy(0.004)))
+    busy(0.02)
+    return s
+for i in range(4):
+    r = work(5)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no events of lines")
+def test_a_function_whose_loop_goes_through_grape_is_told_by_its_own_lines(notebook: Notebook) -> None:
+    took = lines(notebook.under_grape(FUNCTION))
+    assert took[5] > 70.0 and took[6] > 70.0, "80 ms each, or more on a machine that is busy"
+    assert took[5] + took[6] > 0.8 * sum(took.values()), "the line that calls it takes next to nothing itself"
+
+
 def test_the_report_shows_them_beside_the_source(notebook: Notebook) -> None:
     notebook.under_grape(PYTHON)
     assert grape.last is not None
