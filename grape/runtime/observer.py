@@ -43,7 +43,9 @@ UNSTEADY = 2
 many a library may do what it does once."""
 AUDIT_BY = 160
 PROFILE_AFTER_S = 1.0
-"""A profiled call costs about 30 ms: nothing for a cell that is soon over."""
+"""Nothing for a cell that is soon over."""
+PROFILE_MS, PROFILED_OPERATOR_MS = 30.0, 0.2
+"""What a profiled call takes, and more for each of its operators: its events are read in Python."""
 MIN_OPERATORS = 3
 LEAST_MS, AT_ONCE_MS = 20.0, 60.0
 """Milliseconds that the tracer may take of a call, by its own clock, before that is recorded no further, and of what a
@@ -329,6 +331,8 @@ class Observer:
         """Profile before the first capture, or once enough calls were timed: CUPTI may stay and slow later launches."""
         if not self._region.situation.profile or not self._lacks_example:
             return False
+        if self._region.situation.attention.left_ms < self._profile_ms():
+            return False
         timed = sum(len(s.before) for s in self._region.shapes.values())
         if not self._region.situation.apply:
             return timed >= policy.FEW
@@ -342,6 +346,10 @@ class Observer:
             and not shape.closed
             and self._region.captures.pays(shape)
         )
+
+    def _profile_ms(self) -> float:
+        """What profiling a call takes."""
+        return PROFILE_MS + PROFILED_OPERATOR_MS * max((len(trace.ops) for trace in self.traces), default=0)
 
     def _is_strange(self, recorder: TimelineRecorder) -> bool:
         """True where the call that was profiled last took far more than eager calls do."""
