@@ -37,7 +37,7 @@ def collect(notebook: str, width: int, color: bool, extra: tuple[str, ...] = ())
     report = grape.last
     if report is None or report is _before:
         return "null"
-    from grape.sessions.cell import IN_THE_NOTEBOOK
+    from grape.sessions.running import IN_THE_NOTEBOOK
 
     notes = tuple([note.removesuffix(IN_THE_NOTEBOOK) for note in report.evidence.notes])
     report = replace(report.with_fixes(), notebook=notebook, evidence=replace(report.evidence, notes=notes))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..model import Finding, Kind, ReportData, Spent
 from .lines import Line, lines_title, shown_lines, warm_lines
+from .memory_rows import memory_bars, memory_title
+from .next_step import next_step
 from .spent import KINDS, in_words, spent
 from .streams import stream_lines
 from .summary import (
@@ -19,9 +21,6 @@ from .summary import (
     cost,
     headline,
     level,
-    memory_bars,
-    memory_title,
-    next_step,
     place,
     plain_basis,
     rows,

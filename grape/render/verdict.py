@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ..model import (
-    CODES,
     FEWEST_SAMPLES,
     SIGNIFICANT,
     CellEvidence,
-    Decision,
     Finding,
-    RegionEvidence,
     RegionReport,
     ReportData,
 )
-from .units import count, one_line, pair, percent, plural, ratio, waited, waited_pair
+from .said import Said, busy_text, calls_text, given_up, region_name
+from .unchanged import because, captured_text, new_shapes, observed_text, refused_text, why_no_change
+from .units import count, one_line, percent, plural, ratio, waited, waited_pair
 
-__all__ = ["BUSY_SHARE", "build_verdict", "evidence_of", "gpu_measured", "last_decision", "ran_torch"]
+__all__ = ["build_verdict", "gpu_measured", "ran_torch"]
 
 _WORTH_A_WORD_MS = 0.5
 """Own time that is told."""
-
-BUSY_SHARE = 0.85
-"""From here on the GPU is what limits a call: at most 1 / 0.85 could be gained by removing launches."""
-
-_RARELY = 2
-"""Calls with one set of shapes, up to which a first run says nothing but that shapes keep changing."""
 
 
 def gpu_measured(evidence: CellEvidence) -> bool:
@@ -55,7 +47,7 @@ def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: S
     main = ReportData(verdict="", evidence=evidence, regions=regions, findings=()).main_region
     change = _change(evidence, regions)
     if evidence.as_written is not None:
-        return _joined(change, _Said(f"left as written: {evidence.as_written}"))
+        return _joined(change, Said(f"left as written: {evidence.as_written}"))
     if evidence.streams:
         return _streamed(evidence, change)
     if not gpu_measured(evidence) and (main is not None or ran_torch(evidence) or evidence.torch_ran):
@@ -68,8 +60,8 @@ def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: S
     if main.outcome == "replayed":
         return _replayed(evidence, main, regions, findings, change)
     if main.outcome == "refused":
-        return _joined(change, _refused(evidence, main, findings))
-    return _joined(change, _observed(evidence, main, findings))
+        return _joined(change, refused_text(evidence, main, findings))
+    return _joined(change, observed_text(evidence, main, findings))
 
 
 def _streamed(evidence: CellEvidence, change: list[str]) -> str:
@@ -97,14 +89,7 @@ _TOO_SMALL = "its PyTorch work is too small to gain"
 _UNCHANGED = "no significant change"
 
 
-class _Said(NamedTuple):
-    """The end of a verdict; `unchanged`: why nothing changed."""
-
-    text: str
-    unchanged: bool = False
-
-
-def _joined(change: list[str], said: _Said) -> str:
+def _joined(change: list[str], said: Said) -> str:
     """The times of the cell, and what became of it; that nothing changed is not said twice."""
     if not change and said.unchanged:
         return f"{_UNCHANGED}: {said.text}"
@@ -142,22 +127,6 @@ def ran_torch(evidence: CellEvidence) -> bool:
     return bool((evidence.trace and evidence.trace.ops) or (evidence.timeline and evidence.timeline.events))
 
 
-def _name(region: RegionReport) -> str:
-    return one_line(region.name, 48)
-
-
-def _calls(region: RegionReport) -> str:
-    return f"{plural(region.calls, 'call')} of {_name(region)}"
-
-
-def evidence_of(evidence: CellEvidence, region: RegionReport) -> RegionEvidence | None:
-    """The evidence that the row `region` of a report was made from."""
-    for candidate in evidence.regions:
-        if (candidate.name, candidate.at.file, candidate.at.line) == (region.name, region.file, region.line):
-            return candidate
-    return None
-
-
 def _outputs(regions: Sequence[RegionReport]) -> list[str]:
     """The words about the outputs of all replayed regions together."""
     replayed = [region.verified for region in regions if region.outcome == "replayed"]
@@ -189,30 +158,15 @@ def _without_gpu(
     elif main is None:
         what = ["no PyTorch work in it repeats" if ran_torch(evidence) else _TOO_SMALL]
     elif main.outcome == "refused":
-        what = [f"{_name(main)} stays eager{_because(evidence, main)}"]
+        what = [f"{region_name(main)} stays eager{because(evidence, main)}"]
     else:
-        what = [f"observed {_calls(main)}{_new_shapes(evidence, main) or _captured(evidence, main)}"]
+        what = [f"observed {calls_text(main)}{new_shapes(evidence, main) or captured_text(evidence, main)}"]
     return "; ".join([head, *what, *change])
 
 
-def _without_regions(evidence: CellEvidence) -> _Said:
+def _without_regions(evidence: CellEvidence) -> Said:
     share = evidence.timeline.gpu_busy_share if evidence.timeline else None
-    return _Said(_busy(share) or "no GPU work in it repeats, so there is nothing to replay", unchanged=True)
-
-
-def _busy(share: float | None) -> str | None:
-    return f"the GPU is already busy {percent(share)} of the time" if share and share >= BUSY_SHARE else None
-
-
-def _samples(region: RegionReport) -> int:
-    return min(region.before_ms.n, region.after_ms.n) if region.before_ms and region.after_ms else 0
-
-
-def _times(region: RegionReport, suffix: str = "") -> str:
-    if region.before_ms is None or region.after_ms is None:
-        return ""
-    times = pair(region.before_ms.median_ms, region.after_ms.median_ms, suffix)
-    return f" ({times}, n={count(_samples(region))})"
+    return Said(busy_text(share) or "no GPU work in it repeats, so there is nothing to replay", unchanged=True)
 
 
 def _replayed(
@@ -225,22 +179,18 @@ def _replayed(
     others = sum(region.outcome == "replayed" for region in regions) - 1
     costlier = _costlier_eager(evidence, main, regions)
     if change and evidence.time is not None and evidence.time.ratio is None:
-        why = _why_no_change(evidence, main, findings)
+        why = why_no_change(evidence, main, findings)
         parts = [f"{change[0]}: {why}" if why else change[0]]
     else:
         parts = change or [f"{_replays(main)}; {_not_claimed(evidence, main)}"]
     parts += [f"{plural(others, 'more region')} replayed"] if others and not change else []
-    parts += [f"{_name(costlier)} stays eager"] if costlier else []
+    parts += [f"{region_name(costlier)} stays eager"] if costlier else []
     said = ", ".join([*parts, *_outputs(regions)])
-    return f"{said}{_given_up(evidence)}"
-
-
-def _given_up(evidence: CellEvidence) -> str:
-    return f"; {evidence.given_up}: {evidence.left_to} from now on" if evidence.given_up else ""
+    return f"{said}{given_up(evidence)}"
 
 
 def _replays(region: RegionReport) -> str:
-    return f"replayed {count(region.replays)} of {_calls(region)}"
+    return f"replayed {count(region.replays)} of {calls_text(region)}"
 
 
 def _not_claimed(evidence: CellEvidence, main: RegionReport) -> str:
@@ -273,88 +223,3 @@ def _costlier_eager(evidence: CellEvidence, main: RegionReport, regions: Sequenc
 
 def _total(region: RegionReport) -> float:
     return region.before_ms.median_ms * region.calls if region.before_ms else 0.0
-
-
-def _why_no_change(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
-    busy = _busy(main.gpu_busy_share)
-    if busy:
-        return busy
-    known = evidence_of(evidence, main)
-    if known and known.refused and known.refused.code == "GR406":
-        return one_line(known.refused.why)
-    return next((one_line(f.message) for f in findings if f.code == "GR406" and f.region in (main.name, None)), "")
-
-
-def _because(evidence: CellEvidence, main: RegionReport) -> str:
-    if main.reason is None:
-        return ""
-    known = evidence_of(evidence, main)
-    at = known.refused.at if known and known.refused else None
-    place = f", {one_line(str(at), 60)}" if at else ""
-    if known and known.refused and known.refused.recording and not known.refused.detail("more"):
-        return f" ({known.refused.why}{place})"  # no fault of the code's, and what a cell that trains is mostly told
-    return f" ({main.reason} {CODES.get(main.reason, '')}".rstrip() + f"{place})"
-
-
-def _refused(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> _Said:
-    if main.reason == "GR406" or _busy(main.gpu_busy_share):
-        why = _why_no_change(evidence, main, findings) or "the graph was not faster"
-        return _Said(f"{why}{_times(main, ' per call')}", unchanged=True)
-    return _Said(f"not accelerated: {_name(main)} stays eager{_because(evidence, main)}")
-
-
-def last_decision(evidence: CellEvidence, region: RegionReport) -> Decision | None:
-    """The last decision of the capture policy about the region; None where it was not asked."""
-    known = evidence_of(evidence, region)
-    return known.decisions[-1] if known and known.decisions else None
-
-
-def _new_shapes(evidence: CellEvidence, region: RegionReport) -> str:
-    """Said of a first run in which hardly any shapes came again; empty for any other."""
-    known = evidence_of(evidence, region)
-    counts = [shape.calls for shape in known.shapes] if known else []
-    if len(counts) < 2 or max(counts) > _RARELY or sum(counts) != region.calls or _captured(evidence, region):
-        return ""
-    if known and any(shape.earlier_runs for shape in known.shapes):
-        return ""
-    return ", each with new shapes" if max(counts) == 1 else f" with {count(len(counts))} different shapes"
-
-
-def _captured(evidence: CellEvidence, region: RegionReport) -> str:
-    """Said of a region that was captured and not replayed yet; empty for any other."""
-    known = evidence_of(evidence, region)
-    graphs = sum(shape.captured for shape in known.shapes) if known else 0
-    if not graphs:
-        return ""
-    shapes = len(known.shapes) if known else 0
-    if graphs == shapes:
-        return ", captured" if shapes == 1 else f", all {count(shapes)} shapes captured"
-    return f", {count(graphs)} of {plural(shapes, 'shape')} captured"
-
-
-def _observed(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> _Said:
-    last, busy = last_decision(evidence, main), _busy(main.gpu_busy_share)
-    if busy and last and last.action == "drop" and not evidence.given_up and not evidence.profile_only:
-        return _Said(busy, unchanged=True)
-    return _Said(f"observed {_calls(main)}{_what_next(evidence, main, findings)}")
-
-
-def _what_next(evidence: CellEvidence, main: RegionReport, findings: Sequence[Finding]) -> str:
-    """Why nothing was replayed of a region that was observed, and when it will be."""
-    if evidence.given_up:
-        return _given_up(evidence)
-    last = last_decision(evidence, main)
-    if evidence.profile_only:
-        return "; nothing applied (--profile)"
-    if last and last.action == "drop":
-        return f"; left eager: {one_line(last.why)}"
-    if any(finding.severity == "blocker" and finding.region in (main.name, None) for finding in findings):
-        return "; blockers keep it from being accelerated"
-    captured, new = _captured(evidence, main), _new_shapes(evidence, main)
-    if captured:
-        return f"{captured}; run the cell again to have them replayed"
-    if new and (last is None or last.action == "wait"):
-        return f"{new}; run the cell again to have them captured"
-    if last and last.action == "wait":
-        return f"; not captured yet: {one_line(last.why)}"
-    return "; accelerated when it is called again"

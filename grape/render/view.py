@@ -13,25 +13,14 @@ from typing import Any
 
 from ..model import Finding, RegionEvidence, ReportData, Spent, Timeline
 from .columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
-from .html import SPENT
+from .html_lines import SPENT
 from .jsontext import plain
 from .lines import lines_title, shown_lines, warm_lines
+from .memory_rows import memory_bars, memory_title
+from .next_step import next_step
 from .spent import KINDS, in_words, spent
 from .streams import stream_lines
-from .summary import (
-    Row,
-    cost,
-    headline,
-    memory_bars,
-    memory_title,
-    next_step,
-    place,
-    region_bars,
-    rows,
-    runs_of,
-    shared_file,
-    timeline_strips,
-)
+from .summary import Row, cost, headline, place, region_bars, rows, runs_of, shared_file, timeline_strips
 from .units import clean, count, duration, nbytes, shown_diff, three
 
 __all__ = ["SHOWN_EVENTS", "VERSION", "View", "build_view", "events_of", "findings_view"]

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from .structure import Node, Repeated, Static, new_container, new_tuple
+from .structure import Node, Repeated, Static
+from .rebuilding import new_container, new_tuple
 from .training.consumed import seal
 
 __all__ = ["Build", "compile_build"]

@@ -87,8 +87,8 @@ class Captures:
         )
         if sum(len(s.before) for s in self._region.shapes.values()) < policy.FEW:
             return False
-        if self._region.situation.backend.kind == "cuda" and self.busy_ms is None and self._region.observer.profiled:
-            timeline = self._region.observer.timeline_before()
+        if self._region.situation.backend.kind == "cuda" and self.busy_ms is None and self._region.profiles.profiled:
+            timeline = self._region.profiles.timeline_before()
             self.busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
         if self._region.situation.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
             return False
@@ -96,7 +96,7 @@ class Captures:
         estimate = Estimate(
             shapes=", ".join(map(str, shape.sizes[:4])),
             eager_ms=statistics.median(times),
-            busy_ms=self.busy_ms if self._region.observer.profiled or self.busy_ms is not None else 0.0,
+            busy_ms=self.busy_ms if self._region.profiles.profiled or self.busy_ms is not None else 0.0,
             capture_ms=self._capture_ms(),
             seen=shape.seen,
             earlier_runs=shape.runs - 1,

@@ -70,10 +70,10 @@ class EagerCalls:
             region.situation.progress(f"observing {region.name}, call {region.calls:,}")
             with spend("record"), tally.tracing(attention, region.situation.tracer, region.observer):
                 result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
-        elif region.observer.profile_now(shape, may_capture):
+        elif region.profiles.profile_now(shape, may_capture):
             tally.watched["record"] += 1
             with spend("record"):
-                result = self._or_give_way(lambda: region.observer.profile(shape, args, kwargs))
+                result = self._or_give_way(lambda: region.profiles.profile(shape, args, kwargs))
         elif may_capture and self._may_capture(shape) and region.captures.pays(shape):
             tally.watched["capture"] += 1
             with handlers_held(), spend("capture"):
@@ -83,7 +83,7 @@ class EagerCalls:
             timer.start()
             began = time.perf_counter()
             result = self.plain(shape, args, kwargs)
-            region.observer.eager_s += time.perf_counter() - began
+            region.profiles.eager_s += time.perf_counter() - began
             timer.stop()
             if not shape.before.full:
                 shape.before.add(timer, cold=shape.calls == 1)

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from .backends.protocol import Backend, Graph, MemoryMoved, NoExecutable
+from .backends.protocol import Backend, Graph, MemoryMoved
+from .backends.executables import NoExecutable
 from .guards import GuardSet
 from .host_draws import HostDraws
 from .ledger import Ledger

@@ -1,21 +1,16 @@
-"""Learns from calls that run eagerly: traces, which are audited, a profile, and reasons to refuse."""
+"""Learns from calls that run eagerly: traces, which are audited, and reasons to refuse."""
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..model import HOST_RANDOM, OpRecord, Reason, Refused, ScalarChange, Timeline, Trace
+from ..model import HOST_RANDOM, OpRecord, Reason, Refused, ScalarChange, Trace
 from ..model.cold import may_be_cold
-from ..profiling import TimelineRecorder, place_nodes
 from ..tracing import LIMIT, Recorder, person_runs, record
-from . import policy
 from .calls import EVENT_NS
 from .capture import is_left_to_device, judge
 from .effects import SHOWN, EffectWatch, effect_of
@@ -25,7 +20,7 @@ from .parallel import refuse_parallel
 from .prologue import refuse_read, slice_of
 from .shape import Found, Shape
 from .structure import Layout, Unsupported, flatten, stateful
-from .traced_calls import CellName, TracedCall
+from .traced_calls import TracedCall
 from .training import leaves_a_graph
 
 if TYPE_CHECKING:
@@ -34,15 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Observer"]
 
 TRACED = 2
-MOST_PROFILED = 3
-STRANGE = 3.0
-"""A profiled call that took more than this times what calls take is no example of them: another one is profiled."""
 UNSTEADY = 2
 """In so many calls a region that trains may change its Python state: optimizers make theirs at the first step. In so
 many a library may do what it does once."""
 AUDIT_BY = 160
-PROFILE_AFTER_S = 1.0
-"""A profiled call costs about 30 ms: nothing for a cell that is soon over."""
 MIN_OPERATORS = 3
 LEAST_MS = 20.0
 """Milliseconds that the tracer may take of a call, by its own clock, before that is recorded no further: what its
@@ -60,7 +50,7 @@ def _tensors_in(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
 
 
 class Observer:
-    """Of one region. `traced` are a few of its calls; `eager_s` is the time of its timed ones, in seconds."""
+    """Of one region. `traced` are a few of its calls."""
 
     def __init__(self, region: Region) -> None:
         self._region = region
@@ -79,7 +69,6 @@ class Observer:
         """Times of calls of this cell that brought new shapes after looking on had an end, on the host's clock."""
         self.traced_afterwards: list[Trace] = []
         """Of them, those that were traced."""
-        self.eager_s = 0.0
         self.body_ns = (0, 0)
         """When the person's code began and ended in the last traced call."""
         self.watched_ns = 0
@@ -89,12 +78,6 @@ class Observer:
         self._again = False
         self.guards_ms: float | None = None
         """Milliseconds that it takes the host to see that nothing has changed."""
-        self._profiled = 0
-        self._profiled_after = 0
-        self._lacks_example = self._lacks_replay = True
-        self._profiled_in: tuple[Shape | None, CellName] = None, CellName()
-        self._before = TimelineRecorder(region.situation.backend.device, one=True)
-        self._after = TimelineRecorder(region.situation.backend.device, one=True)
 
     @property
     def traces(self) -> list[Trace]:
@@ -129,11 +112,6 @@ class Observer:
     def trains(self) -> bool:
         """True where a traced call recorded gradients."""
         return any(trace.needs_grad for trace in self.traces)
-
-    @property
-    def profiled(self) -> bool:
-        """True where an eager call was profiled."""
-        return self._profiled > 0
 
     def trace(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         backend = self._region.situation.backend
@@ -320,77 +298,3 @@ class Observer:
         if not self._region.root_is_module or shape.calls > 1 or self._region.calls > AUDIT_BY:
             return True
         return may_be_cold(self.traces)  # whether the next shape costs as much
-
-    def profile_now(self, shape: Shape, may_capture: bool) -> bool:
-        """Profile before the first capture, or once enough calls were timed: CUPTI may stay and slow later launches."""
-        if not self._region.situation.profile or not self._lacks_example:
-            return False
-        timed = sum(len(s.before) for s in self._region.shapes.values())
-        if not self._region.situation.apply:
-            return timed >= policy.FEW
-        if self.eager_s > PROFILE_AFTER_S:
-            return True
-        # Shapes that recur from cell to cell are not spent on a profile; the first capture times a replay instead.
-        return (
-            timed >= policy.FEW
-            and shape.seen >= policy.FEW
-            and may_capture
-            and not shape.closed
-            and self._region.captures.pays(shape)
-        )
-
-    def _is_strange(self, recorder: TimelineRecorder) -> bool:
-        """True where the call that was profiled last took far more than eager calls do."""
-        timed = sum(len(s.before) for s in self._region.shapes.values())
-        usual_ms = self.eager_s * 1e3 / timed if timed else 0.0
-        return recorder.last_ms is not None and recorder.last_ms > STRANGE * usual_ms > 0
-
-    def profile(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._profiled += 1
-        self._profiled_in = shape, self._region.situation.cell
-        self._before.start()
-        try:
-            with person_runs():
-                return self._region.function(*args, **kwargs)
-        finally:
-            self._before.stop()
-            self._lacks_example = self._profiled < MOST_PROFILED and self._is_strange(self._before)
-
-    def profile_replay_now(self, shape: Shape) -> bool:
-        """True where this replay is to be profiled, with `replayed`."""
-        situation = self._region.situation
-        return situation.observing and situation.profile and self._lacks_replay and len(shape.after) >= 3
-
-    @contextmanager
-    def replayed(self) -> Iterator[None]:
-        """Profile one replay."""
-        self._profiled_after += 1
-        self._after.start()
-        try:
-            yield
-        finally:
-            self._after.stop()
-            self._lacks_replay = self._profiled_after < MOST_PROFILED and self._is_strange(self._after)
-
-    @property
-    def profile_holds(self) -> bool:
-        """True where what was profiled is a call as this cell makes them."""
-        situation = self._region.situation
-        shape, cell = self._profiled_in
-        return cell.source == situation.cell.source or (shape is not None and shape.run == situation.run)
-
-    def _median_ms(self, *, after: bool) -> float | None:
-        """Of the calls that were timed, but for the newest, which the device may not have finished."""
-        times = [ms for s in self._region.shapes.values() for ms in (s.after if after else s.before).warm_ms(leave=2)]
-        return statistics.median(times) if times else None
-
-    def timeline_before(self) -> Timeline | None:
-        if self.traced:
-            self._before.follow(self.traced[-1].trace)
-        self._before.typical_ms = self._median_ms(after=False)
-        return self._before.timeline() if self._profiled else None
-
-    def timeline_after(self) -> Timeline | None:
-        self._after.typical_ms = self._median_ms(after=True)
-        before, after = self.timeline_before(), self._after.timeline() if self._profiled_after else None
-        return place_nodes(before, after) if before and after else after

@@ -17,7 +17,8 @@ import torch
 from .building import Build, compile_build
 from .looks import alias_of
 from .strided import Strided
-from .structure import Layout, Node, Static, same_structure
+from .structure import Layout, Node, Static
+from .rebuilding import same_structure
 
 __all__ = ["ArgumentView", "Change", "Outside", "Recipe", "write_recipe"]
 

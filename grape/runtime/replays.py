@@ -124,13 +124,13 @@ class Replays:
         astray: Sequence[int],
     ) -> Any:
         region, situation = self._region, self._region.situation
-        profile = region.observer.profile_replay_now(shape)
+        profile = region.profiles.profile_replay_now(shape)
         attention = situation.attention
         if situation.observing:
             attention.begin(None)  # a replay is no more Grape's own time than the call is that it stands for
         began = time.perf_counter_ns()
         try:
-            with region.observer.replayed() if profile else contextlib.nullcontext():
+            with region.profiles.replayed() if profile else contextlib.nullcontext():
                 if entry.nodes:
                     with instead_of(entry.nodes) as numbers:
                         outcome = entry.serve(leaves, containers, astray)

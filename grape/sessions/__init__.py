@@ -5,13 +5,15 @@ the name of a function below: importing it would put the module in the function'
 """
 
 from .block import session
-from .cell import Cell, Session
+from .cell import Session
 from .choice import session_for
+from .engine import Engine
 from .function import StreamedFunction, stream
 from .history import CellKey, Mode
 from .loops import hoisted_code
-from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
+from .process import close_engine, engine, last_report, preload, release_abandoned
 from .remembering import recall, remember
+from .running import Cell
 from .streamed import StreamedSession, begin_plain_cell, end_plain_cell
 
 __all__ = [

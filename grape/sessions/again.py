@@ -14,8 +14,8 @@ from .stream_evidence import findings_beside
 from .told import evidence_as, findings_as
 
 if TYPE_CHECKING:
+    from .engine import Engine
     from .history import Past
-    from .process import Engine
 
 __all__ = ["evidence_again", "report_again", "why_no_graphs"]
 

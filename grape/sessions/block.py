@@ -12,8 +12,9 @@ from typing import Any
 
 from ..errors import UsageError
 from ..options import Options, budget_bytes
-from .cell import Cell, Session
+from .cell import Session
 from .choice import session_for
+from .running import Cell
 from .streamed import StreamedSession
 
 __all__ = ["session"]

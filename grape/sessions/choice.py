@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..options import Options, engine_named
-from .cell import Cell, Session
+from .cell import Session
 from .history import Past
 from .process import engine
+from .running import Cell
 from .streamed import StreamedSession
 
 __all__ = ["session_for"]

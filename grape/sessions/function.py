@@ -12,8 +12,9 @@ from typing import Generic, ParamSpec, TypeVar
 from ..errors import UsageError
 from ..options import budget_bytes
 from ..streams import Evidence, Settings, Stream, shared
+from .by_streams import hindrance, settings_for
 from .process import engine
-from .streamed import StreamedSession, hindrance, settings_for
+from .streamed import StreamedSession
 
 __all__ = ["StreamedFunction", "stream"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from ..errors import UsageError
 from ..render.files import write_text
 from ..render.units import plural
+from .engine import Engine
 from .history import Past
-from .process import Engine
 from .remembered import Machine, read, written
 
 __all__ = ["recall", "remember"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,49 +12,28 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from ..failures import failure_notes, surviving
 from ..model import CallsAccount, CellEvidence, CellTime, Finding, StreamEvidence
-from ..options import REFERENCE, Options
+from ..options import Options
 from ..quiet import without_warnings
 from ..render import Report, build_report
-from ..streams import Building, Evidence, Settings, Stream, shared
+from ..streams import Building, Evidence, Stream, shared
 from .again import evidence_again, report_again, why_no_graphs
-from .cell import IN_THE_NOTEBOOK, Cell, engine_and_ms
+from .by_streams import hindrance, settings_for
+from .engine import CELLS, Engine
 from .history import Past
 from .judged import after_streamed_run, did_other_work, without_streams
-from .process import CELLS, Engine, engine
+from .process import engine, engine_and_ms
+from .running import NESTED, Cell
 from .stream_evidence import stream_evidence, streamed_findings, with_sources
 from .timing import CellClock, CellRuns
 
 if TYPE_CHECKING:
     from ..fixing import FixesLater
 
-__all__ = ["StreamedSession", "begin_plain_cell", "end_plain_cell", "hindrance", "settings_for"]
+__all__ = ["StreamedSession", "begin_plain_cell", "end_plain_cell"]
 
-NO_GPU = "no GPU here, and on a CPU streams make nothing faster"
-_NESTED = "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
 _PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
 _STOPPED = "what came after an import ran as written: "
 _RELEASED = "graphs of earlier cells were released: this cell asked for operator streams"
-
-
-def settings_for(memory_budget: int | None) -> Settings:
-    """Operators of the GPU are deferred where there is one, else those of the CPU; with `REFERENCE` set from the first
-    that repeat, as tests are short.
-    """
-    import torch
-
-    served = Settings(device="cuda" if torch.cuda.is_available() else "cpu")
-    if os.environ.get(REFERENCE) == "1":
-        served = replace(served, settled=0, patience=0, price=0, doubt=0)
-    return served if memory_budget is None else replace(served, budget=memory_budget)
-
-
-def hindrance(owner: Engine) -> str | None:
-    """Why streams serve nothing in this process now; None where nothing speaks against them."""
-    from ..tracing import BESIDE_GROUP, process_group
-
-    if not owner.situation.serves:
-        return NO_GPU
-    return BESIDE_GROUP if process_group() else None
 
 
 class StreamedSession:
@@ -94,7 +72,7 @@ class StreamedSession:
 
         owner, made_ms = engine_and_ms()
         if owner.session is not None:
-            raise UsageError(_NESTED)
+            raise UsageError(NESTED)
         self._engine = owner
         ahead_ms = self.cell.ahead_ms + made_ms
         self._clock = CellClock(owner.situation.attention, ahead_ms=ahead_ms, since=self.cell.since)
@@ -190,9 +168,6 @@ class StreamedSession:
 
         found = self._stream()
         name = self.cell.name
-        rewritten = (
-            () if self.cell.rewritten is None else (f"the cell ran rewritten: {self.cell.rewritten}{IN_THE_NOTEBOOK}",)
-        )
         runs = owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
         runs.torch_ran |= found is not None and found.operators > 0
         said = f"{type(error).__name__}: {error}" if error is not None else None
@@ -207,7 +182,7 @@ class StreamedSession:
             error=said,
             cuda=torch.cuda.is_available(),
             torch_ran=runs.torch_ran,
-            notes=(*self._notes, *rewritten, *failure_notes()),
+            notes=(*self._notes, *self.cell.rewritten_notes, *failure_notes()),
             as_written=self._as_written,
             profile_only=self.options.profile,
         )

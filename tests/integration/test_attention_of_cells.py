@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 
 import grape
 from grape.hoisting.loop import Loop
-from grape.runtime.intercept import SHORT_LIVED
+from grape.runtime.module_regions import SHORT_LIVED
 from grape.sessions import engine
 from grape.sessions.prospect import Gain
 from tests.integration.notebook import Notebook

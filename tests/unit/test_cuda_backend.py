@@ -18,7 +18,8 @@ import torch._dynamo  # random operators without a device import it, and it wrap
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from grape.runtime.backends import cuda
-from grape.runtime.backends.cuda import CudaBackend, CudaGraph
+from grape.runtime.backends.cuda import CudaBackend
+from grape.runtime.backends.cuda_graph import CudaGraph
 from grape.runtime.backends.cuda_memory import pool_bytes
 from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
 from grape.runtime.backends.protocol import CaptureFailed

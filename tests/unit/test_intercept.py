@@ -18,7 +18,8 @@ import torch._dynamo.mutation_guard
 from grape.model import Reason
 from grape.runtime.alias import Predictor
 from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.intercept import SHORT_LIVED, Interceptor
+from grape.runtime.intercept import Interceptor
+from grape.runtime.module_regions import SHORT_LIVED
 from grape.runtime.region import Region, Situation
 from grape.runtime.slots import SlotStore
 from grape.runtime.trampoline import Trampoline

@@ -9,7 +9,8 @@ import pytest
 
 from grape.model import Finding, Fix, Position
 from grape.render import build_report
-from grape.render.html import FILLS, SPENT, TONES
+from grape.render.html_lines import SPENT
+from grape.render.html_parts import FILLS, TONES
 from grape.render.report import Report
 from grape.render.view import build_view
 from grape.rewrite import unified_diff

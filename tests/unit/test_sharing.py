@@ -14,7 +14,8 @@ from grape.runtime import GraphedFunction, Region
 from grape.runtime.backends.tape import TapeBackend
 from grape.runtime.recipe import Recipe
 from grape.runtime.sharing import shared, shared_key, shared_objects, shared_tensors
-from grape.runtime.structure import flatten, same_structure
+from grape.runtime.structure import flatten
+from grape.runtime.rebuilding import same_structure
 from tests.property.programs import eager_to_graph
 
 LENGTHS = (3, 5, 8, 9, 12)

@@ -13,7 +13,6 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -21,12 +20,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...model import Position
 from ...tracing import PositionFinder, is_own_code, process_group
 from ..environment import is_transformed
 from ..slots import Slot
 from ..trampoline import prune_traceback
 from .rules import CALLABLES, Plan, Rule
+from .sites import Issued, Made, Site, Target
 
 if TYPE_CHECKING:
     from ..entry import Entry
@@ -45,50 +44,6 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NOTHING = (AttributeError, TypeError, ValueError, IndexError, RuntimeError)
 
 
-@dataclass(slots=True)
-class _Target:
-    """The known use of one ordinal of a site: the argument at `path` of `region`."""
-
-    path: str
-    score: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Site:
-    code: Any
-    region: Region
-    rule: Rule
-    name: tuple[int, str]
-    position: Position
-    targets: dict[int, _Target] = field(default_factory=dict)
-    iteration: int = -1
-    ordinal: int = 0
-    predicted: int = 0
-    nbytes: int = 0
-    overhead_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A result that a watched callable returned."""
-
-    key: tuple[int, int]
-    code: Any
-    ordinal: int
-    rule: Rule
-    name: tuple[int, str]
-    position: Position
-    reference: StorageWeakRef
-
-
-@dataclass(frozen=True, slots=True)
-class _Issued:
-    site: _Site
-    ordinal: int
-    slot: Slot
-    cdata: int
-
-
 class Predictor:
     """One per engine. While a region runs it is `paused`: nothing inside is predicted."""
 
@@ -96,25 +51,19 @@ class Predictor:
         self._device = device
         self._positions = positions
         self._patched: dict[tuple[int, str], Callable[[], None]] = {}
-        self._sites: dict[tuple[int, int], _Site] = {}
+        self._sites: dict[tuple[int, int], Site] = {}
         self._learning: Region | None = None
         self._counts: dict[tuple[int, int], int] = {}
-        self._made: dict[int, _Made] = {}
-        self._issued: list[_Issued] = []
+        self._made: dict[int, Made] = {}
+        self._issued: list[Issued] = []
         self._thread = get_ident()
         self._stream: int | None = None
-        self._own_modes = 0
         self._bytes_per_ns: float | None = None
         self.paused = False
         self.allowed = True
         """False where code is compiled: a compiler would meet the patches."""
         self.demoted: WeakKeyDictionary[Region, dict[str, str]] = WeakKeyDictionary()
         """Why positions were given up, by argument path."""
-
-    @property
-    def active(self) -> bool:
-        """True where any callable is patched."""
-        return bool(self._patched)
 
     def waits_for(self, region: Region) -> bool:
         """True where the next call of `region` tells what was learned or predicted."""
@@ -153,8 +102,8 @@ class Predictor:
                 continue
             site = self._sites.get(made.key)
             if site is None or site.region is not region:
-                site = self._sites[made.key] = _Site(made.code, region, made.rule, made.name, made.position)
-            site.targets.setdefault(made.ordinal, _Target(entry.paths[index]))
+                site = self._sites[made.key] = Site(made.code, region, made.rule, made.name, made.position)
+            site.targets.setdefault(made.ordinal, Target(entry.paths[index]))
         self._made.clear()
         self.settle()
         return True
@@ -183,11 +132,11 @@ class Predictor:
             while outer is not None and not is_own_code(outer.f_code.co_filename):
                 outer = outer.f_back
             at = self._positions.at(outer or frame)
-            self._made[storage._cdata] = _Made(key, frame.f_code, ordinal, rule, name, at, StorageWeakRef(storage))
+            self._made[storage._cdata] = Made(key, frame.f_code, ordinal, rule, name, at, StorageWeakRef(storage))
 
     # -- predicting --------------------------------------------------------------------------------------------------
 
-    def _predict(self, site: _Site, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _predict(self, site: Site, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         region = site.region
         if site.iteration != region.calls:
             site.iteration, site.ordinal = region.calls, 0
@@ -226,7 +175,7 @@ class Predictor:
         done = time.perf_counter_ns()
         out = keeper.data  # only now: the write counts as a change of the tensor that is written
         slot.predicted = True
-        self._issued.append(_Issued(site, ordinal, slot, cdata))
+        self._issued.append(Issued(site, ordinal, slot, cdata))
         site.predicted += 1
         site.nbytes += out.nbytes
         site.overhead_ns += (began - start) + (time.perf_counter_ns() - done)
@@ -289,7 +238,7 @@ class Predictor:
             if site.predicted >= WEIGHED:
                 self._weigh(site)
 
-    def _score(self, site: _Site, ordinal: int, points: int, why: str) -> None:
+    def _score(self, site: Site, ordinal: int, points: int, why: str) -> None:
         target = site.targets.get(ordinal)
         if target is None:
             return
@@ -300,7 +249,7 @@ class Predictor:
             if not site.targets:
                 self.settle()
 
-    def _weigh(self, site: _Site) -> None:
+    def _weigh(self, site: Site) -> None:
         """Give a site up whose predictions cost more time than the copies that they spare would have.
 
         Where the device is the slower of the two, what the host does meanwhile costs nothing.

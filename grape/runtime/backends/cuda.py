@@ -22,6 +22,7 @@ from .autocast_cache import autocast_cache_off
 from .cuda_conditional import Bodies
 from .cuda_driver import load
 from .cuda_executable import Executables
+from .cuda_graph import CudaGraph, CudaPool
 from .cuda_memory import CudaReservation, pool_bytes, reserve
 from .cuda_meter import ExecutableMeter
 from .cuda_poll import EventPoll
@@ -29,7 +30,7 @@ from .cuda_updatable import UpdatableCudaGraph
 from .cuda_watch import CaptureWatch
 from .protocol import CallTimer, CaptureFailed, MemoryAccount, Pool
 
-__all__ = ["CudaBackend", "CudaGraph"]
+__all__ = ["CudaBackend"]
 
 T = TypeVar("T")
 
@@ -45,46 +46,6 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-
-
-class CudaGraph:
-    """One instantiated graph."""
-
-    def __init__(self, graph: torch.cuda.CUDAGraph, nodes: int, meter: ExecutableMeter, keep: object = None) -> None:
-        self._graph: torch.cuda.CUDAGraph | None = graph
-        self._meter = meter
-        self._keep = keep
-        self.nodes = nodes
-        self.replay = graph.replay  # bound once: a replay is one call
-
-    @property
-    def nbytes(self) -> int:
-        """Of the executable, on the device; 0 once released."""
-        return self._meter.nbytes(self.nodes) if self._graph is not None else 0
-
-    def release(self) -> None:
-        """Destroy graph and executable. A later `replay` raises RuntimeError."""
-        graph, self._graph = self._graph, None
-        self.replay = _released
-        if graph is not None:
-            graph.reset()
-            self._meter.freed(self.nodes)
-        self._keep = None
-
-
-def _released() -> None:
-    raise RuntimeError("this graph was released")
-
-
-class CudaPool:
-    """Implements `Pool`. The allocator has it from the first capture on, as long as one of its graphs lives."""
-
-    def __init__(self) -> None:
-        self.handle: Any = torch.cuda.graph_pool_handle()
-
-    @property
-    def nbytes(self) -> int:
-        return pool_bytes(self.handle)
 
 
 class CudaBackend:

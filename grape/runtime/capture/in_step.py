@@ -18,9 +18,10 @@ from ..guards import GuardSet
 from ..host_draws import HostDraws
 from ..placeholders import Placeholders
 from ..predication import Arms, NodeLowering, Surveyed
+from ..rebuilding import rebuild
 from ..recipe import Recipe, write_recipe
 from ..slots import Slot
-from ..structure import Layout, flatten, rebuild
+from ..structure import Layout, flatten
 from ..training import GradientCapture
 from .lockstep import Diverged, HostConstants, Lockstep
 from .lowered import check_ties, refuse_flags

@@ -16,7 +16,8 @@ from ..guards import GuardSet
 from ..placeholders import Placeholders
 from ..predication import Arms, Flag, NodeLowering, Surveyed, survey
 from ..prologue import Prologue
-from ..structure import Layout, rebuild
+from ..rebuilding import rebuild
+from ..structure import Layout
 from .request import EagerRun, Request
 from .stop import Stop
 

@@ -11,7 +11,8 @@ import torch
 from ...model import Later, Reason, Refused, RetryLater
 from ...quiet import without_warnings
 from ..placeholders import Placeholders
-from ..structure import Layout, flatten, rebuild
+from ..rebuilding import rebuild
+from ..structure import Layout, flatten
 from ..training import GradientCapture
 from .compare import first_mismatch, nondeterministic_in, within
 from .in_step import CapturedRun

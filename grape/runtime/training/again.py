@@ -16,7 +16,8 @@ import torch
 from ...quiet import without_warnings
 from ..backends.protocol import Backend
 from ..environment import environment, foreign_modes, quick_modes
-from ..structure import Layout, flatten, rebuild
+from ..structure import Layout, flatten
+from ..rebuilding import rebuild
 from ..versions import set_versions, versions_of
 from .observed import differentiable
 from .recorded import Recorded
