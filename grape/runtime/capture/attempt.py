@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -36,7 +36,7 @@ from ..state import KeptState
 from ..structure import Layout, Unsupported, flatten, stateful
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
 from ..versions import VersionWatch
-from .checks import check_arguments, check_effects, check_guards, places
+from .checks import check_arguments, check_effects, check_guards, check_modes, places
 from .in_step import CapturedRun, InStep
 from .judging import check_looks, judge, outputs_of
 from .lowered import is_left_to_device, learn_arms, survey_call
@@ -100,8 +100,9 @@ class _Attempt:
 
         def eager() -> EagerRun:
             check_guards(self.guards, call.trace.needs_grad)
+            check_effects(self.watch)
             check_arguments(self.layout, self.arguments_before)
-            check_effects(request, self.watch, self.guards, call.trace.needs_grad)
+            check_modes(request, self.guards, call.trace.needs_grad)
             after = flatten((result, args, kwargs), "result")
             return EagerRun(
                 call=call,
@@ -281,8 +282,8 @@ class _Attempt:
         verification, alike = self.verification, self.request.alike
         assert verification is not None
         self.placeholders.settle([one.placeholders for one in alike])
-        kept: list[Any] = [call.arrivals, call.constants]
-        held = _storages(snapshot.externals.values(), besides=self.gradients.homes)
+        external = [tensor.untyped_storage() for tensor in snapshot.externals.values()]
+        held = tuple([storage for storage in external if storage._cdata not in self.gradients.homes])
         return Entry(
             backend=self.backend,
             graph=graph,
@@ -307,7 +308,7 @@ class _Attempt:
             capture_ms=(time.perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
             paths=shared(tuple(self.layout.paths), [one.paths for one in alike]),
-            keep=tuple(filter(None, kept)),
+            keep=tuple([one for one in (call.arrivals, call.constants) if one]),
             held=shared_objects(held, [one.held for one in alike]),
         )
 
@@ -346,7 +347,3 @@ class _Attempt:
         refused = self.gradients.prepare()
         if refused is not None:
             raise Stop(refused)
-
-
-def _storages(tensors: Collection[torch.Tensor], *, besides: Collection[int]) -> tuple[torch.UntypedStorage, ...]:
-    return tuple([storage for tensor in tensors if (storage := tensor.untyped_storage())._cdata not in besides])

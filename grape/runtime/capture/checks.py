@@ -12,7 +12,7 @@ from ..structure import Layout, leaf_meta
 from .request import Request
 from .stop import Stop, changes
 
-__all__ = ["check_arguments", "check_effects", "check_guards", "places"]
+__all__ = ["check_arguments", "check_effects", "check_guards", "check_modes", "places"]
 
 
 def check_guards(guards: GuardSet, needs_grad: bool) -> None:
@@ -34,11 +34,15 @@ def check_arguments(layout: Layout, before: list[tuple[Any, ...]]) -> None:
         raise Stop(Refused.because(Reason.CHANGES_ARGUMENT))
 
 
-def check_effects(request: Request, watch: EffectWatch, guards: GuardSet, needs_grad: bool) -> None:
+def check_effects(watch: EffectWatch) -> None:
     """Raise `Stop` for what the run did besides operators, on a path that no earlier call may have taken."""
     effect = effect_of(watch)
     if effect is not None:
         raise Stop(effect)
+
+
+def check_modes(request: Request, guards: GuardSet, needs_grad: bool) -> None:
+    """Raise `Stop` where somebody else saw the run's operators, or hears of its nodes of autograd."""
     foreign = foreign_modes(int(request.tracer.on_stack))
     if foreign:
         raise Stop(Refused.because(Reason.MODE, mode=foreign))
