@@ -15,9 +15,9 @@ from ..errors import UsageError
 from ..render.files import write_bytes, write_text
 from ..rewrite import split_magic
 from .files import ScriptText, read_json
-from .notebook import read_notebook
+from .notebooks.notebook import read_notebook
 from .parser import is_script
-from .rewriting import accepted, cell_text, equal_cells, findings_of, rewritten_notebook, rewritten_script
+from .written.rewriting import accepted, cell_text, equal_cells, findings_of, rewritten_notebook, rewritten_script
 
 __all__ = ["apply", "checked", "raw_notebook"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.trampoline import typed_code
+from ..runtime.dispatch.trampoline import typed_code
 from .safety import Unsafe, names_bound, names_used
 
 __all__ = ["copied"]

@@ -21,7 +21,7 @@ import torch
 import torch.nn.attention
 
 from ..rewrite import names_in_functions
-from ..runtime.environment import foreign_modes
+from ..runtime.guarding.environment import foreign_modes
 from ..runtime.state import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from ..tracing import is_profiled, is_watched
 

@@ -15,7 +15,7 @@ import torch
 
 from ..rewrite import Declined
 from ..rewrite.source import mask
-from ..runtime.node_numbers import unnumbered
+from ..runtime.replaying.node_numbers import unnumbered
 from .copies import copied
 from .safety import Unsafe, check_source
 

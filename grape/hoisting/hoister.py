@@ -13,8 +13,8 @@ from typing import Any
 from ..model import Position
 from ..rewrite.hoisting import LOOP, Hoisted, hoist_loops
 from ..runtime import Interceptor, Region, Situation
-from ..runtime.candidates import candidates, compiles, last_line
-from ..runtime.trampoline import note_rewritten, written_code
+from ..runtime.dispatch.candidates import candidates, compiles, last_line
+from ..runtime.dispatch.trampoline import note_rewritten, written_code
 from .code import compile_quietly, with_objects
 from .functions import hoisted_function, loops_in
 from .loop import OBSERVED, Loop

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..failures import log_failure
-from ..runtime.trampoline import prune_traceback
+from ..runtime.dispatch.trampoline import prune_traceback
 from .trial import Trial
 
 if TYPE_CHECKING:

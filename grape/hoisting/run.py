@@ -16,7 +16,7 @@ from ..failures import log_failure
 from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import RunSource, names_of
 from ..runtime import held
-from ..runtime.frames import looks_at_frames, mentioned_in
+from ..runtime.dispatch.frames import looks_at_frames, mentioned_in
 from .parts import Part, RegionPart
 from .survey import SurveyedValues, divide
 from .tracebacks import frame_of_run, mend_traceback

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.structure import Unsupported, flatten
+from ..runtime.guarding.structure import Unsupported, flatten
 from ..tracing import is_own_code
 
 __all__ = ["Segment", "SurveyedValues", "called_functions", "divide", "holds_tensors"]

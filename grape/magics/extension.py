@@ -19,9 +19,9 @@ from .documentation import Page, cell_help, line_help
 from .history import history
 from .hooks import CellHooks
 from .nested import run_line, run_nested
-from .rewrites import rewrites
+from .rewriting.rewrites import rewrites
+from .rewriting.taken import at_once
 from .source import code_behind
-from .taken import at_once
 from .view import close_views
 
 __all__ = ["load", "unload"]

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ..model import MemoryCurve
-from .devices import device_index
+from .devices.nvml import device_handle, used_bytes
+from .devices.visible import device_index
 from .lines import LineWatch
-from .nvml import device_handle, used_bytes
 
 __all__ = ["MemorySampler"]
 

@@ -17,9 +17,9 @@ import torch
 from torch._C import _autograd
 
 from ..model import Event, Timeline, Trace
-from ..model.timeline import thinned
-from .cupti import detach
-from .devices import device_index
+from ..model.times.timeline import thinned
+from .devices.cupti import detach
+from .devices.visible import device_index
 from .kineto import Window, convert
 from .positions import PositionOf, trace_positions
 

@@ -2,6 +2,6 @@
 
 from .memory_rows import graph_stores
 from .report import Report, build_report
-from .verdict import build_verdict
+from .verdict.verdict import build_verdict
 
 __all__ = ["Report", "build_report", "build_verdict", "graph_stores"]

@@ -8,7 +8,7 @@ from ..model import (
 )
 from .summary import Bar
 from .units import count, nbytes, plural
-from .verdict import ran_torch
+from .verdict.verdict import ran_torch
 
 __all__ = ["graph_stores", "memory_bars", "memory_title"]
 

@@ -19,7 +19,7 @@ from ..model import (
 )
 from .spent import spent
 from .units import clean, count, duration, one_line, percent, plural, ratio
-from .verdict import gpu_measured
+from .verdict.verdict import gpu_measured
 
 __all__ = [
     "SHOWN_FINDINGS",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ..model import Finding, Kind, ReportData, Spent
 from .lines import Line, lines_title, shown_lines, warm_lines
 from .memory_rows import memory_bars, memory_title
-from .next_step import next_step
 from .spent import KINDS, in_words, spent
 from .streams import stream_lines
 from .summary import (
@@ -29,6 +28,7 @@ from .summary import (
     time_title,
 )
 from .units import clean, code_spans, one_line, shown_diff
+from .verdict.next_step import next_step
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

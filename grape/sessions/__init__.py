@@ -8,13 +8,13 @@ from .block import session
 from .cell import Session
 from .choice import session_for
 from .engine import Engine
-from .function import StreamedFunction, stream
-from .history import CellKey, Mode
 from .loops import hoisted_code
+from .past.history import CellKey, Mode
+from .past.remembering import recall, remember
 from .process import close_engine, engine, last_report, preload, release_abandoned
-from .remembering import recall, remember
 from .running import Cell
-from .streamed import StreamedSession, begin_plain_cell, end_plain_cell
+from .streamed.cell import StreamedSession, begin_plain_cell, end_plain_cell
+from .streamed.function import StreamedFunction, stream
 
 __all__ = [
     "Cell",

@@ -15,7 +15,7 @@ from ..options import Options, budget_bytes
 from .cell import Session
 from .choice import session_for
 from .running import Cell
-from .streamed import StreamedSession
+from .streamed.cell import StreamedSession
 
 __all__ = ["session"]
 

@@ -15,8 +15,8 @@ from ..quiet import without_warnings
 from ..render import Report
 from ..streams import prepare, shared
 from .engine import CELLS, Engine
-from .history import recalled_shapes
 from .line_times import CellLines
+from .past.history import recalled_shapes
 from .process import engine, engine_and_ms
 from .running import NESTED, Cell
 from .seen import SeenCell

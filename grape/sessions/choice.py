@@ -7,10 +7,10 @@ from typing import Any
 
 from ..options import Options, engine_named
 from .cell import Session
-from .history import Past
+from .past.history import Past
 from .process import engine
 from .running import Cell
-from .streamed import StreamedSession
+from .streamed.cell import StreamedSession
 
 __all__ = ["session_for"]
 

@@ -15,14 +15,14 @@ from ..model.cold import may_be_cold
 from ..options import REFERENCE
 from ..render import Report
 from ..streams import shared
-from .history import CellKey, History, Mode, key_of
+from .past.history import CellKey, History, Mode, key_of
 from .status import status_of
 from .timing import CellRuns
 
 if TYPE_CHECKING:
     from ..options import Options
-    from ..runtime.region import Region
-    from ..runtime.tally import Replayed
+    from ..runtime.accounts.tally import Replayed
+    from ..runtime.regions.region import Region
     from .prospect import Gain
 
 CELLS = "cells"
@@ -198,7 +198,7 @@ class Engine:
 
     def settle_calls(self) -> tuple[CallsAccount, tuple[Replayed, ...]]:
         """A cell was observed: what its replays took, and what the same calls take as written."""
-        from ..runtime.tally import settle_calls
+        from ..runtime.accounts.tally import settle_calls
 
         return settle_calls(self.interceptor.regions, self.situation.attention)
 
@@ -237,8 +237,8 @@ class Engine:
     def undo_slower(self) -> list[str]:
         """A cell without Grape has ended: graphs that made it slower go. A sentence for each region."""
         from ..render.units import duration
-        from ..runtime.replays import FEWEST
-        from ..runtime.tally import host_times
+        from ..runtime.accounts.tally import host_times
+        from ..runtime.regions.replays import FEWEST
 
         told = []
         for one in host_times(self._applied()) if self.situation.backend.kind == "cuda" else ():

@@ -61,7 +61,7 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             from ..widgets import report  # noqa: F401
     from .. import fixing, hoisting, profiling, runtime, streams, tracing  # noqa: F401
-    from ..render import html, text  # noqa: F401
+    from ..render import text  # noqa: F401
 
 
 def last_report() -> Report | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .gains import TakenFixes
-from .history import CellKey, Mode
+from .past.history import CellKey, Mode
 
 if TYPE_CHECKING:
     from ..rewrite.at_once import RewrittenCell

@@ -13,16 +13,16 @@ from ..model import CallsAccount, CellEvidence, Finding, LineTimes, MachineCosts
 from ..options import Options, engine_named
 from ..render import Report, build_report
 from ..streams import Building, shared
-from .again import evidence_again, report_again, why_no_graphs
-from .by_streams import hindrance
 from .engine import Engine
 from .gains import gains
-from .history import Past
 from .line_times import CellLines
+from .past.again import evidence_again, report_again, why_no_graphs
+from .past.history import Past
+from .past.told import distinct, evidence_as, renamed, sources, told
 from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
 from .running import Cell
+from .streamed.by_streams import hindrance
 from .timing import CellClock, CellRuns
-from .told import distinct, evidence_as, renamed, sources, told
 
 if TYPE_CHECKING:
     from ..profiling import LoaderWatch, MemorySampler

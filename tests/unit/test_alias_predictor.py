@@ -20,9 +20,9 @@ from grape.model import Position
 from grape.runtime.alias import predictor as predictor_module
 from grape.runtime.alias.predictor import Predictor
 from grape.runtime.alias.rules import CALLABLES
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.region import Region, Situation
-from grape.runtime.slots import Slot, SlotStore
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.buffers.slots import Slot, SlotStore
+from grape.runtime.regions.region import Region, Situation
 from grape.tracing import PositionFinder, Tracer
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from grape.magics.rewrites import AppliedRewrites, diff_text
+from grape.magics.rewriting.rewrites import AppliedRewrites, diff_text
 from grape.options import Options
 from grape.render.units import shown_diff
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from .build import assign, block_of, call, expression, function, lambda_of, statement, tuple_of
+from .facts.jumps import Jump
+from .facts.names import Exits, exposed, uses_of
+from .facts.safety import Leave, places_of, refuse_unsafe, with_memory
 from .guards import is_guard
-from .jumps import Jump
 from .lines import lines_of, marker
-from .names import Exits, exposed, uses_of
-from .safety import Leave, places_of, refuse_unsafe, with_memory
 from .tree import contains
 
 if TYPE_CHECKING:

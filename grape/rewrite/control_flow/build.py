@@ -7,8 +7,8 @@ from typing import Any
 
 import libcst as cst
 
+from .facts.plain import FLOW
 from .lines import marker
-from .plain import FLOW
 
 __all__ = ["assign", "block_of", "call", "expression", "flow", "function", "lambda_of", "statement", "tuple_of"]
 

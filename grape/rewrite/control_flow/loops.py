@@ -10,11 +10,11 @@ import libcst as cst
 
 from .branches import as_block, global_names, places_argument, unbound_checks
 from .build import assign, block_of, call, function, lambda_of, statement, tuple_of
+from .facts.jumps import jumps
+from .facts.names import Exits, exposed, uses_of
+from .facts.safety import Leave, places_of, refuse_unsafe, with_memory
 from .guards import guard
-from .jumps import jumps
 from .lines import lines_of
-from .names import Exits, exposed, uses_of
-from .safety import Leave, places_of, refuse_unsafe, with_memory
 from .tree import contains
 
 if TYPE_CHECKING:

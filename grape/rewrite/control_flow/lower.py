@@ -20,13 +20,13 @@ import libcst as cst
 from .build import call
 from .context import Context, Scope
 from .expressions import rewrite_expressions
+from .facts.jumps import Jump, always_jumps
+from .facts.names import bound_after, exposed
+from .facts.plain import is_flow_call, is_plain
+from .facts.safety import Leave
+from .facts.scopes import is_compiled, own_names, plain_names, shared_names
 from .guards import flags_set, guard, rest_moved, small_statements
-from .jumps import Jump, always_jumps
 from .lines import line_of, lines_of
-from .names import bound_after, exposed
-from .plain import is_flow_call, is_plain
-from .safety import Leave
-from .scopes import is_compiled, own_names, plain_names, shared_names
 from .selection import Selection
 from .tree import descendants
 

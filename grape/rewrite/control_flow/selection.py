@@ -8,11 +8,11 @@ from typing import Any
 import libcst as cst
 
 from .context import Context, Scope
+from .facts.jumps import NONE, Jump, jumps, returns_of
+from .facts.names import bound_after
+from .facts.plain import is_plain
 from .guards import arms_of, is_guard
-from .jumps import NONE, Jump, jumps, returns_of
 from .lines import line_of, lines_of
-from .names import bound_after
-from .plain import is_plain
 from .tree import descendants
 
 __all__ = ["Selection"]

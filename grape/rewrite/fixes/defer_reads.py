@@ -18,8 +18,8 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, Loop, descendants, same
 from ..effects import CONSTANTS, call_name, calls, moved_out_of, only_statement
+from ..host_reads import CASTS, Read, kept, on_device, sees
 from ..result import Declined
-from .host_reads import CASTS, Read, kept, on_device, sees
 from .summed_reads import added
 
 __all__ = ["fix"]

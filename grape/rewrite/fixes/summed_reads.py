@@ -6,10 +6,10 @@ import libcst as cst
 
 from ..code import Code, Loop, descendants, edited
 from ..effects import CONSTANTS, call_name, calls, moved_out_of
+from ..host_reads import Read as _Read
+from ..host_reads import kept as _kept
+from ..host_reads import sees as _sees
 from ..result import Declined
-from .host_reads import Read as _Read
-from .host_reads import kept as _kept
-from .host_reads import sees as _sees
 
 __all__ = ["added"]
 

@@ -21,15 +21,15 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...tracing import PositionFinder, is_own_code, process_group
-from ..environment import is_transformed
-from ..slots import Slot
-from ..trampoline import prune_traceback
+from ..buffers.slots import Slot
+from ..dispatch.trampoline import prune_traceback
+from ..guarding.environment import is_transformed
 from .rules import CALLABLES, Plan, Rule
 from .sites import Issued, Made, Site, Target
 
 if TYPE_CHECKING:
-    from ..entry import Entry
-    from ..region import Region
+    from ..regions.region import Region
+    from ..replaying.entry import Entry
 
 __all__ = ["MIN_BYTES", "ROUNDS", "Predictor"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...model import Position
-from ..slots import Slot
+from ..buffers.slots import Slot
 from .rules import Rule
 
 if TYPE_CHECKING:
-    from ..region import Region
+    from ..regions.region import Region
 
 
 __all__ = ["Issued", "Made", "Site", "Target"]

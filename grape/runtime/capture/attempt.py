@@ -20,32 +20,32 @@ from ...model import NoMemory, NoRoom, Position, Reason, Refused, RetryLater
 from ...tracing import record
 from ..backends.executables import UpdatableGraph
 from ..backends.protocol import CaptureFailed, Graph
-from ..effects import EffectWatch
-from ..entry import Entry, identities
-from ..guards import GuardSet, TooLarge
-from ..host_draws import host_draws
-from ..looks import look_of
-from ..node_numbers import numbered, unnumbered
-from ..outputs import Outputs
-from ..placeholders import Placeholders, distinct
+from ..buffers.placeholders import Placeholders, distinct
+from ..guarding.effects import EffectWatch
+from ..guarding.guards import GuardSet, TooLarge
+from ..guarding.sharing import shared, shared_objects, shared_tensors
+from ..guarding.structure import Layout, Unsupported, flatten, stateful
 from ..predication import Surveyed, iterations
-from ..prologue import Prologue
-from ..shape import Found
-from ..sharing import shared, shared_objects, shared_tensors
+from ..regions.shape import Found
+from ..replaying.entry import Entry, identities
+from ..replaying.host_draws import host_draws
+from ..replaying.looks import look_of
+from ..replaying.node_numbers import numbered, unnumbered
+from ..replaying.outputs import Outputs
+from ..replaying.prologue import Prologue
+from ..replaying.versions import VersionWatch
 from ..state import KeptState
-from ..structure import Layout, Unsupported, flatten, stateful
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
-from ..versions import VersionWatch
-from .checks import check_arguments, check_effects, check_guards, check_modes, places
-from .in_step import CapturedRun, InStep
-from .judging import check_looks, judge, outputs_of
 from .lowered import is_left_to_device, learn_arms, survey_call
 from .pairing import capture_pair
+from .proof.checks import check_arguments, check_effects, check_guards, check_modes, places
+from .proof.judging import check_looks, judge, outputs_of
+from .proof.shared_executable import admit_shared
+from .proof.verification import Verification
 from .request import Captured, EagerRun, Request
-from .shared_executable import admit_shared
+from .running.in_step import CapturedRun, InStep
 from .snapshot import Snapshot
 from .stop import Stop
-from .verification import Verification
 
 __all__ = ["capture_call"]
 

@@ -11,13 +11,13 @@ from torch.utils._pytree import tree_leaves
 
 from ...model import DECISION, Reason, Refused, Trace
 from ...quiet import without_warnings
-from ..effects import EffectBan
-from ..guards import GuardSet
-from ..placeholders import Placeholders
+from ..buffers.placeholders import Placeholders
+from ..guarding.effects import EffectBan
+from ..guarding.guards import GuardSet
+from ..guarding.rebuilding import rebuild
+from ..guarding.structure import Layout
 from ..predication import Arms, Flag, NodeLowering, Surveyed, survey
-from ..prologue import Prologue
-from ..rebuilding import rebuild
-from ..structure import Layout
+from ..replaying.prologue import Prologue
 from .request import EagerRun, Request
 from .stop import Stop
 

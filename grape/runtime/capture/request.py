@@ -9,15 +9,15 @@ from typing import Any
 
 from ...model import NoMemory, NoRoom, Refused, RetryLater, Trace
 from ...tracing import RecordedCall, Tracer
-from ..attention import Attention
+from ..accounts.attention import Attention
 from ..backends.protocol import Backend
+from ..buffers.slots import SlotStore
 from ..compression import ExecutableStore
-from ..entry import Entry
-from ..guards import GuardSet
-from ..looks import Look
-from ..shape import Found
-from ..slots import SlotStore
-from ..structure import Layout
+from ..guarding.guards import GuardSet
+from ..guarding.structure import Layout
+from ..regions.shape import Found
+from ..replaying.entry import Entry
+from ..replaying.looks import Look
 from ..training import Backwards
 
 __all__ = ["Captured", "EagerRun", "Request"]

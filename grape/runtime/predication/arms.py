@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .lowering import refuse
+from .lowering.lowering import refuse
 
 __all__ = ["Arms"]
 

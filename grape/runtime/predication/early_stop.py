@@ -20,9 +20,9 @@ from ...model import Later, Reason, Refused, RetryLater
 from ..backends.protocol import CaptureFailed, FlagPoll
 from .functions import lowering_for
 from .holders import Holders, storage_of
-from .lowering import active_lowering, noted
-from .merge import NOTHING, UNBOUND
-from .truth import Flag, negate, truth
+from .lowering.lowering import active_lowering, noted
+from .lowering.merge import NOTHING, UNBOUND
+from .lowering.truth import Flag, negate, truth
 
 __all__ = ["AHEAD", "Iteration", "IterationStep", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ...errors import UsageError
-from .lowering import Lowering, active_lowering, as_loop, refuse
-from .truth import Flag, as_predicate, is_tensor_predicate, truth
+from .lowering.lowering import Lowering, active_lowering, as_loop, refuse
+from .lowering.truth import Flag, as_predicate, is_tensor_predicate, truth
 
 __all__ = ["cond", "lowering_for", "while_loop"]
 

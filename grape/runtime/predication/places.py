@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
-from .lowering import as_body, refuse
-from .merge import UNBOUND
+from .lowering.lowering import as_body, refuse
+from .lowering.merge import UNBOUND
 
 __all__ = ["Attribute", "Item", "Place", "contained", "stateful"]
 

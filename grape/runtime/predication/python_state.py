@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..guards import GuardSet, TooLarge
+from ..guarding.guards import GuardSet, TooLarge
 from ..state import ABSENT
-from .lowering import refuse
+from .lowering.lowering import refuse
 
 __all__ = ["unchanged"]
 

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...tracing import PositionFinder, RecordedCall, Recorder
 from ..backends.protocol import Backend, CaptureFailed
-from .calibration import node_costs
-from .costs import Choice, NodeCosts, choose
-from .node import Key, NodeLowering, Unsuited
+from .costs.calibration import node_costs
+from .costs.costs import Choice, NodeCosts, choose
+from .lowering.node import Key, NodeLowering, Unsuited
 
 __all__ = ["Surveyed", "survey"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..trampoline import written_code
+from ..dispatch.trampoline import written_code
 
 __all__ = [
     "CONTAINERS",

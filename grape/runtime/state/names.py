@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...model import Reason
-from ..trampoline import written_code
+from ..dispatch.trampoline import written_code
 from .classes import why_odd
 from .contents import attribute_names, read
 from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not

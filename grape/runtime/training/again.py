@@ -15,17 +15,17 @@ import torch
 
 from ...quiet import without_warnings
 from ..backends.protocol import Backend
-from ..environment import environment, foreign_modes, quick_modes
-from ..structure import Layout, flatten
-from ..rebuilding import rebuild
-from ..versions import set_versions, versions_of
+from ..guarding.environment import environment, foreign_modes, quick_modes
+from ..guarding.rebuilding import rebuild
+from ..guarding.structure import Layout, flatten
+from ..replaying.versions import set_versions, versions_of
 from .observed import differentiable
 from .recorded import Recorded
 from .stand_ins import StandIns
 
 if TYPE_CHECKING:
     from ...tracing import Tracer
-    from ..guards import GuardSet
+    from ..guarding.guards import GuardSet
     from .pair import Pair, PairedCall
 
 __all__ = ["Again"]

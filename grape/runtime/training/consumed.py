@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..node_numbers import unnumbered
-from ..versions import set_versions, versions_of
+from ..replaying.node_numbers import unnumbered
+from ..replaying.versions import set_versions, versions_of
 
 __all__ = ["is_consumed", "seal", "seal_all", "sealable"]
 

@@ -16,9 +16,9 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..backends.protocol import Backend, Graph, Pool
-from ..environment import is_batched
-from ..placeholders import Placeholders, distinct
-from ..versions import set_versions, versions_of
+from ..buffers.placeholders import Placeholders, distinct
+from ..guarding.environment import is_batched
+from ..replaying.versions import set_versions, versions_of
 from .again import Again
 from .observed import Backwards, Pattern, pattern_of
 from .pair_function import function_named

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..entry import BLOCKED, MISMATCH, Entry
+from ..replaying.entry import BLOCKED, MISMATCH, Entry
 from .foreseen import will_differentiate_again
 from .pair import Pair
 

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from ..node_numbers import unnumbered
+from ..replaying.node_numbers import unnumbered
 
 __all__ = ["Recorded", "Unfit"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ..guards import GuardSet
+    from ..guarding.guards import GuardSet
 
 __all__ = ["StandIns"]
 

@@ -1,0 +1,202 @@
+"""How control flow that depends on a tensor is carried out: the protocol, and which implementation is active.
+
+Outside of a capture none is active: a tensor condition is read on the host, as plain Python does. A capture backend
+activates its own for the time of the capture (`lowered`), because the host must not read values there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from ...backends.protocol import CaptureFailed
+
+if TYPE_CHECKING:
+    from .truth import Flag
+    from .writes import Ties
+
+__all__ = [
+    "Check",
+    "Lowering",
+    "active_lowering",
+    "as_body",
+    "as_loop",
+    "in_loop",
+    "inside_body",
+    "iterations",
+    "lowered",
+    "noted",
+    "refuse",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A condition that the person asserted. `failed` is a 0-dim bool tensor on the device, true where it did not hold.
+
+    `line` counts in `file`, from 1; `text` is the assertion's literal message, or None.
+    """
+
+    failed: torch.Tensor
+    file: str
+    line: int
+    text: str | None
+
+
+class Lowering(Protocol):
+    """Carries out control flow on the device. Every method may raise `CaptureFailed` with a code and a reason.
+
+    Bodies are Python callables without arguments. They may write to memory that existed before them (in place,
+    `out=`), and return a value: tensors, truth values (`Flag`), plain values, tuples of these. Bodies run at most
+    once each while the program is recorded; which of their writes and results take effect is decided on the device.
+    Whatever differs between two results must be merged by `merge.merge_values`, which holds the rules.
+    """
+
+    @property
+    def device(self) -> torch.device:
+        """Where predicates live."""
+        ...
+
+    @property
+    def ties(self) -> Ties:
+        """Tensors that may share memory in a plain program."""
+        ...
+
+    def takes(self, condition: torch.Tensor) -> bool:
+        """True where this condition lives where the lowering decides; others are read on the host."""
+        ...
+
+    def cond(
+        self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any], *, certain: bool = False
+    ) -> Any:
+        """The result of `true_fn()` or `false_fn()`; writes of the other one do not happen. `pred` is 0-dim bool.
+
+        `certain`: `false_fn` does no work, so a replay that takes it needs no comparison.
+        """
+        ...
+
+    def while_loop(
+        self,
+        cond_fn: Callable[..., Any],
+        body_fn: Callable[..., tuple[Any, ...]],
+        carried: tuple[Any, ...],
+        *,
+        test: torch.Tensor | Flag,
+        live: tuple[bool, ...],
+    ) -> tuple[Any, ...]:
+        """`carried` after the loop. `cond_fn(*carried)` gives a bool, a tensor with one element or a `Flag`.
+
+        `test` is what it gave for `carried`, so that it is not asked twice. `body_fn(*carried)` returns the next
+        `carried`. Where `live` is False, nobody looks at that value after the loop, and anything may be returned in
+        its place.
+        """
+        ...
+
+    def repeat(
+        self,
+        times: int,
+        body_fn: Callable[..., tuple[Any, ...]],
+        carried: tuple[Any, ...],
+        *,
+        stop: int,
+        live: tuple[bool, ...],
+    ) -> tuple[Any, ...]:
+        """`carried` after `body_fn` has run at most `times` times, and not again once `carried[stop]` is true."""
+        ...
+
+    def predicated(self, pred: torch.Tensor) -> AbstractContextManager[Any]:
+        """A block whose device writes to memory from before it take effect only where `pred` is true."""
+        ...
+
+    def check(self, check: Check) -> None:
+        """Remember an assertion. What follows it in its body has no effect where it failed.
+
+        Whoever replays reads whether one failed once the replay is done, and then does not use it.
+        """
+        ...
+
+
+def refuse(why: str, code: str = "GR405") -> CaptureFailed:
+    """The refusal of a lowering, to be raised. It counts also where the person's code catches it."""
+    return noted(CaptureFailed(code, why))
+
+
+def noted(failure: CaptureFailed) -> CaptureFailed:
+    """A refusal that is about to be raised, made to count also where the person's code catches it."""
+    if _active.lowering is not None:
+        _active.refusals.append(failure)
+    return failure
+
+
+class _Active(threading.local):
+    def __init__(self) -> None:
+        self.lowering: Lowering | None = None
+        self.depth = 0
+        self.loops = 0
+        self.iterations = 0
+        self.refusals: list[CaptureFailed] = []
+
+
+_active = _Active()
+
+
+def active_lowering() -> Lowering | None:
+    """The lowering of this thread's capture; None outside of one."""
+    return _active.lowering
+
+
+@contextmanager
+def lowered(lowering: Lowering | None) -> Iterator[None]:
+    """Activate a lowering for this thread. None reads conditions on the host, also inside of another lowering.
+
+    Raises the first refusal at the end, where the code inside caught it.
+    """
+    before = _active.lowering, _active.refusals
+    _active.lowering, _active.refusals = lowering, []
+    try:
+        yield
+        if _active.refusals:
+            raise _active.refusals[0]
+    finally:
+        _active.lowering, _active.refusals = before
+
+
+@contextmanager
+def as_body() -> Iterator[None]:
+    """Take what runs inside as a body that the device may skip."""
+    _active.depth += 1
+    try:
+        yield
+    finally:
+        _active.depth -= 1
+
+
+@contextmanager
+def as_loop() -> Iterator[None]:
+    """Take what runs inside as an iteration of a loop that a capture can leave to the device."""
+    _active.loops += 1
+    _active.iterations += 1
+    try:
+        yield
+    finally:
+        _active.loops -= 1
+
+
+def in_loop() -> bool:
+    """True where this thread runs an iteration of a loop that a capture can leave to the device."""
+    return _active.loops > 0
+
+
+def iterations() -> int:
+    """How many iterations of such loops this thread has run as ordinary Python."""
+    return _active.iterations
+
+
+def inside_body() -> bool:
+    """True where this thread runs a body that the device may skip."""
+    return _active.depth > 0
