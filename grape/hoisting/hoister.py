@@ -181,9 +181,9 @@ class Hoister:
             runs.update(zip(source.runs, loop.runs, strict=True))
         return lambda kind, number: loops[number] if kind == LOOP else runs[number]
 
-    def runs_of(self, run: Run) -> list[Run]:
-        """The runs of the loop that `run` belongs to."""
-        return next((loop.runs for loop in self._loops.values() if run in loop.runs), [run])
+    def is_alone(self, run: object) -> bool:
+        """True for the only run of its loop."""
+        return all(len(loop.runs) == 1 for loop in self._loops.values() if run in loop.runs)
 
     def is_apart(self, at: Position) -> bool:
         """True where a statement of a loop there runs as written because a region was refused for it."""

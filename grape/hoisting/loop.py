@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..failures import log_failure
 from ..runtime.dispatch.trampoline import prune_traceback
+from .run import Run
 from .trial import Trial
-
-if TYPE_CHECKING:
-    from .run import Run
 
 __all__ = ["OBSERVED", "Loop"]
 

@@ -7,7 +7,7 @@ import re
 import types
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,10 +16,8 @@ from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import names_of
 from ..runtime import Region
 from .code import eager_code, pure_code
+from .home import Owner
 from .survey import Segment, SurveyedValues, called_functions, holds_tensors
-
-if TYPE_CHECKING:
-    from .run import Run
 
 __all__ = ["Part", "RegionPart"]
 
@@ -29,7 +27,7 @@ Values = MutableMapping[str, Any]
 class Part:
     """Statements that run as written, on `values`: the globals of the cell, or a copy of a function's own names."""
 
-    def __init__(self, run: Run, segment: Segment) -> None:
+    def __init__(self, run: Owner, segment: Segment) -> None:
         self.owner = run
         self.segment = segment
         self.names = names_of(segment.statements)
@@ -87,7 +85,7 @@ class Part:
 class RegionPart(Part):
     """Statements that are a region: a function of the names that change, whose result is what they bind."""
 
-    def __init__(self, run: Run, segment: Segment, several: bool) -> None:
+    def __init__(self, run: Owner, segment: Segment, several: bool) -> None:
         super().__init__(run, segment)
         self.ended = False
         self.region: Region | None = None

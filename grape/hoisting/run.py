@@ -8,7 +8,7 @@ import types
 import weakref
 from collections import ChainMap
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,12 +17,10 @@ from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import RunSource, names_of
 from ..runtime import held
 from ..runtime.dispatch.frames import looks_at_frames, mentioned_in
+from .home import Home
 from .parts import Part, RegionPart
 from .survey import SurveyedValues, divide
 from .tracebacks import frame_of_run, mend_traceback
-
-if TYPE_CHECKING:
-    from .hoister import Hoister
 
 __all__ = ["Run"]
 
@@ -34,7 +32,7 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 class Run:
     """Called by compiled code in the place of a run. `live`: whether to call it, or to run the statements there."""
 
-    def __init__(self, hoister: Hoister, source: RunSource) -> None:
+    def __init__(self, hoister: Home, source: RunSource) -> None:
         self.live = False
         self.given_up = False
         self.source = source
@@ -155,7 +153,7 @@ class Run:
 
     def _divide(self, surveyed: SurveyedValues) -> None:
         segments = divide(self.source.statements, surveyed, self._apart.__contains__)
-        several = sum(segment.region for segment in segments) > 1 or len(self.hoister.runs_of(self)) > 1
+        several = sum(segment.region for segment in segments) > 1 or not self.hoister.is_alone(self)
         parts: list[Part] = []
         known = {part.segment.statements: part for part in self.parts}
         for segment in segments:

@@ -18,7 +18,7 @@ from .tree import contains
 
 if TYPE_CHECKING:
     from .context import Context
-    from .lower import Lowerer
+    from .rewriter import Rewriter
 
 __all__ = ["as_block", "global_names", "lower_block_statement", "places_argument", "unbound_checks"]
 
@@ -32,7 +32,7 @@ def as_block(suite: Any, lines: tuple[int, int]) -> Statements:
     return list(suite.body)
 
 
-def lower_block_statement(lowerer: Lowerer, node: Any, context: Context, needs: frozenset[Jump]) -> Statements:
+def lower_block_statement(lowerer: Rewriter, node: Any, context: Context, needs: frozenset[Jump]) -> Statements:
     """A compound statement whose jumps `context` provides for."""
     lines = lines_of(node) or (1, 1)
     if isinstance(node, cst.If):
@@ -56,7 +56,7 @@ def lower_block_statement(lowerer: Lowerer, node: Any, context: Context, needs: 
     return [node]
 
 
-def _try(lowerer: Lowerer, node: Any, context: Context) -> Any:
+def _try(lowerer: Rewriter, node: Any, context: Context) -> Any:
     """Blocks of a `try` may end anywhere, so everything that the function reads counts as read after them."""
     reads = frozenset(uses_of(node).reads) | context.live
     inner = replace(context, live=reads, tail=False, iteration_tail=False)
@@ -73,7 +73,7 @@ def _try(lowerer: Lowerer, node: Any, context: Context) -> Any:
     )
 
 
-def _plain_loop(lowerer: Lowerer, node: Any, context: Context) -> Any:
+def _plain_loop(lowerer: Rewriter, node: Any, context: Context) -> Any:
     lines = lines_of(node) or (1, 1)
     # Over-approximates what the next iteration and the code behind the loop read.
     around = exposed([node], context.live, context.exits) | context.live
@@ -99,7 +99,7 @@ def _plain_loop(lowerer: Lowerer, node: Any, context: Context) -> Any:
     return node.with_changes(**changes)
 
 
-def _plain_if(lowerer: Lowerer, node: cst.If, context: Context) -> cst.If:
+def _plain_if(lowerer: Rewriter, node: cst.If, context: Context) -> cst.If:
     lines = lines_of(node) or (1, 1)
     body = block_of(node.body, lowerer.block(as_block(node.body, lines), context))
     orelse: Any = node.orelse
@@ -114,7 +114,7 @@ def _plain_if(lowerer: Lowerer, node: cst.If, context: Context) -> cst.If:
     return node.with_changes(test=lowerer.head(node.test, node, context), body=body, orelse=orelse)
 
 
-def _selected_if(lowerer: Lowerer, node: cst.If, context: Context, needs: frozenset[Jump]) -> Statements:
+def _selected_if(lowerer: Rewriter, node: cst.If, context: Context, needs: frozenset[Jump]) -> Statements:
     lines = lines_of(node) or (1, 1)
     synthetic = is_guard(node)
     if contains(node.test, cst.Await, cst.Yield):
@@ -145,7 +145,7 @@ class _Branch:
     """One `if` as a call. `arms` are the person's statements, `flags` what their jumps assign."""
 
     def __init__(
-        self, lowerer: Lowerer, context: Context, lines: tuple[int, int], arms: list[Statements], flags: list[str]
+        self, lowerer: Rewriter, context: Context, lines: tuple[int, int], arms: list[Statements], flags: list[str]
     ) -> None:
         self._lowerer = lowerer
         self._context = context

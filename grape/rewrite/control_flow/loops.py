@@ -19,7 +19,7 @@ from .tree import contains
 
 if TYPE_CHECKING:
     from .context import Context
-    from .lower import Lowerer
+    from .rewriter import Rewriter
 
 __all__ = ["lower_loop"]
 
@@ -28,7 +28,7 @@ _SEQUENCE_WRAPPERS = ("enumerate", "reversed", "zip")
 
 
 def lower_loop(
-    lowerer: Lowerer, node: Any, rest: Statements, context: Context
+    lowerer: Rewriter, node: Any, rest: Statements, context: Context
 ) -> tuple[Statements, Statements, frozenset[str]]:
     """The lowered loop, what is still to do after it (its `else`, guarded), and the names bound by then."""
     lines = lines_of(node) or (1, 1)
@@ -72,7 +72,7 @@ def lower_loop(
 
 
 def _for(
-    lowerer: Lowerer, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
+    lowerer: Rewriter, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
 ) -> Statements:
     lines = lines_of(node) or (1, 1)
     if node.asynchronous is not None:
@@ -132,7 +132,7 @@ def _named_items(iterated: Any, fresh: Callable[[], str]) -> Any:
 
 
 def _while(
-    lowerer: Lowerer, node: cst.While, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
+    lowerer: Rewriter, node: cst.While, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
 ) -> Statements:
     line = (lines_of(node) or (1, 1))[0]
     if contains(node.test, cst.NamedExpr, cst.Await, cst.Yield):
@@ -146,7 +146,7 @@ def _while(
 
 
 def _repeat(
-    lowerer: Lowerer, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
+    lowerer: Rewriter, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
 ) -> Statements:
     """A `for` whose counter nobody uses: a call, so that the whole loop can become one node."""
     loop = _Carried(lowerer, node, body, inner, live, around)
@@ -162,7 +162,7 @@ class _Carried:
 
     def __init__(
         self,
-        lowerer: Lowerer,
+        lowerer: Rewriter,
         node: Any,
         body: Statements,
         inner: Context,

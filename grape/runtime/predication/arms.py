@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .lowering.lowering import refuse
+from .lowering.active import refuse
 
 __all__ = ["Arms"]
 

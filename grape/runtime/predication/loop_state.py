@@ -9,9 +9,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from ..backends.protocol import CaptureFailed
-from .lowering.lowering import noted, refuse
+from .lowering.active import noted, refuse
 from .lowering.merge import UNBOUND, Unbound, copy_all_bits, copy_bits, require_alike, same_plain
-from .lowering.truth import Flag, as_predicate
+from .lowering.flag import Flag, as_predicate
 from .lowering.writes import WriteMode, written_by
 
 __all__ = ["Key", "LoopState", "Unsuited"]

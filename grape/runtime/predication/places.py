@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .lowering.lowering import as_body, refuse
+from .lowering.active import as_body, refuse
 from .lowering.merge import UNBOUND
 
 __all__ = ["Attribute", "Item", "Place", "contained", "stateful"]

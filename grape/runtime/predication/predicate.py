@@ -9,7 +9,8 @@ import torch
 
 from .lowering.lowering import active_lowering
 from .lowering.merge import merge_values, select_bits
-from .lowering.truth import Flag, as_predicate, is_tensor_predicate
+from .lowering.truth import is_tensor_predicate
+from .lowering.flag import Flag, as_predicate
 from .lowering.writes import WriteMode
 
 __all__ = ["Predicate"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..guarding.guards import GuardSet, TooLarge
 from ..state import ABSENT
-from .lowering.lowering import refuse
+from .lowering.active import refuse
 
 __all__ = ["unchanged"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -26,9 +26,34 @@ from .stand_ins import StandIns
 if TYPE_CHECKING:
     from ...tracing import Tracer
     from ..guarding.guards import GuardSet
-    from .pair import Pair, PairedCall
 
 __all__ = ["Again"]
+
+
+class _Forward(Protocol):
+    """A forward that was replayed (`PairedCall`)."""
+
+    @property
+    def leaves(self) -> Sequence[torch.Tensor | None]: ...
+
+    @property
+    def versions(self) -> Sequence[int]: ...
+
+    @property
+    def state(self) -> Any: ...
+
+
+class _Captured(Protocol):
+    """The pair of graphs that it is of (`Pair`)."""
+
+    @property
+    def inputs(self) -> Sequence[int | torch.Tensor]: ...
+
+    @property
+    def made(self) -> Sequence[torch.Tensor]: ...
+
+    @property
+    def differentiable(self) -> Sequence[int]: ...
 
 
 class Again:
@@ -70,8 +95,8 @@ class Again:
 
     def __call__(
         self,
-        call: PairedCall,
-        pair: Pair,
+        call: _Forward,
+        pair: _Captured,
         arguments: Mapping[int, torch.Tensor],
         gradients: Sequence[torch.Tensor | None],
         *,

@@ -6,33 +6,18 @@ activates its own for the time of the capture (`lowered`), because the host must
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
-from ...backends.protocol import CaptureFailed
+from .active import active
+from .flag import Flag
+from .writes import Ties
 
-if TYPE_CHECKING:
-    from .truth import Flag
-    from .writes import Ties
-
-__all__ = [
-    "Check",
-    "Lowering",
-    "active_lowering",
-    "as_body",
-    "as_loop",
-    "in_loop",
-    "inside_body",
-    "iterations",
-    "lowered",
-    "noted",
-    "refuse",
-]
+__all__ = ["Check", "Lowering", "active_lowering", "lowered"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,33 +106,9 @@ class Lowering(Protocol):
         ...
 
 
-def refuse(why: str, code: str = "GR405") -> CaptureFailed:
-    """The refusal of a lowering, to be raised. It counts also where the person's code catches it."""
-    return noted(CaptureFailed(code, why))
-
-
-def noted(failure: CaptureFailed) -> CaptureFailed:
-    """A refusal that is about to be raised, made to count also where the person's code catches it."""
-    if _active.lowering is not None:
-        _active.refusals.append(failure)
-    return failure
-
-
-class _Active(threading.local):
-    def __init__(self) -> None:
-        self.lowering: Lowering | None = None
-        self.depth = 0
-        self.loops = 0
-        self.iterations = 0
-        self.refusals: list[CaptureFailed] = []
-
-
-_active = _Active()
-
-
 def active_lowering() -> Lowering | None:
     """The lowering of this thread's capture; None outside of one."""
-    return _active.lowering
+    return cast("Lowering | None", active.lowering)
 
 
 @contextmanager
@@ -156,47 +117,11 @@ def lowered(lowering: Lowering | None) -> Iterator[None]:
 
     Raises the first refusal at the end, where the code inside caught it.
     """
-    before = _active.lowering, _active.refusals
-    _active.lowering, _active.refusals = lowering, []
+    before = active.lowering, active.refusals
+    active.lowering, active.refusals = lowering, []
     try:
         yield
-        if _active.refusals:
-            raise _active.refusals[0]
+        if active.refusals:
+            raise active.refusals[0]
     finally:
-        _active.lowering, _active.refusals = before
-
-
-@contextmanager
-def as_body() -> Iterator[None]:
-    """Take what runs inside as a body that the device may skip."""
-    _active.depth += 1
-    try:
-        yield
-    finally:
-        _active.depth -= 1
-
-
-@contextmanager
-def as_loop() -> Iterator[None]:
-    """Take what runs inside as an iteration of a loop that a capture can leave to the device."""
-    _active.loops += 1
-    _active.iterations += 1
-    try:
-        yield
-    finally:
-        _active.loops -= 1
-
-
-def in_loop() -> bool:
-    """True where this thread runs an iteration of a loop that a capture can leave to the device."""
-    return _active.loops > 0
-
-
-def iterations() -> int:
-    """How many iterations of such loops this thread has run as ordinary Python."""
-    return _active.iterations
-
-
-def inside_body() -> bool:
-    """True where this thread runs a body that the device may skip."""
-    return _active.depth > 0
+        active.lowering, active.refusals = before

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from .lowering import refuse
-from .truth import Flag, as_predicate
+from .active import refuse
+from .flag import Flag, as_predicate
 
 __all__ = [
     "NOTHING",

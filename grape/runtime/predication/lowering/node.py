@@ -20,10 +20,11 @@ from ..costs.costs import BodyWork, Choice
 from ..costs.work import Work
 from ..loop_state import Key, LoopState, Unsuited
 from ..python_state import unchanged
-from .lowering import Check, noted
+from .active import noted
+from .flag import Flag, as_predicate, put_predicate
+from .lowering import Check
 from .merge import NOTHING
 from .select import SelectLowering
-from .truth import Flag, as_predicate, put_predicate
 
 __all__ = ["Key", "NodeLowering", "Unsuited"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .lowering import refuse
+from .active import refuse
 
 __all__ = ["arguments_of", "harmless", "refuse_unsafe"]
 

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 from ..python_state import unchanged
-from .lowering import Check, lowered, refuse
+from .active import refuse
+from .flag import Flag, as_predicate
+from .lowering import Check, lowered
 from .merge import UNBOUND, Unbound, merge_values, same_plain, select_bits
-from .truth import Flag, as_predicate, negate
+from .truth import negate
 from .writes import Ties, WriteMode
 
 __all__ = ["SelectLowering"]

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....errors import UsageError
-from .lowering import refuse
+from .active import refuse
 from .merge import restore_bits
 from .safety import arguments_of, harmless, refuse_unsafe
 
