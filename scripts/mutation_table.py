@@ -556,7 +556,7 @@ ROWS = (
         "prediction under a dispatch mode",
         edited(
             f"{ALIAS}.predictor",
-            "c._len_torch_dispatch_stack() == int(region.situation.tracer.on_stack)",
+            "c._len_torch_dispatch_stack() == int(region.is_traced)",
             "True",
         ),
         (PREDICTED, "-k", "dispatch"),

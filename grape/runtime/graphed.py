@@ -16,6 +16,7 @@ from ..model import Position, RegionEvidence
 from ..options import budget_bytes
 from ..streams import shared as streams
 from ..tracing import PositionFinder, Tracer, process_group
+from .accounts.memory import account
 from .alias import Predictor
 from .backends.cuda.backend import CudaBackend
 from .backends.protocol import Backend
@@ -26,7 +27,6 @@ from .dispatch.intercept import apart, observed_here
 from .dispatch.interrupts import held, hold_off, let_through
 from .dispatch.trampoline import prune_traceback
 from .guarding.environment import is_transformed
-from .regions.memory import account
 from .regions.region import Region, Situation
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]

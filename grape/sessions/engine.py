@@ -21,7 +21,7 @@ from .timing import CellRuns
 
 if TYPE_CHECKING:
     from ..options import Options
-    from ..runtime.accounts.tally import Replayed
+    from ..runtime.accounts.settling import Replayed
     from ..runtime.regions.region import Region
     from .prospect import Gain
 
@@ -198,7 +198,7 @@ class Engine:
 
     def settle_calls(self) -> tuple[CallsAccount, tuple[Replayed, ...]]:
         """A cell was observed: what its replays took, and what the same calls take as written."""
-        from ..runtime.accounts.tally import settle_calls
+        from ..runtime.accounts.settling import settle_calls
 
         return settle_calls(self.interceptor.regions, self.situation.attention)
 
@@ -232,19 +232,19 @@ class Engine:
         for one in replayed if self.situation.backend.kind == "cuda" else ():
             fits = one.took_ms <= cell_ms
             if fits and one.eager_ms and not one.region.paired and one.lost_ms > SIGNIFICANT * cell_ms:
-                one.region.serving.lost(one)
+                one.region.serving.lost(one.replays, one.took_ms, one.eager_ms)
 
     def undo_slower(self) -> list[str]:
         """A cell without Grape has ended: graphs that made it slower go. A sentence for each region."""
         from ..render.units import duration
-        from ..runtime.accounts.tally import host_times
+        from ..runtime.accounts.settling import host_times
         from ..runtime.regions.replays import FEWEST
 
         told = []
         for one in host_times(self._applied()) if self.situation.backend.kind == "cuda" else ():
             slower = one.lost_ms > max(SIGNIFICANT * one.eager_ms, LEAST_MS)
             if slower and one.replays >= FEWEST and not one.region.paired:
-                one.region.serving.lost(one)
+                one.region.serving.lost(one.replays, one.took_ms, one.eager_ms)
                 now, then = duration(one.took_ms / one.replays), duration(one.eager_ms / one.replays)
                 name = f"{one.region.name} at {one.region.at}"
                 told.append(

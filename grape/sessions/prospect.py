@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..model import SIGNIFICANT, RegionEvidence
 
 if TYPE_CHECKING:
-    from ..runtime.accounts.tally import Replayed
+    from ..runtime.accounts.settling import Replayed
     from ..runtime.regions.region import Region
 
 __all__ = ["STREAMS_SAVE", "Gain", "Prospect", "gain_of", "prospect"]

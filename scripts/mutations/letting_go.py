@@ -11,7 +11,7 @@ GUARDS = ("tests/unit/test_runtime_guards.py",)
 
 ROWS = (
     *rows_of(
-        "grape.runtime.regions.abandoned",
+        "grape.runtime.dispatch.abandoned",
         LETTING_GO,
         (
             "abandoned: what was not reached any more stays",

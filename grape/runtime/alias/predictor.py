@@ -25,10 +25,9 @@ from ..buffers.slots import Slot
 from ..dispatch.trampoline import prune_traceback
 from ..guarding.environment import is_transformed
 from .rules import CALLABLES, Plan, Rule
-from .sites import Issued, Made, Site, Target
+from .sites import Issued, Made, PredictedRegion, Site, Target
 
 if TYPE_CHECKING:
-    from ..regions.region import Region
     from ..replaying.entry import Entry
 
 __all__ = ["MIN_BYTES", "ROUNDS", "Predictor"]
@@ -52,7 +51,7 @@ class Predictor:
         self._positions = positions
         self._patched: dict[tuple[int, str], Callable[[], None]] = {}
         self._sites: dict[tuple[int, int], Site] = {}
-        self._learning: Region | None = None
+        self._learning: PredictedRegion | None = None
         self._counts: dict[tuple[int, int], int] = {}
         self._made: dict[int, Made] = {}
         self._issued: list[Issued] = []
@@ -62,16 +61,16 @@ class Predictor:
         self.paused = False
         self.allowed = True
         """False where code is compiled: a compiler would meet the patches."""
-        self.demoted: WeakKeyDictionary[Region, dict[str, str]] = WeakKeyDictionary()
+        self.demoted: WeakKeyDictionary[PredictedRegion, dict[str, str]] = WeakKeyDictionary()
         """Why positions were given up, by argument path."""
 
-    def waits_for(self, region: Region) -> bool:
+    def waits_for(self, region: PredictedRegion) -> bool:
         """True where the next call of `region` tells what was learned or predicted."""
         return self._learning is region or bool(self._issued)
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
-    def learn(self, region: Region) -> None:
+    def learn(self, region: PredictedRegion) -> None:
         """Watch all callables until the region's next call."""
         if not self.allowed or self._learning is not None or torch.compiler.is_compiling():
             return
@@ -82,7 +81,9 @@ class Predictor:
         for owner, attribute, rule in CALLABLES:
             self._patch(owner, attribute, rule)
 
-    def learned(self, region: Region, leaves: Sequence[torch.Tensor], entry: Entry, astray: Sequence[int]) -> bool:
+    def learned(
+        self, region: PredictedRegion, leaves: Sequence[torch.Tensor], entry: Entry, astray: Sequence[int]
+    ) -> bool:
         """The call came, and these arguments must be copied: whose results are they? False if nobody asked."""
         if self._learning is not region:
             return False
@@ -108,7 +109,7 @@ class Predictor:
         self.settle()
         return True
 
-    def why_not(self, region: Region, path: str) -> str | None:
+    def why_not(self, region: PredictedRegion, path: str) -> str | None:
         """Why the argument at `path` is copied; None while it is predicted, or nobody knows yet."""
         demoted = self.demoted.get(region, {}).get(path)
         if demoted is not None or path not in region.learned_paths:
@@ -189,17 +190,17 @@ class Predictor:
             if slot is not None and entry.placeholders.addresses[index or 0] == slot.address:
                 yield slot
 
-    def _plain_here(self, region: Region) -> bool:
+    def _plain_here(self, region: PredictedRegion) -> bool:
         """No mode, transform, autocast or foreign capture would see another operator than the person wrote."""
         c: Any = torch._C
         return bool(
             not c._len_torch_function_stack()
-            and c._len_torch_dispatch_stack() == int(region.situation.tracer.on_stack)
+            and c._len_torch_dispatch_stack() == int(region.is_traced)
             and not is_transformed()
             and not torch.is_autocast_enabled(self._device.type)
             and not c._get_deterministic_algorithms()
             and region.on_its_stream()
-            and not region.situation.store.side_streams
+            and not region.beside_streams
         )
 
     def _harmless(self, plan: Plan) -> bool:
@@ -214,13 +215,13 @@ class Predictor:
                 return False
         return True
 
-    def passed(self, region: Region) -> None:
+    def passed(self, region: PredictedRegion) -> None:
         """A call of the region ran eagerly: it says nothing about predictions."""
         self._issued = [issued for issued in self._issued if issued.site.region is not region]
         if self._learning is region:
             self.stop_learning()
 
-    def arrived(self, region: Region, leaves: Sequence[torch.Tensor]) -> None:
+    def arrived(self, region: PredictedRegion, leaves: Sequence[torch.Tensor]) -> None:
         """A call of the region came: which predictions did it need?"""
         if not self._issued:
             return

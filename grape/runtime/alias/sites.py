@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...model import Position
+from ..accounts.ledger import Ledger
 from ..buffers.slots import Slot
+from ..replaying.entry import Entry
 from .rules import Rule
 
-if TYPE_CHECKING:
-    from ..regions.region import Region
+__all__ = ["Issued", "Made", "PredictedRegion", "Site", "Target"]
 
 
-__all__ = ["Issued", "Made", "Site", "Target"]
+class PredictedRegion(Protocol):
+    """A region, as the predictor sees it. Paths are those of its arguments."""
+
+    calls: int
+    ledger: Ledger
+    origins: dict[str, Position]
+    learned_paths: set[str]
+    small_paths: set[str]
+
+    @property
+    def entries(self) -> list[Entry]: ...
+
+    @property
+    def expected(self) -> Sequence[Entry]: ...
+
+    @property
+    def copy_ns(self) -> float: ...
+
+    @property
+    def device_bound(self) -> bool: ...
+
+    @property
+    def is_traced(self) -> bool: ...
+
+    @property
+    def beside_streams(self) -> bool: ...
+
+    def on_its_stream(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -29,7 +58,7 @@ class Target:
 @dataclass(slots=True, eq=False)
 class Site:
     code: Any
-    region: Region
+    region: PredictedRegion
     rule: Rule
     name: tuple[int, str]
     position: Position

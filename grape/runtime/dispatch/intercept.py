@@ -22,10 +22,10 @@ from ...tracing import busy, grape_works, is_profiled, is_watched, process_group
 from ..buffers.handed_out import watch_results
 from ..guarding.environment import foreign_function_mode
 from ..predication.early_stop import set_stepper
-from ..regions.abandoned import release_abandoned
 from ..regions.region import Region
 from ..regions.situation import Situation
 from ..state import MODULE
+from .abandoned import release_abandoned
 from .afterwards import CallsAfterwards
 from .candidates import candidates, compiles, last_line
 from .floor import Floor, inside_module

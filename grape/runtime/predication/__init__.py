@@ -7,13 +7,13 @@ says what each construct means.
 from . import flow
 from .arms import Arms
 from .functions import cond, while_loop
-from .lowering.lowering import Check, Lowering, active_lowering, lowered
 from .lowering.active import in_loop, iterations
+from .lowering.flag import Flag, as_predicate
+from .lowering.lowering import Check, Lowering, active_lowering, lowered
 from .lowering.merge import UNBOUND, merge_values, restore_bits, select_bits
 from .lowering.node import NodeLowering
 from .lowering.select import SelectLowering
 from .lowering.truth import is_tensor_predicate
-from .lowering.flag import Flag, as_predicate
 from .predicate import Predicate
 from .survey import Surveyed, survey
 

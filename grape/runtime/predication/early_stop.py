@@ -20,11 +20,11 @@ from ...model import Later, Reason, Refused, RetryLater
 from ..backends.protocol import CaptureFailed, FlagPoll
 from .functions import lowering_for
 from .holders import Holders, storage_of
-from .lowering.lowering import active_lowering
 from .lowering.active import noted
+from .lowering.flag import Flag
+from .lowering.lowering import active_lowering
 from .lowering.merge import NOTHING, UNBOUND
 from .lowering.truth import negate, truth
-from .lowering.flag import Flag
 
 __all__ = ["AHEAD", "Iteration", "IterationStep", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
 

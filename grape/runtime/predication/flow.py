@@ -15,11 +15,11 @@ import torch
 
 from .early_stop import run_ahead, while_ahead
 from .functions import cond, lowering_for
-from .lowering.lowering import Check
 from .lowering.active import as_loop, inside_body, refuse
+from .lowering.flag import Flag, as_predicate
+from .lowering.lowering import Check
 from .lowering.merge import NOTHING, UNBOUND
 from .lowering.truth import is_tensor_predicate, negate, truth
-from .lowering.flag import Flag, as_predicate
 from .places import Attribute, Item, Place, contained, stateful
 
 __all__ = [

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from ..backends.protocol import CaptureFailed
 from .lowering.active import noted, refuse
-from .lowering.merge import UNBOUND, Unbound, copy_all_bits, copy_bits, require_alike, same_plain
 from .lowering.flag import Flag, as_predicate
+from .lowering.merge import UNBOUND, Unbound, copy_all_bits, copy_bits, require_alike, same_plain
 from .lowering.writes import WriteMode, written_by
 
 __all__ = ["Key", "LoopState", "Unsuited"]

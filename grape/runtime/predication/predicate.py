@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from .lowering.flag import Flag, as_predicate
 from .lowering.lowering import active_lowering
 from .lowering.merge import merge_values, select_bits
 from .lowering.truth import is_tensor_predicate
-from .lowering.flag import Flag, as_predicate
 from .lowering.writes import WriteMode
 
 __all__ = ["Predicate"]

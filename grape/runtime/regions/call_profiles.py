@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...model import Timeline
 from ...profiling import TimelineRecorder, place_nodes
 from ...tracing import person_runs
 from ..accounts import policy
+from .cell_name import CellName
+from .region_state import RegionState
 from .shape import Shape
-from .traced_calls import CellName
-
-if TYPE_CHECKING:
-    from .region import Region
+from .traced_calls import TracedCall
 
 __all__ = ["CallProfiles"]
 
@@ -27,10 +26,10 @@ PROFILE_AFTER_S = 1.0
 
 
 class CallProfiles:
-    """Of one region. `eager_s` is the time of its timed calls, in seconds."""
+    """Of one region, of which `traced` calls are known. `eager_s` is the time of its timed calls, in seconds."""
 
-    def __init__(self, region: Region) -> None:
-        self._region = region
+    def __init__(self, region: RegionState, traced: Sequence[TracedCall], pays: Callable[[Shape], bool]) -> None:
+        self._region, self._traced, self._pays = region, traced, pays
         self.eager_s = 0.0
         self._profiled = 0
         self._profiled_after = 0
@@ -55,11 +54,7 @@ class CallProfiles:
             return True
         # Shapes that recur from cell to cell are not spent on a profile; the first capture times a replay instead.
         return (
-            timed >= policy.FEW
-            and shape.seen >= policy.FEW
-            and may_capture
-            and not shape.closed
-            and self._region.captures.pays(shape)
+            timed >= policy.FEW and shape.seen >= policy.FEW and may_capture and not shape.closed and self._pays(shape)
         )
 
     def _is_strange(self, recorder: TimelineRecorder) -> bool:
@@ -108,9 +103,8 @@ class CallProfiles:
         return statistics.median(times) if times else None
 
     def timeline_before(self) -> Timeline | None:
-        traced = self._region.observer.traced
-        if traced:
-            self._before.follow(traced[-1].trace)
+        if self._traced:
+            self._before.follow(self._traced[-1].trace)
         self._before.typical_ms = self._median_ms(after=False)
         return self._before.timeline() if self._profiled else None
 

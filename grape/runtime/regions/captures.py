@@ -6,11 +6,12 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...model import Decision, Later, NoMemory, NoRoom, Reason, Refused, RetryLater, ScalarChange, Trace
 from ...model.sizes import size_text
 from ..accounts import policy
+from ..accounts.memory import apply_budget, beside, budget_without_room, enforce_budget, no_room, starve
 from ..accounts.policy import Estimate, capture_cost
 from ..accounts.samples import CallTimes
 from ..buffers.growable import is_supported
@@ -21,11 +22,10 @@ from ..guarding.probe import compile_probe
 from ..guarding.structure import Layout, stateful
 from ..replaying.entry import Entry, identities
 from ..replaying.prologue import refuse_read
-from .memory import apply_budget, beside, budget_without_room, enforce_budget, no_room, starve
+from .call_profiles import CallProfiles
+from .observer import Observer
+from .region_state import RegionState
 from .shape import Shape
-
-if TYPE_CHECKING:
-    from .region import Region
 
 __all__ = ["MAX_ENTRIES", "Captures"]
 
@@ -48,12 +48,11 @@ TAPE_LIMIT_MS = 3000.0
 class Captures:
     """Of one region. `busy_ms` is the device time of a call, where known; `durations_ms` what captures took."""
 
-    def __init__(self, region: Region) -> None:
-        self._region = region
+    def __init__(self, region: RegionState, observer: Observer, profiles: CallProfiles) -> None:
+        self._region, self._observer, self._profiles = region, observer, profiles
         self.decisions: list[Decision] = []
         self.durations_ms: list[float] = []
         self.verified: set[str] = set()
-        self.busy_ms: float | None = None
         self.unbound: set[str] = set()
         """Arguments that were bound to an address at which they did not stay."""
         self._writes: set[str] = set()
@@ -87,16 +86,16 @@ class Captures:
         )
         if sum(len(s.before) for s in self._region.shapes.values()) < policy.FEW:
             return False
-        if self._region.situation.backend.kind == "cuda" and self.busy_ms is None and self._region.profiles.profiled:
-            timeline = self._region.profiles.timeline_before()
-            self.busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
+        if self._region.situation.backend.kind == "cuda" and self._region.busy_ms is None and self._profiles.profiled:
+            timeline = self._profiles.timeline_before()
+            self._region.busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
         if self._region.situation.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
             return False
         situation = self._region.situation
         estimate = Estimate(
             shapes=", ".join(map(str, shape.sizes[:4])),
             eager_ms=statistics.median(times),
-            busy_ms=self.busy_ms if self._region.profiles.profiled or self.busy_ms is not None else 0.0,
+            busy_ms=self._region.busy_ms if self._profiles.profiled or self._region.busy_ms is not None else 0.0,
             capture_ms=self._capture_ms(),
             seen=shape.seen,
             earlier_runs=shape.runs - 1,
@@ -116,7 +115,7 @@ class Captures:
         """
         if self.durations_ms:
             return statistics.median(self.durations_ms)
-        traces = self._region.observer.traces
+        traces = self._observer.traces
         operator_ms = self._region.situation.attention.operator_ms
         return RUNS_OF_A_CAPTURE * eager_ms + 2 * operator_ms * (len(traces[-1].ops) if traces else 0)
 
@@ -154,7 +153,7 @@ class Captures:
             return 0.0
         if len(self.durations_ms) >= policy.FEW:
             return statistics.median(self.durations_ms)
-        traces = self._region.observer.traces
+        traces = self._observer.traces
         return min((capture_cost(len(traces[-1].ops) if traces else 0), *self.durations_ms))
 
     def capture(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -205,8 +204,8 @@ class Captures:
             later = Later.UNSETTLED  # a kernel gave other bits, as some do now and then
         if isinstance(outcome, Entry):
             if not shape.entries:  # else what the guards found changed explains another trace
-                self._region.observer.audit(shape, captured.trace, captured.found)
-            self._region.observer.note(shape, captured.trace)
+                self._observer.audit(shape, captured.trace, captured.found)
+            self._observer.note(shape, captured.trace)
             if self._region.refused is None:
                 self._adopt(shape, layout, outcome, captured.trace)
                 enforce_budget(situation)  # the pool may have grown
@@ -233,13 +232,13 @@ class Captures:
                 if shape.unsettled < UNSETTLED:
                     return captured.result
             outcome = outcome.refused
-        self._region.observer.audit(shape, captured.trace, captured.found)
+        self._observer.audit(shape, captured.trace, captured.found)
         self._failures += 1
         shape.closed = True
         if self._region.refused is None and (self._failures >= 2 or not self._region.replays):
             evidence = dict(outcome.evidence) if outcome.code == "GR403" else {}
             if "operator" in evidence:
-                self._region.observer.scalar_changes.append(
+                self._observer.scalar_changes.append(
                     ScalarChange(operator=evidence["operator"], values=(evidence["values"],), at=outcome.at)
                 )
             self._region.refuse(outcome)
@@ -299,8 +298,8 @@ class Captures:
         if shape.decision is not None:
             self.decisions.append(shape.decision)
         self.durations_ms.append(entry.capture_ms)
-        if self.busy_ms is None and self._region.situation.backend.kind == "cuda":
-            self.busy_ms = entry.replay_ms
+        if self._region.busy_ms is None and self._region.situation.backend.kind == "cuda":
+            self._region.busy_ms = entry.replay_ms
         if shape.entries and shape.entries[-1].replays >= WORTH:
             shape.captures = 0
         shape.captures, shape.unsettled = shape.captures + 1, 0

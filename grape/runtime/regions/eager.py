@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ..accounts.memory import give_way, run_eagerly
 from ..dispatch.interrupts import handlers_held
 from ..guarding.structure import Layout, Unsupported, flatten
 from ..replaying.node_numbers import unnumbered
 from ..training import seal_all
-from .captures import MAX_ENTRIES
-from .memory import give_way, run_eagerly
+from .call_profiles import CallProfiles
+from .captures import MAX_ENTRIES, Captures
+from .observer import Observer
+from .region_state import RegionState
+from .replays import Replays
 from .shape import Shape
-
-if TYPE_CHECKING:
-    from .region import Region
 
 __all__ = ["EagerCalls"]
 
@@ -30,8 +31,11 @@ UNUSED = 4
 class EagerCalls:
     """Of one region."""
 
-    def __init__(self, region: Region) -> None:
-        self._region = region
+    def __init__(
+        self, region: RegionState, observer: Observer, profiles: CallProfiles, captures: Captures, serving: Replays
+    ) -> None:
+        self._region, self._observer, self._profiles = region, observer, profiles
+        self._captures, self._serving = captures, serving
 
     def observe(
         self,
@@ -43,8 +47,8 @@ class EagerCalls:
     ) -> Any:
         """Run one call of a cell that is observed. `may_capture`: a graph of this call could serve others."""
         region = self._region
-        region.serving.was_eager = True
-        region.captures.note_addresses(layout)
+        self._serving.was_eager = True
+        self._captures.note_addresses(layout)
         region.situation.predictor.passed(region)
         lifetimes = region.lifetimes
         if lifetimes.enough:
@@ -66,31 +70,31 @@ class EagerCalls:
         region = self._region
         tally, attention = shape.tally, region.situation.attention
         spend = attention.spend
-        if region.observer.trace_now(shape, may_capture):
+        if self._observer.trace_now(shape, may_capture):
             region.situation.progress(f"observing {region.name}, call {region.calls:,}")
-            with spend("record"), tally.tracing(attention, region.situation.tracer, region.observer):
-                result = self._or_give_way(lambda: region.observer.trace(shape, layout, args, kwargs))
-        elif region.profiles.profile_now(shape, may_capture):
+            with spend("record"), tally.tracing(attention, region.situation.tracer, self._observer):
+                result = self._or_give_way(lambda: self._observer.trace(shape, layout, args, kwargs))
+        elif self._profiles.profile_now(shape, may_capture):
             tally.watched["record"] += 1
             with spend("record"):
-                result = self._or_give_way(lambda: region.profiles.profile(shape, args, kwargs))
-        elif may_capture and self._may_capture(shape) and region.captures.pays(shape):
+                result = self._or_give_way(lambda: self._profiles.profile(shape, args, kwargs))
+        elif may_capture and self._may_capture(shape) and self._captures.pays(shape):
             tally.watched["capture"] += 1
             with handlers_held(), spend("capture"):
-                result = self._or_give_way(lambda: region.captures.capture(shape, layout, args, kwargs))
+                result = self._or_give_way(lambda: self._captures.capture(shape, layout, args, kwargs))
         else:
             timer = region.situation.backend.timer()  # what observation costs is not the person's time
             timer.start()
             began = time.perf_counter()
             result = self.plain(shape, args, kwargs)
-            region.profiles.eager_s += time.perf_counter() - began
+            self._profiles.eager_s += time.perf_counter() - began
             timer.stop()
             if not shape.before.full:
                 shape.before.add(timer, cold=shape.calls == 1)
-        if region.refused is None and region.observer.leaves_graph and torch.is_grad_enabled():
+        if region.refused is None and self._observer.leaves_graph and torch.is_grad_enabled():
             with contextlib.suppress(Unsupported):
                 shape.backwards.watch(flatten((result, args, kwargs), "result").leaves, layout.leaves)
-        elif region.refused is None and region.observer.trains:
+        elif region.refused is None and self._observer.trains:
             with unnumbered():
                 seal_all(result)
         return result
@@ -102,7 +106,7 @@ class EagerCalls:
             return False
         if len(shape.entries) >= MAX_ENTRIES and all(one.waiting for one in shape.entries):
             return False  # more forwards than that come before their backward
-        if not region.observer.leaves_graph or not torch.is_grad_enabled() or shape.backwards.known:
+        if not self._observer.leaves_graph or not torch.is_grad_enabled() or shape.backwards.known:
             return True
         return shape.backwards.unused >= UNUSED
 

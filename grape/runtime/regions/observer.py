@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -20,11 +21,9 @@ from ..guarding.parallel import refuse_parallel
 from ..guarding.structure import Layout, Unsupported, flatten, stateful
 from ..replaying.prologue import refuse_read, slice_of
 from ..training import leaves_a_graph
+from .region_state import RegionState
 from .shape import Found, Shape
 from .traced_calls import TracedCall
-
-if TYPE_CHECKING:
-    from .region import Region
 
 __all__ = ["Observer"]
 
@@ -50,10 +49,10 @@ def _tensors_in(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
 
 
 class Observer:
-    """Of one region. `traced` are a few of its calls."""
+    """Of one region. `traced` are a few of its calls; `pays` tells whether a capture of a shape would."""
 
-    def __init__(self, region: Region) -> None:
-        self._region = region
+    def __init__(self, region: RegionState, pays: Callable[[Shape], bool]) -> None:
+        self._region, self._pays = region, pays
         self.traced: list[TracedCall] = []
         self.scalar_changes: list[ScalarChange] = []
         self.leaves_graph = False
@@ -289,7 +288,7 @@ class Observer:
             return False
         if not self.traced or self._again:
             return True
-        if may_capture and shape.run > 1 and self._region.captures.pays(shape):
+        if may_capture and shape.run > 1 and self._pays(shape):
             return False  # a capture traces its eager run itself
         if not self._known_here:
             return True

@@ -16,6 +16,7 @@ import torch
 from ...model import FEWEST_SAMPLES, Position, Reason, Refused, RegionEvidence
 from ...tracing import person_runs
 from ..accounts.ledger import Ledger
+from ..accounts.memory import name_budget
 from ..accounts.samples import CallTimes
 from ..accounts.tally import Tally
 from ..backends.protocol import CallTimer
@@ -25,7 +26,6 @@ from ..replaying.entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES
 from .call_profiles import CallProfiles
 from .captures import Captures
 from .eager import EagerCalls
-from .memory import name_budget
 from .observer import Observer
 from .region_evidence import evidence_of
 from .region_state import RegionState
@@ -52,12 +52,11 @@ class Region(RegionState):
         end_line: int | None = None,
     ) -> None:
         super().__init__(situation, function, root, name, at, end_line)
-        self.observer = Observer(self)
-        self.profiles = CallProfiles(self)
-        self.captures = Captures(self)
-        self.serving = Replays(self)
-        self.eager = EagerCalls(self)
-        self._pace = (time.perf_counter(), 0)
+        self.observer = Observer(self, self._pays)
+        self.profiles = CallProfiles(self, self.observer.traced, self._pays)
+        self.captures = Captures(self, self.observer, self.profiles)
+        self.serving = Replays(self, self.captures, self.profiles)
+        self.eager = EagerCalls(self, self.observer, self.profiles, self.captures, self.serving)
         situation.regions.add(self)
 
     def end_run(self) -> None:
@@ -222,16 +221,9 @@ class Region(RegionState):
         before = [s for s in self.shapes.values() if s.entries]
         return sum(len(s.before) for s in before) < FEWEST_SAMPLES
 
-    @property
-    def device_bound(self) -> bool:
-        """True where the device works most of the time between two calls."""
-        since, calls = self._pace
-        if self.captures.busy_ms is None or self.calls <= calls:
-            return False
-        interval_ms = (time.perf_counter() - since) * 1e3 / (self.calls - calls)
-        self._pace = (time.perf_counter(), self.calls)
-        return self.captures.busy_ms > 0.7 * interval_ms
+    def _pays(self, shape: Shape) -> bool:
+        return self.captures.pays(shape)
 
     def evidence(self) -> RegionEvidence:
         """All that is known, as frozen data."""
-        return evidence_of(self)
+        return evidence_of(self, self.observer, self.profiles, self.captures)

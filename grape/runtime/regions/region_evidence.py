@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
 
 from ...model import CopyRecord, Measured, RegionEvidence, ShapeCount
+from ..accounts.memory import account
 from ..accounts.samples import CallTimes
-from .memory import account
+from .call_profiles import CallProfiles
+from .captures import Captures
+from .observer import Observer
+from .region_state import RegionState
 from .traced_calls import traces_of_cell
-
-if TYPE_CHECKING:
-    from .region import Region
 
 __all__ = ["evidence_of"]
 
 
-def evidence_of(region: Region) -> RegionEvidence:
+def evidence_of(region: RegionState, observer: Observer, profiles: CallProfiles, captures: Captures) -> RegionEvidence:
     """The evidence of a region in the cell that runs. Eager times go back further, and traces that hold for it."""
     shapes = [shape for shape in region.shapes.values() if shape.run == region.situation.run]
     compared = [shape for shape in shapes if shape.before.warm_ms() and len(shape.after)]
@@ -38,14 +38,14 @@ def evidence_of(region: Region) -> RegionEvidence:
         replays=region.replays_in_run,
         parent=region.parent,
         wasted_iterations=region.wasted,
-        afterwards_ms=tuple(region.observer.afterwards_ms),
+        afterwards_ms=tuple(observer.afterwards_ms),
         paired=region.paired,
-        verified=sorted(region.captures.verified)[-1] if region.captures.verified and not region.refused else None,
-        traces=(*traces_of_cell(region), *region.observer.traced_afterwards),
-        before=region.profiles.timeline_before() if region.profiles.profile_holds else None,
-        after=region.profiles.timeline_after() if region.profiles.profile_holds else None,
+        verified=sorted(captures.verified)[-1] if captures.verified and not region.refused else None,
+        traces=(*traces_of_cell(region, observer.traced), *observer.traced_afterwards),
+        before=profiles.timeline_before() if profiles.profile_holds else None,
+        after=profiles.timeline_after() if profiles.profile_holds else None,
         before_ms=Measured.of(before or region.host_ms),
-        guards_ms=region.observer.guards_ms,
+        guards_ms=observer.guards_ms,
         after_ms=Measured.of(after),
         shapes=tuple(
             ShapeCount(
@@ -71,8 +71,8 @@ def evidence_of(region: Region) -> RegionEvidence:
             )
             for path, (times, nbytes) in sorted(ledger.copies.items())
         ),
-        scalar_changes=tuple(region.observer.scalar_changes),
-        decisions=(*region.captures.decisions, *waiting[-1:]),
+        scalar_changes=tuple(observer.scalar_changes),
+        decisions=(*captures.decisions, *waiting[-1:]),
         copied_bytes_per_call=ledger.copied_bytes // max(1, region.replays_in_run),
         alias_hits=ledger.alias_hits,
         alias_misses=ledger.alias_misses,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -80,6 +81,8 @@ class RegionState:
         self.lifetimes = Lifetimes()
         self.origins: dict[str, Position] = {}
         """Where arguments that had to be copied were made, by path."""
+        self.busy_ms: float | None = None
+        self._pace = (time.perf_counter(), 0)
         self.learned_paths: set[str] = set()
         self.small_paths: set[str] = set()
         """Copied arguments whose makers were looked for, and those too small for a prediction."""
@@ -156,6 +159,26 @@ class RegionState:
     def copy_ns(self) -> float:
         """Nanoseconds that it costs the host to copy one argument into its placeholder."""
         return self.ledger.copy_ns
+
+    @property
+    def device_bound(self) -> bool:
+        """True where the device works most of the time between two calls."""
+        since, calls = self._pace
+        if self.busy_ms is None or self.calls <= calls:
+            return False
+        interval_ms = (time.perf_counter() - since) * 1e3 / (self.calls - calls)
+        self._pace = (time.perf_counter(), self.calls)
+        return self.busy_ms > 0.7 * interval_ms
+
+    @property
+    def is_traced(self) -> bool:
+        """True where the tracer is among the modes of this thread, awake or not."""
+        return self.situation.tracer.on_stack
+
+    @property
+    def beside_streams(self) -> bool:
+        """True where other streams use results of graphs."""
+        return bool(self.situation.store.side_streams)
 
     def on_its_stream(self) -> bool:
         """True where work that is enqueued now is ordered with the region's replays."""

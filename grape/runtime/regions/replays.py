@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,12 +13,10 @@ from ...model import Decision, Measured, Reason, Refused
 from ..alias import MIN_BYTES, ROUNDS
 from ..replaying.entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry
 from ..replaying.node_numbers import instead_of
-from .captures import MAX_ENTRIES
+from .call_profiles import CallProfiles
+from .captures import MAX_ENTRIES, Captures
+from .region_state import RegionState
 from .shape import Shape
-
-if TYPE_CHECKING:
-    from ..accounts.tally import Replayed
-    from .region import Region
 
 __all__ = ["Replays"]
 
@@ -34,8 +32,8 @@ FEWEST = 8
 class Replays:
     """Of one region. `was_eager`: the region's last call ran as written."""
 
-    def __init__(self, region: Region) -> None:
-        self._region = region
+    def __init__(self, region: RegionState, captures: Captures, profiles: CallProfiles) -> None:
+        self._region, self._captures, self._profiles = region, captures, profiles
         self.was_eager = False
         self._rounds = 0
 
@@ -54,7 +52,7 @@ class Replays:
         if region.situation.store.side_streams:
             region.situation.store.wait()
         for _, entry in ranked:
-            region.captures.unbound.update(entry.moved(leaves))
+            self._captures.unbound.update(entry.moved(leaves))
         astray, predictor = ranked[0][0], region.situation.predictor
         if predictor.waits_for(region):
             self._rounds += predictor.learned(region, leaves, ranked[0][1], astray)
@@ -70,7 +68,7 @@ class Replays:
             if served is BLOCKED:
                 outcome = BLOCKED
             elif served is NO_EXECUTABLE:
-                region.captures.without_executable(shape, entry)
+                self._captures.without_executable(shape, entry)
                 if region.refused is not None:
                     return NO_EXECUTABLE
                 outcome = NO_EXECUTABLE if outcome is MISMATCH else outcome
@@ -124,13 +122,13 @@ class Replays:
         astray: Sequence[int],
     ) -> Any:
         region, situation = self._region, self._region.situation
-        profile = region.profiles.profile_replay_now(shape)
+        profile = self._profiles.profile_replay_now(shape)
         attention = situation.attention
         if situation.observing:
             attention.begin(None)  # a replay is no more Grape's own time than the call is that it stands for
         began = time.perf_counter_ns()
         try:
-            with region.profiles.replayed() if profile else contextlib.nullcontext():
+            with self._profiles.replayed() if profile else contextlib.nullcontext():
                 if entry.nodes:
                     with instead_of(entry.nodes) as numbers:
                         outcome = entry.serve(leaves, containers, astray)
@@ -165,15 +163,12 @@ class Replays:
             if shape.entries and len(shape.after) >= FEWEST and self._region.refused is None:
                 self._weigh(shape, shape.entries[-1], leave=0)
 
-    def lost(self, replayed: Replayed) -> None:
+    def lost(self, replays: int, took_ms: float, eager_ms: float) -> None:
         """In the cell as a whole the replays took longer than the same calls as written: the graphs go (GR406)."""
         region = self._region
         if region.refused is None:
-            now, then = replayed.took_ms / replayed.replays, replayed.eager_ms / replayed.replays
-            now_ms, then_ms = f"{now:.3g}", f"{then:.3g}"
-            slower = Refused.because(
-                Reason.REPLAYS_SLOWER, region.at, replays=replayed.replays, now=now_ms, then=then_ms
-            )
+            now_ms, then_ms = f"{took_ms / replays:.3g}", f"{eager_ms / replays:.3g}"
+            slower = Refused.because(Reason.REPLAYS_SLOWER, region.at, replays=replays, now=now_ms, then=then_ms)
             region.refuse(slower)
 
     def _weigh(self, shape: Shape, entry: Entry, leave: int) -> None:
@@ -184,7 +179,7 @@ class Replays:
             return
         now, then = f"{after.median_ms:.3g}", f"{before.median_ms:.3g}"
         refused = Refused.because(Reason.GRAPH_SLOWER, region.at, now=now, then=then)
-        region.captures.decisions.append(
+        self._captures.decisions.append(
             Decision(
                 action="drop",
                 shapes=entry.shapes,

@@ -6,20 +6,38 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from ...model import Position, Refused
 from ...tracing import Tracer
 from ..accounts.attention import Attention
 from ..alias import Predictor
 from ..backends.protocol import Backend
 from ..buffers.slots import SlotStore
 from ..compression import ExecutableStore
-from .traced_calls import CellName
+from ..replaying.entry import Entry
+from .cell_name import CellName
 
-if TYPE_CHECKING:
-    from .region import Region
+__all__ = ["KnownRegion", "Situation"]
 
-__all__ = ["Situation"]
+
+class KnownRegion(Protocol):
+    """A region, as those see it that look after the memory of all."""
+
+    name: str
+    parent: str | None
+    at: Position
+    refused: Refused | None
+    starved_at: int | None
+    starved_beside: int
+    owner: object
+    situation: Situation
+    function: Callable[..., Any]
+
+    @property
+    def entries(self) -> list[Entry]: ...
+
+    def release(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -68,7 +86,7 @@ class Situation:
     """The person's code ran out of memory: nothing is captured any more."""
     executables: ExecutableStore | None = None
     """Of all regions; None where each graph keeps an executable of its own."""
-    regions: weakref.WeakSet[Region] = field(default_factory=weakref.WeakSet)
+    regions: weakref.WeakSet[KnownRegion] = field(default_factory=weakref.WeakSet)
     serves: bool = True
     """True where graphs that were verified serve calls. Where nothing gets faster they are only checked, and let go."""
     unhurried: bool = False

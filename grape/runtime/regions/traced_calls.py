@@ -6,24 +6,15 @@ the cell is the same again, or it calls the region with the same guard key, unde
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ...model import Position, Trace
+from .cell_name import CellName
+from .region_state import RegionState
+from .shape import Shape
 
-if TYPE_CHECKING:
-    from .region import Region
-    from .shape import Shape
-
-__all__ = ["CellName", "TracedCall", "traces_of_cell"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellName:
-    """A cell that runs: its source, and the name that positions in it have."""
-
-    source: str = ""
-    shown: str = ""
+__all__ = ["TracedCall", "traces_of_cell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +29,14 @@ class TracedCall:
         return self.cell.source == cell.source or self.shape.run == run
 
 
-def traces_of_cell(region: Region) -> tuple[Trace, ...]:
+def traces_of_cell(region: RegionState, traced: Iterable[TracedCall]) -> tuple[Trace, ...]:
     """The traces that tell of the cell that runs, with the lines of this cell."""
     situation = region.situation
     cell, run = situation.cell, situation.run
-    return tuple(_placed(one, region, cell) for one in region.observer.traced if one.holds_in(cell, run))
+    return tuple(_placed(one, region, cell) for one in traced if one.holds_in(cell, run))
 
 
-def _placed(call: TracedCall, region: Region, cell: CellName) -> Trace:
+def _placed(call: TracedCall, region: RegionState, cell: CellName) -> Trace:
     """Lines of another cell that called the region become the line of this one that does."""
     then = call.cell.shown
     if call.cell == cell:

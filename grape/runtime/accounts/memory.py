@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...model import GraphMemory, Reason, Refused
 from ...model.sizes import size_text
 from ...tracing import person_runs
-
-if TYPE_CHECKING:
-    from .region import Region, Situation
+from ..regions.situation import KnownRegion, Situation
 
 __all__ = [
     "account",
@@ -78,7 +76,7 @@ def beside(situation: Situation) -> int:
     return situation.backend.memory().pool_bytes + situation.store.nbytes + apart
 
 
-def account(situation: Situation, region: Region | None = None) -> GraphMemory | None:
+def account(situation: Situation, region: KnownRegion | None = None) -> GraphMemory | None:
     """The memory of the graphs of a region, or of all; None where there are none, or they share no executables."""
     store = situation.executables
     regions = [region] if region is not None else list(situation.regions)
@@ -129,7 +127,7 @@ def _over_budget(beside_bytes: int, budget: int) -> Refused:
     return Refused.because(Reason.OVER_BUDGET, beside=size_text(beside_bytes), budget=size_text(budget))
 
 
-def starve(region: Region, refused: Refused, *, retry_above: int) -> None:
+def starve(region: KnownRegion, refused: Refused, *, retry_above: int) -> None:
     """Leave a region eager for want of memory, until a cell whose budget is larger than `retry_above`.
 
     What it calls may need less, and is captured within the same budget.
@@ -141,7 +139,7 @@ def starve(region: Region, refused: Refused, *, retry_above: int) -> None:
     _give_pool_back(situation)
 
 
-def name_budget(region: Region) -> None:
+def name_budget(region: KnownRegion) -> None:
     """A cell begins whose budget is no larger than the one that was too small: the refusal names this one."""
     budget = region.situation.memory_budget
     if region.starved_at and region.refused is not None and budget is not None:
@@ -168,7 +166,7 @@ def give_way(situation: Situation) -> bool:
 
 
 def run_eagerly(
-    region: Region, args: tuple[Any, ...], kwargs: dict[str, Any], *, repeatable: Callable[[], bool]
+    region: KnownRegion, args: tuple[Any, ...], kwargs: dict[str, Any], *, repeatable: Callable[[], bool]
 ) -> Any:
     """The person's code. Where it runs out of memory and graphs hold some, they go.
 

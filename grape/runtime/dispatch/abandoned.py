@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from ..guarding.guards import GuardSet
+from ..regions.region import Region
+from ..regions.shape import Shape
 from ..replaying.entry import Entry
 from ..state import Reach, TooLarge
-from .region import Region
-from .shape import Shape
 
 __all__ = ["release_abandoned"]
 
