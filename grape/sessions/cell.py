@@ -29,7 +29,7 @@ __all__ = ["Session"]
 
 FIRST_SHARE, FIRST_MS = 0.15, 60.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
-SECOND_SHARE, SECOND_MS = 0.25, 500.0
+SECOND_SHARE, SECOND_MS = 0.2, 300.0
 """The same of a second run, where streams would serve the cell instead; else what it captures is bounded by what that
 is expected to save."""
 LATER_SHARE, LATER_MS = 0.02, 5.0

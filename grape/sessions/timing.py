@@ -109,7 +109,7 @@ def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns
     """The time of the plain cell, from this run or from an earlier one of the same cell, which `runs` remembers."""
     runs.count += 1
     work_ms = max(0.0, wall_ms - own.total_ms)
-    replayed_ms = min(account.replayed_ms, work_ms)  # on a GPU that is shared, events tell of others' work as well
+    replayed_ms = min(account.replayed_ms, work_ms)
     served = Served(regions=replayed_ms / work_ms if work_ms else 0.0)
     plain_ms: float | None = max(0.0, work_ms - replayed_ms + account.eager_ms - account.cold_ms)
     samples: int | None = None
@@ -119,6 +119,8 @@ def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns
             runs.plain = PlainRun(number=runs.count, ms=work_ms)
     elif runs.plain is not None and account.unknown is None and _agree(runs.plain.ms, plain_ms):
         plain_ms, basis = runs.plain.ms, f"measured in run {runs.plain.number} of this cell"
+    elif account.replayed_ms > work_ms:
+        plain_ms, basis = None, "the GPU is shared: events around replays tell of the work of others"
     elif account.unknown is not None:
         plain_ms, basis = None, f"no warm call of {account.unknown} as written was timed"
     else:

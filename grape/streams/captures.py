@@ -16,7 +16,7 @@ import torch
 from ..quiet import without_collections, without_warnings
 from .cuda_warmup import warm_products
 
-__all__ = ["Captures", "prepare"]
+__all__ = ["Captures", "is_prepared", "prepare"]
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 """On which segments are captured: cuBLAS keeps a workspace for each stream that it meets."""
@@ -32,6 +32,10 @@ def prepare(device: torch.device) -> None:
         _prepared.add(device)
         with suppress(RuntimeError), torch._C.DisableTorchFunction(), without_warnings():
             warm_products(device, _stream_of(device), kinds=(torch.float32,))
+
+
+def is_prepared(device: torch.device) -> bool:
+    return device in _prepared
 
 
 def _stream_of(device: torch.device) -> torch.cuda.Stream:

@@ -16,7 +16,7 @@ from .. import native
 from ..model.stream import Stop, added
 from ..native import Unavailable
 from . import compiled, extensions, profilers, threads
-from .captures import Captures, watch
+from .captures import Captures, is_prepared, watch
 from .counts import FROM_THE_ENGINE, Evidence, Settings
 from .places import Places
 
@@ -33,6 +33,7 @@ class Stream:
         native_settings.graphs = device != "cpu"
         self._extension = extension
         self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
+        native_settings.warm = self._cuda is not None and is_prepared(self._cuda)
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
         self._undo, self._graphs = ExitStack(), ExitStack()
         self._places = Places()

@@ -41,6 +41,10 @@ __all__ = ["ANNOTATIONS", "Tracer", "record", "without_outer_casts"]
 
 ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
+_BETWEEN_NS, _MOST_BETWEEN_NS = 30_000, 2_000_000
+"""Nanoseconds that code as written takes between two operators, and the most that counts: an import in between is none
+of the tracer's.
+"""
 _PASSED_NS = 4_000
 """Nanoseconds that it takes an operator to come by here, through Python, before and after the tracer's own clock runs.
 """
@@ -71,6 +75,12 @@ class Tracer(TorchDispatchMode):
         """The part of it that was in calls that `record` traced."""
         self.own_until = math.inf
         """The `own_ns` at which the recorder has had enough, however few operators it has."""
+        self.beside_most = math.inf
+        """The `_beside_ns` at which it has had enough, too."""
+        self._beside_ns = self._last_ns = 0
+        """Nanoseconds of the recorded call between operators, beyond what code as written takes there: what it takes to
+        come here is not on the tracer's clock. When the last one was done.
+        """
         self._thread = get_ident()
         self._watch: EscapeWatch | None = None
         self._before_compiled: Callable[[], None] | None = None
@@ -216,8 +226,21 @@ class Tracer(TorchDispatchMode):
         elapsed = time.perf_counter_ns() - start
         with Unwatched():
             self._note(recorder, before, func, args, kwargs, result, elapsed)
-        self.own_ns += time.perf_counter_ns() - began - elapsed
+        now = time.perf_counter_ns()
+        self._beside_ns += max(0, min(began - self._last_ns, _MOST_BETWEEN_NS) - _BETWEEN_NS)
+        self._last_ns = now
+        self.own_ns += now - began - elapsed
         return result
+
+    @property
+    def had_enough(self) -> bool:
+        """True where the call that is recorded took more than it may."""
+        return self.own_ns > self.own_until or self._beside_ns > self.beside_most
+
+    def begin_call(self, own_ns: float, beside_ns: float) -> None:
+        """A call is recorded from here on, which may take so much."""
+        self._beside_ns, self._last_ns = 0, time.perf_counter_ns()
+        self.own_until, self.beside_most = self.own_ns + own_ns, beside_ns
 
     def _note(
         self,
@@ -243,7 +266,7 @@ class Tracer(TorchDispatchMode):
         if record is None:
             recorder.escapes.append((SPARSE, at[0] or at[1]))
             return
-        recorder.overflowed |= self.own_ns > self.own_until
+        recorder.overflowed |= self.had_enough
         if recorder.overflowed and user is not None and get_ident() == self._thread:
             self._retire_at_next_line(user)
         if record.kind in _WAITS:
@@ -285,12 +308,13 @@ def record(
     on_wait: Callable[[Recorder, OpRecord], None] | None = None,
     limit: int = LIMIT,
     own_ns: float = math.inf,
+    beside_ns: float = math.inf,
     on_overflow: Callable[[], None] | None = None,
 ) -> tuple[Any, RecordedCall, tuple[tuple[str, Position | None], ...]]:
     """Run `body` once under the tracer; its result, what it dispatched, and what escaped the dispatcher's sight.
 
     `keep`, `limit`, `on_wait` and `on_overflow` are those of `Recorder` and `Tracer`. The tracer may take `own_ns`
-    beside the operators.
+    by its own clock, and what it takes to come to it `beside_ns`.
     """
     recorder = Recorder(device, leaves, limit, keep)
     stays, before_ns = tracer.on_stack, tracer.own_ns
@@ -299,13 +323,13 @@ def record(
         tracer.enter()
         tracer.listen(recorder)
         tracer.on_wait, tracer.on_overflow = on_wait, on_overflow
-        tracer.own_until = before_ns + own_ns
+        tracer.begin_call(own_ns, beside_ns)
         tracer.watch()
         with without_outer_casts():
             result = body()
     finally:
         tracer.unwatch()
-        tracer.own_until = math.inf
+        tracer.own_until = tracer.beside_most = math.inf
         tracer.recorded_ns += tracer.own_ns - before_ns
         if stays:
             tracer.mute()

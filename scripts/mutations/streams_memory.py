@@ -27,8 +27,8 @@ MEMORY_ROWS = (
         (CONTRACT, "-k", "kept_result"),
         "memory.h",
         (
-            "return !tenancy_->occupied.load(std::memory_order_acquire); }\n  bool read_in",
-            "return true; }\n  bool read_in",
+            "return !tenancy_->occupied.load(std::memory_order_acquire); }\n  Tenancy* tenancy",
+            "return true; }\n  Tenancy* tenancy",
         ),
     ),
     _row(
@@ -41,7 +41,7 @@ MEMORY_ROWS = (
         "H3: who lives in a home that goes away loses it",
         (CONTRACT, "-k", "outlive"),
         "memory.h",
-        ("    Trash now;\n    hand_over(now);\n", ""),
+        ("    Trash now;\n    lease_.end(now);\n", ""),
     ),
     _row(
         "E2: storages claimed twice",
@@ -61,14 +61,14 @@ MEMORY_ROWS = (
         "epoch.h",
         (
             "held_.push_back(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));",
-            "pending_.push_back(weak(storage));",
+            "pending_.push_back(weakly(storage));",
         ),
     ),
     _row(
         "addresses of pending storages used twice",
         (MEMORY,),
         "epoch.h",
-        ("      pending_.push_back(weak(storage));\n", ""),
+        ("      pending_.push_back(weakly(storage));\n    } else if", "    } else if"),
         ("    pending_.push_back(c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl()));\n", ""),
     ),
     _row(
@@ -87,7 +87,34 @@ MEMORY_ROWS = (
         "alignment not compared",
         (CONTRACT, "-k", "aligned"),
         "epoch.h",
-        ("% device_.alignment;\n  }\n\n  void count", "& 0;\n  }\n\n  void count"),
+        ("return alignment_class(reinterpret_cast<uintptr_t>(address), device_.alignment);", "return 0;"),
+    ),
+    _row(
+        "E3: what is lent goes back before the launch",
+        (MEMORY,),
+        "epoch.h",
+        (
+            "      leases_.back().tenancy()->read_in = number_;\n",
+            "      leases_.back().end(trash), leases_.pop_back();\n",
+        ),
+    ),
+    _row(
+        "gradients held, so that autograd does not add in place",
+        (MEMORY, "-k", "add_in_place"),
+        "epoch.h",
+        ("} else if (has_python_object(t)) {", "} else if (true) {"),
+    ),
+    _row(
+        "a scaled sum taken for exact",
+        (CONTRACT, "-k", "rounds_twice"),
+        "recorder.h",
+        ("if (!step.op->rounds_once || step.op->scale < 0) return", "return"),
+    ),
+    _row(
+        "alignments that repeat not seen",
+        (CONTRACT, "-k", "alignments_that_repeat"),
+        "engine.h",
+        ("refined_.insert(step.signature);", ""),
     ),
     _row(
         "a home is copied to while it is read",
@@ -99,7 +126,7 @@ MEMORY_ROWS = (
         "memory that homes left freed before the launch",
         (MEMORY,),
         "epoch.h",
-        ("slot.home->move_out(until_launch_);", "slot.home->move_out(trash);"),
+        ("leases_.push_back(slot.home->move_out());", "slot.home->move_out().end(trash);"),
     ),
     _row(
         "what was bound for a refused operator stays",

@@ -105,6 +105,9 @@ def test_only_a_run_after_the_first_that_was_nearly_plain_and_finished_is_rememb
 def test_what_is_not_known_is_said_to_be_so() -> None:
     took = estimate(110.0, OWN, CallsAccount(replays=3, replayed_ms=9.0, unknown="step"), CellRuns())
     assert (took.plain_ms, took.basis) == (None, "no warm call of step as written was timed")
+    shared = CallsAccount(replays=100, replayed_ms=900.0, eager_ms=40.0, samples=30)
+    took = estimate(110.0, OWN, shared, CellRuns())
+    assert (took.plain_ms, took.basis[:17]) == (None, "the GPU is shared")
     paired = CallsAccount(replays=100, replayed_ms=50.0, eager_ms=40.0, samples=30, paired=True)
     assert estimate(110.0, OWN, paired, CellRuns()).plain_ms is None
     more = CallsAccount(replays=100, replayed_ms=50.0, eager_ms=400.0, samples=30, paired=True)

@@ -508,8 +508,30 @@ def test_integers_and_booleans_match_wherever_they_lie() -> None:
 
 def test_floats_that_are_aligned_otherwise_each_time_run_as_written() -> None:
     x, factors = torch.randn(3), torch.randn(80, 3)
-    evidence = agrees(lambda: [torch.tanh(x * factors[i]) for i in range(80)])
+    evidence = agrees(lambda: [torch.tanh(factors[i]) * x for i in range(80)])
     assert evidence.written["other aliases than recorded"] > 50
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_floats_of_which_ieee_says_what_comes_out_match_wherever_they_lie(dtype: torch.dtype) -> None:
+    x, factors = torch.randn(3).to(dtype), torch.randn(80, 3).to(dtype)
+    evidence = agrees(lambda: [torch.tanh((x + factors[i]) / factors[i].abs()) for i in range(80)])
+    assert "other aliases than recorded" not in evidence.written
+    assert evidence.matched > 0.8 * evidence.seen
+
+
+def test_a_sum_that_is_scaled_rounds_twice() -> None:
+    x, factors = torch.randn(3), torch.randn(80, 3)
+    evidence = agrees(lambda: [torch.add(x, factors[i], alpha=0.3) for i in range(80)])
+    assert evidence.written["other aliases than recorded"] > 50
+
+
+def test_alignments_that_repeat_become_a_longer_iteration() -> None:
+    """As of the columns of a batch: the classes of `8 * i` bytes come back every eighth time."""
+    x, columns = torch.randn(9, 1, dtype=torch.float64), torch.randn(5, 800, dtype=torch.float64).split(1, dim=1)
+    evidence = agrees(lambda: [torch.tanh(column @ x[:1]).softmax(0) for column in columns])
+    assert evidence.written["other aliases than recorded"] < 150
+    assert evidence.matched > 0.6 * evidence.seen
 
 
 def test_floats_that_are_aligned_otherwise_from_now_on_match_again() -> None:

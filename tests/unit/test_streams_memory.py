@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.processes import in_a_fork
 from tests.property.stream_programs import device, needs_compiler  # noqa: F401
@@ -167,3 +167,24 @@ def test_a_home_that_came_to_lie_where_an_input_had_lain_is_not_read_there(devic
                 assert under_a_stream(partial(loop, when), settings)[0] == loop(when)
 
     in_a_fork(work)
+
+
+def test_gradients_that_were_not_deferred_add_in_place() -> None:
+    """Autograd adds to a gradient in place where nobody else refers to its memory: else other operators would come."""
+    torch.manual_seed(0)
+    cell, second = nn.LSTMCell(1, 5).double(), nn.LSTMCell(5, 5).double()
+    columns, parameters = torch.randn(3, 200, dtype=torch.float64), [*cell.parameters(), *second.parameters()]
+
+    def loop() -> list[Any]:
+        out = []
+        for _ in range(6):
+            h = c = torch.zeros(3, 5, dtype=torch.float64)
+            state = (h, c)
+            for column in columns.split(1, dim=1):
+                h, c = cell(column, (h, c))
+                state = second(h, state)
+            out += torch.autograd.grad(state[0].sum(), parameters)
+        return out
+
+    evidence = agrees(loop, replace(EAGER_TO_MATCH, shortest=32, hot=3, settled=200, patience=500))
+    assert evidence.diverged < 150

@@ -4,6 +4,7 @@
 #include "values.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/Event.h>
@@ -49,6 +50,16 @@ class Device {
 
   // On the current stream.
   virtual void copy(const Copy& copy) const { std::memcpy(copy.to, copy.from, copy.n); }
+  // Of which none writes what another one reads or writes.
+  virtual void copy(const std::vector<Copy>& copies) const {
+    for (const Copy& one : copies) copy(one);
+  }
+
+  at::Tensor tensor(c10::Storage storage, caffe2::TypeMeta dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset = 0) const {
+    auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), dtype);
+    impl->set_sizes_and_strides(sizes, strides, offset);
+    return at::Tensor(std::move(impl));
+  }
 
   // True where an operator has something to do with the device.
   virtual bool concerns(size_t arguments, const Stack& stack) const { return true; }
@@ -94,6 +105,19 @@ class Cuda final : public Device {
   void copy(const Copy& copy) const override {
     constexpr int device_to_device = 3;
     check(copy_(copy.to, copy.from, copy.n, device_to_device, impl_.getStream(place).native_handle()), "cudaMemcpyAsync");
+  }
+
+  // Many small ones as one kernel: the host takes as long for each copy as for a kernel.
+  void copy(const std::vector<Copy>& copies) const override {
+    std::vector<at::Tensor> to, from;
+    for (const Copy& one : copies) {
+      bool whole = (reinterpret_cast<uintptr_t>(one.to) | reinterpret_cast<uintptr_t>(one.from) | one.n) % sizeof(int32_t) == 0;
+      if (copies.size() < FEW || one.n > SMALL || !whole) copy(one);
+      else to.push_back(words(one.to, one.n)), from.push_back(words(const_cast<char*>(one.from), one.n));
+    }
+    if (to.empty()) return;
+    BelowEverything guard;
+    at::_foreach_copy_(to, from, /*non_blocking=*/true);
   }
 
   bool launch(void* executable) const {
@@ -152,6 +176,13 @@ class Cuda final : public Device {
     last_error_();  // else torch would find it
     TORCH_CHECK(false, what, " failed with error ", error);
   }
+
+  at::Tensor words(char* where, size_t n) const {
+    c10::Storage storage(c10::Storage::use_byte_size_t(), n, at::DataPtr(where, place), nullptr, false);
+    return tensor(std::move(storage), caffe2::TypeMeta::Make<int32_t>(), {static_cast<int64_t>(n / sizeof(int32_t))}, {1});
+  }
+
+  static constexpr size_t FEW = 3, SMALL = 1 << 16;
 
   c10::impl::VirtualGuardImpl impl_;
   const c10::Stream stream_;

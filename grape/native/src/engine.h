@@ -37,6 +37,7 @@ struct Settings {
   int captures = 6;       // of one segment
   double price = 0.5;     // milliseconds that a capture takes beside its operators, until some were measured; 0: nothing
                           // has to be earned
+  bool warm = false;      // the first capture takes no longer than others
   size_t doubt = 32;      // laps of a fragment after which it is compared with code as written; 0: never
 };
 
@@ -57,7 +58,9 @@ class Engine {
   Engine(Settings settings, std::unique_ptr<Device> device)
       : settings_(settings), device_(std::move(device)), draws_(settings.draws ? draws_of(*device_) : nullptr), price_(settings.price),
         finder_(settings.budget, settings.iteration, settings.settled, settings.shortest),
-        epoch_(*device_, settings.graphs), launcher_(*device_, draws_.get()) {}
+        epoch_(*device_, settings.graphs), launcher_(*device_, draws_.get()) {
+    if (settings.warm) is_warm_ = true;
+  }
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {
@@ -218,6 +221,7 @@ class Engine {
     wanted_ = nullptr;
     doubted_ = nullptr;
     finder_.clear();
+    alignments_.clear();
     forgotten_++;
     return raised;
   }
@@ -470,13 +474,17 @@ class Engine {
   }
 
   Decision decide(Operator& op, Stack& stack, uint64_t& sig) {
+    if (fragment_ && is_refined(op, stack)) {
+      finder_.passed(*fragment_, at_);
+      leave();
+    }
     if (fragment_) {
       Match match = follow(op, stack);
       if (match == Match::Yes) return Decision::Answered;
       if (match == Match::Written) return Decision::Run;
       launch();
       answering_ = false;
-      sig = signature(op, stack);
+      sig = sign(op, stack);
       if (strays_ == 0) {
         Decision decision = diverge(op, stack, sig);
         if (decision != Decision::Observe) return decision;
@@ -488,7 +496,7 @@ class Engine {
       }
       return Decision::Observe;
     }
-    sig = signature(op, stack);
+    sig = sign(op, stack);
     if (recorder_ && recorder_->is_between()) {
       recording_++;
       record_before(op, stack, sig);
@@ -497,6 +505,58 @@ class Engine {
     recorder_.reset();  // another thread's operator came while the last one ran
     counts.written[index(Reason::Observed)]++;
     return Decision::Observe;
+  }
+
+  uint64_t sign(const Operator& op, const Stack& stack) const {
+    uint64_t sig = signature(op, stack);
+    return refined_.empty() || !refined_.count(sig) ? sig : mix(sig, alignments_of(op, stack));
+  }
+
+  uint64_t alignments_of(const Operator& op, const Stack& stack) const {
+    uint64_t hash = 1;
+    for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
+      for_each_tensor(stack[i], [&](const at::Tensor& t) {
+        if (!t.defined() || !is_plain(t)) return;
+        auto address = reinterpret_cast<uintptr_t>(storage_of(t)->data()) + static_cast<uintptr_t>(byte_offset(t));
+        hash = mix(hash, alignment_class(address, device_->alignment));
+      });
+    return hash;
+  }
+
+  // From now on it is seen what alignments come.
+  void note_alignment(const Step& refused) {
+    Alignments& met = alignments_[refused.signature];
+    if (refused.alignments || met.is_hopeless()) return;
+    for (Step& step : fragment_->steps)
+      if (step.signature == refused.signature) step.alignments = &met;
+  }
+
+  // Whether the operator's alignments are seen to repeat now. Then they belong to its signature, and no fragment that was
+  // recorded before knows of that.
+  bool is_refined(const Operator& op, const Stack& stack) {
+    Step& step = fragment_->steps[at_];
+    if (!step.alignments || step.op != &op) return false;
+    size_t period = step.alignments->push(alignments_of(op, stack));
+    if (!period || period * fragment_->steps.size() > settings_.iteration) {
+      if (step.alignments->is_hopeless()) step.alignments = nullptr;
+      return false;
+    }
+    launch();
+    refined_.insert(step.signature);
+    finder_.each([&](Fragment& fragment) {
+      for (const Step& other : fragment.steps)
+        if (other.signature == step.signature) return retire(fragment);
+    });
+    return true;
+  }
+
+  // It serves no more. Nothing is pending.
+  void retire(Fragment& fragment) {
+    if (fragment.dead) return;
+    if (wanted_ == &fragment) wanted_ = nullptr;
+    if (doubted_ == &fragment) doubted_ = nullptr;
+    if (fragment.live) finder_.release(fragment);
+    fragment.end(epoch_.trash);
   }
 
   // Another operator came than the fragment's: into a side that is known, or into a record of a new one.
@@ -603,7 +663,7 @@ class Engine {
         pace.doubt();
       }
     }
-    if (!doubted_ && fragment->steps.size() < settings_.longest) look_further(*fragment);
+    if (!doubted_ && fragment->steps.size() < settings_.longest && !fragment->is_iteration()) look_further(*fragment);
     bool rests = this->rests(*fragment), enters = !doubted_ && !fragment->dead && !rests;
     counts.rested += rests;
     if (enters) enter(fragment);
@@ -780,6 +840,7 @@ class Engine {
           if (is_exposed(storage_of(t))) { reason = Reason::Memory; return; }
           Bound bound = epoch_.bind(*fragment_, in.slot, t, in.at);
           if (bound != Bound::Yes) reason = bound == Bound::Foreign ? Reason::Memory : Reason::Aliased;
+          if (bound == Bound::Misaligned) note_alignment(step);
         });
     }
     return reason == Reason::None ? Match::Yes : Match::Written;
@@ -962,6 +1023,8 @@ class Engine {
   bool sampling_ = false;
   Clock::duration launching_{};  // of the operator that is sampled
   std::string last_divergence_;
+  std::unordered_map<uint64_t, Alignments> alignments_;  // by signature, of what was refused for them
+  std::unordered_set<uint64_t> refined_;  // signatures to which they belong
   std::unordered_map<StorageImpl*, c10::weak_intrusive_ptr<StorageImpl>> exposed_;
 };
 

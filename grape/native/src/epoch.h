@@ -2,14 +2,15 @@
 //
 //   E1  Behind a launch every live storage holds what eager code would have put there: no epoch needs the one before.
 //   E2  A storage that pending operators write is bound to one slot only.
-//   E3  What pending operators read from outside is held until they are issued.
+//   E3  What pending operators read from outside is held, or lent, until they are issued.
 #pragma once
 #include "fragment.h"
 #include "launcher.h"
+#include "python_objects.h"
 
 namespace grape {
 
-enum class Bound : uint8_t { Yes, Foreign, Aliased };
+enum class Bound : uint8_t { Yes, Foreign, Aliased, Misaligned };
 
 struct Copies {
   size_t in = 0, out = 0, bytes = 0, kept = 0, floated = 0;
@@ -32,18 +33,24 @@ class Epoch {
     if (!claim(storage, slot.written)) return Bound::Aliased;
     if (base != slot.address || lies_in_own_home(fragment, slot, tenancy_of(storage))) {
       // Kernels may choose their code, and so their rounding, by the alignment of what they are given.
-      if (slot.owned() && !slot.exact && misaligned(slot.address, base) && !turn(fragment, slot, base)) return Bound::Aliased;
+      if (slot.owned() && !slot.exact && residue(slot.address) != residue(base) && !turn(fragment, slot, base)) return Bound::Misaligned;
       slot.otherwise = 0;
       make_room(fragment, slot, base, tenancy_of(storage));
       if (base != slot.address) {
         copies_in_.push_back({slot.address, base, slot.span});
-        if (slot.changed) copies_out_.push_back({weak(storage), base - data, id});
+        if (slot.changed) copies_out_.push_back({weakly(storage), base - data, id});
       }
     }
     if (Tenancy* tenancy = tenancy_of(storage)) {
       tenancy->read_in = number_;  // its home stays as it is until the launch
-      pending_.push_back(weak(storage));
-    } else held_.push_back(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));
+      pending_.push_back(weakly(storage));
+    } else if (has_python_object(t)) {
+      held_.push_back(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));
+    } else {  // a gradient, perhaps, that autograd adds to in place where nobody else refers to it
+      leases_.emplace_back(storage);
+      leases_.back().tenancy()->read_in = number_;
+      pending_.push_back(weakly(storage));
+    }
     take(slot, storage, base);
     return Bound::Yes;
   }
@@ -85,16 +92,19 @@ class Epoch {
   }
 
   std::exception_ptr launch(Launcher& launcher, Fragment& fragment, size_t first, size_t last, Segment* whole) {
-    for (const Copy& copy : copies_in_) device_.copy(copy), count(copies.in, copy.n);
+    for (const Copy& copy : copies_in_) count(copies.in, copy.n);
+    device_.copy(copies_in_);
     auto raised = launcher.launch(fragment, first, last, whole);
+    copying_out_.clear();
     for (Out& copy : copies_out_) {
       auto storage = copy.to.lock();
       if (!storage) continue;  // nobody has it any more
       const Slot& slot = fragment.slots[copy.slot];
       char* data = static_cast<char*>(const_cast<void*>(storage->data()));
-      if (slot.span && copy.offset + slot.span <= storage->nbytes()) device_.copy({data + copy.offset, slot.address, slot.span}), count(copies.out, slot.span);
+      if (slot.span && copy.offset + slot.span <= storage->nbytes()) copying_out_.push_back({data + copy.offset, slot.address, slot.span}), count(copies.out, slot.span);
       trash.storages.push_back(std::move(storage));
     }
+    device_.copy(copying_out_);
     end();
     return raised;
   }
@@ -103,13 +113,12 @@ class Epoch {
   void give_away(Fragment& fragment, const Tenancy* tenancy) {
     for (Slot& slot : fragment.slots)
       if (slot.home && slot.home->has(tenancy)) move_home(fragment, slot), slot.kept = true;
+    end_leases();
   }
 
   void end() {
     for (auto& storage : held_) trash.storages.push_back(std::move(storage));
-    for (auto& storage : until_launch_.storages) trash.storages.push_back(std::move(storage));
-    for (auto& memory : until_launch_.memory) trash.memory.push_back(std::move(memory));
-    until_launch_ = Trash();
+    end_leases();
     held_.clear();
     pending_.clear();
     copies_in_.clear();
@@ -125,13 +134,12 @@ class Epoch {
   struct Out { c10::weak_intrusive_ptr<StorageImpl> to; int64_t offset; int slot; };
   struct Claim { uint64_t epoch = 0; bool written = false; };
 
-  static c10::weak_intrusive_ptr<StorageImpl> weak(StorageImpl* storage) {
-    return c10::weak_intrusive_ptr<StorageImpl>(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));
+  void end_leases() {
+    for (Lease& lease : leases_) lease.end(trash);
+    leases_.clear();
   }
 
-  bool misaligned(const char* a, const char* b) const {
-    return (reinterpret_cast<uintptr_t>(a) ^ reinterpret_cast<uintptr_t>(b)) % device_.alignment;
-  }
+  size_t residue(const char* address) const { return alignment_class(reinterpret_cast<uintptr_t>(address), device_.alignment); }
 
   void count(size_t& n, size_t bytes) { n++, copies.bytes += bytes; }
 
@@ -150,7 +158,7 @@ class Epoch {
   }
 
   void move_home(Fragment& fragment, Slot& slot) {
-    slot.home->move_out(until_launch_);
+    leases_.push_back(slot.home->move_out());
     move(fragment, slot, slot.home->address());
   }
 
@@ -192,9 +200,9 @@ class Epoch {
 
   // What floats has the alignment of the first tensor that lay elsewhere. It takes another's once only those come.
   bool turn(Fragment& fragment, Slot& slot, char* base) {
-    size_t residue = reinterpret_cast<uintptr_t>(base) % device_.alignment;
-    slot.otherwise = residue == slot.residue ? slot.otherwise + 1 : 1;
-    slot.residue = residue;
+    size_t now = residue(base);
+    slot.otherwise = now == slot.residue ? slot.otherwise + 1 : 1;
+    slot.residue = now;
     if (!slot.floating || slot.otherwise < 4 || slot.turned == 2) return false;
     slot.turned++;
     float_at(fragment, slot, base);
@@ -223,8 +231,8 @@ class Epoch {
   const Device& device_;
   const bool graphs_;
   uint64_t number_ = 1;
-  Trash until_launch_;  // memory that pending operators may read
-  std::vector<Copy> copies_in_;
+  std::vector<Lease> leases_;  // of memory that pending operators may read
+  std::vector<Copy> copies_in_, copying_out_;
   std::vector<Out> copies_out_;
   std::vector<c10::intrusive_ptr<StorageImpl>> held_;
   std::vector<c10::weak_intrusive_ptr<StorageImpl>> pending_;  // so that no address of a storage is used twice

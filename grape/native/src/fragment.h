@@ -1,5 +1,6 @@
 // A fragment: operators that came one after the other and may come again, with the memory that they expect.
 #pragma once
+#include "alignments.h"
 #include "as_written.h"
 #include "draws.h"
 #include "memory.h"
@@ -37,7 +38,7 @@ struct Slot {
   char* last = nullptr;         // where it lay before, to settle there if it stays
   const Tenancy* lender = nullptr;  // whose memory that was
   int same = 0, settled = 0;
-  size_t residue = 0;           // of the addresses, by the alignment, where it lay otherwise than what floats
+  size_t residue = 0;           // the class of the addresses where it lay otherwise than what floats
   int otherwise = 0, turned = 0;  // times in a row, and that what floats was given that
 
   bool owned() const { return home || floating; }
@@ -46,9 +47,7 @@ struct Slot {
     over = c10::Storage(c10::Storage::use_byte_size_t(), span, at::DataPtr(where, device.place), nullptr, false);
   }
   at::Tensor tensor(const Layout& layout, int64_t at, const Device& device) const {
-    auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(over), c10::DispatchKeySet(device.key), layout.dtype);
-    impl->set_sizes_and_strides(layout.sizes, layout.strides, at / static_cast<int64_t>(layout.dtype.itemsize()));
-    return at::Tensor(std::move(impl));
+    return device.tensor(over, layout.dtype, layout.sizes, layout.strides, at / static_cast<int64_t>(layout.dtype.itemsize()));
   }
 };
 
@@ -89,6 +88,7 @@ struct Step {
   size_t segment = 0;
   bool bumps = false;         // a version counter
   uint32_t refused = 0;       // times that it matched but for where its tensors lie
+  Alignments* alignments = nullptr;  // of its tensors, once it was refused for them
   uint32_t splits = 0;        // times that its segment was launched behind it, unforeseen
   bool last = false;          // and so it ends there
   Stop stop;                  // where it runs as written
@@ -205,6 +205,11 @@ struct Fragment {
   void demote(Step& step, Reason reason) {
     step.run = reason;
     uncut = true;
+  }
+
+  // It ends in a host read, or holds numbers that are other ones each time, as steps of optimizers are.
+  bool is_iteration() const {
+    return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.run == Reason::Read || step.run == Reason::Number; });
   }
 
   void split(Step& step) {

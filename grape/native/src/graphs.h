@@ -41,11 +41,8 @@ class CudaGraph final : public Graph {
 
  private:
   at::Tensor word(int64_t* address) const {
-    auto dtype = caffe2::TypeMeta::Make<int64_t>();
     c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(int64_t), at::DataPtr(address, device_.place), nullptr, false);
-    auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(device_.key), dtype);
-    impl->set_sizes_contiguous({});
-    return at::Tensor(std::move(impl));
+    return device_.tensor(std::move(storage), caffe2::TypeMeta::Make<int64_t>(), {}, {});
   }
 
   const Cuda& device_;
@@ -113,7 +110,7 @@ class PretendedGraph final : public Graph {
   static std::pair<char*, size_t> rehome(Fragment& fragment, const Made& made, Trash& trash) {
     if (made.slot < 0) return {nullptr, 0};
     Slot& slot = fragment.slots[made.slot];
-    slot.home->move_to(fragment.device.allocate(slot.nbytes), trash);
+    slot.home->move_out().end(trash);
     slot.lies_at(slot.home->address(), fragment.device);
     fragment.generation++;
     return {slot.address, slot.nbytes};

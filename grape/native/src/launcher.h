@@ -78,7 +78,7 @@ class Launcher {
           StorageImpl* storage = storage_of(t);
           if (rehome && slot.home && device_.allocated(storage) && storage->nbytes() == slot.nbytes) {
             char* where = static_cast<char*>(storage->mutable_data());
-            slot.home->move_to(storage->set_data_ptr(at::DataPtr(where, device_.place)), *rehome);
+            slot.home->move_to(storage->set_data_ptr(at::DataPtr(where, device_.place))).end(*rehome);
             slot.lies_at(where, device_);
             fragment.generation++;
           } else if (slot.address != storage->data()) {

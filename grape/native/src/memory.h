@@ -52,6 +52,10 @@ inline Tenancy* tenancy_of(const StorageImpl* storage) {
   return is_lent(storage) ? static_cast<Tenancy*>(storage->data_ptr().get_context()) : nullptr;
 }
 
+inline c10::weak_intrusive_ptr<StorageImpl> weakly(StorageImpl* storage) {
+  return c10::weak_intrusive_ptr<StorageImpl>(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage));
+}
+
 // Memory that only operators reach: torch's allocator made it, or it is a home. NumPy's, shared and lazily copied memory
 // has other deleters; what was handed to NumPy, whenever that was, cannot be resized any more.
 inline bool is_torchs_own(const StorageImpl* storage, const Device& device) {
@@ -64,49 +68,38 @@ struct Trash {
   std::vector<at::DataPtr> memory;
 };
 
-class Home {
+// Memory that is lent to a storage: the storage's deleter says that it died or moved away, and nobody who counts
+// references to it, as autograd does before it adds in place, sees another one.
+class Lease {
  public:
-  Home(size_t nbytes, const Device& device) : nbytes_(nbytes), device_(device), memory_(device.allocate(nbytes)), tenancy_(Tenancies::all().take()) {}
-  Home(const Home&) = delete;
-  ~Home() {
-    Trash now;
-    hand_over(now);
-    Tenancies::all().give(tenancy_);
+  explicit Lease(at::DataPtr memory) : memory_(std::move(memory)), tenancy_(Tenancies::all().take()) {}
+  // Of memory that a storage has.
+  explicit Lease(StorageImpl* storage) : tenancy_(Tenancies::all().take()), occupant_(weakly(storage)) {
+    memory_ = storage->set_data_ptr(lent(storage->data_ptr()));
+  }
+  Lease(Lease&& other) noexcept
+      : memory_(std::move(other.memory_)), tenancy_(std::exchange(other.tenancy_, nullptr)), occupant_(std::move(other.occupant_)) {}
+  Lease& operator=(Lease&& other) noexcept {
+    std::swap(memory_, other.memory_), std::swap(tenancy_, other.tenancy_), std::swap(occupant_, other.occupant_);
+    return *this;
+  }
+  ~Lease() {
+    if (tenancy_) Tenancies::all().give(tenancy_);
   }
 
   char* address() const { return static_cast<char*>(memory_.get()); }
   bool vacant() const { return !tenancy_->occupied.load(std::memory_order_acquire); }
-  bool read_in(uint64_t epoch) const { return tenancy_->read_in == epoch; }
-  bool has(const Tenancy* tenancy) const { return tenancy_ == tenancy; }
+  Tenancy* tenancy() const { return tenancy_; }
 
   // A storage of its own for each result. Resizable, as eager ones are: who moves away calls the deleter.
-  c10::Storage lend() {
-    tenancy_->occupied.store(true, std::memory_order_relaxed);
-    c10::Storage storage(c10::make_intrusive<StorageImpl>(
-        StorageImpl::use_byte_size_t(), nbytes_, at::DataPtr(memory_.get(), tenancy_, &depart, memory_.device()),
-        device_.allocator, /*resizable=*/true));
+  c10::Storage lend(size_t nbytes, at::Allocator* allocator) {
+    c10::Storage storage(c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(), nbytes, lent(memory_), allocator, /*resizable=*/true));
     occupant_ = c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl());
     return storage;
   }
 
-  // H2: the occupant keeps the memory, under torch's own deleter; raw pointers to it stay good.
-  void move_out(Trash& trash) { move_to(device_.allocate(nbytes_), trash); }
-
-  // Whoever lives here keeps the memory; there is no home any more.
-  void retire(Trash& trash) {
-    hand_over(trash);
-    memory_ = at::DataPtr();
-  }
-
-  // As `move_out`, into memory that is there already: a graph writes to it.
-  void move_to(at::DataPtr memory, Trash& trash) {
-    hand_over(trash);
-    memory_ = std::move(memory);
-    if (!vacant()) tenancy_ = new Tenancy();  // whoever has the old one may still be on his way out
-  }
-
- private:
-  void hand_over(Trash& trash) {
+  // Whoever lives here keeps the memory, under torch's own deleter; raw pointers to it stay good.
+  void end(Trash& trash) {
     auto occupant = occupant_.lock();
     if (occupant && tenancy_of(occupant.get()) == tenancy_ && occupant->data() == memory_.get())
       occupant->set_data_ptr_noswap(std::move(memory_));
@@ -117,11 +110,44 @@ class Home {
     if (occupant) trash.storages.push_back(std::move(occupant));
   }
 
-  size_t nbytes_;
-  const Device& device_;
+ private:
+  at::DataPtr lent(const at::DataPtr& memory) {
+    tenancy_->occupied.store(true, std::memory_order_relaxed);
+    return at::DataPtr(memory.get(), tenancy_, &depart, memory.device());
+  }
+
   at::DataPtr memory_;
   Tenancy* tenancy_;
   c10::weak_intrusive_ptr<StorageImpl> occupant_{c10::intrusive_ptr<StorageImpl>()};
+};
+
+class Home {
+ public:
+  Home(size_t nbytes, const Device& device) : nbytes_(nbytes), device_(device), lease_(device.allocate(nbytes)) {}
+  Home(const Home&) = delete;
+  ~Home() {
+    Trash now;
+    lease_.end(now);
+  }
+
+  char* address() const { return lease_.address(); }
+  bool vacant() const { return lease_.vacant(); }
+  bool read_in(uint64_t epoch) const { return lease_.tenancy()->read_in == epoch; }
+  bool has(const Tenancy* tenancy) const { return lease_.tenancy() == tenancy; }
+  c10::Storage lend() { return lease_.lend(nbytes_, device_.allocator); }
+
+  // H2: the home is elsewhere from now on. Whoever lives there keeps the memory, when its lease ends.
+  Lease move_out() { return move_to(device_.allocate(nbytes_)); }
+  // As `move_out`, into memory that is there already: a graph writes to it.
+  Lease move_to(at::DataPtr memory) { return std::exchange(lease_, Lease(std::move(memory))); }
+
+  // There is no home any more.
+  void retire(Trash& trash) { move_to(at::DataPtr()).end(trash); }
+
+ private:
+  const size_t nbytes_;
+  const Device& device_;
+  Lease lease_;
 };
 
 }  // namespace grape

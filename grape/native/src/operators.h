@@ -40,6 +40,8 @@ struct Operator {
   int dropout = -1;                   // of attention: the argument without which nothing is drawn
   std::vector<bool> seed;             // by argument: what was drawn, if anything was
   bool has_state = false;             // of its own, that random numbers come from
+  bool rounds_once = false;           // exact in its floats as well: IEEE says what comes out, wherever they lie
+  int scale = -1;                     // if this argument is one
   bool lends = false;                 // memory to another stream, or to a copy that is made later
   uint64_t kernel_checked = 0;        // when `registrations` was that
   bool in_python = false;
@@ -78,6 +80,9 @@ struct Operator {
     }
     pointwise = op.hasTag(at::Tag::pointwise);
     exact = pointwise || by_position(schema.name());
+    rounds_once = is_one_operation(schema);
+    for (size_t i = 0; i < arguments; i++)
+      if (schema.arguments()[i].name() == "alpha") scale = static_cast<int>(i);
     changes = any_write;
     if (schema.name().find("_attention") != std::string::npos)
       for (size_t i = 0; i < arguments; i++) {
@@ -175,6 +180,18 @@ struct Operator {
     for (const char* start : {"aten::embedding", "aten::nll_loss", "aten::index", "aten::gather", "aten::scatter", "aten::take"})
       if (n.rfind(start, 0) == 0) return true;
     return n == "aten::clone" || n == "aten::copy_" || n == "aten::_to_copy" || n == "aten::cat" || n == "aten::stack";
+  }
+
+  // Of each element one operation that IEEE rounds, or none.
+  static bool is_one_operation(const c10::FunctionSchema& schema) {
+    if (schema.overload_name().find("mode") != std::string::npos) return false;  // of a division
+    if (schema.name().rfind("aten::", 0) != 0) return false;
+    std::string name = schema.name().substr(std::strlen("aten::"));
+    if (name.size() > 1 && name.back() == '_') name.pop_back();
+    for (const char* one : {"add", "sub", "mul", "div", "neg", "abs", "sqrt", "reciprocal", "eq", "ne", "lt", "le", "gt", "ge", "maximum",
+                            "minimum", "clamp", "clamp_min", "clamp_max", "relu", "where", "masked_fill", "copy", "clone", "_to_copy"})
+      if (name == one) return true;
+    return false;
   }
 
   static bool maybe_copies(const std::string& n) {

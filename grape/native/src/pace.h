@@ -13,6 +13,8 @@ class Pace {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t LAPS = 8;  // the last so many are compared
+  static constexpr size_t FIRST = 2;  // served ones take memory, for which the host may wait until the GPU is done
+  static constexpr double MATCHED = 0.25;  // of its operators: a lap of which less matched tells of the others
 
   // What was counted when a lap began or ended.
   struct Marks {
@@ -31,7 +33,7 @@ class Pace {
   }
 
   // And ends there, having deferred so many operators of the fragment, if it served. Fragments that serve the same lap share
-  // what it saved. What captures took is no pace; a lap in which a doubt began or ended is neither.
+  // what it saved, where that can be told. What captures took is no pace; a lap in which a doubt began or ended is neither.
   Saved end(bool doubt, uint64_t deferred, const Marks& marks) {
     Saved saved;
     if (begun_ == Clock::time_point() || marks.seen == marks_.seen || doubt != doubt_) return saved;
@@ -41,7 +43,7 @@ class Pace {
     laps.ns[laps.n++ % LAPS] = ns;
     if (!served_) {
       written_ = without_.median();
-    } else if (uint64_t all = marks.matched - marks_.matched; written_ > 0 && all > 0) {
+    } else if (uint64_t all = marks.matched - marks_.matched; written_ > 0 && laps.n > FIRST && all > MATCHED * operators) {
       saved.matched = std::min(deferred, all);
       double usual = std::min(ns, 2 * with_.median());  // a lap that an epoch ends in is not slow for being served
       saved.ns = (written_ - usual) * operators * static_cast<double>(saved.matched) / static_cast<double>(all);

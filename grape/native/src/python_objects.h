@@ -2,7 +2,7 @@
 #pragma once
 #include <Python.h>
 
-#include <c10/core/StorageImpl.h>
+#include <ATen/core/Tensor.h>
 
 namespace grape {
 
@@ -16,6 +16,11 @@ inline bool is_held_in_python(const c10::StorageImpl* storage) {
   if (!slot.has_unique_reference()) return true;
   Py_ssize_t weak = Py_TYPE(object)->tp_weaklistoffset;  // below 0 from Python 3.12 on: in front of the object
   return weak != 0 && *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + weak) != nullptr;
+}
+
+// Python has, or had, the tensor.
+inline bool has_python_object(const at::Tensor& t) {
+  return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr;
 }
 
 }  // namespace grape

@@ -138,7 +138,7 @@ class Recorder {
       for (Input& in : step.inputs) {
         if (in.slot < 0) continue;
         place(in.slot, in.at, in.layout, step, slot_of);
-        bool exact = step.run != Reason::None || (step.op->exact && is_integral(in.layout));
+        bool exact = step.run != Reason::None || (step.op->exact && is_integral(in.layout)) || (rounds_once(step) && is_real(in.layout));
         slots[in.slot].exact = slots[in.slot].exact && exact;
       }
       for (Output& out : step.outputs)
@@ -271,6 +271,16 @@ class Recorder {
 
   static bool is_integral(const Layout& layout) {
     return c10::isIntegralType(c10::typeMetaToScalarType(layout.dtype), /*includeBool=*/true);
+  }
+
+  static bool is_real(const Layout& layout) {
+    return c10::isFloatingType(c10::typeMetaToScalarType(layout.dtype));
+  }
+
+  static bool rounds_once(const Step& step) {
+    if (!step.op->rounds_once || step.op->scale < 0) return step.op->rounds_once;
+    const IValue& scale = step.arguments[static_cast<size_t>(step.op->scale)].value;
+    return (scale.isInt() && scale.toInt() == 1) || (scale.isDouble() && scale.toDouble() == 1.0);
   }
 
   static uint32_t version(const at::Tensor& t) {

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from ...model import HOST_RANDOM, OpRecord, Reason, Refused, ScalarChange, Trace
 from ...model.cold import may_be_cold
 from ...tracing import LIMIT, Recorder, person_runs, record
+from ..accounts.attention import TRACING
 from ..capture import is_left_to_device, judge
 from ..guarding.calls import EVENT_NS
 from ..guarding.effects import SHOWN, EffectWatch, effect_of
@@ -33,9 +34,10 @@ UNSTEADY = 2
 many a library may do what it does once."""
 AUDIT_BY = 160
 MIN_OPERATORS = 3
-LEAST_MS = 20.0
-"""Milliseconds that the tracer may take of a call, by its own clock, before that is recorded no further: what its
-operators take to be recorded is known only then, and the first ones of a process take long."""
+LEAST_MS, AT_ONCE_MS = 20.0, 60.0
+"""Milliseconds that the tracer may take of a call, by its own clock, before that is recorded no further, and of what a
+cell allows beside its share: what operators take to be recorded is known only then, and the first of a process take
+long. What is left beyond that is the call's as well, `TRACING` times as long as that clock says."""
 FEWEST = 1000
 """So many operators are traced of any call that is traced at all."""
 
@@ -142,9 +144,10 @@ class Observer:
         before_ns = tracer.recorded_ns
 
         def on_overflow() -> None:
-            if limit < LIMIT or tracer.own_ns > tracer.own_until:
+            if limit < LIMIT or tracer.had_enough:
                 stand_aside()  # half a call tells nothing, a whole one takes too long
 
+        own_ms = max(attention.left_ms / TRACING, min(attention.allowance.beside_ms, AT_ONCE_MS), LEAST_MS)
         result, call, escapes = record(
             tracer,
             backend.device,
@@ -152,7 +155,8 @@ class Observer:
             body,
             on_wait=self._on_wait,
             limit=limit,
-            own_ns=1e6 * max(attention.left_ms, attention.allowance.beside_ms, LEAST_MS),
+            own_ns=1e6 * own_ms,
+            beside_ns=1e6 * own_ms * TRACING,
             on_overflow=on_overflow,
         )
         attention.recorded(tracer.recorded_ns - before_ns, len(call.trace.ops))
