@@ -37,7 +37,7 @@ def view(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _is_report(content: Any) -> bool:
+def _is_report(content: object) -> bool:
     """True for what ``--json`` wrote, of one cell or of several."""
     reports = content.get("cells", [content]) if isinstance(content, dict) else []
     return isinstance(reports, list) and any(

@@ -31,7 +31,7 @@ class Home(Protocol):
     def is_alone(self, run: object) -> bool:
         """True for the only run of its loop."""
 
-    def replays(self, callables: Sequence[Any]) -> bool:
+    def replays(self, callables: Sequence[object]) -> bool:
         """True where one of these modules or functions is a region that replays graphs."""
 
     def holds(self, code: types.CodeType, at: Position) -> bool:

@@ -94,7 +94,7 @@ class RegionPart(Part):
         self._handed: set[str] = set()
         self._cells: dict[str, types.CellType] = {}
         self._pure: Callable[..., Any] | None = None
-        self._fresh: dict[str, Any] | None = None
+        self._fresh: dict[str, object] | None = None
 
     @property
     def refusal(self) -> Refused | None:
@@ -146,7 +146,7 @@ class RegionPart(Part):
             if values.get(name) is not value:
                 values[name] = value
 
-    def call(self, **arguments: Any) -> tuple[Any, ...]:
+    def call(self, **arguments: object) -> tuple[object, ...]:
         """The region's function. For the cell's own values it runs in the cell's names, else it touches none."""
         fresh, self._fresh = self._fresh, None
         assert self._pure is not None
@@ -246,7 +246,7 @@ class RegionPart(Part):
         ]
 
 
-def _varies(value: Any) -> bool:
+def _varies(value: object) -> bool:
     """A tensor that the loop does not bind may still be another one when the cell runs again."""
     return type(value) is torch.Tensor
 

@@ -101,14 +101,14 @@ class GrapeCell:
     compile never has one.
     """
 
-    def __init__(self, shell: Any, *, source: str, options: Options, info: Any = None) -> None:
+    def __init__(self, shell: object, *, source: str, options: Options, info: object = None) -> None:
         self._since = time.perf_counter()
         self._ahead = Stopwatch()
         forget_failures()
         with self._ahead:
             self._prepare(shell, source, options, info)
 
-    def _prepare(self, shell: Any, source: str, options: Options, info: Any) -> None:
+    def _prepare(self, shell: Any, source: str, options: Options, info: object) -> None:
         self.info = info
         self.thread = threading.get_ident()
         self._shell = shell

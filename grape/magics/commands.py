@@ -80,7 +80,7 @@ def _number(command: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _shell() -> Any:
+def _shell() -> object:
     from IPython.core.getipython import get_ipython
 
     return get_ipython()

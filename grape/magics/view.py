@@ -123,7 +123,7 @@ def _actions(report: Report) -> Actions:
         message = f"undone: {old}; run this in the place of {old.file}"
         return Answer(message=message, applied=False, source=old.old, others=others)
 
-    def fixes() -> list[dict[str, Any]]:
+    def fixes() -> list[dict[str, object]]:
         whole = report.with_fixes()
         return findings_view(whole, lambda finding: why_no_fix(whole, finding))
 

@@ -5,7 +5,6 @@ from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, Sh
 from .finding import Finding, Fix
 from .graph_memory import GraphMemory
 from .location import Position
-from .machine import MachineCosts
 from .outcome import Decision, Later, NoMemory, NoRoom, Refused, RetryLater
 from .reasons import Reason
 from .report import FEWEST_SAMPLES, RegionReport, ReportData
@@ -13,6 +12,7 @@ from .stream import Stop, StreamEvidence
 from .times.cell_time import LEAST_MS, SIGNIFICANT, CallsAccount, CellTime, OwnTime, Served
 from .times.lines import LineTime, LineTimes
 from .times.loading import LoaderWait
+from .times.machine import MachineCosts
 from .times.measured import Measured, quartiles
 from .times.spent import Kind, Part, Spent
 from .times.timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline

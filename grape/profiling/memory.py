@@ -169,7 +169,7 @@ class _CudaReader:
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
-        self._handle: Any = None
+        self._handle: object = None
         self._resolved = False
         self._peaks: tuple[int, int] | None = None
         self._nvml_due = 0.0

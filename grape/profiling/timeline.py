@@ -199,7 +199,7 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _profile(device: torch.device) -> Any:
+def _profile(device: torch.device) -> object:
     return torch.autograd.profiler.profile(use_kineto=True, use_device="cuda" if device.type == "cuda" else None)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..failures import surviving
@@ -47,7 +47,7 @@ class Session(SeenCell):
         *,
         options: Options,
         cell: Cell,
-        namespace: dict[str, Any],
+        namespace: dict[str, object],
         on_progress: Callable[[str], None] | None = None,
         file_names: Callable[[str], str] | None = None,
     ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ..options import Options, engine_named
 from .cell import Session
@@ -19,7 +18,7 @@ def session_for(
     *,
     options: Options,
     cell: Cell,
-    namespace: dict[str, Any],
+    namespace: dict[str, object],
     on_progress: Callable[[str], None] | None = None,
     file_names: Callable[[str], str] | None = None,
 ) -> Session | StreamedSession:

@@ -96,7 +96,7 @@ class Engine:
     def has_graphs(self) -> bool:
         return bool(self._applied())
 
-    def _called(self) -> list[Any]:
+    def _called(self) -> list[object]:
         """Without loops whose body, or what it calls, became the region."""
         return [region for region in self.interceptor.regions if region.calls]
 
@@ -136,13 +136,13 @@ class Engine:
         names = "; ".join(f"{region.name} at {region.at}" for region in chosen)
         return f"undone: {names} {'runs' if len(chosen) == 1 else 'run'} eagerly again"
 
-    def adopt(self, namespace: Mapping[str, Any]) -> None:
+    def adopt(self, namespace: Mapping[str, object]) -> None:
         """Make candidates of the functions in `namespace`, and of the bodies of their loops."""
         if not self.interceptor.withdrawn:
             self.hoister.adopt(namespace)
             self.interceptor.adopt(namespace)
 
-    def plan(self, source: str, namespace: Mapping[str, Any], options: Options) -> tuple[Mode, CellKey | None]:
+    def plan(self, source: str, namespace: Mapping[str, object], options: Options) -> tuple[Mode, CellKey | None]:
         """How much attention a cell gets that begins now, and under which key its history is kept."""
         key = key_of(source, namespace)
         past = self.history.of(key, options.applied)
@@ -261,12 +261,12 @@ class Engine:
         """A cell has ended: forget the loops that it had before it was edited. See `Hoister.end_cell`."""
         self.interceptor.undisturbed(lambda: self.hoister.end_cell(cell, filename, finished=finished))
 
-    def end_cell(self, cell: str | None, filename: str, namespace: Mapping[str, Any], *, finished: bool) -> None:
+    def end_cell(self, cell: str | None, filename: str, namespace: Mapping[str, object], *, finished: bool) -> None:
         """A cell under Grape has ended: forget what it no longer has, and release what the person has let go of."""
         self.forget_edited(cell, filename, finished=finished)
         self.release_abandoned(namespace)
 
-    def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
+    def release_abandoned(self, namespace: Mapping[str, object]) -> None:
         """A cell has ended: release the graphs of code and state that the person has let go of."""
 
         def release() -> None:

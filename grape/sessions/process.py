@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from ..render import Report
 from .engine import Engine
@@ -37,7 +36,7 @@ def close_engine() -> None:
         _engine.close()
 
 
-def release_abandoned(namespace: Mapping[str, Any]) -> list[str]:
+def release_abandoned(namespace: Mapping[str, object]) -> list[str]:
     """A cell without Grape has ended in `namespace`: see `Engine.release_abandoned` and `Engine.undo_slower`, whose
     sentences this gives.
     """

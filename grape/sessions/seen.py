@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..advisor import advise, predict
 from ..failures import failure_notes
@@ -38,7 +38,7 @@ class SeenCell:
         self,
         options: Options,
         cell: Cell,
-        namespace: dict[str, Any],
+        namespace: dict[str, object],
         file_names: Callable[[str], str] | None,
     ) -> None:
         self.options = options

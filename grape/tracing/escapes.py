@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..model.call import Args, Kwargs
 from .busy import grape_works
 from .escaping import COMPILED
 from .escaping import below_dispatch as _below_dispatch
@@ -46,9 +47,7 @@ class EscapeWatch(UnseenMode):
         super().__init__()
         self._positions, self._recorder = positions, recorder
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> object:
         if func in _ESCAPES:
             self._note(func.__name__ if func.__name__ != "__get__" else func.__self__.__name__)
         try:

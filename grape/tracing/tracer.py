@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import (
 )
 
 from ..model import OpRecord, Position
+from ..model.call import Args, Kwargs
 from .busy import grape_works, unwatched
 from .compiling import before_compiled
 from .constructs import construct_of
@@ -170,7 +171,7 @@ class Tracer(TorchDispatchMode):
 
         on_overflow = self.on_overflow
 
-        def at_line(_: FrameType, event: str, argument: Any) -> None:
+        def at_line(_: FrameType, event: str, argument: object) -> None:
             sys.settrace(None)
             frame.f_trace = None
             if self.recorder is None or self.recorder.overflowed:
@@ -199,9 +200,7 @@ class Tracer(TorchDispatchMode):
             if muted:
                 _include(False)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         recorder = self.recorder
         self.own_ns += _PASSED_NS
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
@@ -213,7 +212,7 @@ class Tracer(TorchDispatchMode):
             error.__traceback__ = below_dispatch(error.__traceback__)
             raise
 
-    def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _trace(self, recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> object:
         began = time.perf_counter_ns()
         with Unwatched():
             try:
@@ -246,10 +245,10 @@ class Tracer(TorchDispatchMode):
         self,
         recorder: Recorder,
         before: Any,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
+        func: object,
+        args: Args,
+        kwargs: Kwargs,
+        result: object,
         elapsed: int,
     ) -> None:
         """Hand an operator that has run to the recorder. `before` is None where it cannot be named."""

@@ -47,7 +47,7 @@ class CellReport:
     """
 
     number: int
-    report: dict[str, Any]
+    report: dict[str, object]
     html: str
     text: str
     view: str | None = None

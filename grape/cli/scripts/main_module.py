@@ -11,7 +11,6 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ...quiet import without_warnings
 
@@ -25,7 +24,7 @@ Statement = tuple[ast.Module, types.CodeType, int]
 """The tree of one statement, its code, and the flags that it was compiled with."""
 
 
-def become_main(path: Path, words: list[str], shown: str) -> dict[str, Any]:
+def become_main(path: Path, words: list[str], shown: str) -> dict[str, object]:
     """The namespace of a new `__main__`, whose file is `path`; arguments and the path of imports are the script's.
 
     Who starts workers by the file of `__main__` (multiprocessing, a loader of data) finds the script there.
@@ -65,18 +64,18 @@ def statements(source: bytes, file: str) -> Iterator[Statement]:
         first = False
 
 
-def own_frames(tb: types.TracebackType | None, namespace: dict[str, Any]) -> types.TracebackType | None:
+def own_frames(tb: types.TracebackType | None, namespace: dict[str, object]) -> types.TracebackType | None:
     """`tb` from the first frame of the script's on; None where there is none."""
     while tb is not None and tb.tb_frame.f_globals is not namespace:
         tb = tb.tb_next
     return tb
 
 
-def show_own_frames(namespace: dict[str, Any]) -> None:
+def show_own_frames(namespace: dict[str, object]) -> None:
     """An exception is about to end the process: have whoever shows it, `sys.excepthook`, see the frames of the script
     only. An exception that did not come out of the script is shown whole.
     """
-    hook: Callable[..., Any] = sys.excepthook
+    hook: Callable[..., object] = sys.excepthook
 
     def shown(kind: type[BaseException], error: BaseException, tb: types.TracebackType | None) -> None:
         sys.excepthook = hook

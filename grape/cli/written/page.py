@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from ...errors import UsageError
 from ...render.files import write_text
@@ -74,7 +73,7 @@ class Section:
     view: View | None = None
 
 
-def json_text(reports: Sequence[Mapping[str, Any]]) -> str:
+def json_text(reports: Sequence[Mapping[str, object]]) -> str:
     """One report as its `to_dict()`; several as ``{"version": 1, "cells": [...]}`` in the order of the notebook."""
     content = reports[0] if len(reports) == 1 else {"version": 1, "cells": list(reports)}
     return json.dumps(content, indent=2, allow_nan=False) + "\n"

@@ -42,7 +42,7 @@ class Left:
     """A value that the rewrite of the cell with this source bound, and that its functions still use."""
 
     source: str
-    value: weakref.ref[Any]
+    value: weakref.ref[object]
 
 
 class Replacement:
@@ -110,7 +110,7 @@ class Replacement:
 
 def watch_tree(shell: Any, replacement: Replacement) -> Callable[[], None]:
     """Have the next tree that the shell transforms replaced; the function that is returned takes that back."""
-    transformers: list[Any] = shell.ast_transformers
+    transformers: list[object] = shell.ast_transformers
 
     class AtOnce:
         """IPython drops a transformer that raises, with a warning: this one never does."""
@@ -208,7 +208,7 @@ def _codes(code: types.CodeType) -> Iterator[tuple[str, types.CodeType]]:
             yield from _codes(constant)
 
 
-def restore_functions(ran: Ran, namespace: dict[str, Any]) -> list[str]:
+def restore_functions(ran: Ran, namespace: dict[str, object]) -> list[str]:
     """Give the functions that the rewritten cell defined the code that was typed; their names."""
     restored = []
     for function in _functions(namespace, ran.filename):
@@ -220,7 +220,7 @@ def restore_functions(ran: Ran, namespace: dict[str, Any]) -> list[str]:
     return restored
 
 
-def _functions(namespace: dict[str, Any], filename: str) -> Iterator[types.FunctionType]:
+def _functions(namespace: dict[str, object], filename: str) -> Iterator[types.FunctionType]:
     for value in list(namespace.values()):
         members = list(vars(value).values()) if isinstance(value, type) else [value]
         for member in members:

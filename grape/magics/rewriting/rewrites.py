@@ -65,7 +65,7 @@ class AppliedRewrites:
         """One line per rewritten cell, numbered from `first`."""
         return [f"{number:>3} {applied}" for number, applied in enumerate(self._applied, start=first)]
 
-    def apply(self, report: Report, number: int | None, shell: Any) -> str:
+    def apply(self, report: Report, number: int | None, shell: object) -> str:
         """Hand over the cell with fix `number`, together with those that were taken for it before.
 
         Without a number all verified fixes of the measured cell are taken. Raises `UsageError` where there is no such
@@ -109,12 +109,12 @@ class AppliedRewrites:
         """All that was taken, for the reports of cells that run from now on."""
         return tuple(taken for applied in self._applied for taken in applied.taken)
 
-    def undo(self, index: int, shell: Any) -> str:
+    def undo(self, index: int, shell: object) -> str:
         """Hand over the old source of the rewritten cell at `index`, counted from 0 as in `status`."""
         applied = self._applied.pop(index)
         return f"undone: {applied}: {_hand_over(shell, applied.old, applied.file)}"
 
-    def undo_all(self, shell: Any) -> str:
+    def undo_all(self, shell: object) -> str:
         """The old source of the only rewritten cell is handed over; of several they are shown."""
         if len(self._applied) == 1:
             return self.undo(0, shell)

@@ -94,7 +94,7 @@ class AtOnce:
         )
         return f"undone: {_told(ran)}{functions}; without --rewrite the cell runs as written"
 
-    def undo_all(self, shell: Any) -> list[str]:
+    def undo_all(self, shell: object) -> list[str]:
         return [self.undo(0, shell) for _ in range(len(self._ran))]
 
 

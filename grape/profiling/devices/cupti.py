@@ -60,7 +60,7 @@ def _in_torch(frame: FrameType | None) -> bool:
 
 
 @functools.cache
-def _loaded(path: str) -> Any:
+def _loaded(path: str) -> object:
     return ctypes.CDLL(path)
 
 

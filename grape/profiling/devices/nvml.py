@@ -11,7 +11,7 @@ import torch
 __all__ = ["device_handle", "nvml", "used_bytes"]
 
 _lock = threading.Lock()
-_library: Any = None
+_library: object = None
 _tried = False
 
 
@@ -55,7 +55,7 @@ def device_handle(device: torch.device) -> Any | None:
     return None
 
 
-def _addresses(library: Any, properties: Any) -> Iterator[tuple[Any, str]]:
+def _addresses(library: Any, properties: object) -> Iterator[tuple[Any, str]]:
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:
         text = str(uuid)
@@ -68,7 +68,7 @@ def _addresses(library: Any, properties: Any) -> Iterator[tuple[Any, str]]:
         yield library.nvmlDeviceGetHandleByPciBusId, f"{domain:08x}:{bus:02x}:{slot:02x}.0"
 
 
-def used_bytes(handle: Any) -> int | None:
+def used_bytes(handle: object) -> int | None:
     """Bytes in use on the device, by all processes; None where NVML does not say."""
     library = nvml()
     if library is None:

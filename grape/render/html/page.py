@@ -52,7 +52,7 @@ def view_json(view: View) -> str:
 def read_view(text: str, name: str) -> View:
     """The view that `view_json` wrote. `name` is the file's, for the message of the `UsageError` where it is none."""
     try:
-        content: Any = json.loads(text)
+        content: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"'{name}' is not JSON: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:

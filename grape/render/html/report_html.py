@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from html import escape
 from itertools import groupby
-from typing import Any
 
 from ...model import Finding, ReportData
 from ..memory_rows import memory_bars, memory_title
@@ -167,7 +166,7 @@ def _finding(finding: Finding) -> str:
     return f'<div style="margin:8px 0;padding:0 0 0 8px;border-left:3px solid {TRACK}">{"".join(parts)}</div>'
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, float):
         return three(value)
     if isinstance(value, list | tuple):

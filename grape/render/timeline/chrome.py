@@ -32,9 +32,9 @@ def trace_text(report: ReportData) -> str:
     return json.dumps(chrome_trace(report), separators=(",", ":"))
 
 
-def chrome_trace(report: ReportData) -> dict[str, Any]:
+def chrome_trace(report: ReportData) -> dict[str, object]:
     """Before and after of each region, the main one first, then the cell and its memory curve."""
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, object]] = []
     for pid, (name, timeline) in enumerate(named_timelines(report), start=1):
         events += _process(pid, name, timeline)
     events += _memory(report.memory, tape=report.evidence.backend == "tape")
@@ -45,17 +45,17 @@ def chrome_trace(report: ReportData) -> dict[str, Any]:
     }
 
 
-def _metadata(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+def _metadata(kind: str, pid: int, tid: int, **args: Any) -> dict[str, object]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
 
 
-def _process(pid: int, name: str, timeline: Timeline) -> Iterator[dict[str, Any]]:
+def _process(pid: int, name: str, timeline: Timeline) -> Iterator[dict[str, object]]:
     yield _metadata("process_name", pid, 0, name=name)
     yield _metadata("process_sort_index", pid, 0, sort_index=pid)
     if timeline.dropped:
         yield _metadata("process_labels", pid, 0, labels=f"{count(timeline.dropped)} events dropped")
-    launches: dict[int, dict[str, Any]] = {}
-    landings: dict[int, dict[str, Any]] = {}
+    launches: dict[int, dict[str, object]] = {}
+    landings: dict[int, dict[str, object]] = {}
     for tid, (lane, events) in enumerate(_tracks(timeline), start=1):
         yield _metadata("thread_name", pid, tid, name=lane)
         yield _metadata("thread_sort_index", pid, tid, sort_index=tid)
@@ -102,7 +102,7 @@ def _nested(events: list[Event]) -> list[list[Event]]:
 
 
 def _span(event: Event, pid: int, tid: int) -> dict[str, Any]:
-    args: dict[str, Any] = {}
+    args: dict[str, object] = {}
     if event.position:
         args["position"] = place(event.position.file, event.position.line)
         args["function"] = clean(event.position.function)
@@ -125,8 +125,8 @@ def _span(event: Event, pid: int, tid: int) -> dict[str, Any]:
 
 
 def _flows(
-    pid: int, launches: dict[int, dict[str, Any]], landings: dict[int, dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
+    pid: int, launches: dict[int, dict[str, object]], landings: dict[int, dict[str, object]]
+) -> Iterator[dict[str, object]]:
     """An arrow from a launch to the first device activity that it caused (a graph launch causes many)."""
     for correlation, launch in launches.items():
         landing = landings.get(correlation)
@@ -137,7 +137,7 @@ def _flows(
         yield {**arrow, "ph": "f", "bp": "e", "tid": landing["tid"], "ts": landing["ts"]}
 
 
-def _memory(memory: MemoryCurve, *, tape: bool) -> Iterator[dict[str, Any]]:
+def _memory(memory: MemoryCurve, *, tape: bool) -> Iterator[dict[str, object]]:
     """Counters in a process of their own: their clock starts with the cell, that of a timeline with its first call."""
     if not memory.at_ns:
         return

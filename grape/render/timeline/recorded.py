@@ -85,7 +85,7 @@ def _region(region: Json) -> RegionReport:
     return RegionReport(**{key: read[key](value) if key in read else value for key, value in region.items()})
 
 
-def _measured(value: Json | None) -> Any:
+def _measured(value: Json | None) -> object:
     """The quartiles, of which only the range is known, are taken to lie around the median."""
     if value is None:
         return None

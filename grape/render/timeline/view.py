@@ -71,7 +71,7 @@ def build_view(report: ReportData, *, limit: int = SHOWN_EVENTS) -> View:
     With a limit of 0 it has no timelines, and says whether there will be any.
     """
     blob, strings = _Blob(), Strings()
-    timelines: list[dict[str, Any]] = []
+    timelines: list[dict[str, object]] = []
     shown_rows = rows(report)
     regions = [_region(report, index, row, timelines, blob, strings, limit) for index, row in enumerate(shown_rows)]
     cell = report.evidence.timeline
@@ -104,7 +104,7 @@ def build_view(report: ReportData, *, limit: int = SHOWN_EVENTS) -> View:
     return View(data=plain(data), blob=blob.bytes())
 
 
-def _spent(shown: Sequence[Spent]) -> list[dict[str, Any]]:
+def _spent(shown: Sequence[Spent]) -> list[dict[str, object]]:
     """Shares of the longer of both."""
     longest = max((one.total_ms for one in shown), default=1.0)
     return [
@@ -121,7 +121,7 @@ def _spent(shown: Sequence[Spent]) -> list[dict[str, Any]]:
     ]
 
 
-def _lines(report: ReportData) -> dict[str, Any]:
+def _lines(report: ReportData) -> dict[str, object]:
     """All lines, and the numbers of those to show where others are folded; None of these is a gap."""
     lines = warm_lines(report)
     shown = [line.number if line is not None else None for line in shown_lines(lines)]
@@ -132,11 +132,11 @@ def _region(
     report: ReportData,
     index: int,
     row: Row,
-    timelines: list[dict[str, Any]],
+    timelines: list[dict[str, object]],
     blob: _Blob,
     strings: Strings,
     limit: int,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     region = report.regions[index]
     known = _evidence(report.evidence.regions, index)
     before, after = (known.before, known.after) if known else (None, None)
@@ -164,7 +164,7 @@ def _strips(before: Timeline | None, after: Timeline | None) -> list[dict[str, s
 def _timeline(
     label: str,
     timeline: Timeline | None,
-    timelines: list[dict[str, Any]],
+    timelines: list[dict[str, object]],
     blob: _Blob,
     strings: Strings,
     limit: int,
@@ -195,7 +195,7 @@ def _left_out(columns: Columns, dropped: int) -> str:
     return f"{count(columns.count)} of {count(columns.total)} events shown{rest}"
 
 
-def _memory(report: ReportData, blob: _Blob) -> dict[str, Any]:
+def _memory(report: ReportData, blob: _Blob) -> dict[str, object]:
     memory = report.memory
     tape = report.evidence.backend == "tape"
     curves = [
@@ -239,7 +239,7 @@ def _floats(values: Iterable[float]) -> bytes:
     return column.tobytes()
 
 
-def findings_view(report: ReportData, why_not: Callable[[Finding], str | None]) -> list[dict[str, Any]]:
+def findings_view(report: ReportData, why_not: Callable[[Finding], str | None]) -> list[dict[str, object]]:
     """The findings of a view anew, once their fixes are known; `why_not` says of a finding why it has none."""
     shown = []
     for finding in report.findings:
@@ -248,7 +248,7 @@ def findings_view(report: ReportData, why_not: Callable[[Finding], str | None]) 
     return shown
 
 
-def _finding(report: ReportData, finding: Finding) -> dict[str, Any]:
+def _finding(report: ReportData, finding: Finding) -> dict[str, object]:
     at = finding.at
     return {
         "code": finding.code,
@@ -269,7 +269,7 @@ def _finding(report: ReportData, finding: Finding) -> dict[str, Any]:
     }
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, float):
         return three(value)
     if isinstance(value, list | tuple):

@@ -56,7 +56,7 @@ def lower_block_statement(lowerer: Rewriter, node: Any, context: Context, needs:
     return [node]
 
 
-def _try(lowerer: Rewriter, node: Any, context: Context) -> Any:
+def _try(lowerer: Rewriter, node: Any, context: Context) -> object:
     """Blocks of a `try` may end anywhere, so everything that the function reads counts as read after them."""
     reads = frozenset(uses_of(node).reads) | context.live
     inner = replace(context, live=reads, tail=False, iteration_tail=False)
@@ -73,7 +73,7 @@ def _try(lowerer: Rewriter, node: Any, context: Context) -> Any:
     )
 
 
-def _plain_loop(lowerer: Rewriter, node: Any, context: Context) -> Any:
+def _plain_loop(lowerer: Rewriter, node: Any, context: Context) -> object:
     lines = lines_of(node) or (1, 1)
     # Over-approximates what the next iteration and the code behind the loop read.
     around = exposed([node], context.live, context.exits) | context.live
@@ -91,7 +91,7 @@ def _plain_loop(lowerer: Rewriter, node: Any, context: Context) -> Any:
         skip=None,
     )
     head = "iter" if isinstance(node, cst.For) else "test"
-    changes: dict[str, Any] = {head: lowerer.head(getattr(node, head), node, context)}
+    changes: dict[str, object] = {head: lowerer.head(getattr(node, head), node, context)}
     changes["body"] = block_of(node.body, lowerer.block(as_block(node.body, lines), inner))
     if node.orelse is not None:
         body = lowerer.block(as_block(node.orelse.body, lines), replace(context, tail=False, iteration_tail=False))
@@ -165,7 +165,7 @@ class _Branch:
         self._arms: list[Statements] = [list(with_memory(arm, bound)) for arm in arms]
         self._flags = flags
 
-    def emit(self, test: Any, stem: str, suites: list[Any], *, returning: bool) -> Statements:
+    def emit(self, test: object, stem: str, suites: list[Any], *, returning: bool) -> Statements:
         """The functions, the call, and what becomes of names that it may leave unbound."""
         context, lines = self._context, self._lines
         read = [exposed(arm, frozenset(), Exits(through=True)) for arm in self._arms]

@@ -111,7 +111,7 @@ def _only_counts(node: cst.For, body: Statements, targets: Sequence[str], live: 
     return not set(targets) & (uses.reads | uses.stores.keys() | live)
 
 
-def _named_items(iterated: Any, fresh: Callable[[], str]) -> Any:
+def _named_items(iterated: Any, fresh: Callable[[], str]) -> object:
     """`(name := iterable)`, inside of `enumerate`, `reversed` and `zip`, whose own items cannot be looked at."""
     if (
         isinstance(iterated, cst.Call)
@@ -187,7 +187,7 @@ class _Carried:
         self.doubtful = [name for name in self.carried if name not in self._known]
         self._lowerer, self._node, self._body, self._inner, self._live = lowerer, node, body, inner, live
 
-    def emit(self, make: Callable[[str], tuple[str, list[Any], list[Any]]]) -> Statements:
+    def emit(self, make: Callable[[str], tuple[str, list[object], list[object]]]) -> Statements:
         """The function, the call, and checks of names that may be unbound after it.
 
         `make` is told the function's name; it gives the name in `_flow`, and the arguments before and after the state.

@@ -34,7 +34,7 @@ Statements = list[Any]
 class Lowerer(Rewriter):
     """Lowers statements in their order."""
 
-    def block(self, statements: Sequence[Any], context: Context) -> Statements:
+    def block(self, statements: Sequence[object], context: Context) -> Statements:
         made: Statements = []
         rest = list(statements)
         while rest:
@@ -85,7 +85,7 @@ class Lowerer(Rewriter):
 
     # -- scopes ------------------------------------------------------------------------------------------------------
 
-    def definition(self, node: Any) -> Any:
+    def definition(self, node: Any) -> object:
         """A function or class, with what is inside rewritten."""
         if isinstance(node.body, cst.SimpleStatementSuite) or is_compiled(node):
             return node

@@ -33,7 +33,7 @@ class Rewriter(Selection):
         self.left: list[tuple[str, int, str]] = []
         self._globals: frozenset[str] = frozenset()
 
-    def block(self, statements: Sequence[Any], context: Context) -> Statements:
+    def block(self, statements: Sequence[object], context: Context) -> Statements:
         """The statements with what is in them lowered; `Lowerer` does it."""
         raise NotImplementedError
 
@@ -94,7 +94,7 @@ class Rewriter(Selection):
             return [*made, cst.Assign([target], small.value or cst.Name("None"))]
         return None
 
-    def _checked(self, small: Any, line: Any, context: Context) -> Any:
+    def _checked(self, small: object, line: object, context: Context) -> object:
         if not isinstance(small, cst.Assert) or is_plain(small.test, context.scope.plain):
             if not (isinstance(small, cst.Assert) and is_flow_call(small.test)):
                 return small
@@ -105,7 +105,7 @@ class Rewriter(Selection):
         text = [small.msg] if isinstance(small.msg, cst.SimpleString) else []
         return small.with_changes(test=call("check", small.test, *text))
 
-    def expressions(self, node: Any, statement: Any, scope: Scope) -> Any:
+    def expressions(self, node: Any, statement: object, scope: Scope) -> object:
         line = line_of(statement)
         return rewrite_expressions(
             node,
@@ -114,7 +114,7 @@ class Rewriter(Selection):
             lambda construct, why: self.left.append((construct, line, why)),
         )
 
-    def head(self, node: cst.BaseExpression, statement: Any, context: Context) -> Any:
+    def head(self, node: cst.BaseExpression, statement: object, context: Context) -> Any:
         """The expression in the head of a compound statement."""
         return self.expressions(node, statement, context.scope) if self.wants(statement) else node
 

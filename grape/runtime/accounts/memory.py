@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from ...model import GraphMemory, Reason, Refused
+from ...model.call import Args, Kwargs
 from ...model.sizes import size_text
 from ...tracing import person_runs
 from ..regions.situation import KnownRegion, Situation
@@ -165,9 +165,7 @@ def give_way(situation: Situation) -> bool:
     return bool(holding)
 
 
-def run_eagerly(
-    region: KnownRegion, args: tuple[Any, ...], kwargs: dict[str, Any], *, repeatable: Callable[[], bool]
-) -> Any:
+def run_eagerly(region: KnownRegion, args: Args, kwargs: Kwargs, *, repeatable: Callable[[], bool]) -> object:
     """The person's code. Where it runs out of memory and graphs hold some, they go.
 
     Then the call is made again if that does no harm; else the error is the person's, as it would be without Grape.

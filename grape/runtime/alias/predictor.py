@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ...model.call import Args, Kwargs
 from ...tracing import PositionFinder, is_own_code, process_group
 from ..buffers.slots import Slot
 from ..dispatch.trampoline import prune_traceback
@@ -124,7 +125,7 @@ class Predictor:
             return None
         return "nothing that can write elsewhere makes it"
 
-    def _note(self, frame: Any, rule: Rule, name: tuple[int, str], result: Any) -> None:
+    def _note(self, frame: Any, rule: Rule, name: tuple[int, str], result: object) -> None:
         key = (id(frame.f_code), frame.f_lasti)
         ordinal = self._counts[key] = self._counts.get(key, -1) + 1
         if type(result) is torch.Tensor and result.device.type == self._device.type:
@@ -137,7 +138,7 @@ class Predictor:
 
     # -- predicting --------------------------------------------------------------------------------------------------
 
-    def _predict(self, site: Site, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _predict(self, site: Site, original: Any, args: Args, kwargs: Kwargs) -> object:
         region = site.region
         if site.iteration != region.calls:
             site.iteration, site.ordinal = region.calls, 0
@@ -291,7 +292,7 @@ class Predictor:
         inherited = attribute not in vars(owner)
 
         @functools.wraps(original)
-        def stand_in(*args: Any, **kwargs: Any) -> Any:
+        def stand_in(*args: Any, **kwargs: object) -> object:
             if self.paused or get_ident() != self._thread or process_group():
                 return original(*args, **kwargs)
             frame = sys._getframe(1)

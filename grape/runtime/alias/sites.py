@@ -75,7 +75,7 @@ class Made:
     """A result that a watched callable returned."""
 
     key: tuple[int, int]
-    code: Any
+    code: object
     ordinal: int
     rule: Rule
     name: tuple[int, str]

@@ -256,7 +256,7 @@ class Backend(Protocol):
 
     def flag_poll(self) -> FlagPoll: ...
 
-    def rng_state(self) -> Any:
+    def rng_state(self) -> object:
         """The state of the device's default generator and of the CPU's, to be given to `set_rng_state`."""
         ...
 

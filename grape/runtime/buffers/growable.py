@@ -26,7 +26,7 @@ def is_supported() -> bool:
     return _fields() is not None
 
 
-def growable(address: int, device: torch.device, nbytes: int) -> Any:
+def growable(address: int, device: torch.device, nbytes: int) -> object:
     """A storage of `nbytes` bytes at `address`, which it does not own; resized, it gets memory of its own.
 
     Raises RuntimeError where that is not supported.

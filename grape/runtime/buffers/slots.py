@@ -57,7 +57,7 @@ class Slot:
             self.address = self._buffer.data_ptr()
         else:
             self.address = self._reservation.address
-        self._templates: dict[Any, tuple[torch.Tensor, int, int]] = {}
+        self._templates: dict[object, tuple[torch.Tensor, int, int]] = {}
         self._storages: list[Any] = []
         self.graphs = 0
         """So many graphs read or write here by address, also those of other owners, which read its results."""
@@ -67,7 +67,7 @@ class Slot:
         """Forget the occupant, which is dead or was never there."""
         self.cdata: int = _NOBODY._cdata
         self.idle: int = 1 << 30
-        self.keeper: Any = None
+        self.keeper: object = None
         self.storage_object: Any = None
         self.references: int = 1 << 62
         self.predicted = False

@@ -17,6 +17,7 @@ import torch
 
 from ...failures import log_failure, said
 from ...model import NoMemory, NoRoom, Position, Reason, Refused, RetryLater
+from ...model.call import Args, Kwargs
 from ...tracing import record
 from ..backends.executables import UpdatableGraph
 from ..backends.protocol import CaptureFailed, Graph
@@ -50,7 +51,7 @@ from .stop import Stop
 __all__ = ["capture_call"]
 
 
-def capture_call(request: Request, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+def capture_call(request: Request, layout: Layout, args: Args, kwargs: Kwargs) -> Captured:
     """Serve one call eagerly and capture it. The person's own exceptions propagate; nothing else does."""
     return _Attempt(request, layout).run(args, kwargs)
 
@@ -63,14 +64,14 @@ class _Attempt:
         self.verification: Verification | None = None
         self.kept: KeptState | None = None
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    def run(self, args: Args, kwargs: Kwargs) -> Captured:
         with unnumbered() as self.numbers:
             captured = self.serve(args, kwargs)
         if isinstance(captured.outcome, Entry):
             captured.outcome.nodes = self.numbers.persons
         return captured
 
-    def serve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    def serve(self, args: Args, kwargs: Kwargs) -> Captured:
         request, backend = self.request, self.backend
         backend.prepare()
         started = time.perf_counter()
@@ -130,7 +131,7 @@ class _Attempt:
             faithful=self.verification.faithful if self.verification is not None else frozenset(),
         )
 
-    def leave_as_eager(self, random_after: Any) -> None:
+    def leave_as_eager(self, random_after: object) -> None:
         """Whatever the attempt ran since: objects, memory, random state and version counters are those of the call."""
         if self.kept is not None:
             self.kept.put_back()

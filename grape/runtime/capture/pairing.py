@@ -325,5 +325,5 @@ class _Pairing:
         return Saved(arguments=arguments, views=views, outside=outside, results=results, anything=bool(recorded.saved))
 
 
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from ..guarding.guards import GuardSet
 from ..regions.region import Region
@@ -84,7 +83,7 @@ def _is_replaced(region: Region, shape: Shape) -> bool:
     )
 
 
-def _drop(region: Region, key: Any, shape: Shape) -> None:
+def _drop(region: Region, key: object, shape: Shape) -> None:
     for entry in shape.entries:
         entry.release()
     shape.entries.clear()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...model.call import Args, Kwargs
 from ...tracing import grape_works, is_profiled, is_watched, record, tensors_in
 from .trampoline import prune_traceback
 
@@ -40,7 +41,7 @@ class CallsAfterwards:
         self._thread, self._process = get_ident(), os.getpid()
         self._inside = False
         self._original: Any = None
-        self._patch: Any = None
+        self._patch: object = None
 
     def start(self) -> None:
         """Look at calls from here on, unless somebody follows the code from call to call."""
@@ -49,7 +50,7 @@ class CallsAfterwards:
         original = torch.nn.Module.__call__
         is_traced = torch.compiler.is_dynamo_compiling  # a constant for those who trace, who can read no more
 
-        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def __call__(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             if is_traced() or not self.takes(module):
                 return original(module, *args, **kwargs)
             try:
@@ -75,7 +76,7 @@ class CallsAfterwards:
             return False
         return self._original is not None and not torch.compiler.is_compiling() and os.getpid() == self._process
 
-    def call(self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, original: object, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> object:
         """Run `original`, and look at the call where it brings new shapes. What it raises has Grape's frames in it."""
         self._inside = True
         try:
@@ -83,7 +84,7 @@ class CallsAfterwards:
         finally:
             self._inside = False
 
-    def _look(self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _look(self, original: Any, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> object:
         observer = self._region.observer
         with grape_works():
             shapes = tuple(tuple(tensor.shape) for tensor in tensors_in((args, tuple(kwargs.values()))))

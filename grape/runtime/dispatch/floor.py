@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...model.call import Args, Kwargs
 from ...tracing import Recorder, busy
 from ..guarding.effects import EffectWatch
 from ..guarding.environment import is_transformed
@@ -56,7 +57,7 @@ class Floor:
         """Let the candidates inside the running one have it."""
         self.free = True
 
-    def repeats(self, candidate: Any, wrapper: types.CodeType | None) -> bool:
+    def repeats(self, candidate: object, wrapper: types.CodeType | None) -> bool:
         """Does the floor pass to `candidate`, because the callable that has it holds the whole loop?
 
         A function that is called for the first time may be a step, or everything; what it has called `LOOPS` times is
@@ -74,7 +75,7 @@ class Floor:
         self.free = True
         return True
 
-    def closed(self, body: Callable[[], Any]) -> Any:
+    def closed(self, body: Callable[[], object]) -> Any:
         """Run `body`, in which nothing becomes a region unless the floor is opened."""
         self.free = False
         try:
@@ -84,7 +85,7 @@ class Floor:
             if self._dead:
                 self._release_dead()
 
-    def enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any], since: int | None = None) -> Any:
+    def enter(self, region: Region, args: Args, kwargs: Kwargs, since: int | None = None) -> Any:
         """Give the region the floor, and call it. `since`: when the call came to Grape, by the account's clock."""
         situation = self._situation
         attention = situation.attention
@@ -101,7 +102,7 @@ class Floor:
             if observing:
                 attention.end()
 
-    def _enter(self, region: Region, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _enter(self, region: Region, args: Args, kwargs: Kwargs) -> object:
         tracer = self._situation.tracer
         if is_transformed() or (self._situation.backend.kind == "cuda" and torch.cuda.is_current_stream_capturing()):
             return self.closed(lambda: region.function(*args, **kwargs))

@@ -49,17 +49,17 @@ _words: dict[int, tuple[weakref.ref[types.CodeType], frozenset[str]]] = {}
 """By identity, since code hashes by all that it holds; weakly, since a hoisted loop's holds the names of its cell."""
 
 
-def looks_at_frames(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
+def looks_at_frames(names: frozenset[str], namespace: Mapping[str, object]) -> bool:
     """True where code that mentions `names`, with these globals, may ask who called it, or what that calls."""
     return any(_looks(words, known) for words, known, _ in _reached(names, namespace))
 
 
-def _looks(words: frozenset[str], known: Mapping[str, Any]) -> bool:
+def _looks(words: frozenset[str], known: Mapping[str, object]) -> bool:
     found = words & _LOOKING or {"inspect", "stack"} <= words
     return bool(found) or any(id(known.get(word)) in _LOOKERS for word in words)
 
 
-def brings_watchers(names: frozenset[str], namespace: Mapping[str, Any]) -> bool:
+def brings_watchers(names: frozenset[str], namespace: Mapping[str, object]) -> bool:
     """True where code that mentions `names` may set a trace function, start a profiler or add an audit hook."""
     return any(words & _WATCHING for words, _, _ in _reached(names, namespace))
 
@@ -113,7 +113,7 @@ def _of_code(code: types.CodeType) -> Iterator[str]:
 
 def _reached(
     names: frozenset[str], namespace: Mapping[str, Any]
-) -> Iterator[tuple[frozenset[str], Mapping[str, Any], types.FunctionType | None]]:
+) -> Iterator[tuple[frozenset[str], Mapping[str, object], types.FunctionType | None]]:
     """`names`, and what the person's own functions mention that these lead to, each with what it names."""
     yield names, namespace, None
     pending, seen = [(names, namespace)], set[int]()
@@ -128,7 +128,7 @@ def _reached(
                     yield *pending[-1], function
 
 
-def _globals_of(function: types.FunctionType, names: frozenset[str]) -> dict[str, Any]:
+def _globals_of(function: types.FunctionType, names: frozenset[str]) -> dict[str, object]:
     """The values of `names` in it, those that it closes over included."""
     space = function.__globals__
     found = {name: space[name] for name in names if name in space}

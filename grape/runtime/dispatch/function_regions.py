@@ -5,9 +5,9 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ...model import Position, Reason
+from ...model.call import Args, Kwargs
 from ...tracing import busy, grape_works
 from ..regions.region import Region
 from ..regions.situation import Situation
@@ -55,7 +55,7 @@ class FunctionRegions:
         """True where a function is taken over just now."""
         return bool(self._trampolines)
 
-    def adopt(self, namespace: Mapping[str, Any]) -> None:
+    def adopt(self, namespace: Mapping[str, object]) -> None:
         """Take over the functions in `namespace` that the person wrote, and methods of their classes."""
         for function in candidates(namespace):
             if function not in self._trampolines:
@@ -73,7 +73,7 @@ class FunctionRegions:
         for trampoline in list(self._trampolines.values()):
             self._give_back(trampoline)
 
-    def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
+    def release_abandoned(self, namespace: Mapping[str, object]) -> None:
         """Release the graphs of functions that the person has let go of, unless the last cell still used them."""
         defined = {written_code(function) for function in candidates(namespace)}
         for code, (region, trampoline) in list(self._functions.items()):
@@ -98,7 +98,7 @@ class FunctionRegions:
         if stays_as_written(function):
             return
 
-        def receive(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def receive(args: Args, kwargs: Kwargs) -> object:
             since = self.situation.attention.now() if self.situation.observing else None
             trampoline.follow()
             if busy.now or not self._serves():
@@ -133,7 +133,7 @@ class FunctionRegions:
             if function is not None:
                 self._trampolines.pop(function, None)
 
-    def _call(self, trampoline: Trampoline, args: tuple[Any, ...], kwargs: dict[str, Any], since: int | None) -> Any:
+    def _call(self, trampoline: Trampoline, args: Args, kwargs: Kwargs, since: int | None) -> object:
         region, current = self._functions[trampoline.code]
         if current is not trampoline:
             return trampoline.original(*args, **kwargs)

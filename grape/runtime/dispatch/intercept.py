@@ -56,7 +56,7 @@ class Interceptor:
         )
         self._installed = False
         self._original: Any = None
-        self._patch: Any = None
+        self._patch: object = None
         self._unwatch: Callable[[], None] = lambda: None
         self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
         self.withdrawn = False
@@ -119,7 +119,7 @@ class Interceptor:
         situation, bystanders = self.situation, self._modules.bystanders.by_number
         is_traced = torch.compiler.is_dynamo_compiling  # a constant for those who trace, who can read no more
 
-        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def __call__(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             if is_traced():
                 return original(module, *args, **kwargs)
             afterwards = self.afterwards
@@ -164,7 +164,7 @@ class Interceptor:
         self._patch, code = __call__, __call__.__code__  # not asked for at each call: that is an audit event
         torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
 
-    def adopt(self, namespace: Mapping[str, Any]) -> None:
+    def adopt(self, namespace: Mapping[str, object]) -> None:
         """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes.
 
         Where something in it is compiled, functions are left alone: the compiler may inline any of them, and cannot
@@ -178,7 +178,7 @@ class Interceptor:
             return
         self._functions.adopt(namespace)
 
-    def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, Any]) -> None:
+    def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, object]) -> None:
         """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
         `code`, the statement that comes now, may bring somebody in, or where `nn.Module` does not do what torch's does.
         """
@@ -221,7 +221,7 @@ class Interceptor:
         """True where anything of the person's or of torch's is replaced just now."""
         return self._installed or self._functions.stand
 
-    def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
+    def release_abandoned(self, namespace: Mapping[str, object]) -> None:
         """A cell has ended: release the graphs of what the person has let go of, unless this cell still used them."""
         self._modules.namespace = {}
         self._functions.release_abandoned(namespace)
@@ -259,7 +259,7 @@ class Interceptor:
 
     # -- candidates --------------------------------------------------------------------------------------------------
 
-    def enter(self, region: Region, arguments: dict[str, Any]) -> Any:
+    def enter(self, region: Region, arguments: dict[str, object]) -> Any:
         """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
         if busy.now or not self.serves or (not self.floor.free and not self.floor.repeats(region, None)):
             return region.function(**arguments)
@@ -288,7 +288,7 @@ def apart(function: Callable[..., T]) -> Callable[..., T]:
     """`function` as somebody calls it who looks at it himself: in cells that nobody observes, no interceptor stands
     between inside it, whose work would be taken for the person's."""
 
-    def run(*args: Any, **kwargs: Any) -> T:
+    def run(*args: object, **kwargs: object) -> T:
         body = partial(function, *args, **kwargs)
         for one in list(_all):
             if one.is_here and one.floor.free and not one.situation.observing:

@@ -42,7 +42,7 @@ _STANDARD = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdli
 _LOST = weakref.finalize.__call__.__code__
 """Runs in the middle of anything, and what is raised there is printed and forgotten, as in any `__del__`."""
 
-_owners: weakref.WeakKeyDictionary[Any, weakref.finalize[..., Any]] = weakref.WeakKeyDictionary()
+_owners: weakref.WeakKeyDictionary[object, weakref.finalize[..., object]] = weakref.WeakKeyDictionary()
 
 
 def at_work(frame: FrameType | None) -> bool:

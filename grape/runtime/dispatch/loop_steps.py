@@ -7,6 +7,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ...model import Position
+from ...model.call import Args, Kwargs
 from ..backends.protocol import FlagPoll
 from ..predication.early_stop import Iteration
 from ..regions.region import Region, Situation
@@ -21,7 +22,7 @@ class LoopStep:
         self,
         region: Region,
         iteration: Iteration,
-        enter: Callable[[Region, tuple[Any, ...], dict[str, Any]], Any],
+        enter: Callable[[Region, Args, Kwargs], Any],
     ) -> None:
         self.region = region
         self._iteration = iteration
@@ -38,8 +39,8 @@ class LoopStep:
     def waste(self, count: int) -> None:
         self.region.wasted += count
 
-    def __call__(self, closure: tuple[Any, ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
-        result: tuple[Any, ...] = self._enter(self.region, (closure, state), {})
+    def __call__(self, closure: tuple[object, ...], state: tuple[Any, ...]) -> tuple[object, ...]:
+        result: tuple[object, ...] = self._enter(self.region, (closure, state), {})
         return result
 
 
@@ -50,7 +51,7 @@ class LoopSteps:
         self,
         situation: Situation,
         free: Callable[[], bool],
-        enter: Callable[[Region, tuple[Any, ...], dict[str, Any]], Any],
+        enter: Callable[[Region, Args, Kwargs], object],
         name_of: Callable[[str], str],
     ) -> None:
         self._situation = situation

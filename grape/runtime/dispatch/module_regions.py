@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...model import Position
+from ...model.call import Args, Kwargs
 from ..regions.region import Region
 from ..regions.situation import Situation
 from .candidates import is_compiled
@@ -31,7 +32,7 @@ class ModuleRegions:
     def __init__(self, situation: Situation, floor: Floor) -> None:
         self.situation = situation
         self.floor = floor
-        self.namespace: Mapping[str, Any] = {}
+        self.namespace: Mapping[str, object] = {}
         self.bystanders: OfModules[bool] = OfModules()
         """Modules in which nothing replays: cells that nobody observes call them as if Grape were not there."""
         self.late: list[Region] = []
@@ -52,12 +53,12 @@ class ModuleRegions:
 
     def call(
         self,
-        original: Callable[..., Any],
+        original: Callable[..., object],
         module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         since: int | None,
-    ) -> Any:
+    ) -> object:
         """Give `module` the floor as a region, which is made at its first call; `original` is its `__call__`."""
         region = self._modules.get(module)
         if region is None:
@@ -103,10 +104,10 @@ class ModuleRegions:
         known = [self._modules.get(one) for one in parts_of(module)]
         return any(region is not None and region.entries for region in known)
 
-    def _region_of(self, original: Callable[..., Any], module: torch.nn.Module, at: Position) -> Region:
+    def _region_of(self, original: Callable[..., object], module: torch.nn.Module, at: Position) -> Region:
         reference = weakref.ref(module)
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: object, **kwargs: Any) -> object:
             return original(reference(), *args, **kwargs)
 
         variables = [name for name, value in self.namespace.items() if value is module and not name.startswith("_")]

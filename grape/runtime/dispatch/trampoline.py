@@ -16,6 +16,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from ...model.call import Args, Kwargs
 from ...tracing import grape_works
 
 __all__ = ["Trampoline", "is_trampoline", "note_rewritten", "prune_traceback", "typed_code", "written_code"]
@@ -31,7 +32,7 @@ class Trampoline:
 
     __slots__ = ("_code", "_defaults", "_follower", "_function", "_kwdefaults", "code", "original", "receive")
 
-    def __init__(self, function: types.FunctionType, receive: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self, function: types.FunctionType, receive: Callable[[Args, Kwargs], object]) -> None:
         self._function: weakref.ref[types.FunctionType] = weakref.ref(function)
         self.receive = receive
         self.code = function.__code__
@@ -73,7 +74,7 @@ class Trampoline:
             original.__defaults__, original.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
             self._defaults, self._kwdefaults = function.__defaults__ or (), function.__kwdefaults__ or {}
 
-    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def given(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """The arguments without those that are defaults: the new code has filled these in."""
         defaults, known = self._defaults, self._kwdefaults
         if defaults and len(args) == self.code.co_argcount:
@@ -196,7 +197,7 @@ class _Receiver:
     def __init__(self, trampoline: Trampoline) -> None:
         self.trampoline = trampoline
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: Args, kwargs: Kwargs) -> object:
         return self.trampoline.receive(args, kwargs)
 
     prune = staticmethod(prune_traceback)

@@ -30,7 +30,7 @@ _ENOUGH = 32
 _GRAPE, _OWN, _LIBRARY = range(3)
 _places: dict[str, int] = {}
 _pure_codes: set[CodeType] = set()
-_pure_functions: set[Any] = set()
+_pure_functions: set[object] = set()
 """C functions, and of methods (class, name): what was found to be pure stays so."""
 _BY_OWN_CODE = frozenset({"setattr", "delattr", "exec", "eval", "compile"})
 """Builtin functions by which code changes, or does, what it does not mention. Libraries make classes with them."""
@@ -69,7 +69,7 @@ class CallWatch:
         if sys.getprofile() is self:
             sys.setprofile(None)
 
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         self.events += 1
         if self._passed is not None:
             if event == "return" and frame is self._passed:

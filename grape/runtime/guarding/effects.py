@@ -29,7 +29,7 @@ from .calls import CallWatch
 
 __all__ = ["SHOWN", "EffectBan", "EffectWatch", "effect_of"]
 
-_WATCHED: tuple[tuple[Any, str], ...] = (
+_WATCHED: tuple[tuple[object, str], ...] = (
     (builtins, "print"),
     (builtins, "input"),
     (builtins, "open"),
@@ -60,7 +60,7 @@ class _Stream:
         self._note("write")
         return self._stream.write(text)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
 
@@ -130,8 +130,8 @@ class EffectWatch:
 
         self._undo.callback(restore)
 
-    def _noting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any, **kwargs: Any) -> Any:
+    def _noting(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
+        def noted(*args: Any, **kwargs: Any) -> object:
             self._note(name)
             return function(*args, **kwargs)
 
@@ -140,7 +140,7 @@ class EffectWatch:
     def _noting_warnings(self, function: Callable[..., None]) -> Callable[..., None]:
         """`warnings.warn`, which counts the frames above it: it is told how many there are."""
 
-        def warn(message: Any, category: Any = None, stacklevel: int = 1, *more: Any, **named: Any) -> None:
+        def warn(message: Any, category: Any = None, stacklevel: int = 1, *more: object, **named: Any) -> None:
             self._note("warn")
             function(message, category, _level(stacklevel, sys._getframe(1)), *more, **named)
 
@@ -151,7 +151,7 @@ class EffectWatch:
         nowhere else.
         """
 
-        def show(message: Any) -> None:
+        def show(message: object) -> None:
             if not self.found:
                 self._note(SHOWN)
             function(message)
@@ -170,7 +170,7 @@ class EffectWatch:
     def _noting_changes(self, function: Callable[..., None], now: Callable[..., torch.Tensor]) -> Callable[..., None]:
         """Setting the state that the call itself found, and from which nothing was drawn since, changes nothing."""
 
-        def noted(new_state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        def noted(new_state: torch.Tensor, *args: object, **kwargs: object) -> None:
             known = any(state is new_state for state in self._states)
             if not known or _bytes(now(*args, **kwargs)) != _bytes(new_state):
                 self._note("set_rng_state")
@@ -239,7 +239,7 @@ def _bytes(state: torch.Tensor) -> bytes:
 
 def _random_states() -> dict[str, Any]:
     """The states of the host's global random generators, in comparable form."""
-    states: dict[str, Any] = {"random": random.getstate()}
+    states: dict[str, object] = {"random": random.getstate()}
     drawn = sys.modules.get("numpy.random")  # which numpy imports once somebody asks for it
     if drawn is not None:
         name, keys, *rest = drawn.get_state()

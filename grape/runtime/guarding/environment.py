@@ -73,16 +73,16 @@ _COMMON = tuple(
     )
     if hasattr(torch._C, name)
 )
-_disabled_hooks: Callable[[], Any] = getattr(
+_disabled_hooks: Callable[[], object] = getattr(
     torch._C._autograd, "_saved_tensors_hooks_get_disabled_error_message", lambda: None
 )
-_matmul_precision: Callable[[], Any] = getattr(torch._C, "_get_float32_matmul_precision", lambda: None)
-_fp32_precision: Callable[[str, str], Any] = getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
+_matmul_precision: Callable[[], object] = getattr(torch._C, "_get_float32_matmul_precision", lambda: None)
+_fp32_precision: Callable[[str, str], object] = getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
 """The setting that replaces `allow_tf32` and the one above, by backend and operator."""
-_saved_tensor_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+_saved_tensor_hooks: Callable[[bool], object] = torch._C._autograd._top_saved_tensors_default_hooks
 
 
-def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
+def environment(device: torch.device, own_modes: int = 0) -> tuple[object, ...]:
     """Grad and inference mode, autocast with its dtype, default dtype, determinism, precision, stream, whatever else
     chooses kernels; what watches autograd (search for anomalies, hooks on saved tensors) or modules (hooks on
     all of them).
@@ -114,14 +114,14 @@ def environment(device: torch.device, own_modes: int = 0) -> tuple[Any, ...]:
     )
 
 
-def _settings() -> list[Any]:
+def _settings() -> list[object]:
     try:
         return [read() for read in _SETTINGS]
     except RuntimeError:
         return [*map(_setting, _SETTINGS)]
 
 
-def _setting(read: Callable[[], Any]) -> Any:
+def _setting(read: Callable[[], object]) -> object:
     """A setting of the older interface, which raises once the person has used the newer one (`fp32_precision`)."""
     try:
         return read()
@@ -129,7 +129,7 @@ def _setting(read: Callable[[], Any]) -> Any:
         return None
 
 
-def quick_modes(device: torch.device) -> tuple[Any, ...]:
+def quick_modes(device: torch.device) -> tuple[object, ...]:
     """The beginning of `environment`: the modes that a program changes often."""
     kind = device.type
     return (

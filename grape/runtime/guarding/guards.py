@@ -51,7 +51,7 @@ class GuardSet:
     `sources` maps a storage's identity to the tensor that it was found through.
     """
 
-    def __init__(self, root: Any, more: tuple[Any, ...] = ()) -> None:
+    def __init__(self, root: object, more: tuple[object, ...] = ()) -> None:
         found = Reach((root, *more))
         self.sources = found.sources
         self.culprits: list[str] = []
@@ -88,7 +88,7 @@ class GuardSet:
         functions, codes = {id(function) for function, _ in found.codes}, {code for _, code in found.codes}
         return any(id(function) not in functions and code not in codes for function, code in self._codes)
 
-    def replaced(self) -> list[Any]:
+    def replaced(self) -> list[object]:
         """Modules and other objects in whose place, by the names that the region uses, something else stands now."""
         pairs = [(names.get(name, ABSENT), value) for names, name, value in self._items]
         pairs += [(read(owner, name, ABSENT), value) for owner, name, value in self._attributes]
@@ -97,11 +97,11 @@ class GuardSet:
         gone = [then for now, then in pairs if now is not then and not is_equal(now, then)]
         return list({id(then): then for then in gone if not isinstance(then, (*LEAVES, torch.Tensor))}.values())
 
-    def references(self, value: Any) -> int:
+    def references(self, value: object) -> int:
         """How many references to an object these guards hold."""
         attributes = [thing for owner, _, then in self._attributes for thing in (owner, then)]
         states = [one for state, _ in self._states if isinstance(state, functools.partial) for one in state.args]
-        held: list[Any] = [then for _, _, then in self._items]
+        held: list[object] = [then for _, _, then in self._items]
         held += [*self._containers.held(), *attributes, *states, *self._objects, *self._lists, *self.more]
         held += [function for function, _ in self._codes]
         return sum(one is value for one in held) + (self._seen.get(id(value)) is value)
@@ -133,20 +133,20 @@ class GuardSet:
         named = zip(self._names, self._tensors, strict=True)
         return [(name, tensor) for name, tensor in named if tensor.is_leaf and _may_have_gradient(tensor)]
 
-    def form(self) -> tuple[Any, ...]:
+    def form(self) -> tuple[object, ...]:
         """Name, shape, stride and dtype of every tensor that was found, and whether it needs a gradient."""
         return tuple(self._names), *self._places[1:]
 
-    def places_of(self, wanted: Collection[int]) -> list[tuple[Any, Any]]:
+    def places_of(self, wanted: Collection[int]) -> list[tuple[object, object]]:
         """The dicts and lists that hold the tensors with these identities, each with the key or index."""
         dicts = {id(one): one for one in (*self._dicts, *(attributes for attributes, _ in self._modules))}.values()
-        places: list[tuple[Any, Any]] = [
+        places: list[tuple[object, Any]] = [
             (one, key) for one in dicts for key, value in one.items() if id(value) in wanted
         ]
         return [*places, *((one, i) for one in self._lists for i, value in enumerate(one) if id(value) in wanted)]
 
     @property
-    def attributes(self) -> list[dict[str, Any]]:
+    def attributes(self) -> list[dict[str, object]]:
         """The dicts of attributes of the modules and other objects that were found."""
         return [attributes for attributes, _ in self._modules]
 
@@ -174,7 +174,7 @@ class GuardSet:
         self._handles = RemovableHandle.next_id
         self._classes = [*map(type, self._objects)]
 
-    def _locate(self) -> tuple[Any, ...]:
+    def _locate(self) -> tuple[object, ...]:
         """Address, shape, stride, dtype and names of dimensions of every tensor; where gradients may be recorded,
         whether it needs one.
         """
@@ -232,7 +232,7 @@ class GuardSet:
     def _renew(self, function: types.FunctionType, again: types.FunctionType) -> None:
         """From now on watch `again`, in the place of a function that does the same."""
 
-        def renewed(value: Any) -> Any:
+        def renewed(value: object) -> object:
             return again if value is function else value
 
         self._items = [(names, name, renewed(value)) for names, name, value in self._items]
@@ -250,7 +250,7 @@ class GuardSet:
         del self._seen[id(function)]
         self._seen[id(again)] = again
 
-    def _is_defined_again(self, now: Any, then: Any) -> bool:
+    def _is_defined_again(self, now: object, then: object) -> bool:
         fresh = id(then) in self._replaceable and id(now) not in self._functions
         return fresh and is_defined_again(now, then, self._codes)
 
@@ -333,5 +333,5 @@ def _may_have_gradient(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or tensor.grad is not None
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return repr(value)[:40] if isinstance(value, (bool, int, float, str, type(None))) else "..."

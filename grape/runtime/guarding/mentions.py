@@ -30,7 +30,7 @@ def blamed(function: Any, paths: Sequence[str], at: Position) -> tuple[str, Posi
     return (paths[0] if paths else ""), at
 
 
-def _names(instruction: dis.Instruction) -> tuple[Any, ...]:
+def _names(instruction: dis.Instruction) -> tuple[object, ...]:
     """The names in an instruction: since CPython 3.13 one may load two local names."""
     named = instruction.argval
     return named if isinstance(named, tuple) and "FAST" in instruction.opname else (named,)

@@ -208,7 +208,7 @@ class _Writer:
         source = f"{header}\n{body}\n return [{', '.join(leaves)}], [{', '.join(containers)}]"
         namespace = dict(self.names)
         exec(_compiled(source), namespace)
-        check: Callable[[Any], Found | None] = namespace["probe"]
+        check: Callable[[object], Found | None] = namespace["probe"]
         namespace.clear()  # it is the function's, which has its constants as defaults
         return Probe(check, self.tensors, self.exact)
 

@@ -74,7 +74,7 @@ def pure_builtin(function: Any) -> str | None:
     return None if full in _OF_OTHERS else full
 
 
-def pure_library(code: types.CodeType, namespace: dict[str, Any]) -> str | None:
+def pure_library(code: types.CodeType, namespace: dict[str, object]) -> str | None:
     """The name of a library's Python function if calling it may change or read what nobody watches; None if not."""
     module = namespace.get("__name__")
     if not isinstance(module, str):

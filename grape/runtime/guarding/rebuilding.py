@@ -12,11 +12,11 @@ from .structure import _PLAIN, Node, Repeated, Static, typed
 __all__ = ["new_container", "new_tuple", "rebuild", "same_structure"]
 
 
-def rebuild(root: Any, leaves: Sequence[Any], containers: dict[int, Any] | None = None) -> Any:
+def rebuild(root: object, leaves: Sequence[object], containers: dict[int, object] | None = None) -> Any:
     """A new tree of the layout `root` over `leaves`; `containers` receives the new containers by number."""
     made: dict[int, Any] = containers if containers is not None else {}
 
-    def build(node: Any) -> Any:
+    def build(node: Any) -> object:
         if isinstance(node, int):
             return leaves[node]
         if isinstance(node, Static):
@@ -25,7 +25,7 @@ def rebuild(root: Any, leaves: Sequence[Any], containers: dict[int, Any] | None 
             return made[node.number]
         return make(node)
 
-    def make(node: Node) -> Any:
+    def make(node: Node) -> object:
         if node.kind == "method":
             made[node.number] = types.MethodType(node.names[0], build(node.children[0]))
             return made[node.number]
@@ -51,14 +51,14 @@ def rebuild(root: Any, leaves: Sequence[Any], containers: dict[int, Any] | None 
     return build(root)
 
 
-def new_tuple(cls: type, items: list[Any]) -> Any:
+def new_tuple(cls: type, items: list[Any]) -> object:
     """A tuple, a namedtuple (past its `__new__`), or one of torch's own (`torch.Size`, results of `max`, ...)."""
     if cls is tuple:
         return tuple(items)
     return tuple.__new__(cls, items) if hasattr(cls, "_fields") else cls(items)
 
 
-def new_container(node: Node) -> Any:
+def new_container(node: Node) -> object:
     """An empty container of the node's class, made past its `__init__` and `__new__`."""
     if node.kind == "list":
         return list.__new__(node.cls)

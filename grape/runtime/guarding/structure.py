@@ -67,7 +67,7 @@ class Node:
     kind: str
     cls: type
     names: tuple[Any, ...]
-    children: tuple[Any, ...]
+    children: tuple[object, ...]
     extra: Node | None = None
 
 
@@ -75,7 +75,7 @@ class Node:
 class Static:
     """A value that is no tensor."""
 
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Layout:
     key: tuple[Any, ...] = ()
     leaves: list[torch.Tensor] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    containers: list[Any] = field(default_factory=list)
+    containers: list[object] = field(default_factory=list)
 
 
 HAS_NAMES = hasattr(torch.Tensor, "has_names")
@@ -101,12 +101,12 @@ HAS_NAMES = hasattr(torch.Tensor, "has_names")
 has_names: Callable[[torch.Tensor], bool] = torch.Tensor.has_names if HAS_NAMES else lambda tensor: False  # type: ignore[attr-defined]
 
 
-def names_of_dimensions(tensors: Iterable[torch.Tensor]) -> list[Any]:
+def names_of_dimensions(tensors: Iterable[torch.Tensor]) -> list[object]:
     """Of each tensor; None where it has none."""
     return [tensor.names if has_names(tensor) else None for tensor in tensors] if HAS_NAMES else []  # type: ignore[attr-defined]
 
 
-def leaf_meta(tensor: torch.Tensor) -> tuple[Any, ...]:
+def leaf_meta(tensor: torch.Tensor) -> tuple[object, ...]:
     """The facts of one tensor that a graph depends on, but for its contents and where it lies."""
     has_gradient = tensor.is_leaf and tensor.grad is not None  # torch warns who asks another
     kind = (tensor.dtype, tensor.device, tensor.requires_grad, has_gradient, type(tensor))
@@ -121,7 +121,7 @@ class _Flattener:
         self.tensors: dict[int, int] = {}
         self.storages: dict[int, tuple[int, int]] = {}
 
-    def visit(self, value: Any, path: str) -> Any:
+    def visit(self, value: Any, path: str) -> object:
         kind = type(value)  # never `isinstance`, which may ask the person's own `__class__`
         if issubclass(kind, torch.Tensor):
             return self.tensor(value, path)
@@ -167,7 +167,7 @@ class _Flattener:
             self.key.append(tuple(tensor.__dict__))
         return number
 
-    def container(self, value: Any, path: str) -> Any:
+    def container(self, value: Any, path: str) -> object:
         cls = type(value)
         number = self.seen[id(value)] = len(self.layout.containers)
         odd = why_odd(cls)
@@ -207,7 +207,7 @@ class _Flattener:
         children = tuple([self.visit(item, f"{path}.{name}") for name, item in attributes.items()])
         return Node(number, "object", cls, names, children)
 
-    def attributes(self, value: Any, path: str) -> Node | None:
+    def attributes(self, value: object, path: str) -> Node | None:
         """The instance attributes of a list or dict subclass (transformers' outputs keep both)."""
         attributes = getattr(value, "__dict__", None)
         if attributes is None:
@@ -224,7 +224,7 @@ def _has_slots(cls: type) -> bool:
     return any(getattr(base, "__slots__", ()) for base in cls.__mro__ if base is not object)
 
 
-def _has_owner(value: Any) -> bool:
+def _has_owner(value: object) -> bool:
     """True for `log.append`, which changes what it belongs to, and for slices of anything but numbers."""
     if isinstance(value, slice):
         return not all(type(n) in (int, type(None)) for n in (value.start, value.stop, value.step))
@@ -258,7 +258,7 @@ class _Identity:
         return id(self.value)
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: Any) -> object:
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return value
     if isinstance(value, (slice, range)):
@@ -266,7 +266,7 @@ def _identity(value: Any) -> Any:
     return _Identity(value)
 
 
-def flatten(value: Any, path: str = "") -> Layout:
+def flatten(value: object, path: str = "") -> Layout:
     """The layout of `value`. Raises `Unsupported` where a part of it cannot be guarded."""
     flattener = _Flattener()
     try:
@@ -282,7 +282,7 @@ def flatten(value: Any, path: str = "") -> Layout:
     return flattener.layout
 
 
-def stateful(layout: Layout) -> tuple[Any, ...]:
+def stateful(layout: Layout) -> tuple[object, ...]:
     """The arguments with state or code that the key does not hold: modules, functions, classes."""
     found: list[Any] = []
     pending = [layout.root]
@@ -302,6 +302,6 @@ def stateful(layout: Layout) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def typed(names: Any) -> tuple[Any, ...]:
+def typed(names: Any) -> tuple[object, ...]:
     """Names with their types, for 1, 1.0 and True are equal."""
     return tuple([(type(n), typed(n) if isinstance(n, tuple) else n) for n in names])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from ...model import Timeline
+from ...model.call import Args, Kwargs
 from ...profiling import TimelineRecorder, place_nodes
 from ...tracing import person_runs
 from ..accounts import policy
@@ -63,7 +63,7 @@ class CallProfiles:
         usual_ms = self.eager_s * 1e3 / timed if timed else 0.0
         return recorder.last_ms is not None and recorder.last_ms > STRANGE * usual_ms > 0
 
-    def profile(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def profile(self, shape: Shape, args: Args, kwargs: Kwargs) -> object:
         self._profiled += 1
         self._profiled_in = shape, self._region.situation.cell
         self._before.start()

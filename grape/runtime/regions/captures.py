@@ -6,9 +6,9 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 from ...model import Decision, Later, NoMemory, NoRoom, Reason, Refused, RetryLater, ScalarChange, Trace
+from ...model.call import Args, Kwargs
 from ...model.sizes import size_text
 from ..accounts import policy
 from ..accounts.memory import apply_budget, beside, budget_without_room, enforce_budget, no_room, starve
@@ -56,9 +56,9 @@ class Captures:
         self.unbound: set[str] = set()
         """Arguments that were bound to an address at which they did not stay."""
         self._writes: set[str] = set()
-        self._plain: set[Any] = set()
-        self._faithful: set[Any] = set()
-        self._doubted: set[Any] = set()
+        self._plain: set[object] = set()
+        self._faithful: set[object] = set()
+        self._doubted: set[object] = set()
         self._failures = 0
         self._out_of_memory: Counter[int] = Counter()
         self._addresses: dict[str, tuple[int, int]] = {}
@@ -156,7 +156,7 @@ class Captures:
         traces = self._observer.traces
         return min((capture_cost(len(traces[-1].ops) if traces else 0), *self.durations_ms))
 
-    def capture(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def capture(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs) -> object:
         situation = self._region.situation
         if situation.backend.kind == "cuda" and situation.stream is None:
             situation.stream = shape.modes[-1]
@@ -244,7 +244,7 @@ class Captures:
             self._region.refuse(outcome)
         return captured.result
 
-    def _is_unlikely(self, shape: Shape, blamed: frozenset[Any]) -> bool:
+    def _is_unlikely(self, shape: Shape, blamed: frozenset[object]) -> bool:
         """True if what a replay's difference is blamed on was right elsewhere or was not doubted before, and the shape
         has further tries."""
         first = not blamed <= self._doubted

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...model.call import Args, Kwargs
 from ..accounts.memory import give_way, run_eagerly
 from ..dispatch.interrupts import handlers_held
 from ..guarding.structure import Layout, Unsupported, flatten
@@ -41,10 +42,10 @@ class EagerCalls:
         self,
         shape: Shape,
         layout: Layout,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         may_capture: bool,
-    ) -> Any:
+    ) -> object:
         """Run one call of a cell that is observed. `may_capture`: a graph of this call could serve others."""
         region = self._region
         self._serving.was_eager = True
@@ -58,14 +59,12 @@ class EagerCalls:
         self._note_results(result, args, kwargs)
         return result
 
-    def _note_results(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_results(self, result: Any, args: Args, kwargs: Kwargs) -> None:
         region = self._region
         with contextlib.suppress(Unsupported):
             region.lifetimes.leave(region.calls, flatten((result, args, kwargs), "result"))
 
-    def _watched(
-        self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any], may_capture: bool
-    ) -> Any:
+    def _watched(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs, may_capture: bool) -> object:
         """Run one call eagerly, in the way that tells most."""
         region = self._region
         tally, attention = shape.tally, region.situation.attention
@@ -110,7 +109,7 @@ class EagerCalls:
             return True
         return shape.backwards.unused >= UNUSED
 
-    def _or_give_way(self, call: Callable[[], Any]) -> Any:
+    def _or_give_way(self, call: Callable[[], object]) -> object:
         """An eager call that is watched. Out of memory is the person's error, but graphs are not its cause twice."""
         try:
             return call()
@@ -118,12 +117,12 @@ class EagerCalls:
             give_way(self._region.situation)
             raise
 
-    def plain(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def plain(self, shape: Shape, args: Args, kwargs: Kwargs) -> object:
         """The person's code; a captured shape was run twice before, without effects but its results."""
         entries = shape.entries
         return run_eagerly(self._region, args, kwargs, repeatable=lambda: any(one.repeatable() for one in entries))
 
-    def passed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def passed(self, args: Args, kwargs: Kwargs) -> object:
         """The person's code, of a region that was refused. Calls in which Grape had work inside are not timed."""
         region = self._region
         situation = region.situation

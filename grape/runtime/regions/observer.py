@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...model import HOST_RANDOM, OpRecord, Reason, Refused, ScalarChange, Trace
+from ...model.call import Args, Kwargs
 from ...model.cold import may_be_cold
 from ...tracing import LIMIT, Recorder, person_runs, record
 from ..accounts.attention import TRACING
@@ -42,7 +43,7 @@ FEWEST = 1000
 """So many operators are traced of any call that is traced at all."""
 
 
-def _tensors_in(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def _tensors_in(result: object, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """The tensors that leave a call; what cannot be opened is refused by the capture."""
     try:
         return flatten((result, args, kwargs), "result").leaves
@@ -114,7 +115,7 @@ class Observer:
         """True where a traced call recorded gradients."""
         return any(trace.needs_grad for trace in self.traces)
 
-    def trace(self, shape: Shape, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def trace(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs) -> object:
         backend = self._region.situation.backend
         watch = EffectWatch(self._region.situation.tracer.positions)
         watch.calls.ends_at_imports = self._unsteady < UNSTEADY  # the next call is traced as well, and loads nothing

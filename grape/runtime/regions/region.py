@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...model import FEWEST_SAMPLES, Position, Reason, Refused, RegionEvidence
+from ...model.call import Args, Kwargs
 from ...tracing import person_runs
 from ..accounts.ledger import Ledger
 from ..accounts.memory import name_budget
@@ -46,7 +47,7 @@ class Region(RegionState):
         self,
         situation: Situation,
         function: Callable[..., Any],
-        root: Any,
+        root: object,
         name: str,
         at: Position,
         end_line: int | None = None,
@@ -95,7 +96,7 @@ class Region(RegionState):
 
     # -- the call ----------------------------------------------------------------------------------------------------
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, aside: bool = False) -> Any:
+    def call(self, args: Args, kwargs: Kwargs, *, aside: bool = False) -> object:
         """Serve one call: by a replay where one is possible, else as the person wrote it. `aside`: callables inside
         have the floor, so the call tells nothing of this region.
         """
@@ -132,9 +133,7 @@ class Region(RegionState):
             return self._serve_eagerly(args, kwargs, shape, timer, may_capture=False)
         return self._serve_unknown(args, kwargs, timer)
 
-    def _recognize(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Shape, list[torch.Tensor], list[Any]] | None:
+    def _recognize(self, args: Args, kwargs: Kwargs) -> tuple[Shape, list[torch.Tensor], list[object]] | None:
         """The captured shape of this call, found by the probe of the shape that came next last time, or came last."""
         last = self._last
         if last is None or not self.situation.apply:
@@ -156,7 +155,7 @@ class Region(RegionState):
                 return shape, found[0], found[1]
         return None
 
-    def _serve_unknown(self, args: tuple[Any, ...], kwargs: dict[str, Any], timer: Any) -> Any:
+    def _serve_unknown(self, args: Args, kwargs: Kwargs, timer: object) -> object:
         try:
             layout = flatten((args, kwargs), "args")
         except Unsupported as unsupported:
@@ -199,9 +198,7 @@ class Region(RegionState):
             return self.eager.plain(shape, args, kwargs)
         return self.eager.observe(shape, layout, args, kwargs, may_capture)
 
-    def _serve_eagerly(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], shape: Shape, timer: Any, *, may_capture: bool
-    ) -> Any:
+    def _serve_eagerly(self, args: Args, kwargs: Kwargs, shape: Shape, timer: object, *, may_capture: bool) -> object:
         if not self.situation.observing or self.situation.aside():
             return self.eager.plain(shape, args, kwargs)
         layout = flatten((args, kwargs), "args")

@@ -30,8 +30,8 @@ class RegionState:
     def __init__(
         self,
         situation: Situation,
-        function: Callable[..., Any],
-        root: Any,
+        function: Callable[..., object],
+        root: object,
         name: str,
         at: Position,
         end_line: int | None = None,
@@ -145,7 +145,7 @@ class RegionState:
             self.refused, self.of_gradients = None, refused
         return self.refused is not None or with_gradients
 
-    def modes(self) -> tuple[Any, ...]:
+    def modes(self) -> tuple[object, ...]:
         return environment(self.situation.backend.device, int(self.situation.tracer.on_stack))
 
     @property

@@ -38,14 +38,14 @@ class Replays:
         self._rounds = 0
 
     def serve(
-        self, shape: Shape, leaves: Sequence[torch.Tensor], containers: Sequence[Any], timer: Any, again: bool
-    ) -> Any:
+        self, shape: Shape, leaves: Sequence[torch.Tensor], containers: Sequence[object], timer: object, again: bool
+    ) -> object:
         """The result of the best of the shape's graphs; MISMATCH or BLOCKED if none can serve the call.
 
         `again`: the last call had the same shape. A recurrence needs two graphs that read what the other wrote.
         """
         region = self._region
-        outcome: Any = MISMATCH
+        outcome: object = MISMATCH
         ranked = [(entry.astray(leaves), entry) for entry in shape.entries]
         if len(ranked) > 1:
             ranked.sort(key=lambda pair: len(pair[0]))
@@ -117,10 +117,10 @@ class Replays:
         shape: Shape,
         entry: Entry,
         leaves: Sequence[torch.Tensor],
-        containers: Sequence[Any],
+        containers: Sequence[object],
         timer: Any,
         astray: Sequence[int],
-    ) -> Any:
+    ) -> object:
         region, situation = self._region, self._region.situation
         profile = self._profiles.profile_replay_now(shape)
         attention = situation.attention
@@ -193,5 +193,5 @@ class Replays:
         region.refuse(refused)
 
 
-def _is_no_result(outcome: Any) -> bool:
+def _is_no_result(outcome: object) -> bool:
     return outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES or outcome is NO_EXECUTABLE

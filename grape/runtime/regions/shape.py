@@ -22,7 +22,7 @@ class Found:
     """
 
     graded: tuple[bool, ...] = ()
-    form: tuple[Any, ...] = ()
+    form: tuple[object, ...] = ()
 
 
 @dataclass(slots=True)

@@ -18,10 +18,10 @@ class Shapes(dict[Any, Shape]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._newest: tuple[tuple[Any, ...], Shape] | None = None
-        self._last_layout: tuple[Any, list[str]] | None = None
+        self._newest: tuple[tuple[object, ...], Shape] | None = None
+        self._last_layout: tuple[object, list[str]] | None = None
 
-    def note(self, layout: Layout, modes: tuple[Any, ...], order: int) -> Shape:
+    def note(self, layout: Layout, modes: tuple[object, ...], order: int) -> Shape:
         """A new shape, for calls of this layout. What it has in common with the one before is kept once."""
         before = self._newest
         key = shared_key(layout.key, before[0] if before is not None else ())
@@ -57,7 +57,7 @@ class Shapes(dict[Any, Shape]):
             self._newest = None
 
 
-def _first_difference(one: Any, other: Any, path: str = "args") -> str | None:
+def _first_difference(one: Any, other: object, path: str = "args") -> str | None:
     """The path of the first plain value that differs between two layouts' roots of one structure, or None."""
     if isinstance(one, Static) and isinstance(other, Static):
         same = type(one.value) is type(other.value) and (

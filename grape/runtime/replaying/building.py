@@ -62,7 +62,7 @@ class _Writer:
             return known
         return "None" if isinstance(node, Repeated) else self.make(node)
 
-    def items(self, nodes: Iterable[Any]) -> list[str]:
+    def items(self, nodes: Iterable[object]) -> list[str]:
         return [self.build(node) for node in nodes]
 
     def make(self, node: Node) -> str:
@@ -109,7 +109,7 @@ def _tuple(items: Sequence[str]) -> str:
     return f"({''.join(f'{item}, ' for item in items)})"
 
 
-def _fill_mapping(target: Any, names: tuple[Any, ...], items: tuple[Any, ...]) -> None:
+def _fill_mapping(target: Any, names: tuple[object, ...], items: tuple[object, ...]) -> None:
     plain = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
     if tuple(target) != names:
         plain.clear(target)
@@ -117,7 +117,7 @@ def _fill_mapping(target: Any, names: tuple[Any, ...], items: tuple[Any, ...]) -
         plain.__setitem__(target, name, item)
 
 
-def _trim(attributes: dict[str, Any], names: tuple[str, ...]) -> None:
+def _trim(attributes: dict[str, object], names: tuple[str, ...]) -> None:
     for name in [name for name in attributes if name not in names]:
         del attributes[name]
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import getrefcount
-from typing import Any
 
 import torch
 
@@ -81,13 +80,13 @@ class Entry:
     ledger: Ledger = field(default_factory=Ledger)
     reached: tuple[int, ...] = ()
     """The arguments whose state and code are guarded with the region's own; see `identities`."""
-    keep: tuple[Any, ...] = ()
+    keep: tuple[object, ...] = ()
     """Objects that the graph reads and nothing else refers to: constants brought to the device at capture."""
     held: tuple[torch.UntypedStorage, ...] = ()
     """The memory of `externals`."""
 
-    modes: tuple[Any, ...] = ()
-    modes_now: Callable[[], tuple[Any, ...]] = tuple
+    modes: tuple[object, ...] = ()
+    modes_now: Callable[[], tuple[object, ...]] = tuple
     """The modes at capture, and how to find out what they are; see `environment`."""
     arms: Arms | None = None
     """Which branches a replay took, where the device decides; one that was not compared yet is not used."""
@@ -185,7 +184,7 @@ class Entry:
         addresses = self.placeholders.addresses
         return [self.paths[i] for i in self.placeholders.bound if leaves[i].data_ptr() != addresses[i]]
 
-    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any], astray: Sequence[int]) -> Any:
+    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[object], astray: Sequence[int]) -> object:
         """Replay for these argument leaves and containers; the result, or why this entry cannot serve them.
 
         The other guards are checked while the device already works, where a replay for nothing would do no harm; but
@@ -259,7 +258,7 @@ class Entry:
             set_versions(counted, versions)
         return self.results(leaves, containers)
 
-    def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
+    def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[object]) -> object:
         """The result of the call, from what the last replay left; changed containers are changed on the way."""
         return self.recipe.serve(leaves, containers, self.outputs.hand_out())
 
@@ -332,11 +331,11 @@ class Entry:
         self.leave_slots()
 
 
-def identities(things: Sequence[Any]) -> tuple[int, ...]:
+def identities(things: Sequence[object]) -> tuple[int, ...]:
     """Tells whether two graphs guard the same objects: each set of guards keeps those that it found alive."""
     return tuple(map(id, things))
 
 
-def _same(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+def _same(found: Sequence[object], expected: Sequence[object]) -> bool:
     """By their text, which tells 0.0 from -0.0 and 1 from True, and has one NaN."""
     return all(type(a) is type(b) and repr(a) == repr(b) for a, b in zip(found, expected, strict=True))

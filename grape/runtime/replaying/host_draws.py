@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ...model import HOST_RANDOM, OpRecord, Reason, Refused, TensorView
+from ...model.call import Args
 from ...tracing import RecordedCall
 from .prologue import thaw
 
@@ -43,8 +44,8 @@ class Draw:
     """One operator that draws. `target` is the layout of the tensor that it fills; None where it makes its result."""
 
     function: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: Args
+    kwargs: Mapping[str, object]
     target: TensorView | None
 
     def repeat(self) -> None:
@@ -118,7 +119,7 @@ def _refusal(op: OpRecord, how: str) -> Refused:
     return Refused.because(Reason.HOST_DRAWS, op.user or op.inner, how=how)
 
 
-def _draw(op: OpRecord, function: Any) -> Draw | None:
+def _draw(op: OpRecord, function: object) -> Draw | None:
     """None where its effect on the generator could depend on contents, or another generator draws."""
     args, kwargs = op.args, {name: _plain(thaw(value)) for name, value in op.kwargs}
     target = None
@@ -130,11 +131,11 @@ def _draw(op: OpRecord, function: Any) -> Draw | None:
     return Draw(function=function, args=tuple(values), kwargs=kwargs, target=target)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flat(value: object) -> Iterator[object]:
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from _flat(item)

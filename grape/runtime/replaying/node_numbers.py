@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -58,7 +58,7 @@ def advance(count: int) -> None:
 
 
 @functools.cache
-def _search() -> Callable[[int], Any] | None:
+def _search() -> Callable[[int], object] | None:
     """Calls torch's counter so many times, or until it gives a number whose last 32 bits are zero.
 
     That is what a linear search through so many elements does with its comparison, in the C library of POSIX: one call
@@ -74,7 +74,7 @@ def _search() -> Callable[[int], Any] | None:
     search.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     nothing = ctypes.create_string_buffer(1)
 
-    def run(count: int) -> Any:
+    def run(count: int) -> object:
         return search(nothing, nothing, ctypes.byref(ctypes.c_size_t(count)), 0, counter)
 
     return run

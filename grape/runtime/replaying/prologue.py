@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ...model import HostRead, OpRecord, Reason, Refused, TensorView, Trace
+from ...model.call import Args, Kwargs
 from ...tracing import HOST_READS, RecordedCall, tensors_in
 
 __all__ = ["Prologue", "PrologueStep", "build_prologue", "refuse_read", "slice_of", "thaw"]
@@ -61,8 +62,8 @@ class PrologueStep:
 
     op: OpRecord
     function: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Prologue:
 
     steps: tuple[PrologueStep, ...]
     reads: tuple[int, ...]
-    expected: tuple[Any, ...]
+    expected: tuple[object, ...]
     inputs: tuple[int, ...]
     constants: Mapping[int, torch.Tensor]
     bases: tuple[tuple[int, int], ...]
@@ -131,7 +132,7 @@ class _Run:
                 tensors.append(next(iter(tensors_in(result))))
         return Outcome(tuple(values), tuple(tensors))
 
-    def resolve(self, value: Any) -> Any:
+    def resolve(self, value: object) -> Any:
         if isinstance(value, TensorView):
             tensor, base = self.bases[value.storage]
             if _name_of(tensor.dtype) != value.dtype:
@@ -145,7 +146,7 @@ class _Run:
         return value
 
 
-def thaw(value: Any) -> Any:
+def thaw(value: Any) -> object:
     """Undo what the recorder did to plain values: ("float", 1.0) is 1.0 again."""
     if isinstance(value, TensorView):
         return value

@@ -67,11 +67,11 @@ class Recipe:
     found outside, by number. `consumed` are the leaves that eager gives back with an autograd graph that a `backward`
     inside the region has consumed, with the name of its last node."""
 
-    root: Any
-    origin: tuple[Any, ...]
+    root: object
+    origin: tuple[object, ...]
     changes: tuple[Change, ...]
     existing: Mapping[int, int]
-    outside: Mapping[int, Any] = field(default_factory=dict)
+    outside: Mapping[int, object] = field(default_factory=dict)
     consumed: Mapping[int, str] = field(default_factory=dict)
     inference: Mapping[int, bool] = field(default_factory=dict)
     """Outputs that the call made under another inference mode than its own, with that mode."""
@@ -105,7 +105,7 @@ class Recipe:
         object.__setattr__(self, "serve", build)
 
 
-def _source(origin: Any) -> Any:
+def _source(origin: object) -> Any:
     """An origin as `compile_build` takes it."""
     if isinstance(origin, ArgumentView):
         return lambda arguments: origin.of(arguments[origin.index])
@@ -115,9 +115,9 @@ def _source(origin: Any) -> Any:
 def write_recipe(
     after: Layout,
     before: Layout,
-    containers: Mapping[int, Any],
-    classify: Callable[[torch.Tensor], Any],
-    outside: Mapping[int, Any] = MappingProxyType({}),
+    containers: Mapping[int, object],
+    classify: Callable[[torch.Tensor], object],
+    outside: Mapping[int, object] = MappingProxyType({}),
     consumed: Mapping[int, str] = MappingProxyType({}),
     inference: Mapping[int, bool] = MappingProxyType({}),
 ) -> Recipe:
@@ -154,10 +154,10 @@ def write_recipe(
     )
 
 
-def _contents(node: Node, layout: Layout, existing: Mapping[int, int] | None) -> tuple[Any, ...]:
+def _contents(node: Node, layout: Layout, existing: Mapping[int, int] | None) -> tuple[object, ...]:
     """The contents of a container, in terms that are equal before and after if nothing in it was rebound."""
 
-    def token(child: Any) -> Any:
+    def token(child: Any) -> object:
         if isinstance(child, int):
             return ("tensor", id(layout.leaves[child]))
         if isinstance(child, Static):
@@ -171,7 +171,7 @@ def _contents(node: Node, layout: Layout, existing: Mapping[int, int] | None) ->
     return (tuple([(type(name), name) for name in node.names]), tuple([token(child) for child in node.children]))
 
 
-def _nodes(root: Any) -> list[Node]:
+def _nodes(root: object) -> list[Node]:
     found: list[Node] = []
     pending = [root]
     while pending:

@@ -44,7 +44,7 @@ ANY_NAME = frozenset({"globals", "eval", "exec"})
 """Builtin functions by which code reads names that it does not mention."""
 
 
-def reads_any_name(code: types.CodeType, namespace: dict[str, Any]) -> str | None:
+def reads_any_name(code: types.CodeType, namespace: dict[str, object]) -> str | None:
     """Which of `globals`, `eval` and `exec` the code calls, nested code included, if one; `namespace` has its globals.
 
     Grape's own rewrites call ``_flow.names(globals(), ...)`` with names that the code beside it mentions; that is none.

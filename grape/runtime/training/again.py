@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -40,7 +40,7 @@ class _Forward(Protocol):
     def versions(self) -> Sequence[int]: ...
 
     @property
-    def state(self) -> Any: ...
+    def state(self) -> object: ...
 
 
 class _Captured(Protocol):
@@ -62,7 +62,7 @@ class Again:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         layout: Layout,
         guards: GuardSet,
         backend: Backend,
@@ -89,7 +89,7 @@ class Again:
             return True
         return self._modes_now() != self._modes or foreign_modes(int(self._tracer.on_stack)) is not None
 
-    def _modes_now(self) -> tuple[Any, ...]:
+    def _modes_now(self) -> tuple[object, ...]:
         device = self._backend.device
         return environment(device, int(self._tracer.on_stack))[len(quick_modes(device)) :]
 

@@ -72,7 +72,7 @@ class PairedCall:
 
     __slots__ = ("__weakref__", "_alive", "addresses", "leaves", "outputs", "pair", "state", "versions")
 
-    def __init__(self, pair: Pair, leaves: Sequence[torch.Tensor | None], state: Any) -> None:
+    def __init__(self, pair: Pair, leaves: Sequence[torch.Tensor | None], state: object) -> None:
         self.pair = pair
         self.leaves = leaves
         """The arguments that autograd does not keep for us."""
@@ -118,7 +118,7 @@ class Pair:
         observed: Backwards,
         again: Again,
         draws: bool,
-        keep: Any,
+        keep: object,
     ) -> None:
         self.backend = backend
         self.forward = forward
@@ -157,7 +157,7 @@ class Pair:
         """Gradients are about to be differentiated again: it serves no call any more."""
         self._observed.note_again()
 
-    def attach(self, leaves: Sequence[torch.Tensor], outputs: list[torch.Tensor], state: Any) -> list[torch.Tensor]:
+    def attach(self, leaves: Sequence[torch.Tensor], outputs: list[torch.Tensor], state: object) -> list[torch.Tensor]:
         """The outputs of the forward replay that was just issued, with a node of autograd in front of them."""
         saved = self.saved
         rest = [None if i in saved.arguments else leaf for i, leaf in enumerate(leaves)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...failures import failure_notes
 from ...model import CellEvidence, Finding, MemoryCurve
@@ -47,7 +47,7 @@ def report_again(
     owner: Engine,
     past: Past,
     evidence: CellEvidence,
-    namespace: dict[str, Any] | None,
+    namespace: dict[str, object] | None,
     more: Iterable[Finding] = (),
 ) -> Report:
     """The report made of `evidence`, with findings and fixes of the run that was watched, and `more` of this one."""

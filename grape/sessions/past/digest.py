@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from types import CodeType
-from typing import Any
 
 __all__ = ["digest_of"]
 
 
-def digest_of(key: tuple[str, frozenset[Any]]) -> str:
+def digest_of(key: tuple[str, frozenset[object]]) -> str:
     """The same in another process for the same source over the same code."""
     source, facts = key
     lines = sorted(_fact(fact) for fact in facts)

@@ -106,7 +106,7 @@ def recalled_shapes(past: Past | None) -> frozenset[tuple[tuple[str, tuple[int, 
     return frozenset(count.shapes for region in past.evidence.regions if region.replays for count in region.shapes)
 
 
-def key_of(source: str, namespace: Mapping[str, Any]) -> CellKey | None:
+def key_of(source: str, namespace: Mapping[str, object]) -> CellKey | None:
     """The facts that make two runs runs of the same cell; None where the source cannot be read.
 
     `source` as IPython compiles it or as it was typed; lines of magics do not matter to what it names.
@@ -115,7 +115,7 @@ def key_of(source: str, namespace: Mapping[str, Any]) -> CellKey | None:
     if names is None:
         return None
     used, bound = names
-    facts: set[Any] = set()
+    facts: set[object] = set()
     seen: set[str] = set()
     left = set(used)
     while left:
@@ -176,7 +176,7 @@ def _named_by(code: types.CodeType) -> frozenset[str]:
     return frozenset(names).union(*inner)
 
 
-def _fact(value: Any) -> Any:
+def _fact(value: Any) -> object:
     """The part of a value that decides how code runs: its kind, of a module how it is set up, of a plain flag what it
     is.
     """

@@ -57,7 +57,7 @@ def written(pasts: Mapping[str, Past], machine: Machine) -> str:
     return json.dumps(head, ensure_ascii=False)[:-1] + f', "cells": [\n{lines}\n]}}\n'
 
 
-def _row(past: Past) -> dict[str, Any]:
+def _row(past: Past) -> dict[str, object]:
     evidence = past.evidence
     tolerance, memory_budget, engine = past.applied
     return {
@@ -83,7 +83,7 @@ def _holds(at: Position, cell: str) -> bool:
     return at.file == cell or not at.file.startswith("In[")
 
 
-def _region(region: RegionEvidence, cell: str) -> dict[str, Any]:
+def _region(region: RegionEvidence, cell: str) -> dict[str, object]:
     refused = region.refused
     return {
         "name": region.name,
@@ -107,7 +107,7 @@ def _region(region: RegionEvidence, cell: str) -> dict[str, Any]:
     }
 
 
-def _position(at: Position, cell: str) -> dict[str, Any]:
+def _position(at: Position, cell: str) -> dict[str, object]:
     return {"file": at.file if _holds(at, cell) else _ELSEWHERE, "line": at.line, "function": at.function}
 
 
@@ -160,7 +160,7 @@ def _is(value: object, kind: type[_T], what: str) -> _T:
     return value
 
 
-def _value(row: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
+def _value(row: Mapping[str, object], name: str, kind: type[_T]) -> _T:
     if name not in row:
         raise _Bad(f"'{name}' is missing")
     value = row[name]
@@ -173,21 +173,21 @@ def _optional(row: Mapping[str, Any], name: str, kind: type[_T]) -> _T | None:
     return None if name in row and row[name] is None else _value(row, name, kind)
 
 
-def _one_of(row: Mapping[str, Any], name: str, known: Iterable[str]) -> Any:
+def _one_of(row: Mapping[str, object], name: str, known: Iterable[str]) -> Any:
     value = _value(row, name, str)
     if value not in known:
         raise _Bad(f"'{name}' is '{value}'")
     return value
 
 
-def _digest(row: Mapping[str, Any]) -> str:
+def _digest(row: Mapping[str, object]) -> str:
     digest = _value(row, "cell", str)
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise _Bad("'cell' is no digest")
     return digest
 
 
-def _past(row: Mapping[str, Any], machine: Machine) -> Past:
+def _past(row: Mapping[str, object], machine: Machine) -> Past:
     applied = _value(row, "applied", dict)
     evidence = CellEvidence(
         file=_value(row, "name", str),
@@ -220,7 +220,7 @@ def _past(row: Mapping[str, Any], machine: Machine) -> Past:
     )
 
 
-def _region_of(row: Mapping[str, Any]) -> RegionEvidence:
+def _region_of(row: Mapping[str, object]) -> RegionEvidence:
     refused = _optional(row, "refused", dict)
     return RegionEvidence(
         name=_value(row, "name", str),
@@ -238,7 +238,7 @@ def _region_of(row: Mapping[str, Any]) -> RegionEvidence:
     )
 
 
-def _shape_of(row: Mapping[str, Any], order: int) -> ShapeCount:
+def _shape_of(row: Mapping[str, object], order: int) -> ShapeCount:
     sizes = []
     for pair in _value(row, "sizes", list):
         if type(pair) is not list or len(pair) != 2 or type(pair[1]) is not list:
@@ -247,7 +247,7 @@ def _shape_of(row: Mapping[str, Any], order: int) -> ShapeCount:
     return ShapeCount(shapes=tuple(sizes), calls=_value(row, "calls", int), order=order)
 
 
-def _refused_of(row: Mapping[str, Any]) -> Refused:
+def _refused_of(row: Mapping[str, object]) -> Refused:
     reason = Reason[_one_of(row, "reason", Reason.__members__)]
     at = _optional(row, "at", dict)
     details = {name: _is(text, str, f"'{name}'") for name, text in _value(row, "details", dict).items()}
@@ -258,11 +258,11 @@ def _refused_of(row: Mapping[str, Any]) -> Refused:
     return Refused(reason=reason, at=_position_of(at) if at is not None else None, details=tuple(details.items()))
 
 
-def _position_of(row: Mapping[str, Any]) -> Position:
+def _position_of(row: Mapping[str, object]) -> Position:
     return Position(file=_value(row, "file", str), line=_value(row, "line", int), function=_value(row, "function", str))
 
 
-def _finding_of(row: Mapping[str, Any]) -> Finding:
+def _finding_of(row: Mapping[str, object]) -> Finding:
     at = _optional(row, "at", dict)
     evidence = []
     for pair in _value(row, "evidence", list):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...failures import failure_notes, surviving
@@ -46,7 +46,7 @@ class StreamedSession:
         *,
         options: Options,
         cell: Cell,
-        namespace: dict[str, Any],
+        namespace: dict[str, object],
         file_names: Callable[[str], str] | None = None,
         past: Past | None = None,
     ) -> None:

@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from ....model.call import Args, Kwargs
 from ..protocol import CaptureFailed
 from ..random_draws import draws
 from .executable import UpdatableTapeGraph
@@ -39,7 +40,7 @@ class CaptureMode(TorchDispatchMode):
         self._made: list[tuple[StorageWeakRef, torch.Tensor]] = []
         self._externals: dict[int, Any] = {}
         self._depth = 0
-        self._used_in_bodies: list[Any] = []
+        self._used_in_bodies: list[object] = []
         self.failure: CaptureFailed | None = None
 
     @classmethod
@@ -47,7 +48,7 @@ class CaptureMode(TorchDispatchMode):
         # Else the first operator under the mode imports all of torch._dynamo, about a second.
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: object, types: Any, args: Any = (), kwargs: Any = None) -> object:
         try:
             return self._dispatch(func, tuple(args), dict(kwargs or {}))
         except CaptureFailed as failure:
@@ -106,7 +107,7 @@ class CaptureMode(TorchDispatchMode):
             debug_poison=debug_poison,
         )
 
-    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _dispatch(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         if not isinstance(func, torch._ops.OpOverload):
             raise CaptureFailed("GR405", f"{func} cannot be captured on the CPU")
         if func.namespace == "profiler":  # marks in a profile (`record_function`)
@@ -129,7 +130,7 @@ class CaptureMode(TorchDispatchMode):
             raise CaptureFailed("GR405", f"{func} draws random numbers in a conditional body")
         return self._record(func, args, kwargs)
 
-    def _decompose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _decompose(self, func: Any, args: Args, kwargs: Kwargs) -> object:
         """Run the eager kernel of a composite operator; the operators it is made of come back here one by one.
 
         Views must be tracked inside as they are outside of a mode: `matmul` looks at `requires_grad` of a weight's
@@ -146,7 +147,7 @@ class CaptureMode(TorchDispatchMode):
             self._steps.append(Constant(value.clone(memory_format=torch.preserve_format), alias(target)))
             return target
 
-    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _record(self, func: Any, args: Args, kwargs: Kwargs) -> object:
         trial = probe(func, args, kwargs)
         with bare():
             for real, tried in trial.arguments:
@@ -193,7 +194,7 @@ class CaptureMode(TorchDispatchMode):
             self._used_in_bodies.append(storage)
         return alias(tensor)
 
-    def _follow_resize(self, func: Any, real: torch.Tensor, tried: torch.Tensor) -> None:
+    def _follow_resize(self, func: object, real: torch.Tensor, tried: torch.Tensor) -> None:
         """Give `real` the shape that the operator gave its trial: an `out=` that was empty gets memory."""
         if real.shape == tried.shape and real.stride() == tried.stride():
             return
@@ -203,7 +204,7 @@ class CaptureMode(TorchDispatchMode):
         real.set_(made.untyped_storage(), 0, made.shape, made.stride())
 
 
-def _argument_behind(trial: Probe, result: Any) -> torch.Tensor | None:
+def _argument_behind(trial: Probe, result: object) -> torch.Tensor | None:
     """The real tensor behind a result that is, or is a view of, an argument; None for a new one or no tensor."""
     if not isinstance(result, torch.Tensor) or result.is_sparse:
         return None
@@ -224,7 +225,7 @@ def _is_default(generator: Any) -> bool:
     return bool(generator._cdata == default._cdata)
 
 
-def _require_plain(func: Any, tensor: torch.Tensor) -> None:
+def _require_plain(func: object, tensor: torch.Tensor) -> None:
     if tensor.device.type != "cpu":
         raise CaptureFailed("GR405", f"{func} uses a tensor on {tensor.device}; the tape captures the CPU only")
     if tensor.layout != torch.strided or tensor.is_quantized:
@@ -233,7 +234,7 @@ def _require_plain(func: Any, tensor: torch.Tensor) -> None:
         raise CaptureFailed("GR405", f"{func} uses a {type(tensor).__name__}, which dispatches operators itself")
 
 
-def _refuse_host_reads(func: Any, args: tuple[Any, ...]) -> None:
+def _refuse_host_reads(func: Any, args: Args) -> None:
     if torch.Tag.data_dependent_output in func.tags:
         raise CaptureFailed("GR101", f"{func} reads a tensor's value on the host")
     if func in _MASKED_WRITE:

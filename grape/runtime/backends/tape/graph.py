@@ -11,6 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from ....model.call import Args, Kwargs
 from ..protocol import MemoryMoved
 from .memory import Room, bare, poison
 
@@ -41,8 +42,8 @@ class Operation:
     """`func` on aliases of its arguments; `targets` are the fixed places of its results, None for those in place."""
 
     func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     targets: tuple[torch.Tensor | None, ...]
 
     def run(self) -> None:
@@ -138,7 +139,7 @@ class Attachment:
     for `debug_poison`, what was alive (`outputs`) and dead (`scratch`) when the capture ended."""
 
     externals: tuple[External, ...]
-    kept: tuple[Any, ...]
+    kept: tuple[object, ...]
     outputs: tuple[torch.Tensor, ...]
     scratch: tuple[torch.Tensor, ...]
 
@@ -202,7 +203,7 @@ class TapeGraph:
         steps: Sequence[Step],
         *,
         externals: Sequence[External],
-        kept: Sequence[Any],
+        kept: Sequence[object],
         outputs: Sequence[torch.Tensor],
         scratch: Sequence[torch.Tensor],
         debug_poison: bool,

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ....model.call import Args, Kwargs
 from ....tracing import UnseenMode
 from ..protocol import CaptureFailed
 
@@ -38,9 +39,7 @@ class HostReads(UnseenMode):
         super().__init__()
         self._refused = refused
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         if func in _READS:
             self._refuse(func)
         return func(*args, **(kwargs or {}))

@@ -142,7 +142,7 @@ def _expired(ref: StorageWeakRef | weakref.ref[Room]) -> bool:
     return ref() is None if isinstance(ref, weakref.ref) else bool(ref.expired())
 
 
-def _on(storage: Any, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+def _on(storage: object, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
     tensor: Any = torch.empty(0, dtype=dtype, device="cpu")
     tensor.set_(storage, offset, tuple(shape), tuple(stride))
     return tensor  # type: ignore[no-any-return]
@@ -186,7 +186,7 @@ def poison(tensor: torch.Tensor) -> None:
         tensor.fill_(torch.iinfo(tensor.dtype).max)
 
 
-def bare() -> AbstractContextManager[Any]:
+def bare() -> AbstractContextManager[object]:
     """No dispatch mode, no function mode, no autocast: operators inside reach the CPU's kernels directly."""
     stack = ExitStack()
     torch_c: Any = torch._C

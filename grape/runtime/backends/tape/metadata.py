@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_map_only
 
+from ....model.call import Args, Kwargs
 from ..protocol import CaptureFailed
 from .memory import bare, stand_in
 
@@ -34,11 +35,11 @@ __all__ = ["Probe", "probe"]
 class Probe:
     """The `results` of a trial run, and its tensor arguments: pairs of the real one and the one that stood for it."""
 
-    results: Any
+    results: object
     arguments: tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
 
-def probe(func: torch._ops.OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Probe:
+def probe(func: torch._ops.OpOverload[..., object], args: Args, kwargs: Kwargs) -> Probe:
     """Shapes, strides and types of what `func` returns. Arguments are not read or written; no random number is drawn.
 
     Raises what the operator raises for such arguments, and `CaptureFailed` where the result depends on data or cannot
@@ -63,14 +64,14 @@ def probe(func: torch._ops.OpOverload[..., Any], args: tuple[Any, ...], kwargs: 
             raise error from None
 
 
-def _on_stand_ins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Probe:
+def _on_stand_ins(func: Any, args: Args, kwargs: Kwargs) -> Probe:
     with bare(), torch.no_grad(), _generator_kept(func):
         pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         trial_args, trial_kwargs = _substitute(stand_in, pairs, args, kwargs)
         return Probe(func(*trial_args, **trial_kwargs), tuple(pairs.values()))
 
 
-def _on_fakes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Probe:
+def _on_fakes(func: Any, args: Args, kwargs: Kwargs) -> Probe:
     mode = FakeTensorMode()
     try:
         with torch.no_grad(), _quiet(), mode:
@@ -98,8 +99,8 @@ def _generator_kept(func: Any) -> Iterator[None]:
 
 
 def _substitute(
-    make: Any, pairs: dict[int, tuple[torch.Tensor, torch.Tensor]], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    make: Any, pairs: dict[int, tuple[torch.Tensor, torch.Tensor]], args: Args, kwargs: Kwargs
+) -> tuple[Args, Kwargs]:
     def one(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in pairs:
             pairs[id(tensor)] = (tensor, make(tensor))

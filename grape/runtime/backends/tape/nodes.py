@@ -46,7 +46,7 @@ def structure_of(steps: Sequence[Step]) -> Structure:
     As on a GPU a kernel node may get another function, but not other launch attributes: on the tape, which of its
     results are in place. A copy of more than one dimension keeps its extent; a flat one may get another.
     """
-    described: list[tuple[Any, ...]] = []
+    described: list[tuple[object, ...]] = []
     for step in steps:
         match step:
             case Operation():
@@ -105,7 +105,7 @@ def write(parameters: bytes) -> Node:
     return condition
 
 
-def fits(described: tuple[Any, ...], node: Node) -> bool:
+def fits(described: tuple[object, ...], node: Node) -> bool:
     """True where a node of this kind, with these attributes, can get these parameters."""
     if described[0] in _CONDITIONAL:
         return isinstance(node, torch.Tensor)
@@ -136,7 +136,7 @@ def assemble(structure: Structure, nodes: Iterator[Node]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _operator(name: str, overload: str) -> Any:
+def _operator(name: str, overload: str) -> object:
     namespace, _, short = name.partition("::")
     return getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
 
@@ -152,7 +152,7 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
         return bytes(everything.numpy().tobytes())
 
 
-def _dump(value: Any) -> bytes:
+def _dump(value: object) -> bytes:
     buffer = io.BytesIO()
     # `size` of a tensor's shape and tuples of plain integers must not depend on who made them.
     _Pickler(buffer, protocol=4).dump(tree_map_only(torch.Size, tuple, value))
@@ -170,7 +170,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(*args, **kwargs)
         self._numbers: dict[int, int] = {}
 
-    def persistent_id(self, thing: Any) -> Any:
+    def persistent_id(self, thing: object) -> Any:
         if type(thing) in _PLAIN:
             return None
         if isinstance(thing, torch.Tensor):
@@ -188,7 +188,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(*args, **kwargs)
         self._known: dict[int, torch.Tensor] = {}
 
-    def persistent_load(self, saved: Any) -> Any:
+    def persistent_load(self, saved: Any) -> object:
         if saved[0] == "default generator":
             return torch.default_generator
         if saved[1] not in self._known:

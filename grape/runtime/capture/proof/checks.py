@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....model import Later, Reason, Refused, RetryLater
 from ...guarding.effects import EffectWatch, effect_of
 from ...guarding.environment import foreign_modes
@@ -23,12 +21,12 @@ def check_guards(guards: GuardSet, needs_grad: bool) -> None:
         raise Stop(RetryLater(later=Later.UNSTEADY, refused=refused) if needs_grad else refused)
 
 
-def places(layout: Layout) -> list[tuple[Any, ...]]:
+def places(layout: Layout) -> list[tuple[object, ...]]:
     """The facts that a call may not change of tensors that it was given, but for the contents."""
     return [(*leaf_meta(leaf), leaf.untyped_storage()._cdata, int(leaf.storage_offset())) for leaf in layout.leaves]
 
 
-def check_arguments(layout: Layout, before: list[tuple[Any, ...]]) -> None:
+def check_arguments(layout: Layout, before: list[tuple[object, ...]]) -> None:
     """`before`: the arguments' `places` when the call began."""
     if places(layout) != before:
         raise Stop(Refused.because(Reason.CHANGES_ARGUMENT))

@@ -52,9 +52,9 @@ class Verification:
         self._gradients = gradients
         self.replay_ms = 0.0
         """Milliseconds that the last replay took on the device."""
-        self.unfaithful: frozenset[Any] = frozenset()
+        self.unfaithful: frozenset[object] = frozenset()
         """Operators whose `out=` forms may be why a replay differed."""
-        self.faithful: frozenset[Any] = frozenset()
+        self.faithful: frozenset[object] = frozenset()
         """Those whose `out=` forms were right, bit for bit."""
 
     def verify(self, launch: Callable[[], None]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ....model import Reason, Refused
+from ....model.call import Args, Kwargs
 from ....quiet import without_warnings
 from ....tracing import Recorder
 from ...backends.protocol import CaptureFailed, Graph
@@ -120,8 +121,8 @@ class InStep:
         )
 
     def _run(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], lockstep: Lockstep, lowering: NodeLowering | None
-    ) -> tuple[Graph, Any]:
+        self, args: Args, kwargs: Kwargs, lockstep: Lockstep, lowering: NodeLowering | None
+    ) -> tuple[Graph, object]:
         request, backend = self._request, self._request.backend
 
         def body() -> Any:
@@ -150,7 +151,7 @@ class InStep:
         finally:
             self._restore_gradients()
 
-    def _issue(self, body: Callable[[], Any]) -> tuple[Graph, Any]:
+    def _issue(self, body: Callable[[], Any]) -> tuple[Graph, object]:
         with self._draws.alone() as as_drawn:
             graph, result = self._record(body)
             if not as_drawn():
@@ -159,7 +160,7 @@ class InStep:
                 raise CaptureFailed("GR405", why)
         return graph, result
 
-    def _record(self, body: Callable[[], Any]) -> tuple[Graph, Any]:
+    def _record(self, body: Callable[[], object]) -> tuple[Graph, object]:
         return self._request.backend.capture(body)
 
     def _enter_gradients(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....model import OpRecord
+from ....model.call import Args, Kwargs
 from ....tracing import ANNOTATIONS, HOST_READS, PositionFinder, RecordedCall, Recorder, UnseenMode, contents_of
 
 __all__ = ["Diverged", "HostConstants", "Lockstep"]
@@ -55,7 +56,7 @@ class Lockstep(TorchDispatchMode):
         self._redirected = redirected
         self._next = 0
         self._suspended = False
-        self._contents: Any = None
+        self._contents: object = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -69,16 +70,14 @@ class Lockstep(TorchDispatchMode):
             raise Diverged(ops[self._next], None)
         return self._recorder.finish()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         kwargs = kwargs or {}
         if self._suspended or func.namespace == ANNOTATIONS:
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             return self._step(func, args, kwargs)
 
-    def _step(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _step(self, func: object, args: Args, kwargs: Kwargs) -> Any:
         reference = self._reference
         ops = reference.trace.ops
         expected = ops[self._next] if self._next < len(ops) else None
@@ -100,7 +99,7 @@ class Lockstep(TorchDispatchMode):
         user, inner = self._positions.find(2)
         return (self._positions.at(user) if user else None, self._positions.at(inner) if inner else None)
 
-    def _result(self, expected: OpRecord, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _result(self, expected: OpRecord, func: Any, args: Args, kwargs: Kwargs) -> object:
         if func in HOST_READS:
             return self._reference.values[expected.ordinal]
         if expected.kind != "transfer-in":
@@ -141,7 +140,7 @@ class Lockstep(TorchDispatchMode):
         finally:
             self._suspended = before
 
-    def aside(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def aside(self, function: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         """Call `function` without checking what it dispatches."""
         self._suspended = True
         try:
@@ -165,9 +164,7 @@ class HostConstants(UnseenMode):
         self._lockstep = lockstep
         self._device = device
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> object:
         kwargs = dict(kwargs or {})
         if func not in _MAKERS or any(isinstance(arg, torch.Tensor) for arg in args[func is torch.Tensor.new_tensor :]):
             return func(*args, **kwargs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ def compare_structure(leaving: Layout, eager: Layout) -> None:
         raise Stop(Refused.because(Reason.RESULT_DIFFERS, difference=f"{theirs} and {mine}"[:250]))
 
 
-def found_outside(leaving: Layout, eager: Layout, guards: GuardSet) -> dict[int, Any]:
+def found_outside(leaving: Layout, eager: Layout, guards: GuardSet) -> dict[int, object]:
     """Containers in the result that the call did not make: the eager run gave the very same objects."""
     attributes = {id(vars(container)) for container in leaving.containers if hasattr(container, "__dict__")}
     found = {}
@@ -42,7 +41,7 @@ def found_outside(leaving: Layout, eager: Layout, guards: GuardSet) -> dict[int,
 
 def classifier(
     given: Sequence[torch.Tensor], born: Collection[int], guards: GuardSet, device: torch.device
-) -> Callable[[torch.Tensor], Any]:
+) -> Callable[[torch.Tensor], object]:
     """Tells where a tensor of the result comes from; see `Recipe.origin`.
 
     `given` are the tensors that the captured run was called with, `born` the storages that it made.
@@ -50,7 +49,7 @@ def classifier(
     direct = {id(tensor): i for i, tensor in enumerate(given)}
     shared = {t.untyped_storage()._cdata: i for i, t in reversed(list(enumerate(given)))}
 
-    def classify(tensor: torch.Tensor) -> Any:
+    def classify(tensor: torch.Tensor) -> object:
         if id(tensor) in direct:
             return direct[id(tensor)]
         if guards.owns(tensor):

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["out_form", "redirect"]
 
-_forms: dict[Any, Any] = {}
+_forms: dict[object, object] = {}
 
 
-def out_form(function: Any) -> Any:
+def out_form(function: object) -> object:
     """The overload of an operator that takes the same arguments and one `out`; None where there is none."""
     if function not in _forms:
         _forms[function] = _find(function)
     return _forms[function]
 
 
-def _find(function: Any) -> Any:
+def _find(function: Any) -> object:
     wanted = [(argument.name, str(argument.type)) for argument in function._schema.arguments]
     has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in function.overloadpacket.overloads():

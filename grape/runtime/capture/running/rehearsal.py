@@ -46,7 +46,7 @@ class PairRun(InStep):
         self.numbers: list[int] = []
         self.born: set[int] = set()
 
-    def _run(self, args: Any, kwargs: Any, lockstep: Lockstep, lowering: Any) -> tuple[Graph, Any]:
+    def _run(self, args: Any, kwargs: Any, lockstep: Lockstep, lowering: Any) -> tuple[Graph, object]:
         with self.stand_ins.in_place():
             return super()._run(args, kwargs, lockstep, lowering)
 
@@ -63,7 +63,7 @@ class PairRun(InStep):
         with autocast_cache_off():
             return _NoGraph(), body()
 
-    def _record(self, body: Callable[[], Any]) -> tuple[Graph, Any]:
+    def _record(self, body: Callable[[], Any]) -> tuple[Graph, object]:
         return self._request.backend.capture(body, self._pool)
 
     def _end_graphs(self, leaving: Layout, born: set[int]) -> dict[int, str]:
@@ -208,7 +208,7 @@ class _Recording(TorchDispatchMode):
         """See `Tracer`."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
             before = self._recorder.before(func, args, kwargs)
@@ -225,7 +225,7 @@ class _SavedHooks:
         autograd: Any = torch._C._autograd
         self._original = original = autograd._push_saved_tensors_default_hooks
 
-        def push(*args: Any) -> Any:
+        def push(*args: object) -> Any:
             self.used = True
             return original(*args)
 

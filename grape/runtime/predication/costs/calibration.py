@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -206,7 +206,7 @@ class CudaBench:
         return self._small if nbytes == _SMALL else torch.zeros(nbytes // 4, device=self._device)
 
     @contextmanager
-    def _captured(self, body: Callable[[], Any]) -> Iterator[Graph]:
+    def _captured(self, body: Callable[[], object]) -> Iterator[Graph]:
         graph, _ = self._backend.capture(body)
         try:
             yield graph

@@ -9,6 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from ....model.call import Args, Kwargs
 from ...backends.protocol import CaptureFailed
 from ..lowering.lowering import lowered
 from ..lowering.safety import refuse_unsafe
@@ -35,7 +36,7 @@ class Work:
     _own: dict[int, StorageWeakRef] = field(default_factory=dict)
     _written: dict[Place, StorageWeakRef] = field(default_factory=dict)
 
-    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def saw(self, func: object, args: Args, kwargs: Kwargs) -> None:
         if not isinstance(func, torch._ops.OpOverload) or func.is_view or _launches_nothing(func):
             return
         self.kernels += 1
@@ -53,7 +54,7 @@ class Work:
             except CaptureFailed:
                 self.selectable = False
 
-    def made(self, func: Any, result: Any) -> None:
+    def made(self, func: Any, result: object) -> None:
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and not getattr(func, "is_view", False):
                 self.nbytes += 0 if _launches_nothing(func) else leaf.nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -23,7 +23,7 @@ class Flag:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
 
-    def _refuse(self, *_: Any) -> NoReturn:
+    def _refuse(self, *_: object) -> NoReturn:
         raise refuse("a truth value that is only known on the device is used as a Python value", "GR102")
 
     __bool__ = __int__ = __float__ = __index__ = __hash__ = __eq__ = __ne__ = _refuse

@@ -57,7 +57,12 @@ class Lowering(Protocol):
         ...
 
     def cond(
-        self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any], *, certain: bool = False
+        self,
+        pred: torch.Tensor,
+        true_fn: Callable[[], object],
+        false_fn: Callable[[], object],
+        *,
+        certain: bool = False,
     ) -> Any:
         """The result of `true_fn()` or `false_fn()`; writes of the other one do not happen. `pred` is 0-dim bool.
 
@@ -67,13 +72,13 @@ class Lowering(Protocol):
 
     def while_loop(
         self,
-        cond_fn: Callable[..., Any],
-        body_fn: Callable[..., tuple[Any, ...]],
-        carried: tuple[Any, ...],
+        cond_fn: Callable[..., object],
+        body_fn: Callable[..., tuple[object, ...]],
+        carried: tuple[object, ...],
         *,
         test: torch.Tensor | Flag,
         live: tuple[bool, ...],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """`carried` after the loop. `cond_fn(*carried)` gives a bool, a tensor with one element or a `Flag`.
 
         `test` is what it gave for `carried`, so that it is not asked twice. `body_fn(*carried)` returns the next
@@ -85,16 +90,16 @@ class Lowering(Protocol):
     def repeat(
         self,
         times: int,
-        body_fn: Callable[..., tuple[Any, ...]],
-        carried: tuple[Any, ...],
+        body_fn: Callable[..., tuple[object, ...]],
+        carried: tuple[object, ...],
         *,
         stop: int,
         live: tuple[bool, ...],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """`carried` after `body_fn` has run at most `times` times, and not again once `carried[stop]` is true."""
         ...
 
-    def predicated(self, pred: torch.Tensor) -> AbstractContextManager[Any]:
+    def predicated(self, pred: torch.Tensor) -> AbstractContextManager[object]:
         """A block whose device writes to memory from before it take effect only where `pred` is true."""
         ...
 

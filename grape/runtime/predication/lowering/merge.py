@@ -122,10 +122,10 @@ def same_plain(one: Any, other: Any) -> bool:
 
 def merge_values(
     pred: torch.Tensor,
-    if_true: Any,
-    if_false: Any,
+    if_true: object,
+    if_false: object,
     select: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-) -> Any:
+) -> object:
     """The value of both results where `pred` decides; `select(if_true, if_false)` merges two tensors.
 
     Raises `CaptureFailed` for a pair that no single value can stand for: other shapes, dtypes, strides or devices,
@@ -138,9 +138,9 @@ class _Merge:
     def __init__(self, pred: torch.Tensor, select: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
         self._pred = pred
         self._select = select
-        self._made: dict[tuple[int, int], Any] = {}
+        self._made: dict[tuple[int, int], object] = {}
 
-    def value(self, one: Any, other: Any) -> Any:
+    def value(self, one: Any, other: object) -> object:
         if one is other:
             return one
         if isinstance(one, Unbound) or isinstance(other, Unbound):
@@ -153,7 +153,7 @@ class _Merge:
             self._made[key] = self._fresh(one, other)
         return self._made[key]
 
-    def _fresh(self, one: Any, other: Any) -> Any:
+    def _fresh(self, one: Any, other: Any) -> object:
         if isinstance(one, (bool, Flag)) and isinstance(other, (bool, Flag)):
             return self._truth(one, other)
         if isinstance(one, (bool, Flag)) and _has_truth(other):
@@ -183,7 +183,7 @@ class _Merge:
             return Flag(pred.logical_or(other.tensor) if one else pred.logical_not().logical_and(other.tensor))
         return Flag(pred if one else pred.logical_not())
 
-    def _tuple(self, one: tuple[Any, ...], other: tuple[Any, ...]) -> Any:
+    def _tuple(self, one: tuple[object, ...], other: tuple[object, ...]) -> Any:
         if len(one) != len(other):
             raise refuse(f"the branches give tuples of {len(one)} and {len(other)} values")
         merged = [self.value(a, b) for a, b in zip(one, other, strict=True)]
@@ -199,7 +199,7 @@ def _has_truth(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return type(value).__name__
 
 
@@ -223,5 +223,5 @@ def require_alike(one: torch.Tensor, other: torch.Tensor) -> None:
         raise refuse("only one branch gives an inference tensor")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(tuple(value)) if isinstance(value, torch.Size) else str(value)

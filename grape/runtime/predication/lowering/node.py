@@ -41,7 +41,7 @@ class NodeLowering(SelectLowering):
         self,
         backend: Backend,
         choices: Mapping[Key, Choice],
-        outside: Callable[[], AbstractContextManager[Any]],
+        outside: Callable[[], AbstractContextManager[object]],
     ) -> None:
         super().__init__(backend.device)
         backend.prepare_bodies()
@@ -62,7 +62,12 @@ class NodeLowering(SelectLowering):
             yield
 
     def cond(
-        self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any], *, certain: bool = False
+        self,
+        pred: torch.Tensor,
+        true_fn: Callable[[], object],
+        false_fn: Callable[[], object],
+        *,
+        certain: bool = False,
     ) -> Any:
         key = self._key()
         with torch.no_grad():
@@ -75,13 +80,13 @@ class NodeLowering(SelectLowering):
 
     def while_loop(
         self,
-        cond_fn: Callable[..., Any],
-        body_fn: Callable[..., tuple[Any, ...]],
-        carried: tuple[Any, ...],
+        cond_fn: Callable[..., object],
+        body_fn: Callable[..., tuple[object, ...]],
+        carried: tuple[object, ...],
         *,
         test: torch.Tensor | Flag,
         live: tuple[bool, ...],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         key = self._key()
         if self._choice(key) == "node" and any(value is NOTHING for value in carried):
             # What a `return` in the loop gives has no shape before the first iteration: that one is a branch.
@@ -95,12 +100,12 @@ class NodeLowering(SelectLowering):
     def repeat(
         self,
         times: int,
-        body_fn: Callable[..., tuple[Any, ...]],
+        body_fn: Callable[..., tuple[object, ...]],
         carried: tuple[Any, ...],
         *,
         stop: int,
         live: tuple[bool, ...],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """A WHILE node whose state has the number of iterations that are left, on the device."""
         key = self._key()
         if self._choice(key) == "select":
@@ -127,13 +132,13 @@ class NodeLowering(SelectLowering):
     def _while(
         self,
         key: Key,
-        cond_fn: Callable[..., Any],
-        body_fn: Callable[..., tuple[Any, ...]],
-        carried: tuple[Any, ...],
+        cond_fn: Callable[..., object],
+        body_fn: Callable[..., tuple[object, ...]],
+        carried: tuple[object, ...],
         *,
         test: torch.Tensor | Flag,
         live: tuple[bool, ...],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         first = as_predicate(test)
         with torch.no_grad():
             self._mark(self._mode.mask(), torch.logical_not(first))
@@ -238,8 +243,8 @@ class NodeLowering(SelectLowering):
 
 
 def _once(
-    cond_fn: Callable[..., Any], body_fn: Callable[..., tuple[Any, ...]], carried: tuple[Any, ...]
-) -> tuple[tuple[Any, ...], Any]:
+    cond_fn: Callable[..., object], body_fn: Callable[..., tuple[object, ...]], carried: tuple[object, ...]
+) -> tuple[tuple[object, ...], object]:
     """One iteration: the state after it, and whether there is a next one."""
     after = body_fn(*carried)
     again = cond_fn(*after)

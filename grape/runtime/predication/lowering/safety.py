@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ....model.call import Args, Kwargs
 from .active import refuse
 
 __all__ = ["arguments_of", "harmless", "refuse_unsafe"]
@@ -59,13 +60,13 @@ def _name_of(func: Any) -> str:
     return name[:-1] if name.endswith("_") and not name.endswith("__") and name not in _POSITIONS else name
 
 
-def arguments_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def arguments_of(func: Any, args: Args, kwargs: Kwargs) -> dict[str, object]:
     """The arguments of an operator's call by their names in its schema; defaults are left out."""
     names = [argument.name for argument in func._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def refuse_unsafe(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def refuse_unsafe(func: Any, args: Args, kwargs: Kwargs) -> None:
     """Raise `CaptureFailed` if this call cannot run under a predicate that may be false."""
     given = arguments_of(func, args, kwargs)
     if torch.Tag.nondeterministic_seeded in func.tags and _draws(given):
@@ -112,9 +113,7 @@ def _refuse_mask(func: Any, name: str, given: _Positional) -> None:
         raise refuse(f"{func} looks up an empty tensor in a body that may not run")
 
 
-def harmless(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mask: Callable[[], torch.Tensor]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def harmless(func: object, args: Args, kwargs: Kwargs, mask: Callable[[], torch.Tensor]) -> tuple[Args, Kwargs]:
     """The same call with positions of 0 and divisors of 1 where `mask()` is false; there it cannot fail."""
     name = _name_of(func)
     if name in _POSITIONS:
@@ -127,7 +126,7 @@ def harmless(
     return args, kwargs
 
 
-def _masked(value: Any, mask: Callable[[], torch.Tensor], neutral: int) -> Any:
+def _masked(value: object, mask: Callable[[], torch.Tensor], neutral: int) -> object:
     if isinstance(value, (list, tuple)):
         return [_masked(item, mask, neutral) for item in value]
     if not isinstance(value, torch.Tensor) or (value.dtype in (torch.bool, torch.uint8) and neutral == 0):
@@ -136,8 +135,8 @@ def _masked(value: Any, mask: Callable[[], torch.Tensor], neutral: int) -> Any:
 
 
 def _replaced(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, change: Callable[[Any], Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    func: Any, args: Args, kwargs: Kwargs, name: str, change: Callable[[object], object]
+) -> tuple[Args, Kwargs]:
     if name in kwargs:
         return args, {**kwargs, name: change(kwargs[name])}
     for position, argument in enumerate(func._schema.arguments):

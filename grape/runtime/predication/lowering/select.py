@@ -57,7 +57,12 @@ class SelectLowering:
         return condition.device.type == self._device.type
 
     def cond(
-        self, pred: torch.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any], *, certain: bool = False
+        self,
+        pred: torch.Tensor,
+        true_fn: Callable[[], object],
+        false_fn: Callable[[], object],
+        *,
+        certain: bool = False,
     ) -> Any:
         with torch.no_grad():
             opposite = torch.logical_not(pred)
@@ -69,13 +74,13 @@ class SelectLowering:
 
     def while_loop(
         self,
-        cond_fn: Callable[..., Any],
-        body_fn: Callable[..., tuple[Any, ...]],
-        carried: tuple[Any, ...],
+        cond_fn: Callable[..., object],
+        body_fn: Callable[..., tuple[object, ...]],
+        carried: tuple[object, ...],
         *,
         test: torch.Tensor | Flag,
         live: tuple[bool, ...],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """Unroll: every iteration runs, nullified once the condition has been false, until the host ends the loop."""
         on = as_predicate(test)
         drifting = [False] * len(carried)
@@ -98,12 +103,12 @@ class SelectLowering:
     def repeat(
         self,
         times: int,
-        body_fn: Callable[..., tuple[Any, ...]],
-        carried: tuple[Any, ...],
+        body_fn: Callable[..., tuple[object, ...]],
+        carried: tuple[object, ...],
         *,
         stop: int,
         live: tuple[bool, ...],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """Every iteration is issued, in a branch that is taken where the loop goes on."""
         drifting = [False] * len(carried)
         for _ in range(times):
@@ -119,14 +124,14 @@ class SelectLowering:
     def _guarded(
         self,
         going: torch.Tensor,
-        body_fn: Callable[..., tuple[Any, ...]],
-        before: tuple[Any, ...],
+        body_fn: Callable[..., tuple[object, ...]],
+        before: tuple[object, ...],
         drifting: list[bool],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """One iteration of `repeat`. Plain values that count go on as in `_advance`."""
-        counts: dict[int, Any] = {}
+        counts: dict[int, object] = {}
 
-        def run() -> tuple[Any, ...]:
+        def run() -> tuple[object, ...]:
             after = body_fn(*before)
             for position, (new, old) in enumerate(zip(after, before, strict=True)):
                 if _is_host_value(new) and _is_host_value(old):
@@ -134,7 +139,7 @@ class SelectLowering:
                     drifting[position] |= not same_plain(new, old)
             return without_counts(after)
 
-        def without_counts(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        def without_counts(state: tuple[Any, ...]) -> tuple[object, ...]:
             return tuple(None if position in counts else value for position, value in enumerate(state))
 
         merged = self.cond(going, run, lambda: without_counts(before))
@@ -171,7 +176,7 @@ class SelectLowering:
         with torch.no_grad():
             return failed if mask is None else torch.logical_and(mask, failed)
 
-    def _merge(self, pred: torch.Tensor, if_true: Any, if_false: Any) -> Any:
+    def _merge(self, pred: torch.Tensor, if_true: object, if_false: object) -> object:
         def select(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
             if one.device != pred.device:
                 raise refuse(f"the branches give tensors on {one.device}, the condition is on {pred.device}")
@@ -183,8 +188,8 @@ class SelectLowering:
         return merge_values(pred, if_true, if_false, select)
 
     def _advance(
-        self, on: torch.Tensor, after: tuple[Any, ...], before: tuple[Any, ...], drifting: list[bool]
-    ) -> tuple[Any, ...]:
+        self, on: torch.Tensor, after: tuple[Any, ...], before: tuple[object, ...], drifting: list[bool]
+    ) -> tuple[object, ...]:
         """The state after one iteration that may be nullified.
 
         A plain value goes on as if the loop had not ended: only nullified iterations see it. After the loop it is
@@ -205,7 +210,7 @@ def _is_host_value(value: Any) -> bool:
     return isinstance(value, (int, float, complex, str)) and not isinstance(value, bool)
 
 
-def _finished(carried: tuple[Any, ...], drifting: list[bool], live: tuple[bool, ...]) -> tuple[Any, ...]:
+def _finished(carried: tuple[object, ...], drifting: list[bool], live: tuple[bool, ...]) -> tuple[object, ...]:
     for value, drifts, wanted in zip(carried, drifting, live, strict=True):
         if drifts and wanted:
             raise refuse(f"a Python value that counts the iterations of a loop ({value!r} at its end) is used after it")

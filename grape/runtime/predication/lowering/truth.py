@@ -16,7 +16,7 @@ from .lowering import active_lowering
 __all__ = ["is_tensor_predicate", "negate", "truth"]
 
 
-def is_tensor_predicate(value: Any) -> bool:
+def is_tensor_predicate(value: object) -> bool:
     """True where a condition has to be decided on the device, because a capture is under way and it lives there."""
     if isinstance(value, Flag):
         return True
@@ -26,7 +26,7 @@ def is_tensor_predicate(value: Any) -> bool:
     return lowering is not None and lowering.takes(value)
 
 
-def truth(condition: Any) -> bool:
+def truth(condition: object) -> bool:
     """Python's `bool(condition)`, outside of a capture.
 
     While a call is traced, a tensor's value is noted as a decision that a capture can take on the device, and not as

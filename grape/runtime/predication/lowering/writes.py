@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ....errors import UsageError
+from ....model.call import Args, Kwargs
 from .active import refuse
 from .merge import restore_bits
 from .safety import arguments_of, harmless, refuse_unsafe
@@ -127,9 +128,9 @@ class Ties:
 class Observer(Protocol):
     """Told of every operator of a body, before it runs (`saw`) and after (`made`)."""
 
-    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+    def saw(self, func: object, args: Args, kwargs: Kwargs) -> None: ...
 
-    def made(self, func: Any, result: Any) -> None: ...
+    def made(self, func: object, result: Any) -> None: ...
 
 
 class WriteMode(TorchDispatchMode):
@@ -185,7 +186,7 @@ class WriteMode(TorchDispatchMode):
         """Where the current block takes effect, the blocks around it included; None outside of any."""
         return self._blocks[-1].mask() if self._blocks else None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> object:
         args, kwargs = tuple(args), dict(kwargs or {})
         if self._observers and isinstance(func, torch._ops.OpOverload) and _is_composite(func):
             return self._decompose(func, args, kwargs)
@@ -196,7 +197,7 @@ class WriteMode(TorchDispatchMode):
             observer.made(func, result)
         return result
 
-    def _carry_out(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _carry_out(self, func: Any, args: Args, kwargs: Kwargs) -> object:
         if not self._blocks:
             if self.ties:
                 self._refuse_tied(func, args, kwargs)
@@ -216,21 +217,21 @@ class WriteMode(TorchDispatchMode):
         self._note_made(func, args, kwargs, result)
         return result
 
-    def _decompose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _decompose(self, func: Any, args: Args, kwargs: Kwargs) -> object:
         """Run a composite operator's eager kernel; the operators that it is made of come back one by one."""
         keys: Any = torch._C.DispatchKey
         track_views: Any = torch._C._SetExcludeDispatchKeyGuard
         with track_views(keys.ADInplaceOrView, False), self:
             return func._op_dk(keys.CompositeImplicitAutograd, *args, **kwargs)
 
-    def _refuse_tied(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _refuse_tied(self, func: object, args: Args, kwargs: Kwargs) -> None:
         for tensor in written_by(func, args, kwargs):
             if _has_storage(tensor) and self.ties.tied(tensor):
                 raise refuse(
                     f"{func} writes to a tensor that shares memory with another one, or not, depending on data", "GR102"
                 )
 
-    def _keep(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _keep(self, func: Any, args: Args, kwargs: Kwargs) -> None:
         written = written_by(func, args, kwargs)
         for tensor in written:
             if not _has_storage(tensor):
@@ -256,7 +257,7 @@ class WriteMode(TorchDispatchMode):
         if self._strict and (resizes or tensor.numel() == 0):
             raise refuse(f"{func} changes the shape of a tensor in a body that may not run")
 
-    def _note_made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _note_made(self, func: object, args: Args, kwargs: Kwargs, result: object) -> None:
         """Note what is new: storages among the results that were not among the arguments, and constants."""
         given = set()
         if func is not _aten.lift_fresh.default:
@@ -287,7 +288,7 @@ def place(tensor: torch.Tensor) -> Place:
     return storage, offset, tuple(tensor.shape), tensor.stride(), tensor.element_size()
 
 
-def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def written_by(func: object, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """The tensors that an operator writes in place or through `out=`."""
     if not isinstance(func, torch._ops.OpOverload):
         return []
@@ -301,7 +302,7 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
     return [leaf for name in names for leaf in tree_leaves(given.get(name)) if isinstance(leaf, torch.Tensor)]
 
 
-def _has_storage(value: Any) -> bool:
+def _has_storage(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.layout == torch.strided and torch._C._has_storage(value)
 
 
