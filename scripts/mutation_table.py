@@ -38,6 +38,7 @@ from mutations import (
     pairs,
     streams,
     streams_memory,
+    streams_recurrent,
     training,
 )
 from mutations.rows import ROOT, Row, edited
@@ -679,6 +680,7 @@ ROWS = (
     *on_device.ROWS,
     *streams.ROWS,
     *streams_memory.ROWS,
+    *streams_recurrent.ROWS,
 )
 
 

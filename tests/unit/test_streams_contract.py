@@ -160,7 +160,7 @@ def test_what_moves_a_tensor_to_where_it_lay_is_not_deferred() -> None:
         for i in range(40):
             at = 4 * (i % 9 == 8)
             tensor = memory[at : at + 4]
-            tensor.set_(memory[at : at + 4], 0, (4,), (1,))
+            tensor.as_strided_((4,), (1,), 0)
             out.append(torch.tanh(tensor))
         return out
 
@@ -402,11 +402,23 @@ def test_results_outlive_the_stream() -> None:
     results, evidence = under_a_stream(lambda: [chain(x) for _ in range(40)])
     assert evidence.kept > 0
     expected = chain(x)
-    for _ in range(10):
-        torch.randn(1000)  # would take memory that was freed too early
-    assert all(torch.equal(result, expected) for result in results)
+    others = [torch.randn(1000) for _ in range(200)]  # would take memory that was freed too early
+    assert len(others) == 200 and all(torch.equal(result, expected) for result in results)
     results[-1].resize_(2000)[1000:] = 1
     assert torch.equal(results[-1][:1000], expected)
+
+
+def test_a_result_in_a_home_outlives_the_stream() -> None:
+    x = torch.ones(1000)
+
+    def loop() -> Tensor:
+        for _ in range(40):
+            chain(x)
+        return chain(x)  # the only one that is kept
+
+    result, _ = under_a_stream(loop)
+    others = [torch.randn(1000) for _ in range(200)]
+    assert len(others) == 200 and torch.equal(result, chain(x))
 
 
 def test_a_result_that_moved_away_is_found_where_it_lies() -> None:

@@ -8,6 +8,7 @@
 #include "graphs.h"
 #include "python_objects.h"
 #include "recorder.h"
+#include "referring.h"
 
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
@@ -133,6 +134,7 @@ class Engine {
       { std::lock_guard lock(mutex_); counts.seen++, counts.written[index(apart)]++; }
       return run(op, below, stack);
     }
+    if (op.refers && Referring::keeps_memory(op, *stack, *device_)) return run(op, below, stack);  // as a view, in no fragment
     if (op.lends) leave_to_other_stream(op, *stack);
     Decision decision;
     uint64_t recording = 0;

@@ -60,14 +60,16 @@ class PretendedGraph final : public Graph {
     for (size_t i = segment.first; i < segment.last; i++) {
       Step& step = fragment.steps[i];
       fragment.build(step);
-      Frozen frozen{step.op, step.issue, {}};
+      Frozen frozen{step.op, step.issue, {}, {}};
       std::unordered_map<int, std::pair<char*, size_t>> results;  // by slot: two may lie in one storage
-      for (const Output& output : step.outputs)
+      for (const Output& output : step.outputs) {
+        frozen.is_made.push_back(output.argument < 0);
         for (const Made& made : output.made) {
           auto [found, is_new] = results.try_emplace(made.slot);
           if (is_new) found->second = rehome(fragment, made, trash);
           frozen.results.push_back(found->second);
         }
+      }
       steps_.push_back(std::move(frozen));
     }
   }
@@ -90,7 +92,7 @@ class PretendedGraph final : public Graph {
       }
       size_t k = 0;
       for (size_t r = 0; r < step.op->returns; r++)
-        if (step.op->returned_argument[r] < 0)
+        if (step.is_made[r])
           for_each_tensor(stack[r], [&](const at::Tensor& t) {
             const auto& [where, nbytes] = step.results[k++];
             if (where) std::memcpy(where, t.storage().data(), std::min(nbytes, t.storage().nbytes()));
@@ -104,6 +106,7 @@ class PretendedGraph final : public Graph {
   struct Frozen {
     Operator* op;
     Stack arguments;
+    std::vector<bool> is_made;  // by return
     std::vector<std::pair<char*, size_t>> results;
   };
 

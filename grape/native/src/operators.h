@@ -37,9 +37,13 @@ struct Operator {
   bool exact = false;                 // in its integers: wherever they lie, the same bits come out
   bool changes = false;               // any argument
   bool index = false;                 // by tensors: what of booleans makes lengths that the host reads
-  int dropout = -1;                   // of attention: the argument without which nothing is drawn
+  int dropout = -1;                   // the argument without which attention and recurrent layers draw nothing
+  int training = -1;                  // the same of what draws
+  int lengths = -1;                   // of packed sequences
   std::vector<bool> seed;             // by argument: what was drawn, if anything was
   bool has_state = false;             // of its own, that random numbers come from
+  bool hands_on = false;              // an argument, as a result of which its schema does not say so
+  bool refers = false;                // has a tensor refer to another storage
   bool rounds_once = false;           // exact in its floats as well: IEEE says what comes out, wherever they lie
   int scale = -1;                     // if this argument is one
   bool lends = false;                 // memory to another stream, or to a copy that is made later
@@ -53,8 +57,10 @@ struct Operator {
     bool generator = false, any_write = false;
     for (const auto& argument : schema.arguments()) {
       const auto* alias = argument.alias_info();
-      // batch_norm changes its running statistics, and its schema does not say so.
-      bool write = (alias && alias->isWrite()) || argument.name().rfind("running_", 0) == 0;
+      // batch_norm changes its running statistics, and a recurrent backward what the forward pass kept for it; their
+      // schemas do not say so.
+      bool write = (alias && alias->isWrite()) || argument.name().rfind("running_", 0) == 0 ||
+          (argument.name() == "reserve" && schema.name().find("_rnn_backward") != std::string::npos);
       writes.push_back(write);
       any_write = any_write || write;
       generator = generator || argument.type()->str().find("Generator") != std::string::npos;
@@ -84,28 +90,39 @@ struct Operator {
     for (size_t i = 0; i < arguments; i++)
       if (schema.arguments()[i].name() == "alpha") scale = static_cast<int>(i);
     changes = any_write;
-    if (schema.name().find("_attention") != std::string::npos)
-      for (size_t i = 0; i < arguments; i++) {
-        const std::string& name = schema.arguments()[i].name();
-        if (name == "dropout_p") dropout = static_cast<int>(i);
-        seed.push_back(name == "philox_seed" || name == "philox_offset");
-      }
+    hands_on = schema.name() == "aten::_cudnn_rnn";
+    refers = schema.name() == "aten::set_";
+    const bool recurs = schema.name().rfind("aten::_cudnn_rnn", 0) == 0;
+    const bool attends = schema.name().find("_attention") != std::string::npos;
+    for (size_t i = 0; i < arguments; i++) {
+      const std::string& name = schema.arguments()[i].name();
+      if ((attends && name == "dropout_p") || (hands_on && name == "dropout")) dropout = static_cast<int>(i);
+      if (name == "train" || name == "training") training = static_cast<int>(i);
+      if (recurs && name == "batch_sizes") lengths = static_cast<int>(i);
+      seed.push_back(attends && (name == "philox_seed" || name == "philox_offset"));
+    }
     lends = schema.name() == "aten::record_stream" || schema.name() == "aten::_lazy_clone";
     has_state = keeps_state(schema.name());
     if (!is_of_torch(schema.name())) always = Reason::Foreign;
     else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || has_state) always = Reason::Random;
     else if (indexes(schema.name())) index = true, always = Reason::Read;
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
-    else if (op.hasTag(at::Tag::inplace_view) || lends) always = Reason::Metadata;
+    else if (op.hasTag(at::Tag::inplace_view) || lends || flattens(schema.name())) always = Reason::Metadata;
     else if (returns == 0 && !any_write) always = Reason::Effect;
     else if (aliases) always = Reason::Alias;
     else if (checks_data(schema.name())) always = Reason::Checks;
   }
 
   bool draws_nothing(const Stack& stack) const {
-    if (dropout < 0) return false;
-    const IValue& p = stack[stack.size() - arguments + dropout];
-    return p.isDouble() && p.toDouble() == 0.0;
+    auto is = [&](int argument, const IValue& value) {
+      return argument >= 0 && same_number(stack[stack.size() - arguments + argument], value);
+    };
+    return is(dropout, 0.0) || (always == Reason::Random && is(training, false));
+  }
+
+  // cuDNN copies the lengths from memory of its caller's.
+  bool is_packed(const Stack& stack) const {
+    return lengths >= 0 && !same_number(stack[stack.size() - arguments + lengths], std::vector<int64_t>());
   }
 
   // Positions, and no masks.
@@ -165,10 +182,14 @@ struct Operator {
  private:
   static bool is_of_torch(const std::string& name) { return name.rfind("aten::", 0) == 0; }
 
-  // What no tag says. cuDNN's recurrent layers keep the state of their dropout, and more, in tensors that they are given.
+  // What no tag says. Recurrent layers keep the state of their dropout in a tensor that they are given. Their backward
+  // pass draws nothing: it finds what was dropped where the forward pass kept it.
   static bool keeps_state(const std::string& n) {
-    return n == "aten::rrelu_with_noise" || n.rfind("aten::_cudnn_rnn", 0) == 0 || n == "aten::_cudnn_init_dropout_state";
+    return n == "aten::rrelu_with_noise" || n == "aten::_cudnn_rnn" || n == "aten::miopen_rnn" || n == "aten::_cudnn_init_dropout_state";
   }
+
+  // Has weights refer to memory that it makes.
+  static bool flattens(const std::string& n) { return n == "aten::_cudnn_rnn_flatten_weight"; }
 
   static bool indexes(const std::string& n) {
     return n == "aten::index" || n == "aten::index_put" || n == "aten::index_put_" || n == "aten::_index_put_impl_" ||

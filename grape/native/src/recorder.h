@@ -25,6 +25,7 @@ class Recorder {
     drawn_.reset();
     if (draws_ && step.run == Reason::Random && draws_->serves(op) && !is_given_generator(stack, op)) step.run = Reason::None, drawn_ = draws_->now();
     if (op.is_by_position(stack)) step.run = device_.is_cpu() ? Reason::Checks : Reason::None;
+    if (step.run == Reason::None && op.is_packed(stack)) step.run = Reason::Host;
     if (step.run == Reason::None && op.has_python_kernel()) step.run = Reason::PythonKernel;
     if (step.run == Reason::None && exposed) step.run = Reason::Memory;
     size_t base = stack.size() - op.arguments;
@@ -80,6 +81,7 @@ class Recorder {
       const IValue& value = stack[base + r];
       Output output;
       output.argument = op.returned_argument[r];
+      if (op.hands_on && output.argument < 0 && value.isTensor()) output.argument = handed_on(step, value.toTensor());
       output.list = value.isTensorList();
       if (still_ && value.isInt()) output.number = value;  // of lengths, which follow from the arguments' layouts
       else if (output.argument < 0)
@@ -241,6 +243,14 @@ class Recorder {
     }
     m.slot = made_.at(storage);
     return m;
+  }
+
+  // The argument that this very tensor is; -1: none is.
+  int handed_on(const Step& step, const at::Tensor& t) const {
+    for (const Given& given : given_)
+      for (size_t i = 0; i < step.arguments.size(); i++)
+        if (given.tensor.is_same(t) && step.arguments[i].kind == Argument::Tensor && step.arguments[i].first == given.input) return static_cast<int>(i);
+    return -1;
   }
 
   int view(const at::Tensor& t) {
