@@ -170,7 +170,7 @@ class LineEvents:
         else:
             self._around.append((code, self._line or code.co_firstlineno))
 
-    def _on_end(self, code: CodeType, offset: int, value: Any) -> None:
+    def _on_end(self, code: CodeType, offset: int, value: object) -> None:
         if get_ident() != self._thread or self._tool is None:
             return
         self._passed()

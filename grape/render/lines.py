@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..model import CellEvidence, Finding, LineTime, LineTimes, ReportData, Timeline
 from .units import clean, duration, percent, plural
-from .verdict import gpu_measured
+from .verdict.verdict import gpu_measured
 
 __all__ = ["SHOWN_LINES", "Line", "gpu_ms_by_line", "lines_title", "shown_lines", "warm_lines"]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Finding, Kind, ReportData, Spent
 from .lines import Line, lines_title, shown_lines, warm_lines
+from .memory_rows import memory_bars, memory_title
 from .spent import KINDS, in_words, spent
 from .streams import stream_lines
 from .summary import (
@@ -19,9 +20,6 @@ from .summary import (
     cost,
     headline,
     level,
-    memory_bars,
-    memory_title,
-    next_step,
     place,
     plain_basis,
     rows,
@@ -30,6 +28,7 @@ from .summary import (
     time_title,
 )
 from .units import clean, code_spans, one_line, shown_diff
+from .verdict.next_step import next_step
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import CodeType
 
-from ..advisor.parsed import Parsed
+from ..advisor.code.parsed import Parsed
 from ..hoisting import on_code
 from ..model import LineTime, LineTimes
 from ..profiling import LineEvents, LineWatch

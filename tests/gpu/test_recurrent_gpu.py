@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from benchmarks._numbering import level
-from grape.runtime.backends import cuda_driver
-from grape.runtime.backends.cuda_nodes import MEMCPY
+from grape.runtime.backends.cuda import driver as cuda_driver
+from grape.runtime.backends.cuda.executables.nodes import MEMCPY
 from grape.streams import Evidence, Settings, Stream, open_stream
 from tests.property.stream_cases import state
 from tests.property.stream_programs import flat, needs_compiler

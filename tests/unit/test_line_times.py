@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from grape.model import LineTime, LineTimes, Stop
-from grape.model.lines import FEWEST_LOOKS
 from grape.model.stream import READ
+from grape.model.times.lines import FEWEST_LOOKS
 from grape.profiling import LineWatch
 from grape.render import Report, build_report
 from grape.render.lines import gpu_ms_by_line, shown_lines, warm_lines
@@ -120,7 +120,7 @@ def test_lines_have_their_share_and_what_was_found_there() -> None:
 
 
 def test_text_html_and_view_show_the_lines() -> None:
-    from grape.render.view import build_view
+    from grape.render.timeline.view import build_view
 
     report = lines_report()
     text, html, view = report.to_text(details=False), report.to_html(), build_view(report).data["lines"]
