@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from grape.runtime.node_numbers import advance, in_backward, numbered
+from grape.runtime.replaying.node_numbers import advance, in_backward, numbered
 
 __all__ = ["DEVICE", "lead", "level"]
 

@@ -32,7 +32,7 @@ from _measure import Workload, observed, synchronize
 from torch import nn
 
 import grape
-from grape.model.measured import quartiles
+from grape.model.times.measured import quartiles
 
 PROFILED_CALLS = 300
 SHOWN = 18
@@ -290,8 +290,8 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     device = torch.device(options.device)
-    from grape.runtime.backends.cuda import CudaBackend
-    from grape.runtime.backends.tape import TapeBackend
+    from grape.runtime.backends.cuda.backend import CudaBackend
+    from grape.runtime.backends.tape.backend import TapeBackend
 
     backend = CudaBackend if device.type == "cuda" else TapeBackend
     results = {}

@@ -24,11 +24,11 @@ from _machine import machine, result_path, write
 
 import grape
 from grape.runtime import make_backend
-from grape.runtime.backends.cuda import CudaBackend
+from grape.runtime.backends.cuda.backend import CudaBackend
 from grape.runtime.backends.protocol import Backend
 from grape.runtime.predication import NodeLowering
-from grape.runtime.predication.calibration import node_costs
-from grape.runtime.predication.costs import BodyWork, NodeCosts, choose, crossover, node_ns, select_ns
+from grape.runtime.predication.costs.calibration import node_costs
+from grape.runtime.predication.costs.costs import BodyWork, NodeCosts, choose, crossover, node_ns, select_ns
 
 KERNELS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 ELEMENTS = (1_000, 1_000_000)

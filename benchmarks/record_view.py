@@ -52,8 +52,8 @@ def main() -> None:
     if not arguments.cpu and not torch.cuda.is_available():
         sys.exit("no CUDA device; --cpu records the CPU reference")
     from grape.render.files import write_text
-    from grape.render.page import view_json
-    from grape.render.view import build_view
+    from grape.render.html.page import view_json
+    from grape.render.timeline.view import build_view
 
     device, dtype, width, heads = ("cpu", "torch.float32", 64, 4) if arguments.cpu else ("cuda", "torch.half", 768, 12)
     shell = InteractiveShell.instance()

@@ -306,8 +306,8 @@ def clocked(**functions: tuple[Any, str]) -> Iterator[dict[str, list[float]]]:
 @contextlib.contextmanager
 def in_any_case() -> Iterator[None]:
     """Capture what was seen often enough, whatever it saves, and keep it."""
-    from grape.runtime import policy
-    from grape.runtime.replays import Replays
+    from grape.runtime.accounts import policy
+    from grape.runtime.regions.replays import Replays
 
     decided = policy.decide
 
@@ -372,8 +372,8 @@ def of_grape(
     """`save` gets what is known after each step: a run over a thousand shapes may be cut short."""
     from grape.runtime import account
     from grape.runtime.capture.attempt import _Attempt
-    from grape.runtime.capture.in_step import InStep
-    from grape.runtime.capture.verification import Verification
+    from grape.runtime.capture.proof.verification import Verification
+    from grape.runtime.capture.running.in_step import InStep
     from grape.runtime.compression import ExecutableStore
     from grape.sessions import engine
 

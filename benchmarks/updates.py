@@ -28,9 +28,10 @@ from _handwritten import cache_of
 from _machine import machine, result_path, write
 
 from grape.runtime import make_backend
-from grape.runtime.backends.cuda_executable import CudaExecutable
-from grape.runtime.backends.cuda_instantiate import Instantiation
-from grape.runtime.backends.protocol import Backend, Executable, Prepared, UpdatableGraph
+from grape.runtime.backends.cuda.executables.executable import CudaExecutable
+from grape.runtime.backends.cuda.executables.instantiate import Instantiation
+from grape.runtime.backends.executables import Executable, UpdatableGraph
+from grape.runtime.backends.protocol import Backend, Prepared
 
 FIRST = 100
 """The first length of the cache."""

@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from grape.model import CellEvidence, Event, Position, RegionEvidence, Timeline
 from grape.render import build_report
-from grape.render.page import view_page
-from grape.render.view import SHOWN_EVENTS, View, build_view
+from grape.render.html.page import view_page
+from grape.render.timeline.view import SHOWN_EVENTS, View, build_view
 from grape.widgets import script, style
 
 VIEW = "document.querySelector('.grape-report').grape"
@@ -103,7 +103,7 @@ import time
 from IPython.display import HTML, display
 from benchmarks.widget_frames import evidence_of
 from grape.render import build_report
-from grape.render.view import build_view
+from grape.render.timeline.view import build_view
 from grape.widgets.report import Actions, ReportWidget
 evidence = evidence_of({events})
 refused = lambda name: None

@@ -122,7 +122,7 @@ def parse_bytes(text: str) -> int:
     return int(Decimal(match.group(1)) * unit)
 
 
-def budget_bytes(budget: Any) -> int | None:
+def budget_bytes(budget: object) -> int | None:
     """A memory budget as bytes: a number of them, text such as ``"2GB"``, or None. Raises `UsageError`."""
     if isinstance(budget, str):
         return parse_bytes(budget)
@@ -131,7 +131,7 @@ def budget_bytes(budget: Any) -> int | None:
     raise UsageError(f"'{budget}' is not a size; give a number of bytes, or text such as 2GB")
 
 
-def _convert(option: Option, text: str) -> Any:
+def _convert(option: Option, text: str) -> object:
     if option.field == "memory_budget":
         return parse_bytes(text)
     if option.field == "engine":

@@ -36,7 +36,7 @@ from grape.model import (
     Timeline,
     Trace,
 )
-from grape.runtime.policy import Estimate, capture_cost, decide
+from grape.runtime.accounts.policy import Estimate, capture_cost, decide
 from grape.tracing import PositionFinder, Recorder, Tracer, record
 
 from .corpus import CorpusCell, linecached, statements

@@ -71,7 +71,7 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 
 def guards_hold() -> None:
-    from grape.runtime.guards import GuardSet
+    from grape.runtime.guarding.guards import GuardSet
 
     _set(GuardSet, "holds", _always(True))
 
@@ -88,20 +88,20 @@ def _without(method: str) -> Callable[[], None]:
 
 
 def tensors_stay() -> None:
-    from grape.runtime.guards import GuardSet
+    from grape.runtime.guarding.guards import GuardSet
 
     _set(GuardSet, "_in_place", _always(True))
     _set(GuardSet, "in_memory", _always(True))
 
 
 def hooks_are_unseen() -> None:
-    from grape.runtime import guards
+    from grape.runtime.guarding import guards
 
     _set(guards, "RemovableHandle", type("Handle", (), {"next_id": 0}))
 
 
 def code_is_constant() -> None:
-    from grape.runtime import guards
+    from grape.runtime.guarding import guards
     from grape.runtime.state import names
 
     _set(guards, "written_code", _always(None))
@@ -110,7 +110,7 @@ def code_is_constant() -> None:
 
 
 def zeros_are_equal() -> None:
-    from grape.runtime import guards
+    from grape.runtime.guarding import guards
 
     original = guards.is_equal
     _set(
@@ -121,25 +121,25 @@ def zeros_are_equal() -> None:
 
 
 def environment_is_constant() -> None:
-    from grape.runtime import region
+    from grape.runtime.regions import region_state
 
-    _set(region, "environment", _always(()))
+    _set(region_state, "environment", _always(()))
 
 
 def modes_are_unseen() -> None:
-    from grape.runtime.capture import attempt
+    from grape.runtime.capture.proof import checks
 
-    _set(attempt, "foreign_modes", _always(None))
+    _set(checks, "foreign_modes", _always(None))
 
 
 def prologue_is_constant() -> None:
-    from grape.runtime import entry
+    from grape.runtime.replaying import entry
 
     _set(entry, "_same", _always(True))
 
 
 def reads_after_writes() -> None:
-    from grape.runtime import prologue
+    from grape.runtime.replaying import prologue
 
     original = prologue.slice_of
 
@@ -147,33 +147,33 @@ def reads_after_writes() -> None:
         everything = {number for op in ops for number in (*op.written, *op.born)}
         return original(ops, ordinal, everything)
 
-    from grape.runtime import observer
+    from grape.runtime.regions import observer
 
     _set(prologue, "slice_of", blind)
     _set(observer, "slice_of", blind)
 
 
 def results_in_place() -> None:
-    from grape.runtime.outputs import Outputs
+    from grape.runtime.replaying.outputs import Outputs
 
     _set(Outputs, "hand_out", lambda self: list(self._made))
 
 
 def results_never_shared() -> None:
-    from grape.runtime.outputs import Outputs
+    from grape.runtime.replaying.outputs import Outputs
 
     original = Outputs.hand_out
     _set(Outputs, "hand_out", lambda self: [t.clone() for t in original(self)])
 
 
 def aliases_unseen_by_the_probe() -> None:
-    from grape.runtime.probe import _Writer
+    from grape.runtime.guarding.probe import _Writer
 
     _set(_Writer, "aliasing", _always(None))
 
 
 def tensors_unseen_by_the_probe() -> None:
-    from grape.runtime.probe import Tensors, _Writer
+    from grape.runtime.guarding.probe import Tensors, _Writer
 
     def leaf(self: Any, number: int, expression: str) -> None:
         if number not in self.leaves:
@@ -185,25 +185,25 @@ def tensors_unseen_by_the_probe() -> None:
 
 
 def values_unseen_by_the_probe() -> None:
-    from grape.runtime.probe import _Writer
+    from grape.runtime.guarding.probe import _Writer
 
     _set(_Writer, "static", _always(None))
 
 
 def keys_untyped() -> None:
-    from grape.runtime import probe, structure
+    from grape.runtime.guarding import probe, structure
 
     structure.typed = probe.typed = lambda names: tuple(names)
 
 
 def outside_overlaps() -> None:
-    from grape.runtime.entry import Entry
+    from grape.runtime.replaying.entry import Entry
 
     _set(Entry, "_overlaps", _always(False))
 
 
 def lockstep_is_blind() -> None:
-    from grape.runtime.capture import in_step, lockstep
+    from grape.runtime.capture.running import in_step, lockstep
 
     class Agreeable(lockstep.Lockstep):
         def _step(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -219,7 +219,7 @@ def lockstep_is_blind() -> None:
 
 
 def verification_is_blind() -> None:
-    from grape.runtime.capture import verification
+    from grape.runtime.capture.proof import verification
 
     _set(verification, "first_mismatch", _always(None))
     _set(verification, "_same_state", _always(True))
@@ -227,7 +227,7 @@ def verification_is_blind() -> None:
 
 
 def probe_serves_stale_shapes() -> None:
-    from grape.runtime import captures
+    from grape.runtime.regions import captures
 
     original = captures.compile_probe
     first: list[Any] = []
@@ -240,19 +240,19 @@ def probe_serves_stale_shapes() -> None:
 
 
 def written_back_never() -> None:
-    from grape.runtime.entry import Entry
+    from grape.runtime.replaying.entry import Entry
 
     _set(Entry, "_copy_back", _always(None))
 
 
 def inputs_never_copied() -> None:
-    from grape.runtime.entry import Entry
+    from grape.runtime.replaying.entry import Entry
 
     _set(Entry, "_copy_in", _always(None))
 
 
 def random_state_stays() -> None:
-    from grape.runtime.backends.tape import TapeBackend
+    from grape.runtime.backends.tape.backend import TapeBackend
 
     _set(TapeBackend, "set_rng_state", _always(None))
 
@@ -276,17 +276,17 @@ def only_the_view_restored() -> None:
 
 
 def effects_unseen() -> None:
-    from grape.runtime import observer
-    from grape.runtime.capture import attempt
+    from grape.runtime.capture.proof import checks
+    from grape.runtime.regions import observer
 
-    _set(attempt, "effect_of", _always(None))
+    _set(checks, "effect_of", _always(None))
     _set(observer, "effect_of", _always(None))
 
 
 def effects_seen_once() -> None:
-    from grape.runtime.capture.attempt import _Attempt
+    from grape.runtime.capture import attempt
 
-    _set(_Attempt, "check_effects", _always(None))
+    _set(attempt, "check_effects", _always(None))
 
 
 def arguments_without_state() -> None:
@@ -296,13 +296,13 @@ def arguments_without_state() -> None:
 
 
 def containers_unchanged() -> None:
-    from grape.runtime.building import _Writer
+    from grape.runtime.replaying.building import _Writer
 
     _set(_Writer, "change", _always(None))
 
 
 def outside_results_copied() -> None:
-    from grape.runtime.guards import GuardSet
+    from grape.runtime.guarding.guards import GuardSet
 
     _set(GuardSet, "owns", _always(False))
 
@@ -324,9 +324,9 @@ def any_thread() -> None:
 
 
 def escapes_unseen() -> None:
-    from grape.tracing import tracer
+    from grape.tracing import escapes
 
-    _set(tracer, "_ESCAPES", frozenset())
+    _set(escapes, "_ESCAPES", frozenset())
 
 
 RUNTIME, ALIAS = "grape.runtime", "grape.runtime.alias"
@@ -363,28 +363,28 @@ ROWS = (
     Row("arguments not copied in", inputs_never_copied, (ARGUMENTS, "-k", "test_results")),
     Row(
         "bound arguments assumed in place",
-        edited(f"{RUNTIME}.entry", "if placeholders.bound and self.moved(leaves):", "if False:"),
+        edited(f"{RUNTIME}.replaying.entry", "if placeholders.bound and self.moved(leaves):", "if False:"),
         (ARGUMENTS, "-k", "share_memory"),
     ),
     Row("random state not restored", random_state_stays, (EFFECTS, "-k", "random_operators")),
     Row(
         "draws on the CPU not repeated",
-        edited(f"{RUNTIME}.entry", "        self.draws.repeat()\n", ""),
+        edited(f"{RUNTIME}.replaying.entry", "        self.draws.repeat()\n", ""),
         (HOST_DRAWS,),
     ),
     Row(
         "what a run does to the CPU's generator not compared",
-        edited(f"{RUNTIME}.host_draws", "return torch.equal(found, torch.get_rng_state())", "return True"),
+        edited(f"{RUNTIME}.replaying.host_draws", "return torch.equal(found, torch.get_rng_state())", "return True"),
         (HOST_DRAWS, "-k", "one or seeds"),
     ),
     Row(
         "numbers drawn on the CPU that live on",
-        edited(f"{RUNTIME}.host_draws", "not call.storages[number].expired()", "False"),
+        edited(f"{RUNTIME}.replaying.host_draws", "not call.storages[number].expired()", "False"),
         (HOST_DRAWS, "-k", "something_uses"),
     ),
     Row(
         "numbers drawn on the CPU that are used",
-        edited(f"{RUNTIME}.host_draws", "if op.kind != HOST_RANDOM and any(", "if False and any("),
+        edited(f"{RUNTIME}.replaying.host_draws", "if op.kind != HOST_RANDOM and any(", "if False and any("),
         (HOST_DRAWS, "-k", "something_uses"),
     ),
     Row("state not restored after verification", state_not_restored, (ARGUMENTS, EFFECTS, "-k", "state")),
@@ -401,18 +401,18 @@ ROWS = (
     # Slots, redirected results, prediction.
     Row(
         "held results: not looked at before a replay",
-        edited(f"{RUNTIME}.entry", "        for slot in self.outputs.slots:\n", "        for slot in ():\n"),
+        edited(f"{RUNTIME}.replaying.entry", "        for slot in self.outputs.slots:\n", "        for slot in ():\n"),
         (HELD,),
     ),
     Row(
         "held arguments: not looked at before a copy",
-        edited(f"{RUNTIME}.entry", "if placeholders.slots[index].occupied:", "if False:"),
+        edited(f"{RUNTIME}.replaying.entry", "if placeholders.slots[index].occupied:", "if False:"),
         (HELD, "-k", "placeholder"),
     ),
     Row(
         "arguments that lie elsewhere not copied",
         edited(
-            f"{RUNTIME}.entry",
+            f"{RUNTIME}.replaying.entry",
             "if leaves[i].data_ptr() != addresses[i]]\n\n    def moved",
             "if False]\n\n    def moved",
         ),
@@ -421,7 +421,7 @@ ROWS = (
     Row(
         "modes not compared before a replay with effects",
         edited(
-            f"{RUNTIME}.entry",
+            f"{RUNTIME}.replaying.entry",
             "        if self.effectful:\n            if self.modes_now() != self.modes:",
             "        if self.effectful:\n            if False:",
         ),
@@ -430,7 +430,7 @@ ROWS = (
     Row(
         "modes not compared after a replay without effects",
         edited(
-            f"{RUNTIME}.entry",
+            f"{RUNTIME}.replaying.entry",
             "        if not self.effectful:\n            if self.modes_now() != self.modes:",
             "        if not self.effectful:\n            if False:",
         ),
@@ -438,18 +438,22 @@ ROWS = (
     ),
     Row(
         "redirected to where the next graph writes",
-        edited(f"{RUNTIME}.capture.redirect", " or id(slot) in written - read", ""),
+        edited(f"{RUNTIME}.capture.running.redirect", " or id(slot) in written - read", ""),
         (REDIRECTED,),
     ),
     Row(
         "redirected into a side that is occupied",
-        edited(f"{RUNTIME}.capture.redirect", "id(slot) not in taken and not slot.occupied]", "id(slot) not in taken]"),
+        edited(
+            f"{RUNTIME}.capture.running.redirect",
+            "id(slot) not in taken and not slot.occupied]",
+            "id(slot) not in taken]",
+        ),
         (REDIRECTED,),
     ),
     Row(
         "no third side where both are occupied",
         edited(
-            f"{RUNTIME}.capture.redirect",
+            f"{RUNTIME}.capture.running.redirect",
             "if all(id(slot) in taken or id(slot) in written - read or slot.occupied for slot in sides):",
             "if False:",
         ),
@@ -457,23 +461,25 @@ ROWS = (
     ),
     Row(
         "redirected where the next graph writes",
-        edited(f"{RUNTIME}.capture.redirect", "(id(one) in written) - (id(one) in read)", "-(id(one) in written)"),
+        edited(
+            f"{RUNTIME}.capture.running.redirect", "(id(one) in written) - (id(one) in read)", "-(id(one) in written)"
+        ),
         (REDIRECTED,),
     ),
     Row(
         "generated `out=` forms taken",
-        edited(f"{RUNTIME}.capture.redirect", "if not has_kernel(", "if True or not has_kernel("),
+        edited(f"{RUNTIME}.capture.running.redirect", "if not has_kernel(", "if True or not has_kernel("),
         (REDIRECTED,),
     ),
     Row(
         "placeholders in slots that are occupied",
-        edited(f"{RUNTIME}.slots", "nbytes)).occupied)", "nbytes)) is None)"),
+        edited(f"{RUNTIME}.buffers.slots", "nbytes)).occupied)", "nbytes)) is None)"),
         (SLOTS, "-k", "vacant"),
     ),
     Row(
         "results of a replay not recognized as arguments",
         edited(
-            f"{RUNTIME}.slots",
+            f"{RUNTIME}.buffers.slots",
             "        return {slot.cdata: slot for slot in self if",
             "        return {slot.cdata: slot for slot in () if",
         ),
@@ -482,7 +488,7 @@ ROWS = (
     Row(
         "keeper drops what it holds",
         edited(
-            f"{RUNTIME}.slots",
+            f"{RUNTIME}.buffers.slots",
             "self.keeper, self.cdata, self.idle, self.predicted = keeper, cdata, idle, False",
             "self.keeper, self.cdata, self.idle, self.predicted = None, cdata, idle, False",
         ),
@@ -491,7 +497,7 @@ ROWS = (
     Row(
         "templates larger than their storage counts",
         edited(
-            f"{RUNTIME}.slots",
+            f"{RUNTIME}.buffers.slots",
             "made.set_(self.lend(count * dtype.itemsize))",
             "made.set_(self.lend(self.nbytes))\n            made = made[:count]",
         ),
@@ -499,42 +505,42 @@ ROWS = (
     ),
     Row(
         "slots with an occupant released with their owner",
-        edited(f"{RUNTIME}.slots", "if not slot.occupied and not slot.graphs]", "if not slot.graphs]"),
+        edited(f"{RUNTIME}.buffers.slots", "if not slot.occupied and not slot.graphs]", "if not slot.graphs]"),
         (SLOTS, "-k", "drop or clear or bequeaths"),
     ),
     Row(
         "slots that another graph uses released",
-        edited(f"{RUNTIME}.slots", "if not slot.occupied and not slot.graphs]", "if not slot.occupied]"),
+        edited(f"{RUNTIME}.buffers.slots", "if not slot.occupied and not slot.graphs]", "if not slot.occupied]"),
         (SLOTS, "-k", "drop"),
     ),
     Row(
         "storages held alone not seen",
-        edited(f"{RUNTIME}.slots", " or getrefcount(self.storage_object) > self.references)", ")"),
+        edited(f"{RUNTIME}.buffers.slots", " or getrefcount(self.storage_object) > self.references)", ")"),
         (SLOTS, "-k", "refers"),
     ),
     Row(
         "slots of a forgotten store dropped",
-        edited(f"{RUNTIME}.slots", "    _orphans.extend(inherited)\n", ""),
+        edited(f"{RUNTIME}.buffers.slots", "    _orphans.extend(inherited)\n", ""),
         (SLOTS, "-k", "bequeaths"),
     ),
     Row(
         "idle uses of a result: one too many",
-        edited(f"{RUNTIME}.slots", "= keeper, cdata, idle, False", "= keeper, cdata, idle + 1, False"),
+        edited(f"{RUNTIME}.buffers.slots", "= keeper, cdata, idle, False", "= keeper, cdata, idle + 1, False"),
         (SLOTS, "-k", "in_place"),
     ),
     Row(
         "idle uses of a result: one too few",
-        edited(f"{RUNTIME}.slots", "= keeper, cdata, idle, False", "= keeper, cdata, idle - 1, False"),
+        edited(f"{RUNTIME}.buffers.slots", "= keeper, cdata, idle, False", "= keeper, cdata, idle - 1, False"),
         (SLOTS, "-k", "in_place"),
     ),
     Row(
         "results that linger taken for dead",
-        edited(f"{RUNTIME}.lifetimes", "judged and not self._kept[path]", "judged"),
+        edited(f"{RUNTIME}.buffers.lifetimes", "judged and not self._kept[path]", "judged"),
         (LIFETIMES,),
     ),
     Row(
         "results that live two calls later taken for dead",
-        edited(f"{RUNTIME}.lifetimes", "self._results.get(call - 2, {})", "{}"),
+        edited(f"{RUNTIME}.buffers.lifetimes", "self._results.get(call - 2, {})", "{}"),
         (LIFETIMES,),
     ),
     Row(
@@ -551,7 +557,7 @@ ROWS = (
         "prediction under a dispatch mode",
         edited(
             f"{ALIAS}.predictor",
-            "c._len_torch_dispatch_stack() == int(region.situation.tracer.on_stack)",
+            "c._len_torch_dispatch_stack() == int(region.is_traced)",
             "True",
         ),
         (PREDICTED, "-k", "dispatch"),
@@ -637,18 +643,18 @@ ROWS = (
     ),
     Row(
         "torch's guards of arguments hold always",
-        edited(f"{RUNTIME}.probe", "any(check(*leaves) for check in self._checks)", "True"),
+        edited(f"{RUNTIME}.guarding.probe", "any(check(*leaves) for check in self._checks)", "True"),
         (ARGUMENTS, "-k", "equal_but"),
     ),
     Row(
         "torch's guards of state hold always",
-        edited(f"{RUNTIME}.guards", "and bool(compiled(*self._tensors))", ""),
+        edited(f"{RUNTIME}.guarding.guards", "and bool(compiled(*self._tensors))", ""),
         (GUARDS,),
     ),
     Row(
         "a replay that differs excused without a look",
         edited(
-            f"{RUNTIME}.capture.verification",
+            f"{RUNTIME}.capture.proof.verification",
             "        seen: list[Sequence[torch.Tensor]] = [self._eager.after.leaves]\n",
             "        return True\n        seen = []\n",
         ),

@@ -91,7 +91,7 @@ def of_a_file(browser: Any, folder: Path, file: Path) -> None:
 
 def of_cells(browser: Any, folder: Path, reports: Path | None) -> None:
     """Each report as HTML: 900 pixels wide in both colour schemes, and 400 wide."""
-    from grape.render.recorded import recorded_report
+    from grape.render.timeline.recorded import recorded_report
     from tests.unit.sample_cells import CELLS
 
     made = {name: make() for name, make in CELLS.items()}

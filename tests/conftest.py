@@ -251,13 +251,13 @@ def no_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     from grape.fixing import offers
-    from grape.runtime import captures, observer
+    from grape.runtime.regions import call_profiles, captures
     from grape.sessions import cell
 
     # Not the fixture `monkeypatch`: that would end after `nothing_survives` looks at what a test's patches left.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(captures, "TAPE_LIMIT_MS", float("inf"))
-        patch.setattr(observer, "PROFILE_AFTER_S", float("inf"))
+        patch.setattr(call_profiles, "PROFILE_AFTER_S", float("inf"))
         patch.setattr(offers, "_SECONDS", float("inf"))
         patch.setattr(cell, "FIRST_MS", float("inf"))
         patch.setattr(cell, "LATER_MS", float("inf"))
@@ -275,7 +275,7 @@ def without_gradients() -> Iterator[None]:
 @pytest.fixture
 def without_eager_calls_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a graph replays it replays every call that it can."""
-    monkeypatch.setattr("grape.runtime.region.INTERLEAVE", 1 << 30)
+    monkeypatch.setattr("grape.runtime.regions.region.INTERLEAVE", 1 << 30)
 
 
 @pytest.fixture

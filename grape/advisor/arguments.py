@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..model import CellEvidence, Position, RegionEvidence
 from .calls import CallSite, call_sites, parameters
-from .source import cell_source
+from .code.source import cell_source
 
 __all__ = ["Arguments"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from ..model import Position
-from .source import CellSource, last_name
+from .code.source import CellSource, last_name
 
 __all__ = ["CallSite", "call_sites", "parameters"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ..model import RegionEvidence, Timeline
-from ..model.machine import H200, MachineCosts
+from ..model.times.machine import H200, MachineCosts
 
 __all__ = [
     "H200",

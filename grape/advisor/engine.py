@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..model import CellEvidence, Finding, RegionEvidence
+from .code.sites import forget
 from .cost import H200, HINT_BELOW, MachineCosts, call_ms
 from .prediction import held_ms, saving_ms
 from .rules import RULES
-from .sites import forget
 
 __all__ = ["HINT_BELOW", "advise"]
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..model import Position
-from .source import CellSource, Parsed, last_name
+from .code.source import CellSource, Parsed, last_name
 
 __all__ = ["advice_for_step", "counts_steps"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..model import CellEvidence, RegionEvidence
+from .code.sites import sync_sites
 from .cost import H200, MachineCosts, copy_ms, idle_ms
-from .sites import sync_sites
 from .static import find_in_sources
 
 __all__ = ["held_ms", "predict", "predicted_replay_ms", "saving_ms"]

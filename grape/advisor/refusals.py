@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ..model import CellEvidence, Finding, Position, Refused, RegionEvidence, Severity
 from .arguments import Arguments
-from .sites import Site
+from .code.sites import Site
 
 __all__ = ["advice_at", "callable_name", "refusal_of", "refused", "served_by_graphs", "severity_in", "with_refusals"]
 

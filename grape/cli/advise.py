@@ -38,7 +38,7 @@ def advise(arguments: argparse.Namespace) -> int:
 def _sources(path: Path) -> list[tuple[str, str]]:
     """(name to show, source) of the cells of a notebook, or of the one file."""
     if path.suffix == ".ipynb":
-        from .notebook import code_cells, read_notebook
+        from .notebooks.notebook import code_cells, read_notebook
 
         notebook = read_notebook(path)
         cells = [cell for cell in code_cells(notebook) if cell.kind in ("grape", "plain") or cell.is_masked]

@@ -15,9 +15,9 @@ from ..errors import UsageError
 from ..render.files import write_bytes, write_text
 from ..rewrite import split_magic
 from .files import ScriptText, read_json
-from .notebook import read_notebook
+from .notebooks.notebook import read_notebook
 from .parser import is_script
-from .rewriting import accepted, cell_text, equal_cells, findings_of, rewritten_notebook, rewritten_script
+from .written.rewriting import accepted, cell_text, equal_cells, findings_of, rewritten_notebook, rewritten_script
 
 __all__ = ["apply", "checked", "raw_notebook"]
 
@@ -69,14 +69,14 @@ def _apply_to_script(path: Path, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _nothing(path: Path, reports: list[dict[str, Any]], arguments: argparse.Namespace) -> int:
+def _nothing(path: Path, reports: list[dict[str, object]], arguments: argparse.Namespace) -> int:
     left = sum(1 for finding in findings_of(reports) if finding.get("fix"))
     hint = f"; {left} not verified, take them with --unverified" if left and not arguments.unverified else ""
     print(f"nothing to apply to {path.name}{hint}; no file was written")
     return 0
 
 
-def checked(notebook: dict[str, Any]) -> str:
+def checked(notebook: dict[str, object]) -> str:
     """The text of a notebook, which is one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of cells without ids, which are left as they are
@@ -129,7 +129,7 @@ def _reports(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         return _read_reports(file)
 
 
-def _read_reports(path: Path) -> list[dict[str, Any]]:
+def _read_reports(path: Path) -> list[dict[str, object]]:
     content = read_json(str(path))
     reports = content.get("cells", [content]) if isinstance(content, dict) else []
     if not reports or not all(isinstance(report, dict) and "findings" in report for report in reports):
@@ -137,9 +137,9 @@ def _read_reports(path: Path) -> list[dict[str, Any]]:
     return reports
 
 
-def raw_notebook(path: Path) -> dict[str, Any]:
+def raw_notebook(path: Path) -> dict[str, object]:
     """The file's own JSON, so that everything but the sources of rewritten cells stays as it is."""
-    notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    notebook: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
     if notebook["nbformat"] != 4:
         raise UsageError(
             f"'{path}' has notebook format {notebook['nbformat']}; convert it first: "

@@ -100,7 +100,7 @@ def demo(_: argparse.Namespace) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _demo(shell: Any) -> int:
+def _demo(shell: object) -> int:
     import grape
 
     print("A decoder in plain PyTorch, random weights, a KV cache of fixed size, greedy decoding:\n", flush=True)
@@ -130,7 +130,7 @@ def _demo(shell: Any) -> int:
     return 0
 
 
-def _shell(folder: str) -> Any:
+def _shell(folder: str) -> object:
     """An IPython shell that keeps its files in `folder` and shows reports as wide as the terminal."""
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config

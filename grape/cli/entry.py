@@ -46,7 +46,7 @@ def _script(arguments: argparse.Namespace) -> Callable[[], int] | None:
     """The call that runs the script that is named: nothing here may catch what it raises. None where none is named."""
     if arguments.command != "run" or not is_script(arguments.notebook):
         return None
-    from .script import Script
+    from .scripts.script import Script
 
     return Script.of(arguments).run
 

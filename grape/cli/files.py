@@ -63,7 +63,7 @@ def read_text(file: str) -> str:
         raise UsageError(f"cannot read '{file}': {error}; check the path") from None
 
 
-def parse_json(text: str, file: str) -> Any:
+def parse_json(text: str, file: str) -> object:
     """The value of JSON text. Raises `UsageError` that says what is wrong with `file`."""
     if not text.strip():
         raise UsageError(f"'{file}' is empty")

@@ -14,12 +14,12 @@ import nbformat
 
 from ..errors import GrapeError
 from ..render.files import write_text
-from ..render.page import read_view
-from .kernel import CellRaised, CellReport, NotebookKernel, open_kernel
-from .notebook import CodeCell, choose_cells, code_cells, notebook_text, read_notebook
-from .outputs import check_outputs, found, has_color, width
-from .page import NO_TIMELINE, Section, check_view_name, html_page, json_text, write_drawn
+from ..render.html.page import read_view
+from .notebooks.kernel import CellRaised, CellReport, NotebookKernel, open_kernel
+from .notebooks.notebook import CodeCell, choose_cells, code_cells, notebook_text, read_notebook
 from .parser import option_words
+from .written.outputs import check_outputs, found, has_color, width
+from .written.page import NO_TIMELINE, Section, check_view_name, html_page, json_text, write_drawn
 
 __all__ = ["run"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..errors import UsageError
 from ..render.files import write_text
-from ..render.page import read_view, view_page
+from ..render.html.page import read_view, view_page
 from ..widgets import script, style
 from .files import parse_json, read_text
-from .page import Section, html_page
+from .written.page import Section, html_page
 
 __all__ = ["view"]
 
@@ -37,7 +37,7 @@ def view(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _is_report(content: Any) -> bool:
+def _is_report(content: object) -> bool:
     """True for what ``--json`` wrote, of one cell or of several."""
     reports = content.get("cells", [content]) if isinstance(content, dict) else []
     return isinstance(reports, list) and any(
@@ -48,7 +48,7 @@ def _is_report(content: Any) -> bool:
 def _report_page(content: Any, source: Path) -> str:
     """Its summary: a report holds figures, and no events to draw."""
     from ..render.comparison import reports_of
-    from ..render.recorded import recorded_report
+    from ..render.timeline.recorded import recorded_report
 
     sections = []
     for number, one in enumerate(reports_of(content, source.name), start=1):

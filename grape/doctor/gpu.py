@@ -111,9 +111,9 @@ def control_flow_costs() -> Iterator[Check]:
         return
     import torch
 
-    from ..runtime.backends.cuda import CudaBackend
-    from ..runtime.predication.calibration import node_costs
-    from ..runtime.predication.costs import H200, crossover
+    from ..runtime.backends.cuda.backend import CudaBackend
+    from ..runtime.predication.costs.calibration import node_costs
+    from ..runtime.predication.costs.costs import H200, crossover
 
     backend = CudaBackend(torch.device("cuda", torch.cuda.current_device()), conditional_bodies=True)
     costs = node_costs(backend)
@@ -133,8 +133,8 @@ def control_flow_costs() -> Iterator[Check]:
 
 
 def nvml() -> Iterator[Check]:
-    from ..profiling.nvml import device_handle, used_bytes
-    from ..profiling.nvml import nvml as library
+    from ..profiling.devices.nvml import device_handle, used_bytes
+    from ..profiling.devices.nvml import nvml as library
 
     effect = "memory charts show torch's allocator only"
     if library() is None:
@@ -160,7 +160,7 @@ def nvml() -> Iterator[Check]:
 
 def _driver_devices() -> int:
     """How many GPUs the driver has, whatever torch can use."""
-    from ..profiling.nvml import nvml as library
+    from ..profiling.devices.nvml import nvml as library
 
     pynvml = library()
     try:
@@ -170,7 +170,7 @@ def _driver_devices() -> int:
 
 
 def _driver_release() -> str | None:
-    from ..profiling.nvml import nvml as library
+    from ..profiling.devices.nvml import nvml as library
 
     pynvml = library()
     try:
@@ -181,7 +181,7 @@ def _driver_release() -> str | None:
 
 def _driver_level() -> tuple[int, int] | None:
     """The newest CUDA version that the driver supports; None without a driver."""
-    from ..profiling.nvml import nvml as library
+    from ..profiling.devices.nvml import nvml as library
 
     pynvml = library()
     if pynvml is not None:

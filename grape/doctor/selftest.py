@@ -99,7 +99,7 @@ def _on_gpu() -> str | None:
 def _on_tape() -> str | None:
     import torch
 
-    from ..runtime.backends.tape import TapeBackend
+    from ..runtime.backends.tape.backend import TapeBackend
 
     backend = TapeBackend()
     try:
@@ -148,8 +148,8 @@ def _trial(*, name: str, trial: Callable[[torch.device], str | None], works: str
 def _share(device: torch.device) -> str | None:
     import torch
 
-    from ..runtime.backends.cuda import CudaBackend
-    from ..runtime.backends.cuda_updatable import UpdatableCudaGraph
+    from ..runtime.backends.cuda.backend import CudaBackend
+    from ..runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
 
     backend = CudaBackend(device)
     if not backend.updatable:
@@ -191,7 +191,7 @@ def _share(device: torch.device) -> str | None:
 def _branch_and_loop(device: torch.device) -> str | None:
     import torch
 
-    from ..runtime.backends.cuda import CudaBackend
+    from ..runtime.backends.cuda.backend import CudaBackend
 
     backend = CudaBackend(device, conditional_bodies=True)
     backend.prepare_bodies()

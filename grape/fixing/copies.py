@@ -10,20 +10,20 @@ from typing import Any
 
 import torch
 
-from ..runtime.trampoline import typed_code
+from ..runtime.dispatch.trampoline import typed_code
 from .safety import Unsafe, names_bound, names_used
 
 __all__ = ["copied"]
 
 
-def copied(trees: list[Any], namespace: Mapping[str, Any], most_bytes: int) -> dict[str, Any]:
+def copied(trees: list[Any], namespace: Mapping[str, object], most_bytes: int) -> dict[str, object]:
     """Copies of what the trees name in `namespace`, aliases kept. Raises `Unsafe` where something has no copy.
 
     Functions of the notebook become functions of the new namespace, in the code that the person wrote; modules of
     Python are shared. `most_bytes` bounds the tensors that are copied.
     """
-    fresh: dict[str, Any] = {"__name__": namespace.get("__name__", "__main__"), "__builtins__": __builtins__}
-    memo: dict[int, Any] = {}
+    fresh: dict[str, object] = {"__name__": namespace.get("__name__", "__main__"), "__builtins__": __builtins__}
+    memo: dict[int, object] = {}
     wanted = set().union(*map(names_used, trees))
     bound = set().union(*map(names_bound, trees))
     seen: set[str] = set()
@@ -54,7 +54,7 @@ def copied(trees: list[Any], namespace: Mapping[str, Any], most_bytes: int) -> d
     return fresh
 
 
-def _function(function: types.FunctionType, fresh: dict[str, Any], memo: dict[int, Any]) -> types.FunctionType:
+def _function(function: types.FunctionType, fresh: dict[str, object], memo: dict[int, object]) -> types.FunctionType:
     code = typed_code(function)
     made = types.FunctionType(code, fresh, function.__name__, copy.deepcopy(function.__defaults__, memo))
     made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
@@ -63,7 +63,7 @@ def _function(function: types.FunctionType, fresh: dict[str, Any], memo: dict[in
     return made
 
 
-def _bytes(value: Any) -> int:
+def _bytes(value: object) -> int:
     if isinstance(value, torch.Tensor):
         return value.untyped_storage().nbytes()
     if isinstance(value, torch.nn.Module):

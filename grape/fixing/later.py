@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 from ..model import CellEvidence, Finding
 from ..quiet import without_warnings
@@ -21,7 +20,7 @@ class FixesLater:
         self,
         evidence: Callable[[], CellEvidence],
         findings: tuple[Finding, ...],
-        namespace: Mapping[str, Any] | None,
+        namespace: Mapping[str, object] | None,
         *,
         ran: Collection[Finding] = (),
         busy: Callable[[], bool] = bool,
@@ -47,13 +46,13 @@ class FixesLater:
         """The result of calling it; None where nobody has."""
         return self._made
 
-    def _make(self, namespace: Mapping[str, Any] | None, may_not: str) -> tuple[Finding, ...]:
+    def _make(self, namespace: Mapping[str, object] | None, may_not: str) -> tuple[Finding, ...]:
         from .offers import with_fixes
 
         with without_warnings():
             return with_fixes(self._evidence(), self._findings, namespace, ran=self._ran, may_not=may_not)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """A report may be pickled and copied; the person's objects do not go with it."""
         return _again, (self._evidence(), self._findings, self._ran, self._made)
 

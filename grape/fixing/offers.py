@@ -6,7 +6,6 @@ import ast
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from ..failures import HOW, log_failure, said
 from ..model import CellEvidence, Finding, Fix, OpRecord, TensorView, Trace
@@ -68,7 +67,7 @@ def find_fix(evidence: CellEvidence, finding: Finding) -> Rewritten | Declined:
 def with_fixes(
     evidence: CellEvidence,
     findings: tuple[Finding, ...],
-    namespace: Mapping[str, Any] | None,
+    namespace: Mapping[str, object] | None,
     *,
     ran: Collection[Finding] = (),
     may_not: str = "it is part of a script",
@@ -100,7 +99,7 @@ def with_fixes(
     return tuple(result)
 
 
-def _with_region(finding: Finding) -> tuple[tuple[str, Any], ...]:
+def _with_region(finding: Finding) -> tuple[tuple[str, object], ...]:
     """`grape apply` makes the fix again from the report's JSON, which has no other place for the region."""
     return (*finding.evidence, ("region", finding.region)) if finding.region else finding.evidence
 
@@ -110,7 +109,7 @@ def _offer(
     finding: Finding,
     made: Rewritten,
     number: int,
-    namespace: Mapping[str, Any] | None,
+    namespace: Mapping[str, object] | None,
     deadline: float,
     may_not: str,
 ) -> Fix | None:

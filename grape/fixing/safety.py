@@ -21,7 +21,7 @@ import torch
 import torch.nn.attention
 
 from ..rewrite import names_in_functions
-from ..runtime.environment import foreign_modes
+from ..runtime.guarding.environment import foreign_modes
 from ..runtime.state import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of
 from ..tracing import is_profiled, is_watched
 
@@ -60,7 +60,7 @@ class Unsafe(Exception):
     """Why code is not run a second time."""
 
 
-def check_source(source: str, namespace: Mapping[str, Any]) -> ast.Module:
+def check_source(source: str, namespace: Mapping[str, object]) -> ast.Module:
     """The tree of code that may run on copies of `namespace`. Raises `Unsafe`."""
     if any(HOOKS_OF_ALL_MODULES) or any(HOOKS_OF_ALL_OPTIMIZERS):
         raise Unsafe("hooks of all modules or optimizers would see it run again")
@@ -80,9 +80,9 @@ def names_bound(tree: ast.AST) -> set[str]:
 
 
 class _Checker:
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
+    def __init__(self, namespace: Mapping[str, object]) -> None:
         self._namespace = namespace
-        self._seen: set[Any] = set()
+        self._seen: set[object] = set()
         self._parts: set[str] = set()
         self._support: set[str] = set()
         self._prefetches = False
@@ -152,7 +152,7 @@ class _Checker:
         if not of_module and node.func.attr not in _METHODS | _MODULE_METHODS | _TRAINING_METHODS:
             raise Unsafe(f"`{shown}` may do more than compute")
 
-    def _check_callable(self, shown: str, value: Any) -> None:
+    def _check_callable(self, shown: str, value: object) -> None:
         name = getattr(value, "__name__", "")
         if name and getattr(builtins, name, None) is value:
             if name not in _BUILTINS:
@@ -217,7 +217,7 @@ class _Checker:
         else:
             raise Unsafe(f"`{shown}` is a {type(value).__name__}, which is not copied")
 
-    def _check_loader(self, shown: str, loader: torch.utils.data.DataLoader[Any]) -> None:
+    def _check_loader(self, shown: str, loader: torch.utils.data.DataLoader[object]) -> None:
         dataset = loader.dataset
         if loader.num_workers or loader.collate_fn is not torch.utils.data.default_collate:
             raise Unsafe(f"`{shown}` has workers or collates by itself")
@@ -244,7 +244,7 @@ def _check_optimizer(shown: str, optimizer: torch.optim.Optimizer) -> None:
         _check_tensor(shown, tensor)
 
 
-def _refuse_own_methods(shown: str, value: Any) -> None:
+def _refuse_own_methods(shown: str, value: object) -> None:
     """A scheduler puts a `step` on its optimizer that steps this very one, whichever copy it is called on."""
     for name, own in vars(value).items():
         if isinstance(own, (types.FunctionType, types.MethodType, functools.partial)):

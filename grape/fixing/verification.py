@@ -15,7 +15,7 @@ import torch
 
 from ..rewrite import Declined
 from ..rewrite.source import mask
-from ..runtime.node_numbers import unnumbered
+from ..runtime.replaying.node_numbers import unnumbered
 from .copies import copied
 from .safety import Unsafe, check_source
 
@@ -43,7 +43,7 @@ class Comparison:
 def verify(
     old: str,
     new: str,
-    namespace: Mapping[str, Any],
+    namespace: Mapping[str, object],
     *,
     functions: str = "",
     most_bytes: int = MOST_BYTES,
@@ -82,12 +82,12 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    space: dict[str, Any]
+    space: dict[str, object]
     output: str
     error: BaseException | None
 
 
-def _run(code: types.CodeType, space: dict[str, Any]) -> _Ran:
+def _run(code: types.CodeType, space: dict[str, object]) -> _Ran:
     output = io.StringIO()
     error: BaseException | None = None
     with _left_as_it_was(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
@@ -123,7 +123,7 @@ def _compared(before: _Ran, after: _Ran, close: _Close) -> Comparison:
     return Comparison(result="close", why=str(close)) if close.largest is not None else Comparison(result="identical")
 
 
-def _lost_gradients(one: Any, other: Any) -> bool:
+def _lost_gradients(one: object, other: object) -> bool:
     """Equal bits are not all where a later cell may call `backward`."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.requires_grad and not other.requires_grad

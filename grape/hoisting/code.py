@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ..quiet import without_warnings
 from ..rewrite.hoisting import mark_of
@@ -26,7 +25,7 @@ def compile_quietly(tree: ast.AST, filename: str, mode: str, flags: int) -> type
 
 def with_objects(code: types.CodeType, find: Callable[[str, int], object]) -> types.CodeType:
     """`code` with objects in the place of its marks; `find` takes a mark's kind and number."""
-    constants: list[Any] = []
+    constants: list[object] = []
     for constant in code.co_consts:
         mark = mark_of(constant)
         if mark is not None:

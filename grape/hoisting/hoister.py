@@ -8,13 +8,12 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 from ..model import Position
 from ..rewrite.hoisting import LOOP, Hoisted, hoist_loops
 from ..runtime import Interceptor, Region, Situation
-from ..runtime.candidates import candidates, compiles, last_line
-from ..runtime.trampoline import note_rewritten, written_code
+from ..runtime.dispatch.candidates import candidates, compiles, last_line
+from ..runtime.dispatch.trampoline import note_rewritten, written_code
 from .code import compile_quietly, on_code, with_objects
 from .functions import hoisted_function, loops_in
 from .loop import OBSERVED, Loop
@@ -44,7 +43,7 @@ class Hoister:
         self._withdrawn = False
 
     def compile(
-        self, tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, Any]
+        self, tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, object]
     ) -> types.CodeType | None:
         """The code of these statements with their loops hoisted; None where there is nothing to hoist.
 
@@ -61,7 +60,7 @@ class Hoister:
         find = self._objects(hoisted, namespace, filename, flags, "".join(linecache.getlines(filename)))
         return with_objects(code, find)
 
-    def adopt(self, namespace: Mapping[str, Any]) -> None:
+    def adopt(self, namespace: Mapping[str, object]) -> None:
         """Give the person's functions in `namespace` code whose loops are hoisted, where their source is at hand."""
         if compiles(namespace):
             return
@@ -126,7 +125,7 @@ class Hoister:
         for key in before - kept:
             self._drop(key)
 
-    def release_abandoned(self, namespace: Mapping[str, Any]) -> None:
+    def release_abandoned(self, namespace: Mapping[str, object]) -> None:
         """Forget the loops of functions that the person has let go of, unless the last cell still ran them."""
         held = {hoisted for _, hoisted in self._functions.values()}
         defined = {written_code(function) for function in candidates(namespace)}
@@ -165,7 +164,7 @@ class Hoister:
         return self._codes[key]
 
     def _objects(
-        self, hoisted: Hoisted, namespace: dict[str, Any], filename: str, flags: int, cell: str
+        self, hoisted: Hoisted, namespace: dict[str, object], filename: str, flags: int, cell: str
     ) -> Callable[[str, int], object]:
         """Finds the loops and runs of `hoisted`, known from before or new, by their numbers."""
         loops: list[Loop] = []
@@ -183,9 +182,9 @@ class Hoister:
             runs.update(zip(source.runs, loop.runs, strict=True))
         return lambda kind, number: loops[number] if kind == LOOP else runs[number]
 
-    def runs_of(self, run: Run) -> list[Run]:
-        """The runs of the loop that `run` belongs to."""
-        return next((loop.runs for loop in self._loops.values() if run in loop.runs), [run])
+    def is_alone(self, run: object) -> bool:
+        """True for the only run of its loop."""
+        return all(len(loop.runs) == 1 for loop in self._loops.values() if run in loop.runs)
 
     def is_apart(self, at: Position) -> bool:
         """True where a statement of a loop there runs as written because a region was refused for it."""
@@ -208,7 +207,7 @@ class Hoister:
         loop.sleep()
         return False
 
-    def replays(self, callables: Sequence[Any]) -> bool:
+    def replays(self, callables: Sequence[object]) -> bool:
         """True where one of these modules or functions is a region that replays graphs."""
         codes = [written_code(value) for value in callables if isinstance(value, types.FunctionType)]
         return any(

@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..failures import log_failure
-from ..runtime.trampoline import prune_traceback
+from ..runtime.dispatch.trampoline import prune_traceback
+from .run import Run
 from .trial import Trial
-
-if TYPE_CHECKING:
-    from .run import Run
 
 __all__ = ["OBSERVED", "Loop"]
 
@@ -52,7 +50,7 @@ class Loop:
     def __reduce__(self) -> Any:
         return _Inert, ()
 
-    def begin(self, namespace: dict[str, Any], filename: str, flags: int, cell: str) -> None:
+    def begin(self, namespace: dict[str, object], filename: str, flags: int, cell: str) -> None:
         """The code was compiled once more, in a cell with the source `cell`: what was hopeless may not be."""
         written = "".join(line for line in cell.splitlines(keepends=True) if not line.startswith("%%"))
         changed, self._cell = written != self._cell, written
@@ -137,7 +135,7 @@ class Loop:
     def _show(self, frame: FrameType) -> None:
         """Show the runs what the names of the person's code hold."""
         for run in self.runs:
-            values: Mapping[str, Any] = run.namespace
+            values: Mapping[str, object] = run.namespace
             if run.source.local is not None:
                 local = frame.f_locals
                 values = run.seen(local)
@@ -147,7 +145,7 @@ class Loop:
 
     # -- for ---------------------------------------------------------------------------------------------------------
 
-    def head(self, iterable: Any) -> Any:
+    def head(self, iterable: Any) -> object:
         """The items of `iterable` for as long as the head goes on."""
         try:
             iterator = iter(iterable)
@@ -160,7 +158,7 @@ class Loop:
         self._left.put(iterator)
         return ()
 
-    def rest(self) -> Any:
+    def rest(self) -> object:
         """The iterator over the items that the head of this thread has left."""
         iterator = self._left.take()
         return iterator if hasattr(iterator, "__iter__") else _Iterable(iterator)
@@ -198,7 +196,7 @@ class _Left:
     def put(self, entry: Any) -> None:
         self._entries.setdefault(get_ident(), []).append(entry)
 
-    def take(self) -> Any:
+    def take(self) -> object:
         return self._entries[get_ident()].pop()
 
 
@@ -211,13 +209,13 @@ class _Items:
         self._loop = loop
         self._iterator = iterator
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return self
 
     def __del__(self) -> None:
         self._loop._pause()  # after a `break` or an exception, too
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         try:
             if self._loop._turn(sees_end=True):
                 return next(self._iterator)
@@ -235,7 +233,7 @@ class _Items:
 class _Iterable:
     """An iterator that is not iterable itself, which a ``for`` accepts as the result of ``iter``."""
 
-    def __init__(self, iterator: Any) -> None:
+    def __init__(self, iterator: object) -> None:
         self._iterator = iterator
 
     def __iter__(self) -> Any:
@@ -250,7 +248,7 @@ class _Inert:
     def __init__(self) -> None:
         self._left = _Left()
 
-    def head(self, iterable: Any) -> Any:
+    def head(self, iterable: Any) -> object:
         self._left.put(iter(iterable))
         return ()
 

@@ -7,7 +7,7 @@ import re
 import types
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,10 +16,8 @@ from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import names_of
 from ..runtime import Region
 from .code import eager_code, pure_code
+from .home import Owner
 from .survey import Segment, SurveyedValues, called_functions, holds_tensors
-
-if TYPE_CHECKING:
-    from .run import Run
 
 __all__ = ["Part", "RegionPart"]
 
@@ -29,7 +27,7 @@ Values = MutableMapping[str, Any]
 class Part:
     """Statements that run as written, on `values`: the globals of the cell, or a copy of a function's own names."""
 
-    def __init__(self, run: Run, segment: Segment) -> None:
+    def __init__(self, run: Owner, segment: Segment) -> None:
         self.owner = run
         self.segment = segment
         self.names = names_of(segment.statements)
@@ -87,7 +85,7 @@ class Part:
 class RegionPart(Part):
     """Statements that are a region: a function of the names that change, whose result is what they bind."""
 
-    def __init__(self, run: Run, segment: Segment, several: bool) -> None:
+    def __init__(self, run: Owner, segment: Segment, several: bool) -> None:
         super().__init__(run, segment)
         self.ended = False
         self.region: Region | None = None
@@ -96,7 +94,7 @@ class RegionPart(Part):
         self._handed: set[str] = set()
         self._cells: dict[str, types.CellType] = {}
         self._pure: Callable[..., Any] | None = None
-        self._fresh: dict[str, Any] | None = None
+        self._fresh: dict[str, object] | None = None
 
     @property
     def refusal(self) -> Refused | None:
@@ -148,7 +146,7 @@ class RegionPart(Part):
             if values.get(name) is not value:
                 values[name] = value
 
-    def call(self, **arguments: Any) -> tuple[Any, ...]:
+    def call(self, **arguments: object) -> tuple[object, ...]:
         """The region's function. For the cell's own values it runs in the cell's names, else it touches none."""
         fresh, self._fresh = self._fresh, None
         assert self._pure is not None
@@ -248,7 +246,7 @@ class RegionPart(Part):
         ]
 
 
-def _varies(value: Any) -> bool:
+def _varies(value: object) -> bool:
     """A tensor that the loop does not bind may still be another one when the cell runs again."""
     return type(value) is torch.Tensor
 

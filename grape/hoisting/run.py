@@ -8,7 +8,7 @@ import types
 import weakref
 from collections import ChainMap
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,13 +16,11 @@ from ..failures import log_failure
 from ..model import Position, Reason, Refused
 from ..rewrite.hoisting import RunSource, names_of
 from ..runtime import held
-from ..runtime.frames import looks_at_frames, mentioned_in
+from ..runtime.dispatch.frames import looks_at_frames, mentioned_in
+from .home import Home
 from .parts import Part, RegionPart
 from .survey import SurveyedValues, divide
 from .tracebacks import frame_of_run, mend_traceback
-
-if TYPE_CHECKING:
-    from .hoister import Hoister
 
 __all__ = ["Run"]
 
@@ -34,23 +32,23 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 class Run:
     """Called by compiled code in the place of a run. `live`: whether to call it, or to run the statements there."""
 
-    def __init__(self, hoister: Hoister, source: RunSource) -> None:
+    def __init__(self, hoister: Home, source: RunSource) -> None:
         self.live = False
         self.given_up = False
         self.source = source
         self.hoister = hoister
-        self.namespace: dict[str, Any] = {}
+        self.namespace: dict[str, object] = {}
         self.filename = ""
         self.flags = 0
         self.codes: set[types.CodeType] = set()
         self.parts: list[Part] = []
         self._apart: set[ast.stmt] = set()
         self._splits = 0
-        self._blamed: dict[str, weakref.ref[Any]] = {}
-        self._plain: dict[str, Any] = {}
+        self._blamed: dict[str, weakref.ref[object]] = {}
+        self._plain: dict[str, object] = {}
         self._names = names_of(source.statements)
-        self._values: dict[str, Any] = {}
-        self._partial: dict[str, Any] = {}
+        self._values: dict[str, object] = {}
+        self._partial: dict[str, object] = {}
         self._line: int | None = None
 
     def __reduce__(self) -> Any:
@@ -66,7 +64,7 @@ class Run:
         """The parts that are regions still, as far as the run has noticed."""
         return [part for part in self.parts if isinstance(part, RegionPart) and not part.ended]
 
-    def begin(self, namespace: dict[str, Any], filename: str, flags: int) -> None:
+    def begin(self, namespace: dict[str, object], filename: str, flags: int) -> None:
         """The code is compiled, maybe once more, under this file name, to run with these globals."""
         if self.parts and namespace is not self.namespace:  # regions are bound to the names that they were made with
             self._begin_anew()
@@ -155,7 +153,7 @@ class Run:
 
     def _divide(self, surveyed: SurveyedValues) -> None:
         segments = divide(self.source.statements, surveyed, self._apart.__contains__)
-        several = sum(segment.region for segment in segments) > 1 or len(self.hoister.runs_of(self)) > 1
+        several = sum(segment.region for segment in segments) > 1 or not self.hoister.is_alone(self)
         parts: list[Part] = []
         known = {part.segment.statements: part for part in self.parts}
         for segment in segments:
@@ -181,7 +179,7 @@ class Run:
 
     # -- called by the person's code ---------------------------------------------------------------------------------
 
-    def run(self, *arguments: Any) -> tuple[Any, ...]:
+    def run(self, *arguments: object) -> tuple[object, ...]:
         """Run the statements once. A function's run takes and returns the values of its names."""
         local = self.source.local
         values = self.namespace
@@ -231,7 +229,7 @@ class Run:
         """After `mend`: whether a function's name was bound when the run raised."""
         return name in self._partial
 
-    def take(self, name: str) -> Any:
+    def take(self, name: str) -> object:
         """After `mend`: the value of a function's name when the run raised."""
         return self._partial.pop(name)
 
@@ -242,7 +240,7 @@ class Run:
                     self._after_refusal(part, part.refusal, values)
                 return
 
-    def _after_refusal(self, part: RegionPart, refused: Refused, values: Mapping[str, Any]) -> None:
+    def _after_refusal(self, part: RegionPart, refused: Refused, values: Mapping[str, object]) -> None:
         """Give the region what it was refused for, or split the run at the statement that it was refused for; without
         one the part runs as written.
         """
@@ -261,7 +259,7 @@ class Run:
             self.live = bool(self.regions)
         self.given_up = not self.live
 
-    def seen(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def seen(self, values: Mapping[str, Any]) -> Mapping[str, object]:
         """The names that the statements see where `values` are the names of their own scope."""
         return values if values is self.namespace else ChainMap(dict(values), self.namespace)
 

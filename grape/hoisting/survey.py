@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.structure import Unsupported, flatten
+from ..runtime.guarding.structure import Unsupported, flatten
 from ..tracing import is_own_code
 
 __all__ = ["Segment", "SurveyedValues", "called_functions", "divide", "holds_tensors"]
@@ -64,7 +64,7 @@ class Segment:
     region: bool
 
 
-def holds_tensors(value: Any) -> bool:
+def holds_tensors(value: object) -> bool:
     """True if this is an object of the person's or of a library's (a KV cache, a model output) with tensors in it, and
     nothing else whose state matters.
     """
@@ -79,16 +79,16 @@ def holds_tensors(value: Any) -> bool:
 class SurveyedValues:
     """Looks names up in a namespace as code in it would."""
 
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
+    def __init__(self, namespace: Mapping[str, object]) -> None:
         self._namespace = namespace
-        self._holders: dict[int, tuple[Any, bool]] = {}
+        self._holders: dict[int, tuple[object, bool]] = {}
 
-    def _is_holder(self, value: Any) -> bool:
+    def _is_holder(self, value: object) -> bool:
         if id(value) not in self._holders:
             self._holders[id(value)] = value, holds_tensors(value)
         return self._holders[id(value)][1]
 
-    def value(self, node: ast.expr) -> Any:
+    def value(self, node: ast.expr) -> object:
         """The value that a name or a chain of attributes stands for; `_MISSING` where that cannot be told without
         running.
         """
@@ -119,7 +119,7 @@ class SurveyedValues:
             if isinstance(node, ast.Call) and not self._is_known(node):
                 return False
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                written: Any = self.value(node.value)
+                written: object = self.value(node.value)
             elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
                 written = self.value(node.target)
             else:
@@ -193,7 +193,7 @@ def _belongs_to_tensor(value: Any) -> bool:
     return isinstance(owner, type) and issubclass(torch.Tensor, owner)
 
 
-def _is_tensorial(value: Any) -> bool:
+def _is_tensorial(value: object) -> bool:
     """A tensor, a module, a few of them in a container, a function of torch's or of the person's."""
     if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return True

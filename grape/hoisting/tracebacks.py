@@ -6,7 +6,7 @@ import functools
 import types
 from collections.abc import Collection
 
-from ..runtime.trampoline import prune_traceback
+from ..runtime.dispatch.trampoline import prune_traceback
 
 __all__ = ["frame_of_run", "mend_traceback"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from ..runtime.situation import Situation
+    from ..runtime.regions.situation import Situation
     from .run import Run
 
 __all__ = ["BACKENDS", "BLOCK", "BLOCKS", "REPLAYS", "SPOILT", "Trial"]

@@ -17,13 +17,13 @@ from ..errors import GrapeError, UsageError
 from ..failures import HOW, forget_failures, log_failure, said, surviving
 from ..options import engine_named
 from ..quiet import same_random_stream, without_collections, without_warnings
-from .at_once import Replacement, watch_tree
 from .display import CellDisplay, say
 from .history import history
 from .loops import Stopwatch, hoist_loops_of
-from .rewrites import rewrites
+from .rewriting.at_once import Replacement, watch_tree
+from .rewriting.rewrites import rewrites
+from .rewriting.taken import at_once
 from .source import find_magic
-from .taken import at_once
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -101,14 +101,14 @@ class GrapeCell:
     compile never has one.
     """
 
-    def __init__(self, shell: Any, *, source: str, options: Options, info: Any = None) -> None:
+    def __init__(self, shell: object, *, source: str, options: Options, info: object = None) -> None:
         self._since = time.perf_counter()
         self._ahead = Stopwatch()
         forget_failures()
         with self._ahead:
             self._prepare(shell, source, options, info)
 
-    def _prepare(self, shell: Any, source: str, options: Options, info: Any) -> None:
+    def _prepare(self, shell: Any, source: str, options: Options, info: object) -> None:
         self.info = info
         self.thread = threading.get_ident()
         self._shell = shell

@@ -14,9 +14,9 @@ from ..model import CODES
 from ..quiet import without_warnings
 from .documentation import Command, Page, line_help
 from .history import history
-from .rewrites import NO_FIX, diff_text, rewrites
+from .rewriting.rewrites import NO_FIX, diff_text, rewrites
+from .rewriting.taken import at_once
 from .source import broken_code
-from .taken import at_once
 
 if TYPE_CHECKING:
     from ..render import Report
@@ -80,7 +80,7 @@ def _number(command: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _shell() -> Any:
+def _shell() -> object:
     from IPython.core.getipython import get_ipython
 
     return get_ipython()
@@ -178,8 +178,8 @@ def _trace(path: str) -> str:
 
 def _view(path: str) -> str:
     from ..render.files import write_text
-    from ..render.page import view_json
-    from ..render.view import build_view
+    from ..render.html.page import view_json
+    from ..render.timeline.view import build_view
     from .view import page_of
 
     report, suffix = _report().with_fixes(), PurePath(path).suffix.lower()

@@ -42,7 +42,7 @@ class _Bundle:
     def __init__(self, **representations: str) -> None:
         self._bundle = {mime.replace("_", "/"): text for mime, text in representations.items()}
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return self._bundle
 
 
@@ -102,7 +102,7 @@ class CellDisplay:
         of text where it is `brief`.
         """
         if error is not None:
-            shown: Any = _folded(report)
+            shown: object = _folded(report)
         else:
             shown = _brief(report) if brief else _unfolded(report)
         self._take_back()
@@ -132,7 +132,7 @@ class CellDisplay:
         self._silent = True
         self._restore()
 
-    def _show(self, shown: Any) -> None:
+    def _show(self, shown: object) -> None:
         if self._handle is not None:
             self._handle.update(shown)
         else:
@@ -144,10 +144,10 @@ class CellDisplay:
         if handle is not None:
             handle.update(_Bundle(text_plain="", text_html=""))
 
-    def _watch_clear(self, publisher: Any) -> Callable[..., Any]:
+    def _watch_clear(self, publisher: Any) -> Callable[..., object]:
         original = publisher.clear_output
 
-        def clear_output(*args: Any, **kwargs: Any) -> Any:
+        def clear_output(*args: object, **kwargs: object) -> object:
             self._handle = None
             self._silent = True
             return original(*args, **kwargs)

@@ -19,14 +19,14 @@ from .documentation import Page, cell_help, line_help
 from .history import history
 from .hooks import CellHooks
 from .nested import run_line, run_nested
-from .rewrites import rewrites
+from .rewriting.rewrites import rewrites
+from .rewriting.taken import at_once
 from .source import code_behind
-from .taken import at_once
 from .view import close_views
 
 __all__ = ["load", "unload"]
 
-_LOADED: WeakKeyDictionary[Any, ExitStack] = WeakKeyDictionary()
+_LOADED: WeakKeyDictionary[object, ExitStack] = WeakKeyDictionary()
 
 
 def load(ipython: Any) -> None:
@@ -52,7 +52,7 @@ def load(ipython: Any) -> None:
     _preload_after_torch(ipython)
 
 
-def unload(ipython: Any) -> None:
+def unload(ipython: object) -> None:
     """Take everything out of this shell again and release all graphs. Harmless where nothing was loaded."""
     undo = _LOADED.pop(ipython, None)
     if undo is not None:
@@ -74,7 +74,7 @@ def _preload_after_torch(ipython: Any) -> None:
     _LOADED[ipython].callback(_forget, ipython, after_cell)
 
 
-def _forget(ipython: Any, callback: Any) -> None:
+def _forget(ipython: Any, callback: object) -> None:
     with suppress(ValueError):  # it has unregistered itself
         ipython.events.unregister("post_run_cell", callback)
 
@@ -120,7 +120,7 @@ def _add_matcher(shell: Any, undo: ExitStack) -> None:
 
 def _add_magics(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
     @no_var_expand
-    def line_magic(line: str) -> Any:
+    def line_magic(line: str) -> object:
         code = code_behind(line, COMMANDS)
         if code is not None:
             return run_line(shell, hooks.cell, code)
@@ -137,7 +137,7 @@ def _add_magics(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
 
     @no_var_expand
     @output_can_be_silenced
-    def cell_magic(line: str, cell: str) -> Any:
+    def cell_magic(line: str, cell: str) -> object:
         return run_nested(shell, hooks.cell, line, cell)
 
     # A front end's tooltip looks up the bare name and finds the line magic, also above a cell.
@@ -149,7 +149,7 @@ def _add_magics(shell: Any, hooks: CellHooks, undo: ExitStack) -> None:
         table["grape"] = function
 
 
-def _restore_magic(table: dict[str, Any], ours: Any, before: Any) -> None:
+def _restore_magic(table: dict[str, object], ours: object, before: object) -> None:
     if table.get("grape") is not ours:
         return
     if before is None:

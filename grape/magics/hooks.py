@@ -118,7 +118,7 @@ class CellHooks:
         self._end_plain()
         self._finish(None)
 
-    def _begin(self, source: str, options: str, info: Any) -> None:
+    def _begin(self, source: str, options: str, info: object) -> None:
         try:
             parsed = parse_options(options)
             engine_named(parsed.engine)
@@ -147,10 +147,10 @@ class CellHooks:
         here = threading.get_ident()
         return cell.thread == here or all(thread.ident != cell.thread for thread in threading.enumerate())
 
-    def _watch_statements(self, cell: GrapeCell) -> Callable[..., Any]:
+    def _watch_statements(self, cell: GrapeCell) -> Callable[..., object]:
         original = self._shell.run_code
 
-        def run_code(code_obj: Any, result: Any = None, *, async_: bool = False) -> Any:
+        def run_code(code_obj: Any, result: Any = None, *, async_: bool = False) -> object:
             """Gives what is to be awaited, and is no frame below the statement while that runs."""
             mine = self._cell is cell and result is not None and result.info is cell.info
             if mine:

@@ -38,7 +38,7 @@ def hoist_loops_of(shell: Any, own: Stopwatch) -> Callable[[], None]:
     class HoistingCompiler(original):  # type: ignore[misc, valid-type]
         """The shell's compiler. Warnings and errors of a cell are those of its plain code, which is compiled first."""
 
-        def __call__(self, source: Any, filename: str, symbol: str, **options: Any) -> Any:
+        def __call__(self, source: object, filename: str, symbol: str, **options: Any) -> object:
             code = super().__call__(source, filename, symbol, **options)
             if not isinstance(source, (ast.Module, ast.Interactive)):
                 return code
@@ -55,7 +55,7 @@ def hoist_loops_of(shell: Any, own: Stopwatch) -> Callable[[], None]:
     return restore
 
 
-def _hoisted(shell: Any, tree: ast.Module | ast.Interactive, filename: str, symbol: str, flags: int) -> Any:
+def _hoisted(shell: Any, tree: ast.Module | ast.Interactive, filename: str, symbol: str, flags: int) -> object:
     """The code with loops hoisted; None where there are none, before torch is imported, or where that fails."""
     if "torch" not in sys.modules or shell.user_global_ns is not shell.user_ns:
         return None

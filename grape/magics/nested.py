@@ -24,7 +24,7 @@ from .source import comment_out, wants_help
 __all__ = ["run_line", "run_nested"]
 
 
-def run_nested(shell: Any, outer: GrapeCell | None, line: str, body: str) -> Any:
+def run_nested(shell: object, outer: GrapeCell | None, line: str, body: str) -> object:
     """Run `body` and return the value of its last expression, or None. Raises what the body raises."""
     if wants_help(line):
         print(cell_help())
@@ -34,7 +34,7 @@ def run_nested(shell: Any, outer: GrapeCell | None, line: str, body: str) -> Any
     return _run_source(shell, outer, f"%%grape {line}".rstrip() + "\n" + body, line)
 
 
-def run_line(shell: Any, outer: GrapeCell | None, code: str) -> Any:
+def run_line(shell: Any, outer: GrapeCell | None, code: str) -> object:
     """Run the `code` of a line of a cell, at its line; its value, where it is an expression. Raises what it raises."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals is not shell.user_ns:
@@ -43,7 +43,7 @@ def run_line(shell: Any, outer: GrapeCell | None, code: str) -> Any:
     return _run_source(shell, outer, "\n" * above + code + "\n", "")
 
 
-def _run_source(shell: Any, outer: GrapeCell | None, source: str, line: str) -> Any:
+def _run_source(shell: object, outer: GrapeCell | None, source: str, line: str) -> object:
     statements, filename = _parse(shell, source)
     cell = None
     if outer is None:
@@ -71,7 +71,7 @@ def _parse(shell: Any, source: str) -> tuple[list[ast.stmt], str]:
     return tree.body, filename
 
 
-def _run(shell: Any, statements: list[ast.stmt], filename: str, cell: GrapeCell | None) -> Any:
+def _run(shell: Any, statements: list[ast.stmt], filename: str, cell: GrapeCell | None) -> object:
     value = None
     for statement in statements:
         if cell is not None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 __all__ = ["replace_method"]
 
 
-def replace_method(owner: Any, name: str, function: Callable[..., Any]) -> Callable[[], None]:
+def replace_method(owner: object, name: str, function: Callable[..., object]) -> Callable[[], None]:
     """Set `function` as attribute `name` of the object `owner`; the call returned puts back what was there.
 
     Where somebody has replaced it again meanwhile, that replacement is left alone: it still calls `function`, which

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.displaypub import DisplayPublisher
 
 from ..errors import UsageError
-from .rewrites import rewrites, why_no_fix
+from .rewriting.rewrites import rewrites, why_no_fix
 
 if TYPE_CHECKING:
     from ..model import Finding
@@ -32,7 +32,7 @@ def show_view(shell: Any, report: Report) -> None:
     """
     if getattr(shell, "kernel", None) is None or type(shell.display_pub) is DisplayPublisher:
         return
-    from ..render.view import build_view, events_of
+    from ..render.timeline.view import build_view, events_of
 
     known = _cell_id(shell)
     before = _OPEN.pop(known, None) if known is not None else None
@@ -66,7 +66,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 def _complete(widget: ReportWidget, report: Report) -> None:
     """Give the view its timelines, once the cell is over and the person has the report."""
-    from ..render.view import build_view
+    from ..render.timeline.view import build_view
 
     if widget.comm is not None:
         view = build_view(report)
@@ -89,8 +89,8 @@ def place(source: str, replaces: str, cell: str) -> bool:
 
 def page_of(report: Report) -> str:
     """The view as an HTML page that stands alone."""
-    from ..render.page import view_page
-    from ..render.view import build_view
+    from ..render.html.page import view_page
+    from ..render.timeline.view import build_view
     from ..widgets import script, style
 
     return view_page(build_view(report.with_fixes()), script=script(), style=style())
@@ -106,8 +106,8 @@ def _cell_id(shell: Any) -> str | None:
 
 def _actions(report: Report) -> Actions:
     """The actions of the buttons; what they hand over is a cell's source to paste, for no cell runs while they act."""
-    from ..render.chrome import trace_text
-    from ..render.view import findings_view
+    from ..render.timeline.chrome import trace_text
+    from ..render.timeline.view import findings_view
     from ..widgets.report import Actions, Answer
 
     def finding_of(fix: int) -> Finding:
@@ -133,7 +133,7 @@ def _actions(report: Report) -> Actions:
         given = {"source": old.old, "replaces": old.new, "cell": old.file}
         return Answer(message=message, applied=False, others=others, **given)
 
-    def fixes() -> list[dict[str, Any]]:
+    def fixes() -> list[dict[str, object]]:
         whole = report.with_fixes()
         return findings_view(whole, lambda finding: why_no_fix(whole, finding))
 

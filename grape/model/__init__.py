@@ -1,21 +1,21 @@
 """Frozen data that crosses layers. Nothing here imports torch or IPython."""
 
-from .cell_time import LEAST_MS, SIGNIFICANT, CallsAccount, CellTime, OwnTime, Served
 from .codes import CODES, Outcome, Severity
 from .evidence import CellEvidence, CopyRecord, RegionEvidence, ScalarChange, ShapeCount
 from .finding import Finding, Fix
 from .graph_memory import GraphMemory
-from .lines import LineTime, LineTimes
-from .loading import LoaderWait
 from .location import Position
-from .machine import MachineCosts
-from .measured import Measured, quartiles
 from .outcome import Decision, Later, NoMemory, NoRoom, Refused, RetryLater
 from .reasons import Reason
 from .report import FEWEST_SAMPLES, RegionReport, ReportData
-from .spent import Kind, Part, Spent
 from .stream import Stop, StreamEvidence
-from .timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
+from .times.cell_time import LEAST_MS, SIGNIFICANT, CallsAccount, CellTime, OwnTime, Served
+from .times.lines import LineTime, LineTimes
+from .times.loading import LoaderWait
+from .times.machine import MachineCosts
+from .times.measured import Measured, quartiles
+from .times.spent import Kind, Part, Spent
+from .times.timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
 from .trace import DECISION, HOST_RANDOM, HostRead, OpRecord, TensorView, Trace
 
 __all__ = [

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .cell_time import CellTime
 from .codes import Outcome
 from .graph_memory import GraphMemory
-from .lines import LineTimes
-from .loading import LoaderWait
 from .location import Position
-from .measured import Measured
 from .outcome import Decision, Refused
-from .spent import Spent
 from .stream import StreamEvidence
-from .timeline import MemoryCurve, Timeline
+from .times.cell_time import CellTime
+from .times.lines import LineTimes
+from .times.loading import LoaderWait
+from .times.measured import Measured
+from .times.spent import Spent
+from .times.timeline import MemoryCurve, Timeline
 from .trace import Trace
 
 __all__ = ["CellEvidence", "CopyRecord", "RegionEvidence", "ScalarChange", "ShapeCount"]

@@ -25,7 +25,7 @@ class Refused:
 
     @classmethod
     def because(
-        cls, reason: Reason, at: Position | None = None, *, evidence: tuple[Any, ...] = (), **details: object
+        cls, reason: Reason, at: Position | None = None, *, evidence: tuple[object, ...] = (), **details: object
     ) -> Refused:
         """Raises KeyError where a field of the sentence is not given; what it has no field for is kept as well."""
         texts = tuple((name, str(value)) for name, value in details.items())

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .cell_time import OwnTime, Served
 from .codes import Outcome
 from .evidence import CellEvidence, RegionEvidence
 from .finding import Finding
 from .graph_memory import GraphMemory
-from .measured import Measured
-from .timeline import MemoryCurve, Timeline
+from .times.cell_time import OwnTime, Served
+from .times.measured import Measured
+from .times.timeline import MemoryCurve, Timeline
 
 __all__ = ["FEWEST_SAMPLES", "RegionReport", "ReportData"]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .call import Args
 from .location import Position
 
 __all__ = ["HOST_RANDOM", "HostRead", "OpRecord", "TensorView", "Trace"]
@@ -49,7 +50,7 @@ class OpRecord:
     ordinal: int
     name: str
     kind: str
-    args: tuple[Any, ...]
+    args: Args
     kwargs: tuple[tuple[str, Any], ...]
     outputs: tuple[TensorView, ...]
     written: tuple[int, ...]
@@ -84,11 +85,11 @@ class OpRecord:
         yield from _views(self.args)
         yield from _views(tuple(value for _, value in self.kwargs))
 
-    def scalars(self) -> tuple[Any, ...]:
+    def scalars(self) -> tuple[object, ...]:
         """The values among the arguments that are no tensors, in order."""
         return tuple(_plain((self.args, tuple(value for _, value in self.kwargs))))
 
-    def signature(self) -> tuple[Any, ...]:
+    def signature(self) -> tuple[object, ...]:
         """The facts that must be equal for two executions to have done the same work."""
         return (self.name, self.args, self.kwargs, self.outputs, self.written, self.born)
 
@@ -107,7 +108,7 @@ class OpRecord:
         return "other memory written or made" if self.signature() != other.signature() else ""
 
 
-def _views(value: Any) -> Iterator[TensorView]:
+def _views(value: object) -> Iterator[TensorView]:
     if isinstance(value, TensorView):
         yield value
     elif isinstance(value, tuple):
@@ -120,7 +121,7 @@ def _contrast(one: TensorView, other: TensorView) -> str:
     return ", ".join(f"{name} {getattr(one, name)} and then {getattr(other, name)}" for name in fields)
 
 
-def _plain(value: Any) -> Iterator[Any]:
+def _plain(value: object) -> Iterator[object]:
     if isinstance(value, TensorView):
         return
     if isinstance(value, tuple):
@@ -139,7 +140,7 @@ class HostRead:
     """A value that the CPU waited for. `value` is what it read (a Python number) or None where it was a tensor."""
 
     ordinal: int
-    value: Any
+    value: object
     wait_ns: int
     construct: str | None
     """The statement that used it: "if", "while", "assert", "ternary", "bool-op", "print", "call" or None.
@@ -166,7 +167,7 @@ class Trace:
     wall_ns: int = 0
     cut: bool = False
 
-    def signature(self) -> tuple[Any, ...]:
+    def signature(self) -> tuple[object, ...]:
         """Equal for two calls that issued the same operators on the same storages with the same scalars."""
         return tuple(op.signature() for op in self.ops)
 

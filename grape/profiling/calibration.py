@@ -10,11 +10,11 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-from ..model.machine import H200, MachineCosts
+from ..model.times.machine import H200, MachineCosts
 from .timeline import TimelineRecorder
 
 __all__ = ["Bench", "CudaBench", "calibrate", "machine_costs"]
@@ -158,7 +158,7 @@ class CudaBench:
         torch.cuda.synchronize(self.device)
         return statistics.median(samples)
 
-    def _time(self, function: Callable[..., Any], *args: Any) -> float:
+    def _time(self, function: Callable[..., object], *args: object) -> float:
         """The median of some runs, in microseconds; the first one is not counted."""
         samples: list[float] = []
         with torch.cuda.stream(self._stream):

@@ -89,7 +89,7 @@ def convert(
     return tuple(_event(span, positions.get(span.own or span.link), inner.get(span.own or span.link)) for span in spans)
 
 
-def _read(event: Any, name: str, default: Any) -> Any:
+def _read(event: object, name: str, default: object) -> Any:
     """An attribute of a kineto event, which is a method; `default` where this torch has it not."""
     method = getattr(event, name, None)
     return default if method is None else method()
@@ -147,7 +147,7 @@ def _kind(event: Any, name: str) -> tuple[Lane, Category] | None:
     return ("host", "operator") if "::" in name else None
 
 
-def _bytes(event: Any) -> int:
+def _bytes(event: object) -> int:
     found = _BYTES.search(_read(event, "metadata_json", "") or "")
     return int(found.group(1)) if found else int(_read(event, "nbytes", 0))
 

@@ -243,7 +243,7 @@ class LineEvents:
             self._around.append((code, self._line or code.co_firstlineno))
         self._goes_on(noticed)
 
-    def _on_end(self, code: CodeType, offset: int, value: Any) -> None:
+    def _on_end(self, code: CodeType, offset: int, value: object) -> None:
         if get_ident() != self._thread or self._tool is None:
             return
         noticed = self._passed()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from .devices import device_index
+from .devices.visible import device_index
 
 __all__ = ["LineMemory", "allocated_by"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import CodeType
 
 from ..model import LineTime, LineTimes
-from ..model.lines import FEWEST_LOOKS
+from ..model.times.lines import FEWEST_LOOKS
 
 __all__ = ["LineWatch", "times_of"]
 

@@ -81,8 +81,8 @@ class LoaderWatch:
         self._lines: dict[_SetUp, _Line] = {}
         self._thread = get_ident()
         self._process = os.getpid()
-        self._original: Callable[[Any], Any] | None = None
-        self._installed: Callable[[Any], Any] | None = None
+        self._original: Callable[[object], object] | None = None
+        self._installed: Callable[[object], object] | None = None
         self._inside = False
         self._on_cuda = torch.cuda.is_available()
 
@@ -93,7 +93,7 @@ class LoaderWatch:
         owner: Any = _BaseDataLoaderIter
         original = owner.__next__
 
-        def timed(iterator: Any) -> Any:
+        def timed(iterator: object) -> object:
             if self._inside or get_ident() != self._thread or os.getpid() != self._process:
                 return original(iterator)
             if _may_warn(iterator) or _starts_workers(iterator):
@@ -119,10 +119,10 @@ class LoaderWatch:
         self._installed = None
         self._thread = -1
 
-    def _take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+    def _take(self, original: Callable[[object], Any], iterator: object) -> object:
         line: _Line | None = None
         timer: _Timer | None = None
-        states: tuple[Any, ...] | None = None
+        states: tuple[object, ...] | None = None
         with surviving(_LOOKING):  # an iterator of somebody's own may lack what torch's have
             line = self._line_of(iterator)
             states = _random_states() if line.looks < _LOOKS and _may_draw(iterator) else None
@@ -138,7 +138,7 @@ class LoaderWatch:
         return batch
 
     def _note(
-        self, line: _Line, batch: Any, took_ns: int, timer: _Timer | None, states: tuple[Any, ...] | None
+        self, line: _Line, batch: object, took_ns: int, timer: _Timer | None, states: tuple[object, ...] | None
     ) -> None:
         if timer is not None:
             timer.stop()
@@ -206,7 +206,7 @@ def _wait(set_up: _SetUp, line: _Line) -> LoaderWait:
     )
 
 
-def _may_warn(iterator: Any) -> bool:
+def _may_warn(iterator: object) -> bool:
     """Of an iterable dataset that is longer than it said torch warns, and names the frame above."""
     kind, told = (getattr(iterator, name, None) for name in ("_dataset_kind", "_IterableDataset_len_called"))
     return kind == _DatasetKind.Iterable and told is not None
@@ -217,7 +217,7 @@ def _may_draw(iterator: Any) -> bool:
     return bool(iterator._num_workers == 0 and iterator._num_yielded > 0)
 
 
-def _starts_workers(iterator: Any) -> bool:
+def _starts_workers(iterator: object) -> bool:
     """For its first batch a loop waits until the worker processes have started, however many there are."""
     return bool(getattr(iterator, "_num_workers", 0)) and not getattr(iterator, "_num_yielded", 0)
 
@@ -229,7 +229,7 @@ def _gives_rows(iterator: Any) -> bool:
     return plain and iterator._auto_collation and type(iterator._dataset) is TensorDataset
 
 
-def _lies_on_cpu(batch: Any) -> bool:
+def _lies_on_cpu(batch: object) -> bool:
     if isinstance(batch, torch.Tensor):
         return batch.device.type == "cpu"
     if isinstance(batch, dict):
@@ -237,7 +237,7 @@ def _lies_on_cpu(batch: Any) -> bool:
     return all(map(_lies_on_cpu, batch)) if isinstance(batch, (list, tuple)) else True
 
 
-def _random_states() -> tuple[Any, ...]:
+def _random_states() -> tuple[object, ...]:
     """The states of torch on the CPU, of Python and of NumPy."""
     numpy = sys.modules.get("numpy")
     arrays = numpy.random.get_state() if numpy is not None else ()
@@ -246,7 +246,7 @@ def _random_states() -> tuple[Any, ...]:
     return drawn, random.getstate(), tuple(map(_plain, arrays))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     return value.tobytes() if hasattr(value, "tobytes") else value
 
 

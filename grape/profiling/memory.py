@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ..model import MemoryCurve
-from .devices import device_index
+from .devices.nvml import device_handle, used_bytes
+from .devices.visible import device_index
 from .lines import LineWatch
-from .nvml import device_handle, used_bytes
 
 __all__ = ["MemorySampler"]
 
@@ -169,7 +169,7 @@ class _CudaReader:
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
-        self._handle: Any = None
+        self._handle: object = None
         self._resolved = False
         self._peaks: tuple[int, int] | None = None
         self._nvml_due = 0.0

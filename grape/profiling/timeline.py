@@ -17,9 +17,9 @@ import torch
 from torch._C import _autograd
 
 from ..model import Event, Timeline, Trace
-from ..model.timeline import thinned
-from .cupti import detach
-from .devices import device_index
+from ..model.times.timeline import thinned
+from .devices.cupti import detach
+from .devices.visible import device_index
 from .kineto import Window, convert
 from .positions import PositionOf, trace_positions
 
@@ -199,7 +199,7 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _profile(device: torch.device) -> Any:
+def _profile(device: torch.device) -> object:
     return torch.autograd.profiler.profile(use_kineto=True, use_device="cuda" if device.type == "cuda" else None)
 
 

@@ -26,7 +26,7 @@ class Change:
     text: str
 
 
-def reports_of(content: Any, name: str) -> tuple[Json, ...]:
+def reports_of(content: object, name: str) -> tuple[Json, ...]:
     """The reports in a file that ``--json`` wrote, of one cell or of several. Raises `UsageError`."""
     cells = content.get("cells") if isinstance(content, Mapping) and "cells" in content else [content]
     if not isinstance(cells, list) or not cells:
@@ -129,7 +129,7 @@ def _findings(old: Sequence[Json], new: Sequence[Json], where: str) -> Iterator[
                 yield Change(kind=kind, text=text + one_line(finding["message"], 90))
 
 
-def _identity(finding: Json) -> tuple[Any, ...]:
+def _identity(finding: Json) -> tuple[object, ...]:
     """Numbers in a message differ from run to run; what stands in backticks is the person's code."""
     quoted = tuple(finding["message"].split("`")[1::2])
     return (finding["code"], finding["severity"] == "blocker", quoted)

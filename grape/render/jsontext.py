@@ -17,7 +17,7 @@ def render_json(report: ReportData) -> str:
     return json.dumps(plain(report.to_dict()), indent=2, allow_nan=False) + "\n"
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """`value` in the words of JSON: objects become their text, numbers that JSON has no word for null."""
     if value is None or isinstance(value, bool | str):
         return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..model import CellEvidence, Finding, LineTime, LineTimes, ReportData, Timeline
 from .summary import shown_findings
 from .units import clean, duration, nbytes, percent
-from .verdict import gpu_measured
+from .verdict.verdict import gpu_measured
 
 __all__ = [
     "SHOWN_LINES",

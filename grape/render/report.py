@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..model import FEWEST_SAMPLES, CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
-from .timelines import named_timelines
-from .verdict import build_verdict, gpu_measured
+from .timeline.timelines import named_timelines
+from .verdict.verdict import build_verdict, gpu_measured
 
 __all__ = ["Report", "build_report"]
 
@@ -63,7 +63,7 @@ class Report(ReportData):
 
     def to_html(self) -> str:
         """A static fragment that an untrusted notebook shows in full: tables, details and inline styles only."""
-        from .html import render_html
+        from .html.report_html import render_html
 
         return render_html(self)
 
@@ -75,7 +75,7 @@ class Report(ReportData):
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the timelines for Perfetto. Raises `UsageError` where `path` cannot be written."""
-        from .chrome import write_chrome_trace
+        from .timeline.chrome import write_chrome_trace
 
         write_chrome_trace(self, path)
 

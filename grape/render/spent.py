@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from ..advisor.parsed import Parsed
+from ..advisor.code.parsed import Parsed
 from ..model import CellEvidence, Kind, Measured, Part, RegionEvidence, ReportData, Spent, Timeline
-from ..model.timeline import covered_ns
+from ..model.times.timeline import covered_ns
 from .units import percent, waited, waited_pair
-from .verdict import gpu_measured
+from .verdict.verdict import gpu_measured
 
 __all__ = ["KINDS", "data_ms", "in_words", "legend", "shares_of", "spent"]
 

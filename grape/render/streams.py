@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..advisor.source import cell_source
+from ..advisor.code.source import cell_source
 from ..advisor.stopped import Stopped, stopped_lines
 from ..model import CellEvidence, ReportData, StreamEvidence
 from ..model.stream import READ

@@ -12,16 +12,14 @@ from typing import Literal
 from ..model import (
     Event,
     Finding,
-    Fix,
-    GraphMemory,
     Measured,
     RegionReport,
     ReportData,
     Timeline,
 )
 from .spent import spent
-from .units import clean, count, duration, nbytes, one_line, percent, plural, ratio
-from .verdict import evidence_of, gpu_measured, last_decision, ran_torch
+from .units import clean, count, duration, one_line, percent, plural, ratio
+from .verdict.verdict import gpu_measured
 
 __all__ = [
     "Bar",
@@ -31,17 +29,14 @@ __all__ = [
     "cell_bars",
     "cell_title",
     "cost",
-    "graph_stores",
     "headline",
     "level",
-    "memory_bars",
-    "memory_title",
-    "next_step",
     "place",
     "plain_basis",
     "region_bars",
     "rows",
     "runs_of",
+    "share_of",
     "shared_file",
     "shown_findings",
     "strips",
@@ -51,7 +46,6 @@ __all__ = [
 ]
 
 _MOST_FINDINGS = 3
-_MATTERS_MOST = 0.25
 _WORTH_SHOWING = 0.01
 """Of the cell's time; a hint that could save less is folded."""
 LOOP = "loop at line "
@@ -232,57 +226,6 @@ def region_bars(region: RegionReport) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
-def memory_title(report: ReportData) -> str:
-    """Whose memory the bars show: the tape's tensors lie in the memory of the process."""
-    return "process memory" if report.evidence.backend == "tape" else "GPU memory"
-
-
-def memory_bars(report: ReportData) -> tuple[Bar, ...]:
-    """Peaks of the cell and what graphs hold, on one scale. Empty where nothing was recorded or nothing ran.
-
-    On the tape allocated and reserved bytes are the same: what the whole process holds, libraries included.
-    """
-    memory = report.memory
-    if not report.regions and not ran_torch(report.evidence):
-        return ()
-    held = report.evidence.graph_memory
-    graphs: tuple[tuple[str, int], ...] = (("graphs", sum(region.graph_bytes for region in report.regions)),)
-    if held is not None:
-        graphs = (
-            ("graph pool", held.pool_bytes),
-            ("placeholders", held.placeholder_bytes),
-            ("executables", held.executable_bytes),
-            ("graph records, host", held.host_bytes),
-        )
-    sizes: tuple[tuple[str, int], ...] = (
-        ("peak allocated", memory.peak_allocated_bytes),
-        ("peak reserved", memory.peak_reserved_bytes),
-        *graphs,
-        ("device, all in use", max(memory.device_used_bytes, default=0)),
-    )
-    if report.evidence.backend == "tape":
-        sizes = (("peak resident", memory.peak_allocated_bytes), *graphs)
-    most = max(size for _, size in sizes)
-    return tuple(
-        Bar(label=label, value=nbytes(size), share=size / most, tone="memory") for label, size in sizes if size > 0
-    )
-
-
-def graph_stores(held: GraphMemory) -> tuple[str, ...]:
-    """Two lines about what graphs hold, and for how many shapes."""
-    alone = f", {plural(held.alone, 'graph')} that cannot share" if held.alone else ""
-    refused = f", {plural(held.refused_updates, 'refused update')}" if held.refused_updates else ""
-    return (
-        f"device: pool {nbytes(held.pool_bytes)}, placeholders {nbytes(held.placeholder_bytes)}, "
-        f"executables {nbytes(held.executable_bytes)}; host: records {nbytes(held.record_bytes)}, "
-        f"working set {nbytes(held.host_graph_bytes)}",
-        f"{plural(held.graphs, 'graph')} in {count(held.classes)} class{'' if held.classes == 1 else 'es'}{alone}, "
-        f"{plural(held.executables, 'executable')}, {count(held.switches)} switched, "
-        f"{count(held.evictions)} evicted{refused}; with placeholders, results and an executable for each graph: "
-        f"about {nbytes(held.per_graph_bytes)} on the device (estimate)",
-    )
-
-
 def busy_buckets(events: Iterable[Event], window_ns: int, buckets: int) -> tuple[float, ...]:
     """Share of each of `buckets` equal parts of [0, `window_ns`) in which at least one of `events` ran."""
     if window_ns <= 0 or buckets <= 0:
@@ -351,11 +294,11 @@ def shown_findings(report: ReportData) -> int:
 
 
 def _negligible(report: ReportData, finding: Finding) -> bool:
-    share = _share(report, finding)
+    share = share_of(report, finding)
     return finding.severity == "hint" and share is not None and share < _WORTH_SHOWING
 
 
-def _share(report: ReportData, finding: Finding) -> float | None:
+def share_of(report: ReportData, finding: Finding) -> float | None:
     """Of the cell's time that removing it should save, where that is known."""
     facts = dict(finding.evidence)
     calls = next((region.calls for region in report.regions if region.name == finding.region), None)
@@ -366,80 +309,10 @@ def _share(report: ReportData, finding: Finding) -> float | None:
     return saved_ms * calls / time.wall_ms
 
 
-def next_step(report: ReportData) -> str | None:
-    """The one thing to do now, or None."""
-    main = report.main_region
-    for finding in report.findings:
-        if finding.fix is not None:
-            return _take(finding, finding.fix, report.notebook)
-    for finding in report.findings:
-        if finding.severity == "blocker" and finding.advice:
-            return _diff_of(finding) if _unread(report, finding) else f"fix {_named(finding)}, as said there"
-    for finding in report.findings:
-        if finding.severity == "costly" and finding.advice and _unread(report, finding):
-            return _diff_of(finding)
-    for finding in report.findings:
-        if finding.severity == "costly" and finding.advice and (_share(report, finding) or 0.0) >= _MATTERS_MOST:
-            return f"fix {_named(finding)}, as said there"
-    if main is None:
-        return None
-    if report.speedup is not None and report.speedup < 0.95:
-        return None if report.notebook else "%grape undo returns to eager execution"
-    if not gpu_measured(report.evidence):
-        doctor = "grape doctor" if report.notebook else "%grape doctor"
-        return f"run it on an NVIDIA GPU to measure; {doctor} says what works on this machine"
-    if not report.evidence.file.startswith("In["):
-        replayed = "in the script, `with grape.session():` around this code does what this run did"
-        return replayed if main.outcome == "replayed" else None
-    if main.outcome == "observed" and not report.evidence.profile_only:
-        return _next_run(report, main)
-    if main.outcome == "replayed" and report.notebook:
-        return "put %%grape on top of the cell to have its graphs when the notebook runs"
-    if main.outcome == "replayed":
-        return "later cells use the same graphs; %grape undo returns to eager execution"
-    return None
-
-
-def _unread(report: ReportData, finding: Finding) -> bool:
-    """Where a rewrite may exist that nobody has asked for."""
-    return finding.fixable and report.make_fixes is not None and report.notebook is None
-
-
-def _diff_of(finding: Finding) -> str:
-    return f"%grape diff shows a rewrite for {_named(finding)}, if there is one"
-
-
-def _named(finding: Finding) -> str:
-    return f"{finding.code} at {_at(finding)}"
-
-
-def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:
-    what = f"{_at(finding)} rewritten" if notebook else f"rewrites {_at(finding)}"
-    why = f"({finding.code} {finding.name})"
-    if notebook is None:
-        return f"%grape apply {fix.id} {what} {why}"
-    unverified = "" if fix.verified else " --unverified"
-    return f"grape apply {notebook}{unverified} writes a copy with {what} {why}"
-
-
-def _next_run(report: ReportData, main: RegionReport) -> str | None:
-    """The line about what another run of the cell brings to a region that was only observed."""
-    last = last_decision(report.evidence, main)
-    if last and last.action == "drop":
-        return None
-    known = evidence_of(report.evidence, main)
-    if known and any(shape.captured for shape in known.shapes):
-        what = "the graphs captured now are replayed then"
-    else:
-        what = "what was observed now is captured then"
-    first = "put %%grape on top of the cell and run it twice" if report.notebook else "run the cell again"
-    return f"{first}: {what}"
-
-
 def level(share: float) -> int:
     """A busy share as one of five steps; 0 only where the device did nothing."""
     return 0 if share <= 0 else min(4, 1 + int(share * 4))
 
 
-def _at(finding: Finding) -> str:
+def source_at(finding: Finding) -> str:
     return place(finding.at.file, finding.at.line) if finding.at else clean(finding.region or "the cell")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Finding, Kind, ReportData, Spent
 from .lines import CellLines, Line, cell_lines, lines_title
+from .memory_rows import memory_bars, memory_title
 from .spent import legend, spent
 from .streams import stream_lines
 from .summary import (
@@ -19,9 +20,6 @@ from .summary import (
     cost,
     headline,
     level,
-    memory_bars,
-    memory_title,
-    next_step,
     place,
     plain_basis,
     rows,
@@ -31,6 +29,7 @@ from .summary import (
     time_title,
 )
 from .units import changed_lines, clean, code_spans, one_line, shown_diff, waited
+from .verdict.next_step import next_step
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

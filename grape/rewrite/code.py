@@ -160,7 +160,9 @@ class Code:
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str) -> tuple[cst.Module, Mapping[Any, Any], Mapping[Any, Any], Mapping[Any, Any], Sequence[Any]]:
+def _parsed(
+    text: str,
+) -> tuple[cst.Module, Mapping[Any, Any], Mapping[Any, Any], Mapping[Any, object], Sequence[object]]:
     """The tree of a source, positions, parents and contexts of its nodes, and all of these in order. Nothing of it is
     changed, so that the fixes of one source share it.
     """

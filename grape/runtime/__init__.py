@@ -1,17 +1,17 @@
 """Graphed functions: guards, audit, capture, verification, replay. OWNERSHIP.md says who owns what."""
 
-from .afterwards import CallsAfterwards
+from .accounts.attention import TRACING, Allowance, Attention
+from .accounts.memory import account, enforce_budget
 from .alias import Predictor
-from .attention import TRACING, Allowance, Attention
+from .buffers.slots import SlotStore
+from .dispatch.afterwards import CallsAfterwards
+from .dispatch.intercept import Interceptor
+from .dispatch.interrupts import held, hold_off, hold_off_again, let_through
+from .dispatch.trampoline import prune_traceback, typed_code
 from .graphed import GraphedFunction, graph, make_backend
-from .intercept import Interceptor
-from .interrupts import held, hold_off, hold_off_again, let_through
-from .memory import account, enforce_budget
-from .region import Region, Situation
-from .replays import Replays
-from .slots import SlotStore
-from .traced_calls import CellName
-from .trampoline import prune_traceback, typed_code
+from .regions.cell_name import CellName
+from .regions.region import Region, Situation
+from .regions.replays import Replays
 
 __all__ = [
     "TRACING",

@@ -16,18 +16,18 @@ from ..model import Position, RegionEvidence
 from ..options import budget_bytes
 from ..streams import shared as streams
 from ..tracing import PositionFinder, Tracer, process_group
+from .accounts.memory import account
 from .alias import Predictor
-from .backends.cuda import CudaBackend
+from .backends.cuda.backend import CudaBackend
 from .backends.protocol import Backend
-from .backends.tape import TapeBackend
-from .environment import is_transformed
-from .handed_out import watch_results
-from .intercept import apart, observed_here
-from .interrupts import held, hold_off, let_through
-from .memory import account
-from .region import Region, Situation
-from .slots import SlotStore
-from .trampoline import prune_traceback
+from .backends.tape.backend import TapeBackend
+from .buffers.handed_out import watch_results
+from .buffers.slots import SlotStore
+from .dispatch.intercept import apart, observed_here
+from .dispatch.interrupts import held, hold_off, let_through
+from .dispatch.trampoline import prune_traceback
+from .guarding.environment import is_transformed
+from .regions.region import Region, Situation
 
 __all__ = ["GraphedFunction", "graph", "make_backend"]
 

@@ -5,14 +5,16 @@ the name of a function below: importing it would put the module in the function'
 """
 
 from .block import session
-from .cell import Cell, Session
+from .cell import Session
 from .choice import session_for
-from .function import StreamedFunction, stream
-from .history import CellKey, Mode
+from .engine import Engine
 from .loops import hoisted_code
-from .process import Engine, close_engine, engine, last_report, preload, release_abandoned
-from .remembering import recall, remember
-from .streamed import StreamedSession, begin_plain_cell, end_plain_cell
+from .past.history import CellKey, Mode
+from .past.remembering import recall, remember
+from .process import close_engine, engine, last_report, preload, release_abandoned
+from .running import Cell
+from .streamed.cell import StreamedSession, begin_plain_cell, end_plain_cell
+from .streamed.function import StreamedFunction, stream
 
 __all__ = [
     "Cell",

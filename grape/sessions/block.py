@@ -12,9 +12,10 @@ from typing import Any
 
 from ..errors import UsageError
 from ..options import Options, budget_bytes
-from .cell import Cell, Session
+from .cell import Session
 from .choice import session_for
-from .streamed import StreamedSession
+from .running import Cell
+from .streamed.cell import StreamedSession
 
 __all__ = ["session"]
 

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..advisor import advise, predict
 from ..errors import UsageError
-from ..failures import failure_notes, surviving
-from ..model import CallsAccount, CellEvidence, Finding, LineTimes, MachineCosts, MemoryCurve, RegionEvidence
+from ..failures import surviving
 from ..options import Options, engine_named
 from ..quiet import without_warnings
-from ..render import Report, build_report
-from ..streams import Building, prepare, shared
-from .again import evidence_again, report_again, why_no_graphs
-from .gains import TakenFixes, gains
-from .history import CellKey, Mode, Past, recalled_shapes
+from ..render import Report
+from ..streams import prepare, shared
+from .engine import CELLS, Engine
 from .line_times import CellLines
-from .process import CELLS, Engine, engine
-from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
-from .timing import CellClock, CellRuns
-from .told import distinct, evidence_as, renamed, sources, told
+from .past.history import recalled_shapes
+from .process import engine, engine_and_ms
+from .running import NESTED, Cell
+from .seen import SeenCell
+from .timing import CellClock
 
 if TYPE_CHECKING:
-    from ..profiling import LoaderWatch, MemorySampler
-    from ..rewrite.at_once import RewrittenCell
     from ..runtime import Allowance
-    from ..runtime.attention import Purpose
-    from ..tracing import Recorder
+    from ..runtime.accounts.attention import Purpose
 
-__all__ = ["IN_THE_NOTEBOOK", "Cell", "Session"]
+__all__ = ["Session"]
 
 FIRST_SHARE, FIRST_MS = 0.15, 60.0
 """Of a first run, so much may go to looking on: a share of its time, and milliseconds beside it."""
@@ -44,37 +36,11 @@ is expected to save."""
 LATER_SHARE, LATER_MS = 0.02, 5.0
 """The same from the third run on."""
 
-IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
-"""The end of a note that speaks to somebody in the notebook."""
-
 OUTSIDE_LIMIT = 400
 """Operators outside every region that are traced per cell."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A cell that runs: the name to show ("In[4]"), the source as written, and the file name it is compiled under."""
-
-    name: str
-    source: str
-    filename: str
-    id: str | None = None
-    """The front end's name for the cell, also after it was edited."""
-    rewritten: RewrittenCell | None = None
-    """The source that runs in the place of `source`, with the lines of `source`."""
-    taken: tuple[TakenFixes, ...] = ()
-    """Fixes that the person has taken so far, in this cell or in others."""
-    mode: Mode = "watch"
-    """How much attention it gets; see `history`."""
-    key: CellKey | None = None
-    """Under which its history is kept; None where it has none."""
-    ahead_ms: float = 0.0
-    """Milliseconds that Grape took of it before its first statement."""
-    since: float | None = None
-    """When the person began to wait, by `time.perf_counter`; None: when the session opens."""
-
-
-class Session:
+class Session(SeenCell):
     """One cell under Grape. `open` before it runs, `close` after it, `statement_boundary` between its statements."""
 
     def __init__(
@@ -82,34 +48,19 @@ class Session:
         *,
         options: Options,
         cell: Cell,
-        namespace: dict[str, Any],
+        namespace: dict[str, object],
         on_progress: Callable[[str], None] | None = None,
         file_names: Callable[[str], str] | None = None,
     ) -> None:
-        self.options = options
-        self.cell = cell
-        self.namespace = namespace
-        self.report: Report | None = None
+        super().__init__(options, cell, namespace, file_names)
         self._on_progress = on_progress or (lambda text: None)
-        self._file_names = file_names
         self._engine: Engine | None = None
-        self._wall_ms = 0.0
-        self._calls = CallsAccount()
-        self._memory: MemorySampler | None = None
-        self._lines: CellLines | None = None
-        self._loaders: LoaderWatch | None = None
-        self._outside: Recorder | None = None
-        self._gain: Gain | None = None
-        self._prospect: Prospect | None = None
 
     def open(self, code: CodeType | None = None) -> None:
         """Install everything. `code` is the first statement. Raises `UsageError` where a session is already open."""
         owner, took_ms = engine_and_ms()
-        self._past: Past | None = None
         if owner.session is not None:
-            raise UsageError(
-                "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
-            )
+            raise UsageError(NESTED)
         self._engine = owner
         self._start = time.perf_counter()
         ahead_ms = self.cell.ahead_ms + took_ms
@@ -314,174 +265,6 @@ class Session:
                 return
             owner.end_cell(self.cell.id, self.cell.filename, namespace, finished=finished)
 
-    def _report(self, owner: Engine, error: BaseException | None) -> Report:
-        from ..fixing import FixesLater
-
-        past = self._past
-        if past is not None and self.cell.mode != "watch":
-            return self._report_again(owner, past, error)
-        memory = self._memory.stop() if self._memory is not None else MemoryCurve()
-        evidence = self._evidence(owner, memory, error)
-        costs = _costs(owner, evidence)
-        evidence = predict(evidence, costs)
-        # A script's source is the whole file, which must not run again to compare a rewrite of it.
-        namespace = self.namespace if self._file_names is not None else None
-        ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
-        findings = advise(evidence, costs)
-        fixes = FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
-        timed = self._timed(owner, evidence, error)
-        bar = self._bar(owner)
-        self._prospect = self._expect(owner, timed, bar) if error is None else None
-        if self._prospect is not None and self._prospect.why is not None:
-            left_to = timed.left_to if bar is None else "operator streams serve it"
-            timed = replace(timed, given_up=self._prospect.why, left_to=left_to)
-        self.report = owner.report = build_report(timed, findings, fixes)
-        self._remember(owner, evidence, findings)
-        return self.report
-
-    def _remember(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> None:
-        """Remember what the next run of the same cell begins with. A run that was cut short tells too little."""
-        runs, found = self._runs_so_far(), self._prospect
-        if self.cell.key is None or found is None:
-            return
-        past = Past(
-            runs=runs,
-            settled=found.settled,
-            served=found.served,
-            why=found.why,
-            evidence=evidence,
-            findings=findings,
-            applied=self.options.applied,
-            outbid=found.outbid,
-            streamless=self._past.streamless if self._past is not None else None,
-        )
-        owner.history.remember(self.cell.key, past)
-        owner.keep_graphs(self.cell.key, worth=found.served)
-
-    def _runs_so_far(self) -> int:
-        return (self._past.runs if self._past is not None else 0) + 1
-
-    def _bar(self, owner: Engine) -> float | None:
-        """The share that graphs have to save where streams would serve the cell instead; None where they would not."""
-        return STREAMS_SAVE if self._gain is not None and self._streams_would_serve(owner) else None
-
-    def _streams_would_serve(self, owner: Engine) -> bool:
-        """True where the cell's next run may be left to streams."""
-        from .streamed import hindrance
-
-        streamless = self._past is not None and self._past.streamless is not None
-        if self.cell.key is None or engine_named(self.options.engine) != "auto" or streamless:
-            return False
-        if not self._runs(owner).torch_ran:
-            return False
-        return hindrance(owner) is None and isinstance(shared.prepare(), Building | None)
-
-    def _expect(self, owner: Engine, evidence: CellEvidence, bar: float | None) -> Prospect | None:
-        """The prospect of the next run; None where this one, of which Grape saw only a part, does not tell."""
-        if self.options.profile or owner.situation.beside_group or owner.interceptor.withdrawn:
-            return None
-        time = evidence.time
-        return prospect(
-            runs=self._runs_so_far(),
-            regions=evidence.regions,
-            gain=self._gain,
-            plain_ms=(time.plain_ms or 0.0) if time is not None else 0.0,
-            has_graphs=any(region.entries for region in owner.interceptor.regions if region.calls_in_run),
-            captured=owner.situation.captures != self._captures,
-            denied=owner.situation.attention.denied,
-            serves=owner.situation.serves,
-            bar=bar,
-        )
-
-    def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
-        """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
-        stance = "its graphs serve it and nothing is observed"
-        if self.cell.mode == "leave":
-            lost = f", and {past.streamless}" if past.streamless is not None else ""
-            stance = f"it runs as written, for {why_no_graphs(past)}{lost}"
-        said = f"{type(error).__name__}: {error}" if error is not None else None
-        evidence = evidence_again(past, self.cell.name, stance=stance, wall_ms=self._wall_ms, error=said)
-        if self.cell.mode == "serve":
-            here = [region for region in owner.interceptor.regions if region.calls_in_run]
-            now = [region.evidence() for region in told(here)]
-            evidence = replace(evidence, regions=distinct([*self._divided(owner), *now]))
-        if owner.situation.beside_group:
-            evidence = replace(evidence, as_written=_beside_group())
-        namespace = self.namespace if self._file_names is not None else None
-        self.report = report_again(owner, past, self._timed(owner, evidence, error), namespace)
-        return self.report
-
-    def _divided(self, owner: Engine) -> list[RegionEvidence]:
-        """Regions of the last run that a loop was divided for: what they were refused for still runs as written."""
-        known = evidence_as(self._past.evidence, self.cell.name, traces=False).regions if self._past is not None else ()
-        at = [region.refused.at if region.refused is not None else None for region in known]
-        return [
-            _never_called(region)
-            for region, place in zip(known, at, strict=True)
-            if place is not None and owner.hoister.is_apart(place)
-        ]
-
-    def _line_times(self) -> LineTimes | None:
-        before = self._past.evidence.lines if self._past is not None else None
-        if self._lines is None:
-            return before
-        return self._lines.times(self.cell.source, self._clock.work_ms, self._runs_so_far(), before)
-
-    def _runs(self, owner: Engine) -> CellRuns:
-        return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
-
-    def _timed(self, owner: Engine, evidence: CellEvidence, error: BaseException | None) -> CellEvidence:
-        """`evidence` with what the person waited until now, and what the plain cell takes."""
-        runs = self._runs(owner)
-        time = self._clock.time(self._calls, runs, finished=error is None)
-        return replace(evidence, time=time)
-
-    def _evidence(self, owner: Engine, memory: MemoryCurve, error: BaseException | None) -> CellEvidence:
-        import torch
-
-        from ..runtime import account
-
-        assert self._outside is not None
-        outside = self._outside.finish(int(self._wall_ms * 1e6)).trace
-        traced_earlier = not outside.ops and self._traced_as in owner.traced
-        if traced_earlier:
-            name, earlier = owner.traced[self._traced_as]
-            outside = replace(renamed(earlier, name, self.cell.name), cut=True)  # of this run nothing was counted
-        elif error is None:
-            owner.traced[self._traced_as] = self.cell.name, outside
-        regions = [region for region in owner.interceptor.regions if region.calls_in_run]
-        runs = self._runs(owner)
-        runs.torch_ran |= bool(outside.ops) or any(
-            r.replays_in_run or any(t.ops for t in r.observer.traces) for r in regions
-        )
-        kept = [region.evidence() for region in told(regions) if not owner.hoister.covers(region)]
-        known = sources(owner.names)
-        gained = gains(self.cell.taken, kept, known, backend=owner.situation.backend.kind)
-        return CellEvidence(
-            file=self.cell.name,
-            source=self.cell.source,
-            device=owner.device,
-            backend=owner.situation.backend.kind,
-            wall_ms=self._wall_ms,
-            regions=distinct([*self._divided(owner), *kept]),
-            trace=outside,
-            traced_earlier=traced_earlier,
-            looked_ms=min(self._wall_ms, owner.situation.attention.spent_ms()),
-            looked_on=not owner.situation.attention.denied,
-            memory=memory,
-            lines=self._line_times(),
-            loaders=self._loaders.waits() if self._loaders is not None else (),
-            captured_at_ms=tuple((at - self._start) * 1e3 for at in owner.situation.captured_at_s if at >= self._start),
-            error=f"{type(error).__name__}: {error}" if error is not None else None,
-            cuda=torch.cuda.is_available(),
-            torch_ran=runs.torch_ran,
-            notes=(*_notes(self.cell), *gained, *failure_notes()),
-            as_written=_beside_group() if owner.situation.beside_group else None,
-            profile_only=self.options.profile,
-            sources=known,
-            graph_memory=owner.interceptor.undisturbed(lambda: account(owner.situation)),
-        )
-
 
 _PURPOSES: tuple[Purpose, ...] = ("observe", "record", "capture", "verify")
 """Of Grape's time while a cell runs."""
@@ -496,39 +279,7 @@ def _looked_ns(owner: Engine) -> int:
     return int(spent_ms * 1e6 + TRACING * (tracer.own_ns - tracer.recorded_ns))
 
 
-def _never_called(region: RegionEvidence) -> RegionEvidence:
-    """As of a run without a call of it, under the name that it had before `distinct`."""
-    return replace(region, name=region.name.partition(" #")[0], calls=0, replays=0)
-
-
-def engine_and_ms() -> tuple[Engine, float]:
-    """The engine, and the milliseconds it took to make. Where torch was not there yet, its import is the cell's."""
-    began = time.perf_counter() if "torch" in sys.modules else None
-    owner = engine()
-    return owner, (time.perf_counter() - began) * 1e3 if began is not None else 0.0
-
-
 def _process_group() -> bool:
     from ..tracing import process_group
 
     return process_group()
-
-
-def _beside_group() -> str:
-    from ..tracing import BESIDE_GROUP
-
-    return BESIDE_GROUP
-
-
-def _notes(cell: Cell) -> tuple[str, ...]:
-    if cell.rewritten is None:
-        return ()
-    return (f"the cell ran rewritten: {cell.rewritten}{IN_THE_NOTEBOOK}",)
-
-
-def _costs(owner: Engine, evidence: CellEvidence) -> MachineCosts:
-    """This machine's constants, measured once something was profiled: until then nothing is predicted from them."""
-    from ..profiling import machine_costs
-
-    profiled = any(region.before is not None for region in evidence.regions)
-    return machine_costs(owner.situation.backend.device) if evidence.cuda and profiled else MachineCosts()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ..options import Options, engine_named
-from .cell import Cell, Session
-from .history import Past
+from .cell import Session
+from .past.history import Past
 from .process import engine
-from .streamed import StreamedSession
+from .running import Cell
+from .streamed.cell import StreamedSession
 
 __all__ = ["session_for"]
 
@@ -18,7 +18,7 @@ def session_for(
     *,
     options: Options,
     cell: Cell,
-    namespace: dict[str, Any],
+    namespace: dict[str, object],
     on_progress: Callable[[str], None] | None = None,
     file_names: Callable[[str], str] | None = None,
 ) -> Session | StreamedSession:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from types import CodeType
 
-from ..advisor.parsed import Parsed
+from ..advisor.code.parsed import Parsed
 from ..hoisting import on_code
 from ..model import LineTime, LineTimes
 from ..profiling import LineEvents, LineMemory, LineWatch

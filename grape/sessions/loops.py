@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from types import CodeType
-from typing import Any
 
 from .process import engine
 
@@ -12,7 +11,7 @@ __all__ = ["hoisted_code"]
 
 
 def hoisted_code(
-    tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, Any]
+    tree: ast.Module | ast.Interactive, filename: str, mode: str, flags: int, namespace: dict[str, object]
 ) -> CodeType | None:
     """The code of `tree`, to run in `namespace`; None where there is no loop, and where nothing may stand between."""
     if not any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(tree)):

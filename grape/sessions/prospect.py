@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ..model import SIGNIFICANT, RegionEvidence
 
 if TYPE_CHECKING:
-    from ..runtime.region import Region
-    from ..runtime.tally import Replayed
+    from ..runtime.accounts.settling import Replayed
+    from ..runtime.regions.region import Region
 
 __all__ = ["STREAMS_SAVE", "Gain", "Prospect", "gain_of", "prospect"]
 

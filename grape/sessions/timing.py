@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..model import CallsAccount, CellTime, OwnTime, Served, StreamEvidence
 
 if TYPE_CHECKING:
-    from ..runtime.attention import Attention, Purpose
+    from ..runtime.accounts.attention import Attention, Purpose
 
 __all__ = ["AGREES", "CellClock", "CellRuns", "PlainRun", "estimate", "estimate_streamed"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .captures import prepare
+from .counts import Evidence, Settings
 from .keeper import Building, Keeper, shared
-from .session import Evidence, Settings, Stream, open_stream
+from .session import Stream, open_stream
 
 __all__ = ["Building", "Evidence", "Keeper", "Settings", "Stream", "open_stream", "prepare", "shared"]

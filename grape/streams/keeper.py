@@ -13,7 +13,8 @@ from subprocess import Popen
 from .. import native
 from ..model.stream import Stop, added
 from ..native import Unavailable
-from .session import Evidence, Settings, Stream, open_stream
+from .counts import Evidence, Settings
+from .session import Stream, open_stream
 
 __all__ = ["Building", "Keeper", "shared"]
 

@@ -1,12 +1,14 @@
 """Operator traces with code positions."""
 
 from .busy import busy, grape_works, is_profiled, is_watched, person_runs
+from .escapes import EscapeWatch
+from .escaping import COMPILED, SPARSE
 from .groups import BESIDE_GROUP, COLLECTIVES, process_group
 from .imports import when_imported
 from .operators import HOST_READS, tensors_in
 from .positions import PositionFinder, is_between, is_grape_code, is_own_code
 from .recorder import LIMIT, RecordedCall, Recorder, contents_of
-from .tracer import ANNOTATIONS, COMPILED, SPARSE, EscapeWatch, Tracer, record, without_outer_casts
+from .tracer import ANNOTATIONS, Tracer, record, without_outer_casts
 from .unseen import UnseenMode
 from .warned import warnings_of_the_caller
 

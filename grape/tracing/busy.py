@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
 
 import torch
 
@@ -63,7 +62,7 @@ _monitoring = getattr(sys, "monitoring", None)
 _TOOLS = range(6)
 
 
-def unwatched(*event: Any) -> None:
+def unwatched(*event: object) -> None:
     """A trace function of Grape's, which is nobody's debugger."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from .imports import when_imported
 
@@ -22,14 +21,14 @@ _ASKED = "_callback_from_stance"
 
 def before_compiled(act: Callable[[], None]) -> Callable[[], None]:
     """Have `act` called at the begin of each such call, in its thread; the result undoes it."""
-    patched: list[tuple[ModuleType, Callable[[Any], Any]]] = []
+    patched: list[tuple[ModuleType, Callable[[object], object]]] = []
 
     def patch(module: ModuleType) -> None:
         asked = getattr(module, _ASKED, None)
         if asked is None:
             return
 
-        def answer(callback: Any) -> Any:
+        def answer(callback: object) -> object:
             found = asked(callback)
             if found is not None:
                 act()

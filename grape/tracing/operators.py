@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..model import HOST_RANDOM, TensorView
+from ..model.call import Args, Kwargs
 
 __all__ = ["HOST_READS", "Facts", "facts_of", "issue", "kind_of", "tensors_in"]
 
@@ -17,7 +18,7 @@ HOST_READS = frozenset({aten._local_scalar_dense.default, aten.item.default, ate
 """Operators whose result is a Python value that the host waits for."""
 
 _MASKS = (torch.bool, torch.uint8)
-_STATISTICS: dict[Any, tuple[int, int, int | None]] = {
+_STATISTICS: dict[object, tuple[int, int, int | None]] = {
     aten.native_batch_norm.default: (3, 4, 5),
     aten.cudnn_batch_norm.default: (3, 4, 5),
     aten.miopen_batch_norm.default: (3, 4, 5),
@@ -86,7 +87,7 @@ def _seeds_among(function: Any, named: Sequence[Any]) -> tuple[int, ...]:
     return tuple(i for i, one in enumerate(named) if one.name in _SEEDS) if function.namespace == "aten" else ()
 
 
-def issue(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def issue(function: Any, args: Args, kwargs: Kwargs) -> object:
     """Run an operator that a dispatch mode was given, so that version counters move as they do without the mode.
 
     Operators on lists are made of others on the CPU, which count what they write where they are dispatched; below a
@@ -104,7 +105,7 @@ def _on_lists(function: Any) -> bool:
     return name.startswith("aten::_foreach_") and function._schema.is_mutable
 
 
-def tensors_in(value: Any) -> Iterable[torch.Tensor]:
+def tensors_in(value: object) -> Iterable[torch.Tensor]:
     """The tensors among an operator's (nested) arguments or results, in order."""
     if isinstance(value, torch.Tensor):
         yield value
@@ -115,8 +116,8 @@ def tensors_in(value: Any) -> Iterable[torch.Tensor]:
 
 def kind_of(
     facts: Facts,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     inputs: list[TensorView],
     outputs: tuple[TensorView, ...],
     born: tuple[int, ...],
@@ -153,7 +154,7 @@ def kind_of(
     return "transfer-in" if outside else "compute"
 
 
-def _draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _draws(function: Any, args: Args, kwargs: Kwargs) -> bool:
     """Attention is tagged as random but draws nothing without dropout."""
     for position, argument in enumerate(function._schema.arguments):
         if argument.name == "dropout_p":
@@ -162,7 +163,7 @@ def _draws(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     return True
 
 
-def _depends_on_data(function: Any, args: tuple[Any, ...]) -> bool:
+def _depends_on_data(function: Any, args: Args) -> bool:
     """`index` is tagged as dynamic but has a fixed shape unless an index is a mask."""
     if function.overloadpacket in (aten.index, aten.index_put, aten.index_put_, aten._unsafe_index):
         return any(tensor.dtype in _MASKS for tensor in tensors_in(args[1]))

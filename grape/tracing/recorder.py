@@ -18,6 +18,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..model import HostRead, OpRecord, Position, TensorView, Trace
+from ..model.call import Args, Kwargs
 from .operators import HOST_READS, Facts, facts_of, kind_of, tensors_in
 
 __all__ = ["LIMIT", "RecordedCall", "Recorder", "contents_of"]
@@ -36,7 +37,7 @@ class RecordedCall:
     """
 
     trace: Trace
-    functions: tuple[Any, ...]
+    functions: tuple[object, ...]
     storages: tuple[StorageWeakRef, ...]
     born: frozenset[int]
     values: Mapping[int, Any]
@@ -64,7 +65,7 @@ class Recorder:
         self._kind_of_device = device.type
         self.limit = limit
         self.keep = keep
-        self.values: dict[int, Any] = {}
+        self.values: dict[int, object] = {}
         self.constants: dict[int, torch.Tensor] = {}
         self.arrivals: dict[int, torch.Tensor] = {}
         self.overflowed = False
@@ -75,7 +76,7 @@ class Recorder:
         self._seeds: dict[int, str] = {}
         """Storages of seeds, and the device that the trace gives them."""
         self._ops: list[OpRecord] = []
-        self._functions: list[Any] = []
+        self._functions: list[object] = []
         self._reads: list[HostRead] = []
         self._needs_grad = self._second_order = False
         self.escapes: list[tuple[str, Position | None]] = []
@@ -132,7 +133,7 @@ class Recorder:
             tensor.nbytes,
         )
 
-    def _freeze(self, value: Any, found: list[TensorView]) -> Any:
+    def _freeze(self, value: object, found: list[TensorView]) -> object:
         """`value` as frozen data; the tensors in it are added to `found`, in order."""
         kind = type(value)
         if kind is int or kind is bool:
@@ -151,11 +152,11 @@ class Recorder:
             return (kind.__name__, value)
         return value
 
-    def _place(self, seeds: Sequence[Any], device: torch.device) -> None:
+    def _place(self, seeds: Sequence[object], device: torch.device) -> None:
         """Have the trace say that they lie on `device`."""
         self._seeds.update((self._number(seed), str(device)) for seed in seeds if isinstance(seed, torch.Tensor))
 
-    def before(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def before(self, function: object, args: Args, kwargs: Kwargs) -> tuple[object, ...]:
         """Freeze the arguments as they stand before `function` runs; give the result to `after`.
 
         `lift_fresh` takes a tensor that nobody has seen before: what counts is what comes out of it.
@@ -173,13 +174,13 @@ class Recorder:
     def after(
         self,
         before: tuple[Any, ...],
-        function: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        function: object,
+        args: Args,
+        kwargs: Kwargs,
         result: Any,
         positions: tuple[Position | None, Position | None],
         host_ns: int,
-        contents: Any = None,
+        contents: object = None,
     ) -> OpRecord:
         """Add the operator that has just run. `contents` stands in for those of a tensor that cannot be read now."""
         frozen, frozen_kwargs, inputs, known = before
@@ -225,7 +226,7 @@ class Recorder:
             self.overflowed = True
         return record
 
-    def _keep(self, record: OpRecord, function: Any, args: tuple[Any, ...], results: list[torch.Tensor]) -> None:
+    def _keep(self, record: OpRecord, function: object, args: Args, results: list[torch.Tensor]) -> None:
         if function is aten.lift_fresh.default:
             copy = results[0].clone()
             self.constants[record.outputs[0].storage] = copy
@@ -251,7 +252,7 @@ class Recorder:
         """Note a value that decided what came next, and that a capture need not read: no operator stands for it."""
         self._reads.append(HostRead(ordinal=-1, value=value, wait_ns=wait_ns, construct=construct, position=position))
 
-    def _written(self, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    def _written(self, facts: Facts, args: Args, kwargs: Kwargs) -> tuple[int, ...]:
         written: set[int] = set()
         for position, name, keyword_only in facts.writes:
             value = args[position] if not keyword_only and position < len(args) else kwargs.get(name)
@@ -289,7 +290,7 @@ class Recorder:
         )
 
 
-def contents_of(tensor: torch.Tensor) -> Any:
+def contents_of(tensor: torch.Tensor) -> object:
     """The bytes of a tensor that was just made from Python values; their digest if there are many.
 
     The memory is read as it lies: an operator, or `tolist`, would be seen by whoever watches operators.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from types import CodeType, FrameType, FunctionType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,43 +25,23 @@ from torch.utils._python_dispatch import (
 )
 
 from ..model import OpRecord, Position
+from ..model.call import Args, Kwargs
 from .busy import grape_works, unwatched
 from .compiling import before_compiled
 from .constructs import construct_of
+from .escapes import EscapeWatch
+from .escaping import SPARSE, below_dispatch
 from .groups import process_group
 from .operators import issue
-from .positions import PositionFinder, is_grape_code
+from .positions import PositionFinder
 from .recorder import LIMIT, RecordedCall, Recorder
-from .unseen import UnseenMode
 from .unwatched import Unwatched
 from .warned import warnings_of_the_caller
 
-__all__ = ["ANNOTATIONS", "COMPILED", "SPARSE", "EscapeWatch", "Tracer", "record", "without_outer_casts"]
+__all__ = ["ANNOTATIONS", "Tracer", "record", "without_outer_casts"]
 
-_ESCAPES = frozenset(
-    {
-        torch.Tensor.numpy,
-        torch.Tensor.tolist,
-        torch.Tensor.__array__,
-        torch.Tensor.data_ptr,
-        torch.Tensor.untyped_storage,
-        torch.Tensor.__dlpack__,
-        torch.Tensor.backward,
-        torch.Tensor.register_hook,
-        torch.Tensor.storage_offset,
-        torch.Tensor.is_shared,
-        *(getattr(torch.Tensor, name).__get__ for name in ("_base", "_version")),
-    }
-)
-"""Functions that take a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace
-shows."""
-_ESCAPES_OF_PYTHON = {f.__code__: f.__name__ for f in _ESCAPES if isinstance(f, FunctionType)}
 ANNOTATIONS = "profiler"
 """Operators of this namespace mark stretches of a profile (`record_function`); they do no work."""
-SPARSE = "a tensor without a storage"
-"""Stands among the escapes of a call that works on sparse or similar tensors, which no trace can name."""
-COMPILED = "code that torch.compile made"
-"""Stands among the escapes of a call that runs some: nobody watches the rest of it."""
 _BETWEEN_NS, _MOST_BETWEEN_NS = 30_000, 2_000_000
 """Nanoseconds that code as written takes between two operators, and the most that counts: an import in between is none
 of the tracer's.
@@ -70,44 +50,6 @@ _PASSED_NS = 4_000
 """Nanoseconds that it takes an operator to come by here, through Python, before and after the tracer's own clock runs.
 """
 _WAITS = frozenset({"host-read", "transfer-out"})
-
-
-class EscapeWatch(UnseenMode):
-    """Notes calls that read a tensor behind the dispatcher's back into the recorder in charge."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        super().__init__()
-        self._tracer = tracer
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in _ESCAPES:
-            self._note(func.__name__ if func.__name__ != "__get__" else func.__self__.__name__)
-        try:
-            with warnings_of_the_caller():
-                return func(*args, **(kwargs or {}))
-        except BaseException as error:
-            error.__traceback__ = _below_dispatch(error.__traceback__)
-            raise
-
-    def passed_by(self, code: CodeType) -> None:
-        name = _ESCAPES_OF_PYTHON.get(code)
-        if name is not None:
-            self._note(name)
-
-    def note_compiled(self) -> None:
-        """Leave before the compiler sees the mode, unless one of the person's lies on top or another thread calls."""
-        with grape_works():
-            if self.leave():
-                self._note(COMPILED)
-
-    def _note(self, name: str) -> None:
-        recorder = self._tracer.recorder
-        if recorder is not None:
-            user, inner = self._tracer.positions.find(1)
-            frame = user or inner
-            recorder.escapes.append((name, self._tracer.positions.at(frame) if frame else None))
 
 
 class Tracer(TorchDispatchMode):
@@ -205,7 +147,7 @@ class Tracer(TorchDispatchMode):
 
     def watch(self) -> None:
         """Also see what reads tensors behind the dispatcher's back, until `mute`."""
-        self._watch = EscapeWatch(self)
+        self._watch = EscapeWatch(self.positions, lambda: self.recorder)
         self._watch.join()
         self._before_compiled = before_compiled(self._watch.note_compiled)
 
@@ -229,7 +171,7 @@ class Tracer(TorchDispatchMode):
 
         on_overflow = self.on_overflow
 
-        def at_line(_: FrameType, event: str, argument: Any) -> None:
+        def at_line(_: FrameType, event: str, argument: object) -> None:
             sys.settrace(None)
             frame.f_trace = None
             if self.recorder is None or self.recorder.overflowed:
@@ -258,9 +200,7 @@ class Tracer(TorchDispatchMode):
             if muted:
                 _include(False)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         recorder = self.recorder
         self.own_ns += _PASSED_NS
         if recorder is None or recorder.overflowed or func.namespace == ANNOTATIONS or process_group():
@@ -269,10 +209,10 @@ class Tracer(TorchDispatchMode):
             with grape_works(), torch._C.DisableTorchFunction():
                 return self._trace(recorder, func, args, kwargs or {})
         except BaseException as error:
-            error.__traceback__ = _below_dispatch(error.__traceback__)
+            error.__traceback__ = below_dispatch(error.__traceback__)
             raise
 
-    def _trace(self, recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _trace(self, recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> object:
         began = time.perf_counter_ns()
         with Unwatched():
             try:
@@ -305,10 +245,10 @@ class Tracer(TorchDispatchMode):
         self,
         recorder: Recorder,
         before: Any,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
+        func: object,
+        args: Args,
+        kwargs: Kwargs,
+        result: object,
         elapsed: int,
     ) -> None:
         """Hand an operator that has run to the recorder. `before` is None where it cannot be named."""
@@ -332,15 +272,6 @@ class Tracer(TorchDispatchMode):
             recorder.add_read(record, result, construct_of(inner) if inner else None, at[0] or at[1])
         if self.on_wait is not None and (record.kind in _WAITS or record.kind == "dynamic"):
             self.on_wait(recorder, record)
-
-
-def _below_dispatch(entry: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames that a plain call of an operator does not have: the tracer's, and torch's one."""
-    while entry is not None and (
-        is_grape_code(file := entry.tb_frame.f_code.co_filename) or file.endswith("torch/_ops.py")
-    ):
-        entry = entry.tb_next
-    return entry
 
 
 def _include(included: bool) -> None:

@@ -69,9 +69,9 @@ class _Places:
 
     def __init__(self) -> None:
         self._known: tuple[int, str, int] | None = None
-        self._found: list[dict[str, Any]] = []
+        self._found: list[dict[str, object]] = []
 
-    def current(self) -> list[dict[str, Any]]:
+    def current(self) -> list[dict[str, object]]:
         last = next(reversed(sys.modules))
         known = len(sys.modules), last, id(sys.modules[last])
         if known == self._known:
@@ -89,11 +89,11 @@ _ASKED_NAMES = frozenset(_ASKED)
 _places = _Places()
 
 
-def _is_overridden(args: Iterable[Any]) -> bool:
+def _is_overridden(args: Iterable[object]) -> bool:
     return _answer("has_torch_function", args, among=args)
 
 
-def _is_overridden_by_one(value: Any) -> bool:
+def _is_overridden_by_one(value: object) -> bool:
     return _answer("has_torch_function_unary", value, among=(value,))
 
 
@@ -101,7 +101,7 @@ def _is_overridden_by_any(*values: Any) -> bool:
     return _answer("has_torch_function_variadic", *values, among=values)
 
 
-def _answer(name: str, *given: Any, among: Iterable[Any]) -> bool:
+def _answer(name: str, *given: object, among: Iterable[object]) -> bool:
     """The answer of `name` to what it was `given`, without the unseen modes."""
     if torch.compiler.is_compiling():  # the compiler knows what that is, and would look into this
         return bool(_real[name](*given))

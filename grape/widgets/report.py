@@ -58,7 +58,8 @@ class Actions:
 
 
 class ReportWidget(anywidget.AnyWidget):
-    """Shows one `grape.render.view.View`, given as its two parts. `close` takes it out of the kernel and the page.
+    """Shows one `grape.render.timeline.view.View`, given as its two parts. `close` takes it out of the
+    kernel and the page.
 
     `states` says what the buttons did so far: target (``fix 2``, ``region step``) to message and state, so that every
     copy of the view, and a view opened later, shows the same.

@@ -75,7 +75,7 @@ ROWS = (
         ("holders: what was handed on counts as made", "new if new is not old else known for", "new for"),
     ),
     *rows_of(
-        "grape.runtime.prologue",
+        "grape.runtime.replaying.prologue",
         READS,
         (
             "prologue: draws random numbers, or writes",
@@ -105,7 +105,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.entry",
+        "grape.runtime.replaying.entry",
         READS,
         (
             "prologue: 1, True and 1.0 one value",

@@ -46,18 +46,18 @@ ROWS = (
     ),
     Row(
         "addresses of state not compared before the launch",
-        edited(f"{RUNTIME}.entry", "elif not self.guards.in_memory():", "elif False:"),
+        edited(f"{RUNTIME}.replaying.entry", "elif not self.guards.in_memory():", "elif False:"),
         (GUARDS, "-k", "module_that or gradients"),
     ),
     *rows_of(
-        f"{RUNTIME}.building",
+        f"{RUNTIME}.replaying.building",
         (BUILDING,),
         ("attributes that the call deleted kept", "        del attributes[name]", "        pass"),
         ("builders hold themselves", "    namespace.clear()", "    _ = 0"),
         ("a container is made wherever it stands", "        if known is not None:", "        if False:"),
     ),
     *rows_of(
-        f"{RUNTIME}.intercept",
+        f"{RUNTIME}.dispatch.intercept",
         ("tests/unit/test_intercept.py",),
         (
             "let be: a module in which nothing replays is asked about at each call",
@@ -66,9 +66,13 @@ ROWS = (
         ),
         (
             "let be: modules are met where none has a graph",
-            "        elif not self._serves_modules:\n            self._unpatch_modules()\n",
+            "        elif not self._modules.serve:\n            self._unpatch_modules()\n",
             "",
         ),
+    ),
+    *rows_of(
+        f"{RUNTIME}.dispatch.function_regions",
+        ("tests/unit/test_intercept.py",),
         (
             "let be: functions with defaults are new in each cell",
             "a.__defaults__ is b.__defaults__",
@@ -81,7 +85,7 @@ ROWS = (
         ("let be: a patch of Grape's that comes anew is a change", "if base is not torch.nn.Module:", "if True:"),
     ),
     *rows_of(
-        f"{RUNTIME}.calls",
+        f"{RUNTIME}.guarding.calls",
         ("tests/unit/test_runtime_effects.py", ATTENTION),
         ("watched: modules are loaded under the watch", "if self.ends_at_imports and", "if False and"),
         ("watched: much Python to its end", "if self.events > self.limit and", "if False and"),
@@ -92,7 +96,7 @@ ROWS = (
         ("let be: loops in which nothing replays are entered each time", "        loop.sleep()\n", ""),
     ),
     *rows_of(
-        f"{RUNTIME}.interrupts",
+        f"{RUNTIME}.dispatch.interrupts",
         ("tests/unit/test_interrupts.py",),
         ("interrupts: Grape at work is interrupted", "not self._welcome and at_work(frame)", "False"),
         ("interrupts: what Grape calls is interrupted", "        if not _is_neutral(file):", "        if True:"),
@@ -114,11 +118,11 @@ ROWS = (
     ),
     Row(
         "a slot's occupant not noted",
-        edited(f"{RUNTIME}.outputs", "if slot.keeper is lying:", "if slot.storage_object is not None:"),
+        edited(f"{RUNTIME}.replaying.outputs", "if slot.keeper is lying:", "if slot.storage_object is not None:"),
         ("tests/unit/test_slots.py", "-k", "take_turns"),
     ),
     *rows_of(
-        f"{RUNTIME}.outputs",
+        f"{RUNTIME}.replaying.outputs",
         ("tests/unit/test_slots_held.py", "-k", "made_again or overwritten"),
         ("let go: what is made again counts a use too many", "_use_count(storage._cdata), template)", "9, template)"),
         (
@@ -130,7 +134,7 @@ ROWS = (
     Row(
         "let go: what is made again lies in other slots",
         edited(
-            f"{RUNTIME}.outputs",
+            f"{RUNTIME}.replaying.outputs",
             "return [self._over_slot(slot, group) for slot",
             "return [self._over_slot(self.slots[-1], group) for slot",
         ),
@@ -139,7 +143,7 @@ ROWS = (
     Row(
         "a replay is compared with runs from other inputs",
         edited(
-            f"{RUNTIME}.capture.verification",
+            f"{RUNTIME}.capture.proof.verification",
             "if not _equal(self._layout.leaves, self._placeholders.tensors):",
             "if False:",
         ),
@@ -147,82 +151,92 @@ ROWS = (
     ),
     Row(
         "shared: recipes with other values in them count as one",
-        edited(f"{RUNTIME}.structure", "(plain and repr(mine) == repr(theirs))", "plain"),
+        edited(f"{RUNTIME}.guarding.rebuilding", "(plain and repr(mine) == repr(theirs))", "plain"),
         ("tests/unit/test_sharing.py",),
     ),
     Row(
         "shared: tensors under the same numbers count as the same",
-        edited(f"{RUNTIME}.sharing", " and all(map(is_, one.values(), value.values()))", ""),
+        edited(f"{RUNTIME}.guarding.sharing", " and all(map(is_, one.values(), value.values()))", ""),
         ("tests/unit/test_sharing.py",),
     ),
     Row(
         "the tape reads memory that its lender took back",
-        edited(f"{RUNTIME}.backends.tape_graph", "room is not None and room.nbytes > 0", "True"),
+        edited(f"{RUNTIME}.backends.tape.graph", "room is not None and room.nbytes > 0", "True"),
         ("tests/unit/test_tape_replay.py",),
     ),
     Row(
         "a graph of arguments that share memory serves others",
-        edited(f"{RUNTIME}.region", "if self.shapes.get((layout.key, self.modes())) is not shape:", "if False:"),
+        edited(
+            f"{RUNTIME}.regions.region", "if self.shapes.get((layout.key, self.modes())) is not shape:", "if False:"
+        ),
         ("tests/unit/test_slots_held.py", "-k", "share_memory"),
     ),
     Row(
         "an argument is not read where a graph of the call before will put it",
-        edited(f"{RUNTIME}.placeholders", "slot = self._landing(store, owner, where, end)", "slot = None"),
+        edited(f"{RUNTIME}.buffers.placeholders", "slot = self._landing(store, owner, where, end)", "slot = None"),
         GROWING,
     ),
     Row(
         "an argument is read where a result is held",
-        edited(f"{RUNTIME}.placeholders", "if slot.occupied or any(", "if any("),
+        edited(f"{RUNTIME}.buffers.placeholders", "if slot.occupied or any(", "if any("),
         GROWING,
     ),
     Row(
         "sides do not take turns while calls run eagerly",
-        edited(f"{RUNTIME}.lifetimes", "1 - self.sides.get(path, 1)", "self.sides.get(path, 0)"),
+        edited(f"{RUNTIME}.buffers.lifetimes", "1 - self.sides.get(path, 1)", "self.sides.get(path, 0)"),
         GROWING,
     ),
     Row(
         "results that were arguments take turns as well",
-        edited(f"{RUNTIME}.lifetimes", "            if path in self._made:\n", "            if True:\n"),
+        edited(f"{RUNTIME}.buffers.lifetimes", "            if path in self._made:\n", "            if True:\n"),
         GROWING,
     ),
     Row(
         "no result goes to a slot that a smaller shape had",
-        edited(f"{RUNTIME}.capture.redirect", "if id(slot) in read and slot.hold", "if False and slot.hold"),
+        edited(f"{RUNTIME}.capture.running.redirect", "if id(slot) in read and slot.hold", "if False and slot.hold"),
         GROWING,
     ),
     Row(
         "a replay that differs once is blamed on where results go",
-        edited(f"{RUNTIME}.captures", "(first or blamed <= self._faithful)", "first"),
+        edited(f"{RUNTIME}.regions.captures", "(first or blamed <= self._faithful)", "first"),
         GROWING,
     ),
     Row(
         "the first one that differs is blamed at once",
-        edited(f"{RUNTIME}.captures", "(first or blamed <= self._faithful)", "blamed <= self._faithful"),
+        edited(f"{RUNTIME}.regions.captures", "(first or blamed <= self._faithful)", "blamed <= self._faithful"),
         GROWING,
     ),
     Row(
         "a capture that failed keeps its arguments",
-        edited(f"{RUNTIME}.capture.attempt", "            failure = None  # it knows", "            pass  # it knows"),
+        edited(
+            f"{RUNTIME}.capture.proof.shared_executable",
+            "        failure = None  # it knows",
+            "        pass  # it knows",
+        ),
         GROWING,
     ),
     Row(
         "it is never blamed on where results go",
-        edited(f"{RUNTIME}.captures", " and shape.unsettled < UNSETTLED - 1", ""),
+        edited(f"{RUNTIME}.regions.captures", " and shape.unsettled < UNSETTLED - 1", ""),
         GROWING,
     ),
     Row(
         "tries of a shape count for ever",
-        edited(f"{RUNTIME}.captures", "shape.captures, shape.unsettled = shape.captures + 1, 0", "shape.captures += 1"),
+        edited(
+            f"{RUNTIME}.regions.captures",
+            "shape.captures, shape.unsettled = shape.captures + 1, 0",
+            "shape.captures += 1",
+        ),
         ("tests/unit/test_runtime_repeatability.py",),
     ),
     Row(
         "a capture without memory ends its region for good",
-        edited(f"{RUNTIME}.captures", "if isinstance(outcome, NoMemory):", "if False:"),
+        edited(f"{RUNTIME}.regions.captures", "if isinstance(outcome, NoMemory):", "if False:"),
         ("tests/unit/test_hostile_compression.py",),
     ),
     Row(
         "a kernel in Python of which torch tells nothing is captured",
-        edited(f"{RUNTIME}.capture.judging", "        or hidden_kernel(trace.ops)\n", ""),
+        edited(f"{RUNTIME}.capture.proof.judging", "        or hidden_kernel(trace.ops)\n", ""),
         HIDDEN,
     ),
     Row(
@@ -242,7 +256,7 @@ ROWS = (
     Row(
         "a module is told of where it was met",
         edited(
-            f"{RUNTIME}.region",
+            f"{RUNTIME}.regions.region_state",
             "self.called_in, self.at = self.situation.run, at",
             "self.called_in = self.situation.run",
         ),
@@ -250,12 +264,12 @@ ROWS = (
     ),
     Row(
         "what cannot be looked into is the person's error",
-        edited(f"{RUNTIME}.structure", "except Exception as error:", "except ZeroDivisionError as error:"),
+        edited(f"{RUNTIME}.guarding.structure", "except Exception as error:", "except ZeroDivisionError as error:"),
         ("tests/unit/test_runtime_arguments.py", "-k", "looked_into"),
     ),
     Row(
         "a result with gaps or expanded cloned",
-        edited(f"{RUNTIME}.outputs", "return there.clone().stride() == tensor.stride()", "return True"),
+        edited(f"{RUNTIME}.replaying.outputs", "return there.clone().stride() == tensor.stride()", "return True"),
         (ARGUMENTS, "-k", "test_results"),
     ),
 )

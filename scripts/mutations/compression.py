@@ -194,7 +194,7 @@ ROWS = (
         ("members: each has a set of its own", "        if known == changed:\n", "        if False:\n"),
     ),
     *rows_of(
-        "grape.runtime.backends.cuda_instantiate",
+        "grape.runtime.backends.cuda.executables.instantiate",
         WRITES,
         (
             "executables: an update comes before the first upload",
@@ -208,7 +208,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.backends.cuda_executable",
+        "grape.runtime.backends.cuda.executables.executable",
         WRITES,
         (
             "writes: a refusal takes nothing back",
@@ -232,7 +232,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.backends.cuda_writes",
+        "grape.runtime.backends.cuda.writes",
         WRITES,
         ("writes: no set is aligned", "        aligned = -base % 16\n", "        aligned = 8 - base % 8\n"),
         (

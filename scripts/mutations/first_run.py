@@ -55,7 +55,7 @@ ROWS = (
         ("first run: what is always slow counts", "and ns >= _TIMES * warm", "or ns > 0"),
     ),
     *rows_of(
-        "grape.advisor.rules.gr203",
+        "grape.advisor.rules.gr2xx.gr203",
         COLD,
         ("first run: shapes of an earlier cell count", "if not count.earlier_runs]", "]"),
         ("first run: a trace of an earlier run counts", " and not evidence.traced_earlier", ""),
@@ -68,7 +68,7 @@ ROWS = (
         ("first run: whole numbers may differ", "one.is_floating_point() and close", "close"),
     ),
     *rows_of(
-        "grape.runtime.afterwards",
+        "grape.runtime.dispatch.afterwards",
         AFTERWARDS,
         ("first run: shapes that come again count", "if known:\n", "if False:\n"),
         ("first run: a mode of the person's sees the tracer", "return not modes and not", "return True or not"),
@@ -79,12 +79,12 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.sessions.digest",
+        "grape.sessions.past.digest",
         REMEMBERED,
         ("first run: other code is the same cell", "code.co_code.hex(), ", ""),
     ),
     *rows_of(
-        "grape.sessions.remembered",
+        "grape.sessions.past.remembered",
         REMEMBERED,
         ("first run: a file of another torch is used", "if getattr(self, name) != getattr(here, name):", "if False:"),
         ("first run: any version is read", 'if data.get("version") != VERSION:', "if False:"),

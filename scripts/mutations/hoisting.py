@@ -229,7 +229,7 @@ ROWS = (
         ("objects: not handed over", "        if part.hand_over(self.seen(values)):\n            return\n", ""),
     ),
     *rows_of(
-        "grape.runtime.floor",
+        "grape.runtime.dispatch.floor",
         ("tests/integration/test_whose_floor.py",),
         (
             "floor: a function that is called once a cell takes it back",

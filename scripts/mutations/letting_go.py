@@ -11,7 +11,7 @@ GUARDS = ("tests/unit/test_runtime_guards.py",)
 
 ROWS = (
     *rows_of(
-        "grape.runtime.abandoned",
+        "grape.runtime.dispatch.abandoned",
         LETTING_GO,
         (
             "abandoned: what was not reached any more stays",
@@ -40,7 +40,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.guards",
+        "grape.runtime.guarding.guards",
         (*LETTING_GO, *GUARDS),
         (
             "abandoned: functions whose loops are hoisted are others",
@@ -92,7 +92,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.intercept",
+        "grape.runtime.dispatch.function_regions",
         ("tests/unit/test_intercept.py", *LETTING_GO),
         (
             "replaced: a closure's old graphs stay",

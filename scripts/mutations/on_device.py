@@ -14,7 +14,7 @@ GAINS = ("tests/unit/test_control_flow_offers.py",)
 
 ROWS = (
     *rows_of(
-        "grape.runtime.effects",
+        "grape.runtime.guarding.effects",
         EFFECTS,
         (
             "states: any state that is set is taken for one that was found",
@@ -42,7 +42,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.backends.cuda_conditional",
+        "grape.runtime.backends.cuda.conditional",
         BODIES,
         (
             "bodies: waiting for the device is let through",
@@ -61,7 +61,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.handed_out",
+        "grape.runtime.buffers.handed_out",
         RESULTS,
         (
             "results in use: watched for good",
@@ -70,7 +70,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.slots",
+        "grape.runtime.buffers.slots",
         RESULTS,
         (
             "results in place: lent as they are, which torch does not resize",
@@ -79,7 +79,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.looks",
+        "grape.runtime.replaying.looks",
         LOOKS,
         (
             "looks: whatever Python sees of a result is right",
@@ -94,7 +94,7 @@ ROWS = (
         ("looks: every alias is a view", "    if tensor._is_view() or tensor.is", "    if True or tensor.is"),
     ),
     *rows_of(
-        "grape.runtime.outputs",
+        "grape.runtime.replaying.outputs",
         LOOKS,
         (
             "outputs: the copy counts as a change",
@@ -122,7 +122,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.backends.cuda_memory",
+        "grape.runtime.backends.cuda.memory",
         ("tests/unit/test_cuda_backend.py",),
         ("pools: the numbers of an id are given up", "        _keep_alive(number)\n", "        pass\n"),
     ),
@@ -137,7 +137,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.backends.cuda_executable",
+        "grape.runtime.backends.cuda.executables.executable",
         ("tests/unit/test_cuda_random.py",),
         (
             "draws: nobody moves the generator before a launch",
@@ -146,12 +146,12 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.backends.cuda_random",
+        "grape.runtime.backends.cuda.random",
         ("tests/unit/test_cuda_random.py",),
         ("draws: another seed is a move", "moved if seeds[0] == seeds[1] and moved > 0", "moved if moved > 0"),
     ),
     *rows_of(
-        "grape.runtime.backends.cuda_nodes",
+        "grape.runtime.backends.cuda.executables.nodes",
         ("tests/unit/test_cuda_nodes.py",),
         (
             "updates: kernels in clusters change their function",
@@ -170,14 +170,14 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.profiling.cupti",
+        "grape.profiling.devices.cupti",
         ("tests/unit/test_cupti.py",),
         ("CUPTI: it is taken from other threads", " or _others_use_torch():", ":"),
         ("CUPTI: it is taken from other tools", " or any(name in os.environ for name in _TOOLS)", ""),
         ("CUPTI: it is taken out without end", "    if _times >= MOST or", "    if"),
     ),
     *rows_of(
-        "grape.runtime.eager",
+        "grape.runtime.regions.eager",
         ("tests/unit/test_hoisting.py",),
         (
             "times: those of calls in which Grape worked count",

@@ -83,7 +83,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.region",
+        "grape.runtime.regions.region_state",
         TESTS,
         (
             "pairs: cells get some",

@@ -26,7 +26,7 @@ ROWS = (
         ("failed captures: version counters", "        self.versions.restore()\n", ""),
     ),
     *rows_of(
-        "grape.runtime.entry",
+        "grape.runtime.replaying.entry",
         ("tests/unit/test_version_counters.py",),
         (
             "versions: those of what a replay writes",
@@ -35,12 +35,12 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.environment",
+        "grape.runtime.guarding.environment",
         ("tests/unit/test_global_hooks.py",),
         ("hooks of all modules not seen by a replay", "        any(HOOKS_OF_ALL_MODULES),\n", ""),
     ),
     *rows_of(
-        "grape.runtime.capture.judging",
+        "grape.runtime.capture.proof.judging",
         ("tests/unit/test_judging.py",),
         (
             "a tensor of the CPU that is written",
@@ -184,7 +184,7 @@ ROWS = (
         ),
     ),
     *rows_of(
-        "grape.runtime.entry",
+        "grape.runtime.replaying.entry",
         TESTS,
         (
             "gradients: held ones not looked at before a replay",

@@ -29,7 +29,7 @@ with torch.no_grad():
 SAMPLE = """\
 from grape.errors import UsageError
 from grape.render import build_report
-from grape.render.view import build_view
+from grape.render.timeline.view import build_view
 from grape.widgets.report import Actions, Answer, ReportWidget
 from tests.unit.sample_evidence import sample
 applied = []

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from grape.cli.page import Section, html_page
-from grape.render.page import view_page
-from grape.render.view import build_view
+
+from grape.render.html.page import view_page
+from grape.render.timeline.view import build_view
 from grape.widgets import script, style
 from tests.browser.pages import AXE_RULES, fragment_page, settle
 from tests.unit.sample_cells import CELLS

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from grape.cli.page import Section, html_page
+from grape.cli.written.page import Section, html_page
 from grape.model import Stop, Timeline
 from grape.render import Report, build_report
-from grape.render.page import view_json, view_page
-from grape.render.view import build_view
+from grape.render.html.page import view_json, view_page
+from grape.render.timeline.view import build_view
 from grape.widgets import script, style
 from tests.browser.pages import AXE_RULES, VIEW, colours_in, event_point, figures, pixels, settle, span, wait_for_view
 from tests.browser.pages import words as words_of

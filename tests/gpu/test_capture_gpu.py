@@ -11,11 +11,13 @@ import torch
 import torch._dynamo  # some libraries import it later, and it wraps functions of torch for good
 
 from grape.options import Options
-from grape.runtime import GraphedFunction, policy, replays
-from grape.runtime.backends.cuda import CudaBackend
+from grape.runtime import GraphedFunction
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda.backend import CudaBackend
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.policy import decide
-from grape.runtime.replays import Replays
+from grape.runtime.regions import replays
+from grape.runtime.regions.replays import Replays
 from grape.sessions import Cell, Session
 
 

@@ -15,15 +15,16 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch import nn
 
-from grape.runtime import GraphedFunction, policy
-from grape.runtime.backends.cuda import CudaBackend
-from grape.runtime.backends.cuda_driver import load
-from grape.runtime.backends.cuda_executable import CudaExecutable
-from grape.runtime.backends.cuda_instantiate import Instantiation
-from grape.runtime.backends.cuda_nodes import KERNEL
-from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
+from grape.runtime import GraphedFunction
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda.backend import CudaBackend
+from grape.runtime.backends.cuda.driver import load
+from grape.runtime.backends.cuda.executables.executable import CudaExecutable
+from grape.runtime.backends.cuda.executables.instantiate import Instantiation
+from grape.runtime.backends.cuda.executables.nodes import KERNEL
+from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
 from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits
-from grape.runtime.policy import decide
 
 WIDTH = 64
 

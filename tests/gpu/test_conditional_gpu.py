@@ -14,12 +14,13 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
 import grape
-from grape.runtime import GraphedFunction, policy
-from grape.runtime.backends.cuda import CudaBackend
+from grape.runtime import GraphedFunction
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda.backend import CudaBackend
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.policy import decide
-from grape.runtime.predication.calibration import node_costs, overridden
-from grape.runtime.predication.costs import H200
+from grape.runtime.predication.costs.calibration import node_costs, overridden
+from grape.runtime.predication.costs.costs import H200
 from tests.property.control_flow_programs import Program, replays
 
 PROGRAMS = 200

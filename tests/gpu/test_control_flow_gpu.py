@@ -12,9 +12,9 @@ import torch
 from grape.hoisting import trial
 from grape.options import Options
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
-from grape.runtime.backends.cuda_poll import EventPoll
+from grape.runtime.backends.cuda.poll import EventPoll
 from grape.runtime.graphed import make_backend
-from grape.runtime.replays import Replays
+from grape.runtime.regions.replays import Replays
 from grape.sessions import Cell, Session
 from tests.property.control_flow_programs import Program, replays
 

@@ -14,11 +14,11 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 
 from grape.options import Options
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
-from grape.runtime import policy
-from grape.runtime.backends import cuda
-from grape.runtime.backends.cuda_poll import EventPoll
-from grape.runtime.policy import decide
-from grape.runtime.replays import Replays
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda import backend as cuda
+from grape.runtime.backends.cuda.poll import EventPoll
+from grape.runtime.regions.replays import Replays
 from grape.sessions import Cell, Session, close_engine
 from tests.unit.test_early_stop import SOURCE, WHILE, namespace
 

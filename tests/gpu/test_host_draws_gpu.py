@@ -10,9 +10,10 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch import Tensor, nn
 
-from grape.runtime import GraphedFunction, policy
-from grape.runtime.backends.cuda import CudaBackend
-from grape.runtime.policy import decide
+from grape.runtime import GraphedFunction
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda.backend import CudaBackend
 
 CALLS = 16
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import grape
 from benchmarks._numbering import DEVICE, lead, level
 from grape.magics import load, unload
-from grape.runtime.node_numbers import advance, in_backward, is_supported, numbered
+from grape.runtime.replaying.node_numbers import advance, in_backward, is_supported, numbered
 from grape.sessions import close_engine
 
 SETUP = """

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from torch import nn
 from torch.nn import functional as F
 
-from grape.runtime import policy
-from grape.runtime.backends.cuda import CudaBackend
-from grape.runtime.backends.cuda_memory import segments
-from grape.runtime.policy import decide
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda.backend import CudaBackend
+from grape.runtime.backends.cuda.memory import segments
 from tests.property.pairs import PairTwins, Step
 from tests.property.programs import World, seeded
 from tests.property.test_training_pairs import PairProgram, run_pair

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from grape.model import Measured, Timeline
-from grape.profiling import CudaCallTimer, MemorySampler, TimelineRecorder, cupti
-from grape.profiling.nvml import device_handle, used_bytes
-from grape.runtime.backends.cuda import CudaBackend
+from grape.profiling import CudaCallTimer, MemorySampler, TimelineRecorder
+from grape.profiling.devices import cupti
+from grape.profiling.devices.nvml import device_handle, used_bytes
+from grape.runtime.backends.cuda.backend import CudaBackend
 
 pytestmark = pytest.mark.gpu
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import grape
-from grape.runtime import policy
-from grape.runtime.policy import decide
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
 
 
 class Step(nn.Module):

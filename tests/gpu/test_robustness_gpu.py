@@ -14,9 +14,10 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from grape.runtime import GraphedFunction, policy
-from grape.runtime.backends.cuda import CudaBackend
-from grape.runtime.policy import decide
+from grape.runtime import GraphedFunction
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda.backend import CudaBackend
 from tests.unit.sabotage import ERRORS, Pair, Sabotage, captures_again, raising, warm
 
 CALLS = 16

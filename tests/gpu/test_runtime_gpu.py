@@ -11,9 +11,9 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from hypothesis import given, settings
 
-from grape.runtime import policy
-from grape.runtime.backends.cuda import CudaBackend
-from grape.runtime.policy import decide
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda.backend import CudaBackend
 from tests.property.programs import Program, codes, run_program, seeded
 
 EXAMPLES = 130

@@ -14,11 +14,11 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.runtime import policy
-from grape.runtime.backends.cuda import CudaBackend
-from grape.runtime.backends.cuda_driver import load
-from grape.runtime.backends.cuda_executable import Executables
-from grape.runtime.policy import decide
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda.backend import CudaBackend
+from grape.runtime.backends.cuda.driver import load
+from grape.runtime.backends.cuda.executables.executable import Executables
 from tests.property.programs import eager_to_graph, seeded
 from tests.property.test_shared_executables import World, others
 

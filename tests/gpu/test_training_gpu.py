@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import grape
-from grape.runtime import policy
-from grape.runtime.backends.cuda import CudaBackend
-from grape.runtime.backends.cuda_memory import segments
-from grape.runtime.policy import decide
+from grape.runtime.accounts import policy
+from grape.runtime.accounts.policy import decide
+from grape.runtime.backends.cuda.backend import CudaBackend
+from grape.runtime.backends.cuda.memory import segments
 from tests.property.programs import Twins, World, codes, seeded
 from tests.property.training import TrainingProgram, run_training
 

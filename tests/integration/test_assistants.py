@@ -242,7 +242,7 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
 def test_nothing_else_imports_the_package() -> None:
     code = """\
 import sys
-import grape, grape.cli, grape.cli.script, grape.cli.run, grape.magics, grape.sessions
+import grape, grape.cli, grape.cli.scripts.script, grape.cli.run, grape.magics, grape.sessions
 from grape.cli.parser import build_parser
 build_parser()
 print([name for name in sys.modules if name.split(".")[0] in ("mcp", "mcp_types", "pydantic", "starlette")])

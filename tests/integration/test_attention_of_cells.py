@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 
 import grape
 from grape.hoisting.loop import Loop
-from grape.runtime.intercept import SHORT_LIVED
+from grape.runtime.dispatch.module_regions import SHORT_LIVED
 from grape.sessions import engine
 from grape.sessions.prospect import Gain
 from tests.integration.notebook import Notebook
@@ -175,8 +175,8 @@ def test_who_takes_more_than_the_allowance_looks_no_further(
 def test_half_a_trace_says_nothing_about_a_region(on_a_cpu: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 0.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
-    monkeypatch.setattr("grape.runtime.observer.FEWEST", 2)
-    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr("grape.runtime.regions.observer.FEWEST", 2)
+    monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
     report = on_a_cpu.under_grape(SERVED)
     assert {region["outcome"] for region in report["regions"]} <= {"observed"}
     assert plain()
@@ -215,8 +215,8 @@ def test_a_call_that_is_recorded_no_further_is_watched_no_further(
     """Its first operators give the floor to what it calls; more come before that is called."""
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
-    monkeypatch.setattr("grape.runtime.attention.TRACED_OPERATOR_MS", 0.2)
-    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr("grape.runtime.accounts.attention.TRACED_OPERATOR_MS", 0.2)
+    monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
     monkeypatch.setattr(engine().situation.attention, "operator_ms", 0.2)
     write = print
     on_a_cpu.run(HOLDS).raise_error()
@@ -233,7 +233,7 @@ def test_a_call_whose_operators_take_longer_to_record_than_expected_is_recorded_
     monkeypatch.setattr("grape.tracing.tracer._PASSED_NS", passed_ns)
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 1000.0)
     monkeypatch.setattr(engine().situation.attention, "operator_ms", 0.03)  # it is measured here
-    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
     on_a_cpu.run("def much(x):\n    for _ in range(200):\n        x = x + 1\n    return x").raise_error()
     on_a_cpu.under_grape("%%grape\ny = much(x)\n")
     assert engine().situation.attention.denied == ends
@@ -246,7 +246,7 @@ def test_a_call_with_much_python_in_it_is_watched_within_the_allowance(
 ) -> None:
     monkeypatch.setattr("grape.sessions.cell.FIRST_MS", 2.0)
     monkeypatch.setattr("grape.sessions.cell.FIRST_SHARE", 0.0)
-    monkeypatch.setattr("grape.runtime.floor.Floor.enter", _unbounded)
+    monkeypatch.setattr("grape.runtime.dispatch.floor.Floor.enter", _unbounded)
     on_a_cpu.run(COUNTS).raise_error()
     report = on_a_cpu.under_grape(f"%%grape\ny = counts(x, {rounds})\n")
     assert (on_a_cpu["watch"] is None) == (rounds > 10_000)

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch._dynamo  # transformers imports it later, and it wraps functions of torch for good
 
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_
 
 import grape
 from grape.cli import main
-from grape.cli.notebook import code_cells
+from grape.cli.notebooks.notebook import code_cells
 from tests.integration import notebook_files
 
 notebook_file = functools.partial(notebook_files.notebook_file, kernel="python3")

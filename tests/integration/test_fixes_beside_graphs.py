@@ -14,8 +14,8 @@ from traitlets.config import Config
 import grape
 from grape.fixing import verify
 from grape.magics import load, unload
-from grape.runtime.trampoline import written_code
-from grape.sessions.history import key_of
+from grape.runtime.dispatch.trampoline import written_code
+from grape.sessions.past.history import key_of
 
 SETUP = """
 import torch

@@ -15,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from grape.magics import load
-from grape.runtime.frames import brings_watchers, looks_at_frames, mentioned_in
+from grape.runtime.dispatch.frames import brings_watchers, looks_at_frames, mentioned_in
 
 SETUP = """\
 import contextlib, gc, sys, threading, types, warnings, weakref

@@ -13,8 +13,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import grape
 from grape.magics import load
-from grape.runtime import interrupts
-from grape.runtime.region import Region
+from grape.runtime.dispatch import interrupts
+from grape.runtime.regions.region import Region
 from grape.sessions import Session
 
 

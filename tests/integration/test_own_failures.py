@@ -12,8 +12,8 @@ from grape.hoisting.hoister import Hoister
 from grape.hoisting.parts import RegionPart
 from grape.hoisting.run import Run
 from grape.runtime.capture import attempt
-from grape.sessions import cell
-from grape.sessions.process import Engine
+from grape.sessions import seen
+from grape.sessions.engine import Engine
 from tests.integration.notebook import Notebook
 
 SETUP = "import torch\nx = torch.ones(3)\n"
@@ -71,6 +71,6 @@ def test_without_a_report_the_line_says_how_to_see_more(notebook: Notebook, monk
     def fail(*_: Any, **__: Any) -> Any:
         raise KeyError("no such row")
 
-    monkeypatch.setattr(cell, "advise", fail)
+    monkeypatch.setattr(seen, "advise", fail)
     notebook.run(CELL).raise_error()
     assert f"Grape: no report, the cell itself is not affected: KeyError: 'no such row'; {HOW}" in notebook.said

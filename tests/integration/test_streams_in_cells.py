@@ -19,7 +19,7 @@ import grape
 from grape.errors import UsageError
 from grape.native import build
 from grape.sessions import engine
-from grape.sessions.streamed import settings_for
+from grape.sessions.streamed.by_streams import settings_for
 from grape.streams import Settings, shared
 from tests.integration.notebook import Notebook, is_on, nothing_left
 from tests.processes import lines_of

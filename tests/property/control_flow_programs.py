@@ -13,7 +13,7 @@ import torch
 
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import Backend, CaptureFailed
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.predication import NodeLowering, SelectLowering, survey
 from grape.tracing import PositionFinder
 

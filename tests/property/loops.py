@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import grape.runtime.alias.predictor as _predictor
 from grape.runtime import GraphedFunction
-from grape.runtime import replays as _replays
 from grape.runtime.backends.protocol import Backend
+from grape.runtime.regions import replays as _replays
 
 from .programs import eager_to_graph, same
 

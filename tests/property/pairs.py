@@ -10,7 +10,7 @@ from torch import nn
 
 from grape.runtime import GraphedFunction
 from grape.runtime.backends.protocol import Backend
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from tests.property.programs import World, eager_to_graph, same
 
 __all__ = ["PairTwins", "Step"]

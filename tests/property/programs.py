@@ -22,10 +22,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from grape.runtime import GraphedFunction
-from grape.runtime import policy as _policy
+from grape.runtime.accounts import policy as _policy
 from grape.runtime.backends.protocol import Backend
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.lifetimes import Lifetimes
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.buffers.lifetimes import Lifetimes
 
 __all__ = ["Program", "Twins", "World", "codes", "eager_to_graph", "run_program", "same", "seeded"]
 

@@ -12,7 +12,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits, Unavailable
 
 NODE_BYTES = 100

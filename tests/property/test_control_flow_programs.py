@@ -16,7 +16,7 @@ import torch
 
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.predication import SelectLowering
 from tests.property.control_flow_programs import INPUTS, Cell, Program, SelectsOnly, bits, call, replays
 

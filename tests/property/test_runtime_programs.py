@@ -8,7 +8,7 @@ import pytest
 import torch._dynamo  # noqa: F401 - fake tensors import it, and it wraps functions of torch for good
 from hypothesis import given, settings
 
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from tests.property.programs import Program, codes, run_program, seeded
 
 PARTS = 4

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grape.runtime import GraphedFunction, Region, Situation
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.backends.tape_executable import TapeExecutable
-from grape.runtime.memory import apply_budget
+from grape.runtime.accounts.memory import apply_budget
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.tape.executable import TapeExecutable
 from tests.property.programs import eager_to_graph, same, seeded
 
 PARTS = 2

@@ -11,7 +11,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 
 SIZE = 4
 """All values are made square [4, 4] again after each instruction, so that any two fit together."""

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from grape.runtime.backends.protocol import Backend
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from tests.property.pairs import PairTwins
 from tests.property.programs import World, seeded
 from tests.property.training import CLASSES, EVENTS, MODELS, OPTIMIZERS, WIDTH

@@ -12,7 +12,7 @@ import torch
 import torch._dynamo  # noqa: F401 - optimizers import it, and it wraps functions of torch for good
 from hypothesis import given, settings
 
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from tests.property.programs import codes, seeded
 from tests.property.training import TrainingProgram, run_training
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from grape.runtime.backends import cuda_nodes
-from grape.runtime.backends.cuda_driver import Driver
-from grape.runtime.backends.cuda_nodes import Inspected
+from grape.runtime.backends.cuda.driver import Driver
+from grape.runtime.backends.cuda.executables import nodes as cuda_nodes
+from grape.runtime.backends.cuda.executables.nodes import Inspected
 
 KERNEL, MEMCPY, MEMSET, EMPTY = 0, 1, 2, 5
 LAYOUT = ((0, 8), (8, 4), (16, 12))

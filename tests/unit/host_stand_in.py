@@ -16,10 +16,10 @@ from unittest import mock
 import torch
 
 from grape.model import TensorView
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.backends.tape_capture import CaptureMode
-from grape.runtime.backends.tape_memory import bare
-from grape.runtime.capture import judging
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.tape.capture import CaptureMode
+from grape.runtime.backends.tape.memory import bare
+from grape.runtime.capture.proof import judging
 from grape.tracing import Recorder
 
 HOST = torch.float64

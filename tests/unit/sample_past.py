@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grape.model import CellEvidence
 from grape.options import Options
-from grape.sessions.history import Past
+from grape.sessions.past.history import Past
 
 LEFT = Past(
     runs=1,

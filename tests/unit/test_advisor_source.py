@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.source import CellSource
+from grape.advisor.code.source import CellSource
 from tests.unit.trace_builder import CELL, at
 
 SOURCE = """%matplotlib inline

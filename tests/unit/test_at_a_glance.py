@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from grape.render.spent import legend, spent
-from grape.render.summary import next_step, shown_findings
+from grape.render.summary import shown_findings
+from grape.render.verdict.next_step import next_step
 from tests.unit.sample_cells import CELLS
 
 SEEN = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.runtime.attention import Allowance, Attention
+from grape.runtime.accounts.attention import Allowance, Attention
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""Generated code that builds results (`runtime/building.py`)."""
+"""Generated code that builds results (`runtime/replaying/building.py`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.runtime.building import compile_build
-from grape.runtime.structure import flatten
+from grape.runtime.guarding.structure import flatten
+from grape.runtime.replaying.building import compile_build
 
 Pair = namedtuple("Pair", "first second")
 

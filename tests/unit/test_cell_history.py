@@ -11,8 +11,8 @@ import torch
 
 from grape.model import Finding, Position
 from grape.options import Options
-from grape.sessions.again import evidence_again, report_again
-from grape.sessions.history import MOST_CELLS, History, key_of
+from grape.sessions.past.again import evidence_again, report_again
+from grape.sessions.past.history import MOST_CELLS, History, key_of
 from tests.unit.sample_past import LEFT
 
 FUNCTIONS = "def inner(x):\n    return x * SCALE\ndef step(x):\n    return inner(x) + 1\ndef other(x):\n    return x\n"

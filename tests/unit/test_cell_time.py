@@ -12,11 +12,12 @@ from torch import nn
 
 from grape.model import CallsAccount, OwnTime, StreamEvidence
 from grape.options import Options
-from grape.runtime.attention import Attention
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.region import Region
-from grape.runtime.samples import CallTimes
-from grape.runtime.tally import Tally, settle_calls
+from grape.runtime.accounts.attention import Attention
+from grape.runtime.accounts.samples import CallTimes
+from grape.runtime.accounts.settling import settle_calls
+from grape.runtime.accounts.tally import Tally
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.regions.region import Region
 from grape.sessions import Cell, Engine, Session
 from grape.sessions.timing import CellClock, CellRuns, PlainRun, estimate, estimate_streamed
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.backends.tape_executable import TapeExecutable, UpdatableTapeGraph
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.tape.executable import TapeExecutable, UpdatableTapeGraph
 from grape.runtime.compression import (
     Admitted,
     Base,

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from grape.magics.rewrites import AppliedRewrites, diff_text
+from grape.magics.rewriting.rewrites import AppliedRewrites, diff_text
 from grape.options import Options
 from grape.render.units import shown_diff
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
-from grape.sessions import Cell, Session
-from grape.sessions import cell as cell_module
+from grape.sessions import Cell, Session, seen
 from grape.sessions.gains import TakenFixes, gains
 from tests.unit.sample_evidence import measured, region
 
@@ -93,7 +92,7 @@ def test_the_next_report_says_what_fixes_brought(tmp_path: Path, monkeypatch: py
         assert backend == "tape" and gains(*arguments, backend=backend) == []
         return gains(*arguments, backend="cuda")
 
-    monkeypatch.setattr(cell_module, "gains", as_on_a_gpu)
+    monkeypatch.setattr(seen, "gains", as_on_a_gpu)
     notebook = Notebook(tmp_path)
     notebook.run(DEFINE, "define.py")
     report = notebook.observed(USE, "use.py")

@@ -13,7 +13,7 @@ import torch
 
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.graphed import GraphedFunction
 from grape.runtime.predication import SelectLowering, flow
 from tests.property.control_flow_programs import SelectsOnly

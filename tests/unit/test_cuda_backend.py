@@ -17,10 +17,11 @@ import torch
 import torch._dynamo  # random operators without a device import it, and it wraps functions of torch for good
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from grape.runtime.backends import cuda
-from grape.runtime.backends.cuda import CudaBackend, CudaGraph
-from grape.runtime.backends.cuda_memory import pool_bytes
-from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
+from grape.runtime.backends.cuda import backend as cuda
+from grape.runtime.backends.cuda.backend import CudaBackend
+from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
+from grape.runtime.backends.cuda.graph import CudaGraph
+from grape.runtime.backends.cuda.memory import pool_bytes
 from grape.runtime.backends.protocol import CaptureFailed
 from grape.streams import cuda_warmup
 

@@ -16,12 +16,12 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from grape.runtime.backends import cuda_conditional
-from grape.runtime.backends.cuda_bound import LOOPS, LoopBound
-from grape.runtime.backends.cuda_conditional import Bodies
-from grape.runtime.backends.cuda_driver import Driver
-from grape.runtime.backends.cuda_kernels import Kernels
-from grape.runtime.backends.cuda_watch import CaptureWatch
+from grape.runtime.backends.cuda import conditional as cuda_conditional
+from grape.runtime.backends.cuda.bound import LOOPS, LoopBound
+from grape.runtime.backends.cuda.conditional import Bodies
+from grape.runtime.backends.cuda.driver import Driver
+from grape.runtime.backends.cuda.executables.kernels import Kernels
+from grape.runtime.backends.cuda.watch import CaptureWatch
 from grape.runtime.backends.protocol import CaptureFailed
 
 CPU = torch.device("cpu")

@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grape.runtime.backends.cuda_bound import LOOPS, LoopBound
-from grape.runtime.backends.cuda_kernels import SOURCE
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.backends.tape_graph import WhileStep
+from grape.runtime.backends.cuda.bound import LOOPS, LoopBound
+from grape.runtime.backends.cuda.executables.kernels import SOURCE
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.tape.graph import WhileStep
 
 CPU = torch.device("cpu")
 _values: dict[int, int] = {}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from grape.runtime.backends import cuda_updatable
-from grape.runtime.backends.cuda_driver import DriverError
-from grape.runtime.backends.cuda_executable import CudaExecutable, Executables
-from grape.runtime.backends.cuda_nodes import Inspected
-from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
+from grape.runtime.backends.cuda.driver import DriverError
+from grape.runtime.backends.cuda.executables import updatable as cuda_updatable
+from grape.runtime.backends.cuda.executables.executable import CudaExecutable, Executables
+from grape.runtime.backends.cuda.executables.nodes import Inspected
+from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
 from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits
 
 from .cuda_stand_in import RawGraph, StandIn, inspected, kernel, without_a_device

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grape.runtime.backends import cuda_nodes
-from grape.runtime.backends.cuda_driver import Driver, DriverError
+from grape.runtime.backends.cuda.driver import Driver, DriverError
+from grape.runtime.backends.cuda.executables import nodes as cuda_nodes
 
 SIZES = st.lists(st.integers(1, 40), max_size=12)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from grape.runtime.backends import cuda_poll
-from grape.runtime.backends.cuda_poll import EventPoll
+from grape.runtime.backends.cuda import poll as cuda_poll
+from grape.runtime.backends.cuda.poll import EventPoll
 
 
 class Event:

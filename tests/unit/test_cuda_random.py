@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-from grape.runtime.backends.cuda_executable import CudaExecutable, Executables, TorchExecutable
-from grape.runtime.backends.cuda_random import Drawn, RandomPrologue, advance
-from grape.runtime.backends.cuda_updatable import UpdatableCudaGraph
+from grape.runtime.backends.cuda.executables.executable import CudaExecutable, Executables, TorchExecutable
+from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
+from grape.runtime.backends.cuda.random import Drawn, RandomPrologue, advance
 
 from .cuda_stand_in import RawGraph, StandIn, inspected, without_a_device
 

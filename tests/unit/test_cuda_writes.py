@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from grape.runtime.backends.cuda_driver import Driver
-from grape.runtime.backends.cuda_executable import CudaExecutable, Executables
-from grape.runtime.backends.cuda_nodes import Inspected
-from grape.runtime.backends.cuda_writes import PreparedWrites
+from grape.runtime.backends.cuda.driver import Driver
+from grape.runtime.backends.cuda.executables.executable import CudaExecutable, Executables
+from grape.runtime.backends.cuda.executables.nodes import Inspected
+from grape.runtime.backends.cuda.writes import PreparedWrites
 
 from .cuda_stand_in import StandIn, without_a_device
 from .test_cuda_executable import DEVICE, changes, contents, graph, program
@@ -152,7 +152,7 @@ def test_one_that_does_not_go_back_is_released(stand_in: StandIn) -> None:
 class Interrupt:
     """Raises KeyboardInterrupt before the `at`-th line that runs in executables, sets and writers."""
 
-    FILES = ("cuda_executable.py", "cuda_writes.py", "cuda_nodes.py")
+    FILES = ("executables/executable.py", "cuda/writes.py", "executables/nodes.py")
 
     def __init__(self, at: int) -> None:
         self.left, self.reached = at, False

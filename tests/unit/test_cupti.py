@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grape.profiling import cupti
+from grape.profiling.devices import cupti
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 
 import grape.doctor
 from grape.doctor import Check, checks, doctor, gpu, selftest, software
-from grape.profiling import nvml
+from grape.profiling.devices import nvml
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu examines a GPU")
 
@@ -240,7 +240,7 @@ def test_a_missing_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_replay_that_differs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grape.runtime.backends.tape_graph import TapeGraph
+    from grape.runtime.backends.tape.graph import TapeGraph
 
     monkeypatch.setattr(TapeGraph, "replay", lambda self: None)
     check = only(selftest.replay())

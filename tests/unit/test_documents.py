@@ -146,10 +146,10 @@ def test_what_a_document_names_exists(page: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("`runtime/region.py`, `region.py`, `engine.h` and `runtime/region.py: Region.call`", []),
+        ("`runtime/regions/region.py`, `region.py`, `engine.h` and `runtime/regions/region.py: Region.call`", []),
         ("`runtime/regoin.py`", ["runtime/regoin.py"]),
-        ("`runtime/region.py: Region.cal`", ["runtime/region.py: Region.cal"]),
-        ("`runtime/policy.py: FEW`, `policy.decide`", []),
+        ("`runtime/regions/region.py: Region.cal`", ["runtime/regions/region.py: Region.cal"]),
+        ("`runtime/accounts/policy.py: FEW`, `policy.decide`", []),
         ("`policy.decided`", ["policy.decided"]),
         ("`engine.h: Engine`", []),
         ("`engine.h: Motor`", ["engine.h: Motor"]),

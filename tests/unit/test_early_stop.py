@@ -10,10 +10,10 @@ import torch
 
 from grape.options import Options
 from grape.rewrite.control_flow import RewrittenFlow, rewrite_control_flow
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.predication.early_stop import AHEAD, Iteration, Stopped, run_ahead, set_stepper
-from grape.runtime.predication.lowering import in_loop
-from grape.runtime.predication.merge import NOTHING, UNBOUND
+from grape.runtime.predication.lowering.active import in_loop
+from grape.runtime.predication.lowering.merge import NOTHING, UNBOUND
 from grape.sessions import Cell, Session
 
 SOURCE = """

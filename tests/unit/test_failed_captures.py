@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape_capture import CaptureMode
-from grape.runtime.backends.tape_memory import bare
-from grape.runtime.capture import verification
-from grape.runtime.capture.lockstep import Diverged, Lockstep
+from grape.runtime.backends.tape.capture import CaptureMode
+from grape.runtime.backends.tape.memory import bare
+from grape.runtime.capture.proof import verification
+from grape.runtime.capture.running.lockstep import Diverged, Lockstep
 from tests.property.programs import Twins, World
 
 pytestmark = pytest.mark.usefixtures("without_eager_calls_in_between")

@@ -15,9 +15,9 @@ import torch
 from grape.failures import HOW, failure_notes, forget_failures, log_failure, surviving
 from grape.model import Reason
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.capture import attempt
-from grape.runtime.effects import EffectWatch
+from grape.runtime.guarding.effects import EffectWatch
 from grape.tracing import PositionFinder
 
 

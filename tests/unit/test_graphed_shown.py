@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 
 pytestmark = pytest.mark.usefixtures("without_gradients", "without_eager_calls_in_between")
 

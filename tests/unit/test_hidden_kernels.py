@@ -10,7 +10,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import Tensor
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from tests.property.programs import eager_to_graph
 
 LIBRARY = torch.library.Library("grape_hidden", "FRAGMENT")

@@ -13,7 +13,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 
 from grape.hoisting import trial
 from grape.hoisting.trial import BLOCK, BLOCKS, SPOILT, Trial
-from grape.runtime.captures import Captures
+from grape.runtime.regions.captures import Captures
 from grape.sessions import close_engine, engine
 
 from .test_hoisting import BODY, Shell, loops, regions

@@ -11,7 +11,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import Tensor, nn
 
 from grape.runtime import GraphedFunction
-from grape.runtime.host_draws import HostDraws, host_draws
+from grape.runtime.replaying.host_draws import HostDraws, host_draws
 from grape.tracing import PositionFinder, Tracer, record
 from tests.property.programs import eager_to_graph
 from tests.unit.host_stand_in import HOST, HostedTape, a_host

@@ -16,14 +16,14 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 import grape
 from grape.errors import UsageError
 from grape.runtime import GraphedFunction, Region, account
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.backends.tape_executable import TapeExecutable, UpdatableTapeGraph
+from grape.runtime.accounts.memory import enforce_budget, no_room
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.tape.executable import TapeExecutable, UpdatableTapeGraph
+from grape.runtime.buffers.placeholders import Placeholders
 from grape.runtime.capture.snapshot import Snapshot
 from grape.runtime.compression import Limits
 from grape.runtime.compression.members import Kin
 from grape.runtime.compression.residents import Residents
-from grape.runtime.memory import enforce_budget, no_room
-from grape.runtime.placeholders import Placeholders
 from grape.sessions import engine
 from tests.property.programs import eager_to_graph
 from tests.unit.test_shared_executables import NODE_BYTES, Graphed, work

@@ -19,8 +19,8 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.region import Region
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.regions.region import Region
 from grape.tracing import Tracer
 from tests.property.programs import Twins, World, eager_to_graph
 

@@ -17,11 +17,12 @@ import torch._dynamo.mutation_guard
 
 from grape.model import Reason
 from grape.runtime.alias import Predictor
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.intercept import SHORT_LIVED, Interceptor
-from grape.runtime.region import Region, Situation
-from grape.runtime.slots import SlotStore
-from grape.runtime.trampoline import Trampoline
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.buffers.slots import SlotStore
+from grape.runtime.dispatch.intercept import Interceptor
+from grape.runtime.dispatch.module_regions import SHORT_LIVED
+from grape.runtime.dispatch.trampoline import Trampoline
+from grape.runtime.regions.region import Region, Situation
 from grape.tracing import PositionFinder, Tracer
 
 torch._dynamo.mutation_guard.install_generation_tagging_init()  # the first compilation does it, for good

@@ -21,9 +21,9 @@ import pytest
 import torch
 
 import grape
-from grape.runtime import interrupts
-from grape.runtime.interrupts import at_work, handlers_held, held, hold_off, hold_off_again, let_through
-from grape.runtime.region import Region
+from grape.runtime.dispatch import interrupts
+from grape.runtime.dispatch.interrupts import at_work, handlers_held, held, hold_off, hold_off_again, let_through
+from grape.runtime.regions.region import Region
 
 GRAPE = os.path.dirname(os.path.abspath(grape.__file__))
 WAITED_S = 20.0

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from grape.sessions.history import History, Past
-from grape.sessions.judged import after_streamed_run, did_other_work, without_streams
+from grape.sessions.past.history import History, Past
+from grape.sessions.streamed.judged import after_streamed_run, did_other_work, without_streams
 from tests.unit.sample_past import LEFT
 
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from grape.model import Fix, LineTime, LineTimes, Stop
-from grape.model.lines import FEWEST_LOOKS
 from grape.model.stream import READ
+from grape.model.times.lines import FEWEST_LOOKS
 from grape.profiling import LineWatch
 from grape.render import Report, build_report
 from grape.render.lines import cell_lines, gpu_ms_by_line, shown_lines, warm_lines
-from grape.render.recorded import recorded_report
+from grape.render.timeline.recorded import recorded_report
 from tests.unit.sample_evidence import at, cell, eager_timeline, host_sync, region, tape_cell
 from tests.unit.test_streams_evidence import STREAM
 
@@ -132,7 +132,7 @@ def test_memory_of_a_line_is_told_where_it_is_some_of_the_peak() -> None:
 
 
 def test_text_html_and_view_show_the_lines() -> None:
-    from grape.render.view import build_view
+    from grape.render.timeline.view import build_view
 
     report = lines_report()
     text, html, view = report.to_text(details=False), report.to_html(), build_view(report).data["lines"]
@@ -142,7 +142,7 @@ def test_text_html_and_view_show_the_lines() -> None:
 
 
 def test_a_finding_stands_below_its_line_and_nowhere_else() -> None:
-    from grape.render.view import build_view
+    from grape.render.timeline.view import build_view
 
     report = lines_report()
     text, html, view = report.to_text(details=False), report.to_html(), build_view(report).data["lines"]
@@ -154,7 +154,7 @@ def test_a_finding_stands_below_its_line_and_nowhere_else() -> None:
 
 
 def test_a_rewrite_stands_below_its_line_without_the_code_around_it() -> None:
-    from grape.render.view import build_view
+    from grape.render.timeline.view import build_view
     from grape.rewrite import unified_diff
 
     new = SOURCE.replace("y.item()", "y.detach()").replace("d = 4", "d = 5")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grape.model import Position
-from grape.runtime.mentions import blamed
+from grape.runtime.guarding.mentions import blamed
 
 
 def once(a: Any, b: Any) -> Any:

@@ -37,7 +37,7 @@ from grape.model import (
     quartiles,
 )
 from grape.model.sizes import size_text
-from grape.model.timeline import covered_ns
+from grape.model.times.timeline import covered_ns
 
 HERE = Position(file="In[4]", line=7, function="step", instruction=12)
 

@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import grape
 from grape.magics import load, unload
-from grape.runtime.structure import HAS_NAMES
+from grape.runtime.guarding.structure import HAS_NAMES
 from grape.sessions import close_engine
 
 pytestmark = pytest.mark.skipif(not HAS_NAMES, reason="this version of torch gives dimensions no names")

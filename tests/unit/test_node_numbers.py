@@ -10,8 +10,8 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
 from grape.options import Options
-from grape.runtime import node_numbers
-from grape.runtime.node_numbers import advance, in_backward, is_supported, numbered, unnumbered
+from grape.runtime.replaying import node_numbers
+from grape.runtime.replaying.node_numbers import advance, in_backward, is_supported, numbered, unnumbered
 from grape.sessions import Cell, Session, close_engine
 
 SETUP = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.runtime.policy import RERUN_WEIGHT, Estimate, capture_cost, decide
+from grape.runtime.accounts.policy import RERUN_WEIGHT, Estimate, capture_cost, decide
 
 
 def estimate(

@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import grape
 from grape.errors import UsageError
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.predication import NodeLowering, SelectLowering, flow
-from grape.runtime.predication.costs import BodyWork, Choice
+from grape.runtime.predication.costs.costs import BodyWork, Choice
 
 CPU = torch.device("cpu")
 NAN = float("nan")

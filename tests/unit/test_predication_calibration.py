@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.predication.calibration import calibrate, node_costs, overridden
-from grape.runtime.predication.costs import H200, BodyWork, NodeCosts, choose, crossover
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.predication.costs.calibration import calibrate, node_costs, overridden
+from grape.runtime.predication.costs.costs import H200, BodyWork, NodeCosts, choose, crossover
 
 
 class Machine:

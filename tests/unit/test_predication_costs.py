@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from grape.runtime.predication.costs import H200, BodyWork, Choice, NodeCosts, choose, node_ns, select_ns
+from grape.runtime.predication.costs.costs import H200, BodyWork, Choice, NodeCosts, choose, node_ns, select_ns
 
 ROWS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "benchmarks" / "results" / "predication_costs.json").read_text()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import grape
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.graphed import GraphedFunction
 from grape.runtime.predication import flow
 from tests.property.control_flow_programs import SelectsOnly

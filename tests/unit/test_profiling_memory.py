@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from grape.model import MemoryCurve
-from grape.profiling import MemorySampler, memory, nvml
+from grape.profiling import MemorySampler, memory
+from grape.profiling.devices import nvml
 from grape.profiling.memory import _CudaReader, _Samples
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from grape.model import Event, Timeline
-from grape.model.timeline import thinned
+from grape.model.times.timeline import thinned
 from grape.profiling import TimelineRecorder, timeline, trace_positions
 
 CPU = torch.device("cpu")
@@ -233,7 +233,7 @@ def test_lines_come_from_a_trace(model: torch.nn.Module) -> None:
 
 QUIET = """
 import torch
-from grape.model.timeline import thinned
+from grape.model.times.timeline import thinned
 from grape.profiling import TimelineRecorder
 recorder = TimelineRecorder(torch.device("cpu"))
 for _ in range(2):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grape.model import Decision, Position, Reason, Refused, RegionEvidence
-from grape.runtime.tally import Replayed
+from grape.runtime.accounts.settling import Replayed
 from grape.sessions.prospect import Gain, gain_of, prospect
 
 HERE = Position(file="In[1]", line=1, function="f")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grape.cli import main
-from grape.render.page import read_view
-from grape.render.view import View
+from grape.render.html.page import read_view
+from grape.render.timeline.view import View
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "docs" / "data" / "gpt2-decode-h200.json"

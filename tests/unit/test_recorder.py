@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grape.runtime.capture.lockstep import Diverged
+from grape.runtime.capture.running.lockstep import Diverged
 from grape.tracing import PositionFinder, Recorder, Tracer
 
 META, CPU = torch.device("meta"), torch.device("cpu")

@@ -18,9 +18,9 @@ from grape.errors import UsageError
 from grape.model import CellEvidence, Finding, Position, Reason, Refused, RegionEvidence, ShapeCount
 from grape.options import Options
 from grape.sessions import recall, remember
-from grape.sessions.digest import digest_of
-from grape.sessions.history import History, key_of, recalled_shapes
-from grape.sessions.remembered import Machine, read, written
+from grape.sessions.past.digest import digest_of
+from grape.sessions.past.history import History, key_of, recalled_shapes
+from grape.sessions.past.remembered import Machine, read, written
 from tests.processes import lines_of
 from tests.unit.sample_past import LEFT
 
@@ -92,8 +92,8 @@ def text(past: Any = PAST, key: Any = KEY) -> str:
 # -- the cell ----------------------------------------------------------------------------------------------------------
 
 DIGEST = """
-from grape.sessions.digest import digest_of
-from grape.sessions.history import key_of
+from grape.sessions.past.digest import digest_of
+from grape.sessions.past.history import key_of
 names = {"__name__": "__main__", "FLAG": True, "LIMIT": 3}
 body = '''
 def inner(x):

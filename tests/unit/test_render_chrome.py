@@ -10,7 +10,7 @@ import pytest
 from grape.errors import UsageError
 from grape.model import Event, Timeline
 from grape.render import build_report
-from grape.render.chrome import chrome_trace
+from grape.render.timeline.chrome import chrome_trace
 from tests.unit.sample_evidence import cell, eager_timeline, region, sample, tape_cell
 
 NEEDED = {

@@ -9,9 +9,10 @@ import pytest
 
 from grape.model import Finding, Fix, Position
 from grape.render import build_report
-from grape.render.html import FILLS, SPENT, TONES
+from grape.render.html.html_lines import SPENT
+from grape.render.html.html_parts import FILLS, TONES
 from grape.render.report import Report
-from grape.render.view import build_view
+from grape.render.timeline.view import build_view
 from grape.rewrite import unified_diff
 from tests.unit.sample_evidence import cell, host_sync, launch_bound, measured, one_finding, region, sample, tape_cell
 

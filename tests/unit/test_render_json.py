@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 
 from grape.model import CODES, Outcome, Position, Severity
 from grape.render import build_report
-from grape.render.recorded import recorded_report
 from grape.render.report import Report
+from grape.render.timeline.recorded import recorded_report
 from scripts import finding_tables
 from tests.unit.sample_evidence import cell, host_sync, launch_bound, measured, refused, region, sample, tape_cell
 

@@ -9,7 +9,8 @@ import pytest
 
 from grape.model import CellEvidence, Decision, Event, Finding, GraphMemory, MemoryCurve, Timeline
 from grape.render import build_report
-from grape.render.summary import busy_buckets, graph_stores, level, memory_bars, strips, time_bars
+from grape.render.memory_rows import graph_stores, memory_bars
+from grape.render.summary import busy_buckets, level, strips, time_bars
 from tests.unit.sample_evidence import (
     cell,
     fix,

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from grape.runtime import GraphedFunction, growable, handed_out, replays
+from grape.runtime import GraphedFunction
 from grape.runtime.alias import predictor as predictor_module
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.slots import SlotStore
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.buffers import growable, handed_out
+from grape.runtime.buffers.slots import SlotStore
+from grape.runtime.regions import replays
 from tests.property.programs import eager_to_graph, same
 
 

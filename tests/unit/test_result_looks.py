@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grape.runtime import GraphedFunction
 from grape.runtime.alias import predictor
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from tests.property.programs import eager_to_graph
 from tests.unit.test_alias_predictor import Bench
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from grape.fixing import Offers, rewritten_cell
-from grape.magics.at_once import Left, Replacement, replaced_tree, restore_functions, watch_tree
+from grape.magics.rewriting.at_once import Left, Replacement, replaced_tree, restore_functions, watch_tree
 from grape.model import Finding, Fix
 from grape.rewrite.at_once import rewrite_cell
 from tests.unit.rewrite_cases import finding, outcome, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.rules import gr101
+from grape.advisor.rules.gr1xx import gr101
 from grape.model import Reason, Refused
 from tests.unit.trace_builder import LIBRARY, at, because, cell, item, op, region, timeline, trace, view
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.rules import gr102
+from grape.advisor.rules.gr1xx import gr102
 from grape.model import Finding
 from tests.unit.trace_builder import LIBRARY, at, cell, item, op, region, trace, view
 

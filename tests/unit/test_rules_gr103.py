@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.rules import gr103
+from grape.advisor.rules.gr1xx import gr103
 from grape.model import OpRecord, Reason, Refused
 from tests.unit.trace_builder import at, cell, op, region, trace, view
 

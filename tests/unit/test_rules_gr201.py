@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from grape.advisor.rules import gr201
+from grape.advisor.rules.gr2xx import gr201
 from grape.model import GraphMemory
 from tests.unit.trace_builder import cell, region, shapes, timeline
 

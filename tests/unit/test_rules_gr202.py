@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.rules import gr202
+from grape.advisor.rules.gr2xx import gr202
 from grape.model import OpRecord, ShapeCount
 from tests.unit.trace_builder import LIBRARY, at, cell, op, region, shapes, trace, view
 

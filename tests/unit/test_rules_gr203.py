@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grape.advisor import advise
-from grape.advisor.rules import gr203
+from grape.advisor.rules.gr2xx import gr203
 from grape.fixing import verify
 from grape.model import Finding, OpRecord, Position, ShapeCount, Trace
 from grape.model.cold import cold_operators, may_be_cold

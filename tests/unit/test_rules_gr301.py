@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grape.advisor.cost import MachineCosts
-from grape.advisor.rules import gr301
+from grape.advisor.rules.gr3xx import gr301
 from grape.model import CopyRecord
 from tests.unit.trace_builder import at, cell, region
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from grape.advisor.cost import MachineCosts
-from grape.advisor.rules import gr302
+from grape.advisor.rules.gr3xx import gr302
 from grape.model import CopyRecord
 from tests.unit.trace_builder import at, cell, op, region, timeline, trace, view
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from grape.advisor.rules import gr303
+from grape.advisor.rules.gr3xx import gr303
 from grape.failures import forget_failures
 from grape.fixing import verify
 from grape.model import Finding, LoaderWait, Position

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.rules import gr401
+from grape.advisor.rules.gr4xx import gr401
 from tests.unit.trace_builder import at, cell, op, region, timeline, trace, view
 
 HOST = view(3, (), device="cpu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grape.advisor.rules import gr402
+from grape.advisor.rules.gr4xx import gr402
 from grape.model import Reason, Refused
 from tests.unit.trace_builder import at, cell, region
 

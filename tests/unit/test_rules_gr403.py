@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.rules import gr101, gr403
+from grape.advisor.rules.gr1xx import gr101
+from grape.advisor.rules.gr4xx import gr403
 from grape.model import Reason, Refused, ScalarChange
 from tests.unit.trace_builder import at, cell, region
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.rules import gr404
+from grape.advisor.rules.gr4xx import gr404
 from grape.model import Reason, Refused
 from tests.unit.trace_builder import at, cell, region
 

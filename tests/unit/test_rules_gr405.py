@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from grape.advisor.rules import gr405
+from grape.advisor.rules.gr4xx import gr405
 from grape.model import Reason, Refused
 from tests.unit.trace_builder import at, cell, region, trace
 

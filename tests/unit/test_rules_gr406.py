@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.rules import gr406
+from grape.advisor.rules.gr4xx import gr406
 from grape.model import Decision, Measured
 from tests.unit.trace_builder import because, cell, ms, region, shapes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grape.advisor.rules import gr501
+from grape.advisor.rules.gr5xx import gr501
 from tests.unit.trace_builder import cell, ms, region, timeline
 
 # Two calls of 500 us with 10 kernels of 20 us each: busy 20 * 20 of 1000 us.

@@ -14,7 +14,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch import nn
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from tests.property.programs import Twins, World
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

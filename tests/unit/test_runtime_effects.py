@@ -39,8 +39,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import grape
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.effects import EffectWatch
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.guarding.effects import EffectWatch
 from grape.tracing import PositionFinder
 from tests.property.programs import Twins, World, eager_to_graph
 
@@ -530,8 +530,8 @@ def test_an_exception_only_in_the_capture(error: type[BaseException]) -> None:
 @pytest.mark.parametrize("where", ["replay", "compare"])
 def test_state_is_whole_after_a_failed_verification(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay of the verification fails half-way; what the eager call left in the buffer stands."""
-    from grape.runtime.backends.tape_executable import TapeExecutable
-    from grape.runtime.capture import verification
+    from grape.runtime.backends.tape.executable import TapeExecutable
+    from grape.runtime.capture.proof import verification
 
     def fails(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("no memory")
@@ -551,7 +551,7 @@ def test_state_is_whole_after_a_failed_verification(where: str, monkeypatch: pyt
 
 
 def test_a_fault_of_the_capture_does_not_reach_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grape.runtime.capture import in_step
+    from grape.runtime.capture.running import in_step
 
     def fails(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a fault")
@@ -651,7 +651,7 @@ _DRAWS_FIRST = """
 import sys
 import numpy, torch
 assert "numpy.random" not in sys.modules
-from grape.runtime.effects import EffectWatch
+from grape.runtime.guarding.effects import EffectWatch
 from grape.tracing import PositionFinder
 
 def watched(call):

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import grape
-from grape.runtime.guards import GuardSet, TooLarge
+from grape.runtime.guarding.guards import GuardSet, TooLarge
 from grape.runtime.state import is_defined_again
 from tests.property.programs import Twins, World
 

@@ -16,8 +16,8 @@ from torch import nn
 
 import grape
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.entry import Entry
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.replaying.entry import Entry
 from grape.sessions import engine
 from tests.unit.sabotage import warm
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from tests.unit.sabotage import ERRORS, Pair, Sabotage, captures_again, raising, warm
 
 pytestmark = pytest.mark.usefixtures("without_gradients")

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from grape.model import Later, Reason, Refused, RetryLater
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.capture import verification
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.capture.attempt import _Attempt
+from grape.runtime.capture.proof import verification
+from grape.runtime.capture.proof.verification import Verification
 from grape.runtime.capture.stop import Stop
-from grape.runtime.capture.verification import Verification
-from grape.runtime.captures import UNSETTLED
+from grape.runtime.regions.captures import UNSETTLED
 from grape.runtime.state import walk
 from tests.property.programs import eager_to_graph
 

@@ -14,11 +14,11 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 import grape
 from grape.errors import UsageError
 from grape.runtime import GraphedFunction, Region, account
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.backends.tape_executable import TapeExecutable
+from grape.runtime.accounts.memory import apply_budget
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.tape.executable import TapeExecutable
 from grape.runtime.compression import ExecutableStore, Launched, Limits, StoredGraph, Unavailable
 from grape.runtime.compression.members import Kin, PlainUser
-from grape.runtime.memory import apply_budget
 from tests.property.programs import eager_to_graph
 
 NODE_BYTES = 1000

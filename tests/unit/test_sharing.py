@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from grape.runtime import GraphedFunction, Region
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.recipe import Recipe
-from grape.runtime.sharing import shared, shared_key, shared_objects, shared_tensors
-from grape.runtime.structure import flatten, same_structure
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.guarding.rebuilding import same_structure
+from grape.runtime.guarding.sharing import shared, shared_key, shared_objects, shared_tensors
+from grape.runtime.guarding.structure import flatten
+from grape.runtime.replaying.recipe import Recipe
 from tests.property.programs import eager_to_graph
 
 LENGTHS = (3, 5, 8, 9, 12)
@@ -106,7 +107,7 @@ def test_a_key_of_shared_parts_equals_the_key_that_it_was() -> None:
 
 def test_results_are_known_wherever_tensors_are_made_by_default() -> None:
     """Who imports Grape under another default device gets nothing there."""
-    spec = importlib.util.find_spec("grape.runtime.outputs")
+    spec = importlib.util.find_spec("grape.runtime.replaying.outputs")
     assert spec is not None and spec.loader is not None
     again = importlib.util.module_from_spec(spec)
     with torch.device("meta"):

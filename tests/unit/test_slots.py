@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from grape.runtime import slots as slots_module
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.backends.tape_memory import Room
-from grape.runtime.outputs import Outputs
-from grape.runtime.slots import Slot, SlotStore
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.tape.memory import Room
+from grape.runtime.buffers import slots as slots_module
+from grape.runtime.buffers.slots import Slot, SlotStore
+from grape.runtime.replaying.outputs import Outputs
 
 LARGE = 300 * 1024
 """More than a slot of fixed size holds."""

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from grape.model import Later, Reason, Refused, RetryLater
 from grape.runtime import GraphedFunction
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.buffers.lifetimes import Lifetimes
+from grape.runtime.capture.proof.verification import Verification
 from grape.runtime.capture.stop import Stop
-from grape.runtime.capture.verification import Verification
-from grape.runtime.captures import Captures
-from grape.runtime.lifetimes import Lifetimes
-from grape.runtime.structure import flatten
+from grape.runtime.guarding.structure import flatten
+from grape.runtime.regions.captures import Captures
 from tests.property.programs import eager_to_graph
 
 FIRST, LAST = 4, 28

@@ -10,11 +10,12 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch import Tensor
 
-from grape.runtime import GraphedFunction, replays
+from grape.runtime import GraphedFunction
 from grape.runtime.alias import predictor as predictor_module
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.entry import Entry
-from grape.runtime.slots import Slot
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.buffers.slots import Slot
+from grape.runtime.regions import replays
+from grape.runtime.replaying.entry import Entry
 from tests.property.programs import eager_to_graph, same
 
 CALLS = 20

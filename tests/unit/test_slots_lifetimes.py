@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from grape.runtime.lifetimes import ENOUGH, Lifetimes
-from grape.runtime.structure import flatten
+from grape.runtime.buffers.lifetimes import ENOUGH, Lifetimes
+from grape.runtime.guarding.structure import flatten
 
 Loop = Callable[[list[Any], "Tensor | None", Tensor, int], "Tensor | None"]
 

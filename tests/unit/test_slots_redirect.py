@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.capture.redirect import out_form, redirect
-from grape.runtime.placeholders import Placeholders
-from grape.runtime.slots import Slot, SlotStore
-from grape.runtime.structure import flatten
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.buffers.placeholders import Placeholders
+from grape.runtime.buffers.slots import Slot, SlotStore
+from grape.runtime.capture.running.redirect import out_form, redirect
+from grape.runtime.guarding.structure import flatten
 from grape.tracing import PositionFinder, Tracer, record
 
 aten = torch.ops.aten

@@ -11,9 +11,9 @@ import pytest
 from grape.model import CellEvidence, Event, LineTime, LineTimes, Stop, Timeline
 from grape.model.stream import READ
 from grape.render import build_report
-from grape.render.recorded import recorded_report
 from grape.render.spent import data_ms, in_words, legend, shares_of, spent
-from grape.render.view import build_view
+from grape.render.timeline.recorded import recorded_report
+from grape.render.timeline.view import build_view
 from tests.unit.sample_evidence import at, cell, measured, region, sample, tape_cell, took
 from tests.unit.test_rules_gr303 import wait
 from tests.unit.test_streams_evidence import STREAM

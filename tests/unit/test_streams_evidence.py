@@ -14,7 +14,7 @@ from grape.model import CellEvidence, CellTime, Position, Stop, StreamEvidence
 from grape.model.stream import NO_ROOM, WAITING, added
 from grape.options import Options, engine_named, parse_options
 from grape.render import build_report
-from grape.render.view import build_view
+from grape.render.timeline.view import build_view
 from grape.streams import Evidence, Settings, Stream, shared
 from tests.property.stream_programs import needs_compiler
 

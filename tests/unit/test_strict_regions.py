@@ -27,8 +27,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from grape.runtime.guards import GuardSet, TooLarge
-from grape.runtime.structure import Unsupported, flatten
+from grape.runtime.guarding.guards import GuardSet, TooLarge
+from grape.runtime.guarding.structure import Unsupported, flatten
 
 net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU()).eval()
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.backends.tape_executable import TapeExecutable
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.backends.tape.executable import TapeExecutable
 from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits, store, switching
 from grape.runtime.compression.classes import TopologyClass
 from grape.runtime.compression.codec import Base, Record

@@ -13,7 +13,7 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 
 
 @pytest.fixture

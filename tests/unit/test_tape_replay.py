@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from grape.runtime.backends.protocol import CaptureFailed
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.slots import Slot
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.buffers.slots import Slot
 
 
 @pytest.fixture

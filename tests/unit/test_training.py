@@ -15,7 +15,7 @@ import torch._dynamo
 from torch import nn
 from torch.nn import functional as F
 
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from tests.property.programs import Twins, World
 
 pytestmark = pytest.mark.usefixtures("without_eager_calls_in_between")

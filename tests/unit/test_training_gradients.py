@@ -10,7 +10,7 @@ import torch
 import torch._dynamo  # fake tensors import it, and it wraps functions of torch for good
 from torch.nn import functional as F
 
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.training import GradientCapture
 from tests.property.programs import World
 from tests.unit.test_training import accumulating, batch, refusal, replaying, replays_of, training

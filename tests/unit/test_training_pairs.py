@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from grape.runtime.backends.cuda import CudaBackend
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.cuda.backend import CudaBackend
+from grape.runtime.backends.tape.backend import TapeBackend
 from grape.sessions import engine
 from tests.property.cell_loops import run_cell
 from tests.property.pairs import PairTwins, Step
@@ -796,7 +796,7 @@ def test_results_whose_gradients_nobody_wants() -> None:
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
 def test_an_interrupt_in_a_capture_leaves_nothing_behind(kind: type[BaseException], number: int) -> None:
     """At the `number`-th operator that a capture records, of the forward or of the backward."""
-    from grape.runtime.backends.tape_capture import CaptureMode
+    from grape.runtime.backends.tape.capture import CaptureMode
 
     recorded = 0
     original = CaptureMode._dispatch

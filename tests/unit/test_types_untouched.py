@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import grape
-from grape.runtime import policy, replays
+from grape.runtime.accounts import policy
 from grape.runtime.alias import predictor as predictor_module
 from grape.runtime.alias.rules import CALLABLES
-from grape.runtime.backends.tape import TapeBackend
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.regions import replays
 
 TYPES: list[type] = [
     torch.Tensor,

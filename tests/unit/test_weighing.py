@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from grape.options import Options
-from grape.runtime.backends.tape import TapeBackend
-from grape.runtime.region import Region
-from grape.runtime.replays import FEWEST
-from grape.runtime.samples import CallTimes
+from grape.runtime.accounts.samples import CallTimes
+from grape.runtime.backends.tape.backend import TapeBackend
+from grape.runtime.regions.region import Region
+from grape.runtime.regions.replays import FEWEST
 from grape.sessions import Cell, Session
 
 pytestmark = pytest.mark.usefixtures("closed_engine")

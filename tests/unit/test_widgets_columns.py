@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grape.model import Event, Position, Timeline
-from grape.render.columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
+from grape.render.timeline.columns import BYTES_PER_EVENT, Columns, Strings, pack, text_tables
 from tests.unit.sample_evidence import eager_timeline, replay_timeline
 
 

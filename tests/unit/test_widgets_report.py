@@ -12,7 +12,7 @@ import pytest
 from grape.errors import UsageError
 from grape.magics import view as magics_view
 from grape.render import Report, build_report
-from grape.render.view import build_view
+from grape.render.timeline.view import build_view
 from grape.widgets.report import Actions, Answer, ReportWidget
 from tests.unit.sample_evidence import cell, host_sync, launch_bound, operators, region, sample, tape_cell
 

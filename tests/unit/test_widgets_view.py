@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from grape.cli import main
-from grape.cli.page import Section, html_page
+from grape.cli.written.page import Section, html_page
 from grape.errors import UsageError
 from grape.render import Report, build_report
-from grape.render.page import read_view, view_json, view_page
-from grape.render.view import View, build_view
+from grape.render.html.page import read_view, view_json, view_page
+from grape.render.timeline.view import View, build_view
 from grape.widgets import script, style
 from tests.unit.sample_evidence import cell, eager_timeline, host_sync, memory_curve, region, sample, tape_cell
 

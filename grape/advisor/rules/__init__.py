@@ -1,4 +1,4 @@
-"""The rules, one file per code: `grnnn.py` for each code of `model/codes.py`."""
+"""The rules, one file per code of `model/codes.py`: `gr1xx/gr101.py`, and so on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rule(Protocol):
 
 
 def _rule(code: str) -> Rule:
-    module: Any = import_module(f".{code.lower()}", __name__)
+    module: Any = import_module(f".{code[:3].lower()}xx.{code.lower()}", __name__)
     return cast("Rule", module)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from ..source import last_name
+from ..code.source import last_name
 from .context import Context, StaticFinding, shown
 from .kinds import Kinds
 from .state import root_name, state_writes

@@ -12,27 +12,20 @@ from collections.abc import Iterable, Iterator
 
 from .bindings import Kind, bindings
 from .reading import beside_arrays, read_name
+from .syntax import Scope, Syntax
 from .vocabulary import (
     BATCHES,
     CONVERSIONS,
-    FRAMEWORKS,
     MASKING,
     MODULES,
-    NOT_TENSORS,
     NUMBERS,
     ONLY_TENSORS,
     PLAIN_ATTRIBUTES,
 )
 
-__all__ = ["Kind", "Kinds", "Scope"]
-
-Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
-"""A function, or None for the top level."""
+__all__ = ["Kind", "Kinds"]
 
 _ROUNDS = 6
-
-_SHARED = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
-"""Nodes without children, one object for all places."""
 
 _FLOWING = (
     *(ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.comprehension, ast.NamedExpr),
@@ -45,24 +38,12 @@ def _is_tensor(kind: Kind | None) -> bool:
     return kind in ("tensor", "mask")
 
 
-class Kinds:
+class Kinds(Syntax):
     """The kinds of the names in one tree, by function; and of any expression in it."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.tree = tree
-        self.parents: dict[ast.AST, ast.AST] = {}
-        self.nodes = _walked(tree, self.parents)
-        """All nodes of the tree in the order of `ast.walk`, without operators and contexts, which are shared."""
-        self.roots = frozenset(_frameworks(self.nodes))
-        self._scopes: dict[ast.AST, Scope] = {}
+        super().__init__(tree)
         self._flowing = tuple(node for node in self.nodes if isinstance(node, _FLOWING))
-        self.functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
-        self.classes: dict[str, ast.ClassDef] = {}
-        for node in self.nodes:
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                self.functions.setdefault(node.name, []).append(node)
-            elif isinstance(node, ast.ClassDef):
-                self.classes[node.name] = node
         self._names: dict[tuple[Scope, str], Kind] = {}
         self._attributes: dict[str, Kind] = {}
         self._returns: dict[Scope, Kind] = {}
@@ -74,14 +55,6 @@ class Kinds:
             for node in self.nodes
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         )
-        self._layers = frozenset(
-            alias.asname or alias.name
-            for node in self.nodes
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.nn")
-            for alias in node.names
-            if alias.name[:1].isupper()
-        )
-        """Names imported from ``torch.nn`` itself: `Linear`, `Sequential`, ..."""
         if self.roots:
             for _ in range(_ROUNDS):
                 before = (dict(self._names), dict(self._attributes), dict(self._returns))
@@ -89,27 +62,6 @@ class Kinds:
                 if before == (self._names, self._attributes, self._returns):
                     break
             self._known = {}
-
-    @property
-    def uses_tensors(self) -> bool:
-        """False for code that imports none of the libraries whose values are tensors."""
-        return bool(self.roots)
-
-    def scope(self, node: ast.AST) -> Scope:
-        """The innermost function around `node`; the decorators and defaults of a function lie outside of it."""
-        if node not in self._scopes:
-            self._scopes[node] = self._found_scope(node)
-        return self._scopes[node]
-
-    def _found_scope(self, node: ast.AST) -> Scope:
-        child, parent = node, self.parents.get(node)
-        while parent is not None:
-            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and child in parent.body:
-                return parent
-            if isinstance(parent, ast.Lambda) and child is parent.body:
-                return parent
-            child, parent = parent, self.parents.get(parent)
-        return None
 
     def is_tensor(self, node: ast.expr) -> bool:
         return _is_tensor(self.of(node))
@@ -153,12 +105,6 @@ class Kinds:
             return "batches" if items and all(self._holds(item) for item in items) else "other"
         return None
 
-    def root_call(self, node: ast.expr) -> str | None:
-        """The function's name where `node` calls something of a framework: ``torch.cat(...)`` is "cat"."""
-        if not isinstance(node, ast.Call) or self._root(node.func) is None:
-            return None
-        return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-
     # -- expressions -------------------------------------------------------------------------------------------------
 
     def _holds(self, node: ast.expr) -> bool:
@@ -188,17 +134,9 @@ class Kinds:
             kind = self._names.get((scope, node.id))
             if kind is not None or scope is None:
                 return kind
-            if self._binds(scope, node.id):
+            if self.binds(scope, node.id):
                 return None
             scope = self.scope(scope)
-
-    @staticmethod
-    def _binds(scope: Scope, name: str) -> bool:
-        """True for a parameter: the name of the same spelling outside is another one."""
-        if scope is None:
-            return False
-        given = scope.args
-        return any(arg.arg == name for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs))
 
     def _attribute(self, node: ast.Attribute) -> Kind | None:
         owner = self.of(node.value)
@@ -210,27 +148,16 @@ class Kinds:
             return self._attributes.get(node.attr)
         return None
 
-    def _root(self, func: ast.expr) -> str | None:
-        """The dotted name of a callable that belongs to a framework."""
-        parts: list[str] = []
-        node = func
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name) or node.id not in self.roots:
-            return None
-        return ".".join([node.id, *reversed(parts)])
-
     def _call(self, node: ast.Call) -> Kind | None:
         func = node.func
-        root = self._root(func)
+        root = self.root(func)
         if root is not None:
-            return self._of_framework(node, root)
+            return self.of_framework(node, root)
         if isinstance(func, ast.Name):
             if func.id in CONVERSIONS:
                 return "other"
             if func.id in self.classes:
-                return "module" if self._is_module(self.classes[func.id]) else None
+                return "module" if self.is_module(self.classes[func.id]) else None
             if self._name(func) == "module":
                 return "tensor"
             known = [self._returns.get(function) for function in self.functions.get(func.id, ())]
@@ -238,20 +165,6 @@ class Kinds:
         if isinstance(func, ast.Attribute):
             return self._method(func)
         return "tensor" if self.of(func) == "module" else None
-
-    def _of_framework(self, node: ast.Call, root: str) -> Kind | None:
-        last = root.rpartition(".")[2]
-        if last in BATCHES:
-            return "batches"
-        if last == "Parameter":
-            return "tensor"
-        if last == "from_pretrained" or ("nn" in root.split(".") and last[:1].isupper()):
-            return "module"
-        if last[:1].isupper():
-            return "module" if root.split(".")[0] in self.roots and "." not in root and last in self._layers else None
-        if last in NOT_TENSORS or last.startswith("is_") or ".utils." in root or ".cuda." in root or ".optim" in root:
-            return None
-        return "mask" if last in MASKING or _is_bool(node) else "tensor"
 
     def _method(self, func: ast.Attribute) -> Kind | None:
         owner = self.of(func.value)
@@ -273,15 +186,6 @@ class Kinds:
             known = [self._returns.get(function) for function in self.functions.get(func.attr, ())]
             return known[0] if known and len(set(known)) == 1 else None
         return None
-
-    def _is_module(self, node: ast.ClassDef) -> bool:
-        for base in node.bases:
-            root = self._root(base)
-            if root is not None and root.rpartition(".")[2] == "Module":
-                return True
-            if isinstance(base, ast.Name) and base.id in self.classes and self.classes[base.id] is not node:
-                return self._is_module(self.classes[base.id])
-        return False
 
     # -- names -------------------------------------------------------------------------------------------------------
 
@@ -343,7 +247,7 @@ class Kinds:
             for function in self.functions.get(func.id, ()):
                 yield function, int(isinstance(self.parents.get(function), ast.ClassDef))
             kind = self._name(func)
-        elif isinstance(func, ast.Attribute) and self._root(func) is None:
+        elif isinstance(func, ast.Attribute) and self.root(func) is None:
             for function in self.functions.get(func.attr, ()):
                 if isinstance(self.parents.get(function), ast.ClassDef):
                     yield function, 1
@@ -367,18 +271,18 @@ class Kinds:
         scope = self.scope(call)
         func = call.func
         names: list[ast.expr] = []
-        if isinstance(func, ast.Attribute) and func.attr in ONLY_TENSORS and self._root(func) is None:
+        if isinstance(func, ast.Attribute) and func.attr in ONLY_TENSORS and self.root(func) is None:
             names.append(func.value)
-        if self._root(func) is None and self.of(func) == "module":
+        if self.root(func) is None and self.of(func) == "module":
             names += call.args[:1]
-        root = self._root(func)
-        if root is not None and self._of_framework(call, root) in ("tensor", "mask") and root.count("."):
+        root = self.root(func)
+        if root is not None and self.of_framework(call, root) in ("tensor", "mask") and root.count("."):
             names += call.args[:1]
         for name in names:
-            if isinstance(name, ast.Name) and scope is not None and self._binds(scope, name.id):
+            if isinstance(name, ast.Name) and scope is not None and self.binds(scope, name.id):
                 self._note(found, scope, name.id, "tensor")
         read = read_name(call) if self.reads_tell else None
-        if read is not None and (self._binds(scope, read.id) or (scope, read.id) in self._bound):
+        if read is not None and (self.binds(scope, read.id) or (scope, read.id) in self._bound):
             self._note(found, scope, read.id, "tensor")
 
 
@@ -389,39 +293,3 @@ def _agreed(kinds: set[Kind | None]) -> Kind | None:
     return (
         next(iter(known)) if len(known) == 1 and (None not in kinds or known & {"tensor", "mask", "module"}) else None
     )
-
-
-def _is_bool(call: ast.Call) -> bool:
-    return any(
-        keyword.arg == "dtype" and isinstance(keyword.value, ast.Attribute) and keyword.value.attr == "bool"
-        for keyword in call.keywords
-    )
-
-
-def _walked(tree: ast.Module, parents: dict[ast.AST, ast.AST]) -> tuple[ast.AST, ...]:
-    """The nodes below and with `tree`, breadth first; `parents` is filled. Several times as fast as `ast.walk`."""
-    nodes: list[ast.AST] = [tree]
-    for node in nodes:  # which grows
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if isinstance(value, list):
-                for item in value:
-                    if isinstance(item, ast.AST) and not isinstance(item, _SHARED):
-                        parents[item] = node
-                        nodes.append(item)
-            elif isinstance(value, ast.AST) and not isinstance(value, _SHARED):
-                parents[value] = node
-                nodes.append(value)
-    return tuple(nodes)
-
-
-def _frameworks(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names bound by imports of torch and of libraries around it."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.split(".")[0] in FRAMEWORKS:
-                    yield alias.asname or alias.name.split(".")[0]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FRAMEWORKS:
-            for alias in node.names:
-                yield alias.asname or alias.name

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ..source import Parsed
+from ..code.source import Parsed
 from .findings import StaticFinding, find
 
 __all__ = ["Placed", "find_in_sources", "reads_in_sources"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TypeGuard
 
-from ..source import Parsed, has_remainder, last_name
+from ..code.source import Parsed, has_remainder, last_name
 from .context import Context, StaticFinding
 from .kinds import Kinds
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..main_module import become_main, statements
+from ..scripts.main_module import become_main, statements
 from .digests import Digests, digests_of, random_digests
 
 _IMPORTS = (ast.Import, ast.ImportFrom)

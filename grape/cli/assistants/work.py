@@ -17,9 +17,9 @@ from ...render.units import shown_diff
 from ...rewrite import split_magic, unified_diff
 from ..apply import checked
 from ..files import ScriptText, read_json
-from ..notebook import code_cells, read_notebook
+from ..notebooks.notebook import code_cells, read_notebook
 from ..parser import is_script
-from ..rewriting import accepted, cell_text, rewritten_notebook, rewritten_script
+from ..written.rewriting import accepted, cell_text, rewritten_notebook, rewritten_script
 from .processes import ran
 from .proof import Program, prove
 

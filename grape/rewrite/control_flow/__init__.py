@@ -12,10 +12,10 @@ from functools import partial
 import libcst as cst
 
 from ..result import Declined
+from .facts.plain import FLOW
+from .facts.safety import Leave
 from .lines import marked, without_markers
 from .lower import Lowerer
-from .plain import FLOW
-from .safety import Leave
 from .tree import descendants
 
 __all__ = ["FLOW_IMPORT", "Construct", "Declined", "Left", "RewrittenFlow", "rewrite_control_flow"]

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from .build import assign, block_of, call, expression, function, lambda_of, statement, tuple_of
+from .facts.jumps import Jump
+from .facts.names import Exits, exposed, uses_of
+from .facts.safety import Leave, places_of, refuse_unsafe, with_memory
 from .guards import is_guard
-from .jumps import Jump
 from .lines import lines_of, marker
-from .names import Exits, exposed, uses_of
-from .safety import Leave, places_of, refuse_unsafe, with_memory
 from .tree import contains
 
 if TYPE_CHECKING:
     from .context import Context
-    from .lower import Lowerer
+    from .rewriter import Rewriter
 
 __all__ = ["as_block", "global_names", "lower_block_statement", "places_argument", "unbound_checks"]
 
@@ -32,7 +32,7 @@ def as_block(suite: Any, lines: tuple[int, int]) -> Statements:
     return list(suite.body)
 
 
-def lower_block_statement(lowerer: Lowerer, node: Any, context: Context, needs: frozenset[Jump]) -> Statements:
+def lower_block_statement(lowerer: Rewriter, node: Any, context: Context, needs: frozenset[Jump]) -> Statements:
     """A compound statement whose jumps `context` provides for."""
     lines = lines_of(node) or (1, 1)
     if isinstance(node, cst.If):
@@ -56,7 +56,7 @@ def lower_block_statement(lowerer: Lowerer, node: Any, context: Context, needs: 
     return [node]
 
 
-def _try(lowerer: Lowerer, node: Any, context: Context) -> Any:
+def _try(lowerer: Rewriter, node: Any, context: Context) -> object:
     """Blocks of a `try` may end anywhere, so everything that the function reads counts as read after them."""
     reads = frozenset(uses_of(node).reads) | context.live
     inner = replace(context, live=reads, tail=False, iteration_tail=False)
@@ -73,7 +73,7 @@ def _try(lowerer: Lowerer, node: Any, context: Context) -> Any:
     )
 
 
-def _plain_loop(lowerer: Lowerer, node: Any, context: Context) -> Any:
+def _plain_loop(lowerer: Rewriter, node: Any, context: Context) -> object:
     lines = lines_of(node) or (1, 1)
     # Over-approximates what the next iteration and the code behind the loop read.
     around = exposed([node], context.live, context.exits) | context.live
@@ -91,7 +91,7 @@ def _plain_loop(lowerer: Lowerer, node: Any, context: Context) -> Any:
         skip=None,
     )
     head = "iter" if isinstance(node, cst.For) else "test"
-    changes: dict[str, Any] = {head: lowerer.head(getattr(node, head), node, context)}
+    changes: dict[str, object] = {head: lowerer.head(getattr(node, head), node, context)}
     changes["body"] = block_of(node.body, lowerer.block(as_block(node.body, lines), inner))
     if node.orelse is not None:
         body = lowerer.block(as_block(node.orelse.body, lines), replace(context, tail=False, iteration_tail=False))
@@ -99,7 +99,7 @@ def _plain_loop(lowerer: Lowerer, node: Any, context: Context) -> Any:
     return node.with_changes(**changes)
 
 
-def _plain_if(lowerer: Lowerer, node: cst.If, context: Context) -> cst.If:
+def _plain_if(lowerer: Rewriter, node: cst.If, context: Context) -> cst.If:
     lines = lines_of(node) or (1, 1)
     body = block_of(node.body, lowerer.block(as_block(node.body, lines), context))
     orelse: Any = node.orelse
@@ -114,7 +114,7 @@ def _plain_if(lowerer: Lowerer, node: cst.If, context: Context) -> cst.If:
     return node.with_changes(test=lowerer.head(node.test, node, context), body=body, orelse=orelse)
 
 
-def _selected_if(lowerer: Lowerer, node: cst.If, context: Context, needs: frozenset[Jump]) -> Statements:
+def _selected_if(lowerer: Rewriter, node: cst.If, context: Context, needs: frozenset[Jump]) -> Statements:
     lines = lines_of(node) or (1, 1)
     synthetic = is_guard(node)
     if contains(node.test, cst.Await, cst.Yield):
@@ -145,7 +145,7 @@ class _Branch:
     """One `if` as a call. `arms` are the person's statements, `flags` what their jumps assign."""
 
     def __init__(
-        self, lowerer: Lowerer, context: Context, lines: tuple[int, int], arms: list[Statements], flags: list[str]
+        self, lowerer: Rewriter, context: Context, lines: tuple[int, int], arms: list[Statements], flags: list[str]
     ) -> None:
         self._lowerer = lowerer
         self._context = context
@@ -165,7 +165,7 @@ class _Branch:
         self._arms: list[Statements] = [list(with_memory(arm, bound)) for arm in arms]
         self._flags = flags
 
-    def emit(self, test: Any, stem: str, suites: list[Any], *, returning: bool) -> Statements:
+    def emit(self, test: object, stem: str, suites: list[Any], *, returning: bool) -> Statements:
         """The functions, the call, and what becomes of names that it may leave unbound."""
         context, lines = self._context, self._lines
         read = [exposed(arm, frozenset(), Exits(through=True)) for arm in self._arms]

@@ -7,8 +7,8 @@ from typing import Any
 
 import libcst as cst
 
+from .facts.plain import FLOW
 from .lines import marker
-from .plain import FLOW
 
 __all__ = ["assign", "block_of", "call", "expression", "flow", "function", "lambda_of", "statement", "tuple_of"]
 
@@ -40,7 +40,7 @@ def tuple_of(items: Iterable[str]) -> str:
     return "(" + ", ".join(listed) + ("," if len(listed) == 1 else "") + ")"
 
 
-def statement(code: str, lines: tuple[int, int]) -> Any:
+def statement(code: str, lines: tuple[int, int]) -> object:
     """A generated statement of the construct on `lines`."""
     parsed: Any = cst.parse_statement(code)
     return parsed.with_changes(leading_lines=[marker(*lines)])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .jumps import Jump
-from .names import Exits
+from .facts.jumps import Jump
+from .facts.names import Exits
 
 __all__ = ["Context", "Scope"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from .build import call, lambda_of
-from .plain import is_plain
+from .facts.plain import is_plain
 from .tree import contains
 
 __all__ = ["rewrite_expressions"]

@@ -8,9 +8,9 @@ from typing import Any
 import libcst as cst
 
 from .build import block_of, call, expression
-from .jumps import always_jumps
+from .facts.jumps import always_jumps
+from .facts.plain import is_flow_call
 from .lines import marker
-from .plain import is_flow_call
 
 __all__ = ["arms_of", "flags_set", "guard", "is_guard", "rest_moved", "small_statements"]
 

@@ -21,7 +21,7 @@ def marker(first: int, last: int) -> cst.EmptyLine:
 def marked(source: str) -> cst.Module:
     """The module of `source`, every statement with its first line and the last line of its head."""
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
-    positions: Any = wrapper.resolve(PositionProvider)
+    positions: object = wrapper.resolve(PositionProvider)
     visited: Any = wrapper.module.visit(_Mark(positions))
     return visited  # type: ignore[no-any-return]
 
@@ -46,7 +46,7 @@ class _Mark(cst.CSTTransformer):
         return updated_node
 
 
-def lines_of(statement: Any) -> tuple[int, int] | None:
+def lines_of(statement: object) -> tuple[int, int] | None:
     """The lines of a statement's head in the original source."""
     for line in getattr(statement, "leading_lines", ()):
         if line.comment is not None and line.comment.value.startswith(_MARK):

@@ -10,16 +10,16 @@ import libcst as cst
 
 from .branches import as_block, global_names, places_argument, unbound_checks
 from .build import assign, block_of, call, function, lambda_of, statement, tuple_of
+from .facts.jumps import jumps
+from .facts.names import Exits, exposed, uses_of
+from .facts.safety import Leave, places_of, refuse_unsafe, with_memory
 from .guards import guard
-from .jumps import jumps
 from .lines import lines_of
-from .names import Exits, exposed, uses_of
-from .safety import Leave, places_of, refuse_unsafe, with_memory
 from .tree import contains
 
 if TYPE_CHECKING:
     from .context import Context
-    from .lower import Lowerer
+    from .rewriter import Rewriter
 
 __all__ = ["lower_loop"]
 
@@ -28,7 +28,7 @@ _SEQUENCE_WRAPPERS = ("enumerate", "reversed", "zip")
 
 
 def lower_loop(
-    lowerer: Lowerer, node: Any, rest: Statements, context: Context
+    lowerer: Rewriter, node: Any, rest: Statements, context: Context
 ) -> tuple[Statements, Statements, frozenset[str]]:
     """The lowered loop, what is still to do after it (its `else`, guarded), and the names bound by then."""
     lines = lines_of(node) or (1, 1)
@@ -72,7 +72,7 @@ def lower_loop(
 
 
 def _for(
-    lowerer: Lowerer, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
+    lowerer: Rewriter, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
 ) -> Statements:
     lines = lines_of(node) or (1, 1)
     if node.asynchronous is not None:
@@ -111,7 +111,7 @@ def _only_counts(node: cst.For, body: Statements, targets: Sequence[str], live: 
     return not set(targets) & (uses.reads | uses.stores.keys() | live)
 
 
-def _named_items(iterated: Any, fresh: Callable[[], str]) -> Any:
+def _named_items(iterated: Any, fresh: Callable[[], str]) -> object:
     """`(name := iterable)`, inside of `enumerate`, `reversed` and `zip`, whose own items cannot be looked at."""
     if (
         isinstance(iterated, cst.Call)
@@ -132,7 +132,7 @@ def _named_items(iterated: Any, fresh: Callable[[], str]) -> Any:
 
 
 def _while(
-    lowerer: Lowerer, node: cst.While, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
+    lowerer: Rewriter, node: cst.While, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
 ) -> Statements:
     line = (lines_of(node) or (1, 1))[0]
     if contains(node.test, cst.NamedExpr, cst.Await, cst.Yield):
@@ -146,7 +146,7 @@ def _while(
 
 
 def _repeat(
-    lowerer: Lowerer, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
+    lowerer: Rewriter, node: cst.For, body: Statements, inner: Context, live: frozenset[str], around: frozenset[str]
 ) -> Statements:
     """A `for` whose counter nobody uses: a call, so that the whole loop can become one node."""
     loop = _Carried(lowerer, node, body, inner, live, around)
@@ -162,7 +162,7 @@ class _Carried:
 
     def __init__(
         self,
-        lowerer: Lowerer,
+        lowerer: Rewriter,
         node: Any,
         body: Statements,
         inner: Context,
@@ -187,7 +187,7 @@ class _Carried:
         self.doubtful = [name for name in self.carried if name not in self._known]
         self._lowerer, self._node, self._body, self._inner, self._live = lowerer, node, body, inner, live
 
-    def emit(self, make: Callable[[str], tuple[str, list[Any], list[Any]]]) -> Statements:
+    def emit(self, make: Callable[[str], tuple[str, list[object], list[object]]]) -> Statements:
         """The function, the call, and checks of names that may be unbound after it.
 
         `make` is told the function's name; it gives the name in `_flow`, and the arguments before and after the state.

@@ -8,11 +8,11 @@ from typing import Any
 import libcst as cst
 
 from .context import Context, Scope
+from .facts.jumps import NONE, Jump, jumps, returns_of
+from .facts.names import bound_after
+from .facts.plain import is_plain
 from .guards import arms_of, is_guard
-from .jumps import NONE, Jump, jumps, returns_of
 from .lines import line_of, lines_of
-from .names import bound_after
-from .plain import is_plain
 from .tree import descendants
 
 __all__ = ["Selection"]
@@ -30,7 +30,7 @@ class Selection:
         self._refused = refused
         self.culprits: dict[int, set[int]] = {}
 
-    def wants(self, statement: Any) -> bool:
+    def wants(self, statement: object) -> bool:
         lines = lines_of(statement)
         return lines is not None and lines[0] not in self._refused and self._wanted(*lines)
 
@@ -57,7 +57,7 @@ class Selection:
         inside = self._any([loop.body.body], scope)
         return inside | jumps(*loop.body.body) if self.selected(loop, scope) else inside
 
-    def _any(self, blocks: Sequence[Sequence[Any]], scope: Scope) -> frozenset[Jump]:
+    def _any(self, blocks: Sequence[Sequence[object]], scope: Scope) -> frozenset[Jump]:
         return NONE.union(*(self.crosses(item, scope) for block in blocks for item in block))
 
     def converted(self, loop: cst.For | cst.While, context: Context) -> bool:

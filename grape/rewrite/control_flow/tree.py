@@ -38,7 +38,7 @@ def _is_code_type(kind: Any) -> bool:
 
 
 def _is_code(value: object) -> bool:
-    kind: Any = type(value)
+    kind: object = type(value)
     return _is_code_type(kind)
 
 

@@ -12,37 +12,22 @@ clone keeps what the tensor held at that time. Refused wherever something in the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import libcst as cst
 
 from ...model import Finding
-from ..code import Code, Loop, descendants, edited, same
+from ..code import Code, Loop, descendants, same
 from ..effects import CONSTANTS, call_name, calls, moved_out_of, only_statement
+from ..host_reads import CASTS, Read, kept, on_device, sees
 from ..result import Declined
+from .summed_reads import added
 
 __all__ = ["fix"]
 
-_CASTS = ("float", "int")
 _METHODS = ("item", "tolist")
-_KEPT_ON_DEVICE = ("detach", "cpu")
 _SHOWS = ("print", "display", "format", "str", "repr")
 _MODES = ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled", "autocast")
 _COMPREHENDED_BY = ("sum", "list", "tuple", "max", "min", "sorted")
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One host read: `node` is the whole expression, `tensor` the one it reads."""
-
-    node: cst.Call
-    tensor: cst.BaseExpression
-
-    def of(self, tensor: cst.BaseExpression) -> cst.Call:
-        """The same read of another tensor."""
-        if isinstance(self.node.func, cst.Attribute):
-            return self.node.with_changes(func=self.node.func.with_changes(value=tensor))
-        return self.node.with_changes(args=[self.node.args[0].with_changes(value=tensor)])
 
 
 def fix(code: Code, finding: Finding) -> str | Declined:
@@ -56,7 +41,7 @@ def fix(code: Code, finding: Finding) -> str | Declined:
     read = reads[0]
     if any(isinstance(node, (cst.Await, cst.Yield, cst.NamedExpr)) for node in descendants(read.tensor)):
         return Declined(why="the value that is read binds a name or waits", line=line)
-    if any(_leaves_device(node) for node in calls(_on_device(read.tensor))):
+    if any(_leaves_device(node) for node in calls(on_device(read.tensor))):
         return Declined(why="the value is computed on the CPU", line=line)
     comprehension = code.parent(read.node)
     if isinstance(comprehension, (cst.ListComp, cst.GeneratorExp)) and comprehension.elt is read.node:
@@ -75,23 +60,23 @@ def fix(code: Code, finding: Finding) -> str | Declined:
     if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
         made = _appended(code, read, small.value, statement, loops)
     elif isinstance(small, cst.AugAssign):
-        made = _added(code, read, small, statement, loops)
+        made = added(code, read, small, statement, loops)
     if isinstance(made, str) and _only_reads(read, loops[0]):
         return Declined(why="the loop does nothing but read", line=line)
     return made
 
 
-def _read(node: cst.Call) -> _Read | None:
+def _read(node: cst.Call) -> Read | None:
     func = node.func
     if isinstance(func, cst.Attribute) and func.attr.value in _METHODS and not node.args:
-        return _Read(node, func.value)
+        return Read(node, func.value)
     one = len(node.args) == 1 and node.args[0].keyword is None and not node.args[0].star
-    if isinstance(func, cst.Name) and func.value in _CASTS and one:
+    if isinstance(func, cst.Name) and func.value in CASTS and one:
         inner = node.args[0].value
         # `float(x.item())` reads once, in the inner call; `float("inf")` and `int(len(x))` read nothing.
         if isinstance(inner, CONSTANTS) or (isinstance(inner, cst.Call) and _reads_nothing_more(inner)):
             return None
-        return _Read(node, inner)
+        return Read(node, inner)
     return None
 
 
@@ -110,7 +95,7 @@ def _not_a_read(code: Code, line: int) -> Declined:
     return Declined(why="no `.item()`, `.tolist()`, `float()` or `int()` of a tensor stands on the line", line=line)
 
 
-def _only_reads(read: _Read, loop: Loop) -> bool:
+def _only_reads(read: Read, loop: Loop) -> bool:
     """True for ``for part in parts: total += part.item()``."""
     if not isinstance(loop, cst.For) or len(loop.body.body) > 1 or not isinstance(read.tensor, cst.Name):
         return False
@@ -119,32 +104,10 @@ def _only_reads(read: _Read, loop: Loop) -> bool:
 
 def _leaves_device(call: cst.Call) -> bool:
     module, _, name = call_name(call).rpartition(".")
-    return name in ("cpu", "numpy", *_METHODS, *_CASTS) or module.partition(".")[0] in ("np", "numpy", "math")
+    return name in ("cpu", "numpy", *_METHODS, *CASTS) or module.partition(".")[0] in ("np", "numpy", "math")
 
 
-def _on_device(tensor: cst.BaseExpression) -> cst.BaseExpression:
-    """Without the ``.detach()`` and ``.cpu()`` at its end."""
-    while (
-        isinstance(tensor, cst.Call)
-        and isinstance(tensor.func, cst.Attribute)
-        and tensor.func.attr.value in _KEPT_ON_DEVICE
-        and not tensor.args
-    ):
-        tensor = tensor.func.value
-    return tensor
-
-
-def _kept(read: _Read) -> cst.BaseExpression:
-    """The expression that the loop keeps instead of the value: a copy on the device, without its graph."""
-    tensor = _on_device(read.tensor)
-    if not isinstance(tensor, (cst.Name, cst.Attribute, cst.Subscript, cst.Call)) and not tensor.lpar:
-        tensor = tensor.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    for method in ("detach", "clone"):
-        tensor = cst.Call(cst.Attribute(value=tensor, attr=cst.Name(method)))
-    return tensor
-
-
-def _in_comprehension(code: Code, read: _Read, outer: cst.ListComp | cst.GeneratorExp) -> str | Declined:
+def _in_comprehension(code: Code, read: Read, outer: cst.ListComp | cst.GeneratorExp) -> str | Declined:
     source = outer.for_in.iter
     if isinstance(source, cst.ListComp) and call_name(source.elt).endswith("clone"):
         return Declined(why="the values are read after the loop already", line=code.line(read.node))
@@ -158,12 +121,12 @@ def _in_comprehension(code: Code, read: _Read, outer: cst.ListComp | cst.Generat
     if isinstance(read.tensor, cst.Name) and same(read.tensor, outer.for_in.target):
         return Declined(why="the comprehension does nothing but read", line=code.line(outer))
     name = code.fresh("value")
-    values = cst.ListComp(elt=_kept(read), for_in=outer.for_in)
+    values = cst.ListComp(elt=kept(read), for_in=outer.for_in)
     loop = cst.CompFor(target=cst.Name(name), iter=values, whitespace_before=cst.SimpleWhitespace(" "))
     return code.replaced({outer: outer.with_changes(elt=read.of(cst.Name(name)), for_in=loop)})
 
 
-def _appended(code: Code, read: _Read, call: cst.Call, statement: cst.CSTNode, loops: list[Loop]) -> str | Declined:
+def _appended(code: Code, read: Read, call: cst.Call, statement: cst.CSTNode, loops: list[Loop]) -> str | Declined:
     line = code.line(statement)
     func = call.func
     if call_name(call).rpartition(".")[2] in _SHOWS:
@@ -188,7 +151,7 @@ def _appended(code: Code, read: _Read, call: cst.Call, statement: cst.CSTNode, l
     container, name = code.text(func.value), code.fresh("value")
     reading = code.text(read.of(cst.Name(name)))
     after = cst.parse_statement(f"{container}[:] = [{reading} for {name} in {container}]")
-    return code.replaced({read.node: _kept(read), loop: lambda node: [node, after]})
+    return code.replaced({read.node: kept(read), loop: lambda node: [node, after]})
 
 
 def _name_of(container: cst.BaseExpression) -> str | None:
@@ -270,7 +233,7 @@ def _used_elsewhere(
             continue
         if first <= at <= last and code.function(use) is home and not _appends_to_another_key(code, use, container):
             return Declined(why=f"`{name}` is used before the loop has ended", line=at)
-        if code.function(use) is not home and _sees(code, use, home):
+        if code.function(use) is not home and sees(code, use, home):
             return Declined(why=f"a function that may run in the loop uses `{name}`", line=at)
     return None
 
@@ -284,84 +247,3 @@ def _appends_to_another_key(code: Code, use: cst.CSTNode, container: cst.BaseExp
     method = code.parent(item)
     appends = isinstance(method, cst.Attribute) and method.attr.value == "append"
     return appends and key is not None and mine is not None and not same(key, mine)
-
-
-def _sees(code: Code, use: cst.CSTNode, home: cst.FunctionDef | None) -> bool:
-    """True where `use`, in another function, can mean the variable of `home`: at the top, or in a closure."""
-    return home is None or any(above is home for above in code.ancestors(use))
-
-
-def _added(code: Code, read: _Read, small: cst.AugAssign, statement: cst.CSTNode, loops: list[Loop]) -> str | Declined:
-    line = code.line(statement)
-    if not isinstance(small.target, cst.Name):
-        return Declined(why=f"`{code.text(small.target)}` may be read elsewhere at each step", line=line)
-    name = small.target.value
-    others = _factors(code, read, small.value)
-    if isinstance(others, Declined):
-        return others
-    loop = None
-    for candidate in loops:
-        if [use for use in code.uses(name, candidate) if use is not small.target]:
-            break
-        loop = candidate
-    if loop is None:
-        return Declined(why=f"`{name}` is used in the loop", line=line)
-    home = code.function(loop)
-    if code.is_shared(name, home):
-        return Declined(why=f"`{name}` is shared between functions", line=line)
-    for use in code.uses(name):
-        if code.function(use) is not home and _sees(code, use, home):
-            return Declined(why=f"a function that may run in the loop uses `{name}`", line=code.line(use))
-    refused = moved_out_of(code, statement, loop)
-    if refused is not None:
-        return refused
-    return _summed_later(code, read, small, loop, others)
-
-
-def _summed_later(code: Code, read: _Read, small: cst.AugAssign, loop: Loop, others: list[cst.BaseExpression]) -> str:
-    target = code.text(small.target)
-    parts, value = code.fresh(f"{target}_parts"), code.fresh("part")
-    names = [code.fresh(f"factor_{number}" if number else "factor") for number in range(len(others))]
-    kept = ", ".join([code.text(_kept(read)), *map(code.text, others)])
-    edits: dict[cst.CSTNode, cst.CSTNode] = {read.node: read.of(cst.Name(value))}
-    edits.update({other: cst.Name(name) for other, name in zip(others, names, strict=True)})
-    later = edited(small, edits)
-    bound = ", ".join([value, *names])
-    append = f"{parts}.append({f'({kept})' if others else kept})"
-    after = cst.parse_statement(f"for {bound} in {parts}:\n    {code.text(later)}\n", code.module.config_for_parsing)
-    before = cst.parse_statement(f"{parts} = []", code.module.config_for_parsing)
-
-    def around(statement: Loop) -> list[cst.BaseStatement]:
-        first = before.with_changes(leading_lines=statement.leading_lines)
-        return [first, statement.with_changes(leading_lines=[]), after]
-
-    return code.replaced({small: cst.Expr(cst.parse_expression(append)), loop: around})
-
-
-def _factors(code: Code, read: _Read, value: cst.BaseExpression) -> list[cst.BaseExpression] | Declined:
-    """Factors that the value is multiplied with or divided by, apart from constants; each is kept with the value."""
-    if value is read.node:
-        return []
-    if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Multiply, cst.Divide)):
-        for inner, other in ((value.left, value.right), (value.right, value.left)):
-            if any(node is read.node for node in descendants(inner)):
-                more = _factors(code, read, inner)
-                if isinstance(more, Declined) or isinstance(other, CONSTANTS):
-                    return more
-                if _is_number(code, other):
-                    return [*more, other]
-                return Declined(why=f"`{code.text(other)}` may change before the loop ends", line=code.line(other))
-    return Declined(why="something else is computed from the value at each step", line=code.line(value))
-
-
-def _is_number(code: Code, node: cst.BaseExpression) -> bool:
-    """A size: a Python number that nothing can change in place."""
-    name = call_name(node).rpartition(".")[2]
-    if name in ("len", "size", "numel") and not any(call is not node for call in calls(node)):
-        return name == "len" or bool(name == "numel" or (isinstance(node, cst.Call) and node.args))
-    return (
-        isinstance(node, cst.Subscript)
-        and isinstance(node.value, cst.Attribute)
-        and node.value.attr.value == "shape"
-        and not list(calls(node))
-    )

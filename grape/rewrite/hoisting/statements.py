@@ -13,7 +13,6 @@ _EFFECTS = frozenset(
 )
 """Built-in functions with effects, or whose meaning depends on the scope in which they are called."""
 _READS = frozenset({"item", "tolist", "numpy"})
-_JUMPS = (ast.Return, ast.Break, ast.Continue)
 _REPEATS = 32
 """A loop inside a run is part of it where it runs at most so many times, which must stand in the source."""
 _STAYS = (

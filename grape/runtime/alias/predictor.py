@@ -13,7 +13,6 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -21,16 +20,16 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...model import Position
+from ...model.call import Args, Kwargs
 from ...tracing import PositionFinder, is_own_code, process_group
-from ..environment import is_transformed
-from ..slots import Slot
-from ..trampoline import prune_traceback
+from ..buffers.slots import Slot
+from ..dispatch.trampoline import prune_traceback
+from ..guarding.environment import is_transformed
 from .rules import CALLABLES, Plan, Rule
+from .sites import Issued, Made, PredictedRegion, Site, Target
 
 if TYPE_CHECKING:
-    from ..entry import Entry
-    from ..region import Region
+    from ..replaying.entry import Entry
 
 __all__ = ["MIN_BYTES", "ROUNDS", "Predictor"]
 
@@ -45,50 +44,6 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NOTHING = (AttributeError, TypeError, ValueError, IndexError, RuntimeError)
 
 
-@dataclass(slots=True)
-class _Target:
-    """The known use of one ordinal of a site: the argument at `path` of `region`."""
-
-    path: str
-    score: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Site:
-    code: Any
-    region: Region
-    rule: Rule
-    name: tuple[int, str]
-    position: Position
-    targets: dict[int, _Target] = field(default_factory=dict)
-    iteration: int = -1
-    ordinal: int = 0
-    predicted: int = 0
-    nbytes: int = 0
-    overhead_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A result that a watched callable returned."""
-
-    key: tuple[int, int]
-    code: Any
-    ordinal: int
-    rule: Rule
-    name: tuple[int, str]
-    position: Position
-    reference: StorageWeakRef
-
-
-@dataclass(frozen=True, slots=True)
-class _Issued:
-    site: _Site
-    ordinal: int
-    slot: Slot
-    cdata: int
-
-
 class Predictor:
     """One per engine. While a region runs it is `paused`: nothing inside is predicted."""
 
@@ -96,33 +51,27 @@ class Predictor:
         self._device = device
         self._positions = positions
         self._patched: dict[tuple[int, str], Callable[[], None]] = {}
-        self._sites: dict[tuple[int, int], _Site] = {}
-        self._learning: Region | None = None
+        self._sites: dict[tuple[int, int], Site] = {}
+        self._learning: PredictedRegion | None = None
         self._counts: dict[tuple[int, int], int] = {}
-        self._made: dict[int, _Made] = {}
-        self._issued: list[_Issued] = []
+        self._made: dict[int, Made] = {}
+        self._issued: list[Issued] = []
         self._thread = get_ident()
         self._stream: int | None = None
-        self._own_modes = 0
         self._bytes_per_ns: float | None = None
         self.paused = False
         self.allowed = True
         """False where code is compiled: a compiler would meet the patches."""
-        self.demoted: WeakKeyDictionary[Region, dict[str, str]] = WeakKeyDictionary()
+        self.demoted: WeakKeyDictionary[PredictedRegion, dict[str, str]] = WeakKeyDictionary()
         """Why positions were given up, by argument path."""
 
-    @property
-    def active(self) -> bool:
-        """True where any callable is patched."""
-        return bool(self._patched)
-
-    def waits_for(self, region: Region) -> bool:
+    def waits_for(self, region: PredictedRegion) -> bool:
         """True where the next call of `region` tells what was learned or predicted."""
         return self._learning is region or bool(self._issued)
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
-    def learn(self, region: Region) -> None:
+    def learn(self, region: PredictedRegion) -> None:
         """Watch all callables until the region's next call."""
         if not self.allowed or self._learning is not None or torch.compiler.is_compiling():
             return
@@ -133,7 +82,9 @@ class Predictor:
         for owner, attribute, rule in CALLABLES:
             self._patch(owner, attribute, rule)
 
-    def learned(self, region: Region, leaves: Sequence[torch.Tensor], entry: Entry, astray: Sequence[int]) -> bool:
+    def learned(
+        self, region: PredictedRegion, leaves: Sequence[torch.Tensor], entry: Entry, astray: Sequence[int]
+    ) -> bool:
         """The call came, and these arguments must be copied: whose results are they? False if nobody asked."""
         if self._learning is not region:
             return False
@@ -153,13 +104,13 @@ class Predictor:
                 continue
             site = self._sites.get(made.key)
             if site is None or site.region is not region:
-                site = self._sites[made.key] = _Site(made.code, region, made.rule, made.name, made.position)
-            site.targets.setdefault(made.ordinal, _Target(entry.paths[index]))
+                site = self._sites[made.key] = Site(made.code, region, made.rule, made.name, made.position)
+            site.targets.setdefault(made.ordinal, Target(entry.paths[index]))
         self._made.clear()
         self.settle()
         return True
 
-    def why_not(self, region: Region, path: str) -> str | None:
+    def why_not(self, region: PredictedRegion, path: str) -> str | None:
         """Why the argument at `path` is copied; None while it is predicted, or nobody knows yet."""
         demoted = self.demoted.get(region, {}).get(path)
         if demoted is not None or path not in region.learned_paths:
@@ -174,7 +125,7 @@ class Predictor:
             return None
         return "nothing that can write elsewhere makes it"
 
-    def _note(self, frame: Any, rule: Rule, name: tuple[int, str], result: Any) -> None:
+    def _note(self, frame: Any, rule: Rule, name: tuple[int, str], result: object) -> None:
         key = (id(frame.f_code), frame.f_lasti)
         ordinal = self._counts[key] = self._counts.get(key, -1) + 1
         if type(result) is torch.Tensor and result.device.type == self._device.type:
@@ -183,11 +134,11 @@ class Predictor:
             while outer is not None and not is_own_code(outer.f_code.co_filename):
                 outer = outer.f_back
             at = self._positions.at(outer or frame)
-            self._made[storage._cdata] = _Made(key, frame.f_code, ordinal, rule, name, at, StorageWeakRef(storage))
+            self._made[storage._cdata] = Made(key, frame.f_code, ordinal, rule, name, at, StorageWeakRef(storage))
 
     # -- predicting --------------------------------------------------------------------------------------------------
 
-    def _predict(self, site: _Site, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _predict(self, site: Site, original: Any, args: Args, kwargs: Kwargs) -> object:
         region = site.region
         if site.iteration != region.calls:
             site.iteration, site.ordinal = region.calls, 0
@@ -226,7 +177,7 @@ class Predictor:
         done = time.perf_counter_ns()
         out = keeper.data  # only now: the write counts as a change of the tensor that is written
         slot.predicted = True
-        self._issued.append(_Issued(site, ordinal, slot, cdata))
+        self._issued.append(Issued(site, ordinal, slot, cdata))
         site.predicted += 1
         site.nbytes += out.nbytes
         site.overhead_ns += (began - start) + (time.perf_counter_ns() - done)
@@ -240,17 +191,17 @@ class Predictor:
             if slot is not None and entry.placeholders.addresses[index or 0] == slot.address:
                 yield slot
 
-    def _plain_here(self, region: Region) -> bool:
+    def _plain_here(self, region: PredictedRegion) -> bool:
         """No mode, transform, autocast or foreign capture would see another operator than the person wrote."""
         c: Any = torch._C
         return bool(
             not c._len_torch_function_stack()
-            and c._len_torch_dispatch_stack() == int(region.situation.tracer.on_stack)
+            and c._len_torch_dispatch_stack() == int(region.is_traced)
             and not is_transformed()
             and not torch.is_autocast_enabled(self._device.type)
             and not c._get_deterministic_algorithms()
             and region.on_its_stream()
-            and not region.situation.store.side_streams
+            and not region.beside_streams
         )
 
     def _harmless(self, plan: Plan) -> bool:
@@ -265,13 +216,13 @@ class Predictor:
                 return False
         return True
 
-    def passed(self, region: Region) -> None:
+    def passed(self, region: PredictedRegion) -> None:
         """A call of the region ran eagerly: it says nothing about predictions."""
         self._issued = [issued for issued in self._issued if issued.site.region is not region]
         if self._learning is region:
             self.stop_learning()
 
-    def arrived(self, region: Region, leaves: Sequence[torch.Tensor]) -> None:
+    def arrived(self, region: PredictedRegion, leaves: Sequence[torch.Tensor]) -> None:
         """A call of the region came: which predictions did it need?"""
         if not self._issued:
             return
@@ -289,7 +240,7 @@ class Predictor:
             if site.predicted >= WEIGHED:
                 self._weigh(site)
 
-    def _score(self, site: _Site, ordinal: int, points: int, why: str) -> None:
+    def _score(self, site: Site, ordinal: int, points: int, why: str) -> None:
         target = site.targets.get(ordinal)
         if target is None:
             return
@@ -300,7 +251,7 @@ class Predictor:
             if not site.targets:
                 self.settle()
 
-    def _weigh(self, site: _Site) -> None:
+    def _weigh(self, site: Site) -> None:
         """Give a site up whose predictions cost more time than the copies that they spare would have.
 
         Where the device is the slower of the two, what the host does meanwhile costs nothing.
@@ -341,7 +292,7 @@ class Predictor:
         inherited = attribute not in vars(owner)
 
         @functools.wraps(original)
-        def stand_in(*args: Any, **kwargs: Any) -> Any:
+        def stand_in(*args: Any, **kwargs: object) -> object:
             if self.paused or get_ident() != self._thread or process_group():
                 return original(*args, **kwargs)
             frame = sys._getframe(1)

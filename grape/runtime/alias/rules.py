@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ...model.call import Args, Kwargs
+
 __all__ = ["CALLABLES", "Plan", "Rule"]
 
 _T = torch.Tensor
@@ -25,10 +27,10 @@ class Plan:
     shape: tuple[int, ...]
     dtype: torch.dtype
     inputs: tuple[torch.Tensor, ...]
-    write: Callable[[torch.Tensor], Any]
+    write: Callable[[torch.Tensor], object]
 
 
-Rule = Callable[[torch.device, tuple[Any, ...], dict[str, Any]], Plan | None]
+Rule = Callable[[torch.device, Args, Kwargs], Plan | None]
 
 
 def _dense(tensor: torch.Tensor) -> bool:
@@ -49,7 +51,7 @@ def _dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _index_select(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+def _index_select(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     if kwargs or len(args) != 3:
         return None
     source, dim, index = args
@@ -62,7 +64,7 @@ def _index_select(device: torch.device, args: tuple[Any, ...], kwargs: dict[str,
     )
 
 
-def _cat(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+def _cat(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     parts, dim = _parts(args, kwargs)
     if parts is None:
         return None
@@ -83,7 +85,7 @@ def _cat(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return Plan(tuple(shape), first.dtype, tuple(parts), lambda out: torch.cat(parts, dim, out=out))
 
 
-def _stack(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+def _stack(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     parts, dim = _parts(args, kwargs)
     if parts is None:
         return None
@@ -97,7 +99,7 @@ def _stack(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return Plan(tuple(shape), first.dtype, tuple(parts), lambda out: torch.stack(parts, dim, out=out))
 
 
-def _parts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Parts | None, int]:
+def _parts(args: Args, kwargs: Kwargs) -> tuple[_Parts | None, int]:
     """The sequence and the dimension of a `cat` or `stack`."""
     if not args or len(args) > 2 or set(kwargs) - {"dim"} or (len(args) == 2 and kwargs):
         return None, 0
@@ -110,7 +112,7 @@ def _parts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Parts | None
     return parts, dim
 
 
-def _where(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+def _where(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     if kwargs or len(args) != 3 or not all(isinstance(arg, _T) for arg in args):
         return None
     condition, one, other = args
@@ -122,7 +124,7 @@ def _where(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _binary(function: Callable[..., Any], integers: bool) -> Rule:
-    def rule(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    def rule(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
         if kwargs or len(args) != 2:
             return None
         one, other = args
@@ -143,7 +145,7 @@ def _binary(function: Callable[..., Any], integers: bool) -> Rule:
     return rule
 
 
-def _gather(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+def _gather(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     if kwargs or len(args) != 3 or type(args[1]) is not int or not isinstance(args[2], _T):
         return None
     source, dim, index = args
@@ -154,7 +156,7 @@ def _gather(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any])
     )
 
 
-def _argmax(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+def _argmax(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     if len(args) > 2 or set(kwargs) - {"dim", "keepdim"} or (len(args) == 2 and "dim" in kwargs):
         return None
     source, dim, keep = args[0], args[1] if len(args) == 2 else kwargs.get("dim"), kwargs.get("keepdim", False)
@@ -168,7 +170,7 @@ def _argmax(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any])
     return Plan(tuple(shape), torch.int64, (source,), lambda out: torch.argmax(source, dim, keep, out=out))
 
 
-def _clone(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+def _clone(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     if kwargs or len(args) != 1 or not _dense(args[0]):
         return None
     source = args[0]
@@ -178,7 +180,7 @@ def _clone(device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 _ADD, _SUB, _MUL = _binary(torch.add, True), _binary(torch.sub, True), _binary(torch.mul, True)
 _DIV = _binary(torch.div, False)
 
-CALLABLES: tuple[tuple[Any, str, Rule], ...] = (
+CALLABLES: tuple[tuple[object, str, Rule], ...] = (
     (torch, "index_select", _index_select),
     (torch, "cat", _cat),
     (torch, "concat", _cat),

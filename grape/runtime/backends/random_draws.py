@@ -10,7 +10,7 @@ import torch
 __all__ = ["draws"]
 
 
-def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def draws(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """True where this call of an operator moves a generator.
 
     Attention and recurrent layers are tagged so, but draw nothing without dropout, and dropout nothing in evaluation:

@@ -7,8 +7,8 @@ issue the same operators; `verification.py` and `compare.py` the replay that is 
 """
 
 from .attempt import capture_call
-from .judging import judge
 from .lowered import is_left_to_device
+from .proof.judging import judge
 from .request import Captured, Request
 
 __all__ = ["Captured", "Request", "capture_call", "is_left_to_device", "judge"]

@@ -9,47 +9,49 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
 from ...failures import log_failure, said
-from ...model import Later, NoMemory, NoRoom, Position, Reason, Refused, RetryLater
+from ...model import NoMemory, NoRoom, Position, Reason, Refused, RetryLater
+from ...model.call import Args, Kwargs
 from ...tracing import record
-from ..backends.protocol import CaptureFailed, Graph, UpdatableGraph
-from ..compression import StoredGraph
-from ..effects import EffectWatch, effect_of
-from ..entry import Entry, identities
-from ..environment import foreign_modes
-from ..guards import GuardSet, TooLarge
-from ..host_draws import host_draws
-from ..looks import look_of
-from ..node_numbers import numbered, unnumbered
-from ..outputs import Outputs
-from ..placeholders import Placeholders, distinct
+from ..backends.executables import UpdatableGraph
+from ..backends.protocol import CaptureFailed, Graph
+from ..buffers.placeholders import Placeholders, distinct
+from ..guarding.effects import EffectWatch
+from ..guarding.guards import GuardSet, TooLarge
+from ..guarding.sharing import shared, shared_objects, shared_tensors
+from ..guarding.structure import Layout, Unsupported, flatten, stateful
 from ..predication import Surveyed, iterations
-from ..prologue import Prologue
-from ..shape import Found
-from ..sharing import shared, shared_objects, shared_tensors
+from ..regions.shape import Found
+from ..replaying.entry import Entry, identities
+from ..replaying.host_draws import host_draws
+from ..replaying.looks import look_of
+from ..replaying.node_numbers import numbered, unnumbered
+from ..replaying.outputs import Outputs
+from ..replaying.prologue import Prologue
+from ..replaying.versions import VersionWatch
 from ..state import KeptState
-from ..structure import Layout, Unsupported, flatten, leaf_meta, stateful
 from ..training import GradientCapture, GradientPlan, leaves_a_graph, seal, sealable
-from ..versions import VersionWatch
-from .in_step import CapturedRun, InStep
-from .judging import check_looks, judge, outputs_of
 from .lowered import is_left_to_device, learn_arms, survey_call
 from .pairing import capture_pair
+from .proof.checks import check_arguments, check_effects, check_guards, check_modes, places
+from .proof.judging import check_looks, judge, outputs_of
+from .proof.shared_executable import admit_shared
+from .proof.verification import Verification
 from .request import Captured, EagerRun, Request
+from .running.in_step import CapturedRun, InStep
 from .snapshot import Snapshot
-from .stop import Stop, changes
-from .verification import Verification
+from .stop import Stop
 
 __all__ = ["capture_call"]
 
 
-def capture_call(request: Request, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+def capture_call(request: Request, layout: Layout, args: Args, kwargs: Kwargs) -> Captured:
     """Serve one call eagerly and capture it. The person's own exceptions propagate; nothing else does."""
     return _Attempt(request, layout).run(args, kwargs)
 
@@ -62,20 +64,20 @@ class _Attempt:
         self.verification: Verification | None = None
         self.kept: KeptState | None = None
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    def run(self, args: Args, kwargs: Kwargs) -> Captured:
         with unnumbered() as self.numbers:
             captured = self.serve(args, kwargs)
         if isinstance(captured.outcome, Entry):
             captured.outcome.nodes = self.numbers.persons
         return captured
 
-    def serve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    def serve(self, args: Args, kwargs: Kwargs) -> Captured:
         request, backend = self.request, self.backend
         backend.prepare()
         started = time.perf_counter()
         random_before = backend.rng_state()
         unready = self.prepare()
-        self.arguments_before = [_place(leaf) for leaf in self.layout.leaves]
+        self.arguments_before = places(self.layout)
         self.watch = EffectWatch(request.tracer.positions)
 
         def body() -> Any:
@@ -98,8 +100,10 @@ class _Attempt:
             )
 
         def eager() -> EagerRun:
-            self.check_guards(call.trace.needs_grad)
-            self.check_effects(call.trace.needs_grad)
+            check_guards(self.guards, call.trace.needs_grad)
+            check_effects(self.watch)
+            check_arguments(self.layout, self.arguments_before)
+            check_modes(request, self.guards, call.trace.needs_grad)
             after = flatten((result, args, kwargs), "result")
             return EagerRun(
                 call=call,
@@ -127,7 +131,7 @@ class _Attempt:
             faithful=self.verification.faithful if self.verification is not None else frozenset(),
         )
 
-    def leave_as_eager(self, random_after: Any) -> None:
+    def leave_as_eager(self, random_after: object) -> None:
         """Whatever the attempt ran since: objects, memory, random state and version counters are those of the call."""
         if self.kept is not None:
             self.kept.put_back()
@@ -279,8 +283,8 @@ class _Attempt:
         verification, alike = self.verification, self.request.alike
         assert verification is not None
         self.placeholders.settle([one.placeholders for one in alike])
-        kept: list[Any] = [call.arrivals, call.constants]
-        held = _storages(snapshot.externals.values(), besides=self.gradients.homes)
+        external = [tensor.untyped_storage() for tensor in snapshot.externals.values()]
+        held = tuple([storage for storage in external if storage._cdata not in self.gradients.homes])
         return Entry(
             backend=self.backend,
             graph=graph,
@@ -305,7 +309,7 @@ class _Attempt:
             capture_ms=(time.perf_counter() - started) * 1e3,
             shapes=", ".join(str(tuple(leaf.shape)) for leaf in self.layout.leaves[:4]),
             paths=shared(tuple(self.layout.paths), [one.paths for one in alike]),
-            keep=tuple(filter(None, kept)),
+            keep=tuple([one for one in (call.arrivals, call.constants) if one]),
             held=shared_objects(held, [one.held for one in alike]),
         )
 
@@ -316,10 +320,7 @@ class _Attempt:
         self.backend.copy([self.placeholders.target(i) for i in ready], [distinct(t) for t in inputs])
 
     def admit(self, graph: Graph, eager: EagerRun, run: CapturedRun) -> tuple[Graph, str]:
-        """The graph as it will be replayed, and how its replay compares with eager. Raises where it is not right.
-
-        An executable of other shapes may take it; if that one is wrong, the graph's own is tried.
-        """
+        """The graph as it will be replayed, and how its replay compares with eager. Raises where it is not right."""
         verification = self.verification = Verification(
             self.request,
             self.layout,
@@ -329,55 +330,12 @@ class _Attempt:
             placeholders=self.placeholders,
             gradients=self.gradients,
         )
-        store = self.request.executables
-        if store is None:
+        if self.request.executables is None:
             with self.request.attention.spend("verify"):
                 return graph, verification.verify(graph.replay)
-        failure: Stop | None = None
-        verified: list[str] = []
-
-        def verify(launch: Callable[[], None]) -> bool:
-            nonlocal failure
-            if failure is not None:
-                self.fill_placeholders()  # the replay that was wrong may have written them
-            try:
-                with self.request.attention.spend("verify"):
-                    verified.append(verification.verify(launch))
-            except Stop as stop:
-                if isinstance(stop.outcome, RetryLater) and stop.outcome.later is Later.UNSETTLED:
-                    raise
-                failure = stop
-                return False
-            return True
-
         updatable = cast(UpdatableGraph, graph)
         updatable.drew(eager.random_before, eager.random_after)
-        try:
-            stored = StoredGraph.admit(store, updatable, verify, owner=self.request.owner)
-            if isinstance(stored, StoredGraph):
-                return stored, verified[-1]
-            raise failure or Stop(NoRoom())
-        finally:
-            failure = None  # it knows this frame, and the call's arguments would seem alive until a garbage collection
-
-    def check_guards(self, needs_grad: bool) -> None:
-        if not self.guards.holds():
-            # An optimizer makes the state of a parameter that it has not seen before; the next call will not.
-            refused = changes(self.guards)
-            raise Stop(RetryLater(later=Later.UNSTEADY, refused=refused) if needs_grad else refused)
-
-    def check_effects(self, needs_grad: bool) -> None:
-        """Raise `Stop` for what the eager run did besides operators, on a path that no earlier call may have taken."""
-        effect = effect_of(self.watch)
-        if effect is not None:
-            raise Stop(effect)
-        if [_place(leaf) for leaf in self.layout.leaves] != self.arguments_before:
-            raise Stop(Refused.because(Reason.CHANGES_ARGUMENT))
-        foreign = foreign_modes(int(self.request.tracer.on_stack))
-        if foreign:
-            raise Stop(Refused.because(Reason.MODE, mode=foreign))
-        if needs_grad and self.guards.has_hooked_nodes():
-            raise Stop(Refused.because(Reason.NODE_HOOK))
+        return admit_shared(self.request, self.request.executables, updatable, verification, self.fill_placeholders)
 
     def prepare_gradients(self, after: Layout) -> None:
         """Nothing may refer to the autograd graph of the eager run any more, nor to gradients that it dropped."""
@@ -390,12 +348,3 @@ class _Attempt:
         refused = self.gradients.prepare()
         if refused is not None:
             raise Stop(refused)
-
-
-def _storages(tensors: Collection[torch.Tensor], *, besides: Collection[int]) -> tuple[torch.UntypedStorage, ...]:
-    return tuple([storage for tensor in tensors if (storage := tensor.untyped_storage())._cdata not in besides])
-
-
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The facts that a call may not change of a tensor that it was given, but for the contents."""
-    return (*leaf_meta(tensor), tensor.untyped_storage()._cdata, int(tensor.storage_offset()))

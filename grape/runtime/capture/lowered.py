@@ -11,18 +11,19 @@ from torch.utils._pytree import tree_leaves
 
 from ...model import DECISION, Reason, Refused, Trace
 from ...quiet import without_warnings
-from ..effects import EffectBan
-from ..guards import GuardSet
-from ..placeholders import Placeholders
+from ..buffers.placeholders import Placeholders
+from ..guarding.effects import EffectBan
+from ..guarding.guards import GuardSet
+from ..guarding.rebuilding import rebuild
+from ..guarding.structure import Layout
 from ..predication import Arms, Flag, NodeLowering, Surveyed, survey
-from ..prologue import Prologue
-from ..structure import Layout, rebuild
+from ..replaying.prologue import Prologue
 from .request import EagerRun, Request
 from .stop import Stop
 
 __all__ = ["check_ties", "is_left_to_device", "learn_arms", "refuse_flags", "survey_call"]
 
-_arms: weakref.WeakValueDictionary[tuple[Hashable, Any], Arms] = weakref.WeakValueDictionary()
+_arms: weakref.WeakValueDictionary[tuple[Hashable, object], Arms] = weakref.WeakValueDictionary()
 """The branches that replays of a region took and were compared, by its owner and the layout of the arguments."""
 
 

@@ -17,30 +17,30 @@ import torch
 from ...model import Reason, Refused
 from ...tracing import Recorder
 from ..backends.protocol import Graph, Pool
-from ..entry import Entry, identities
-from ..guards import GuardSet
-from ..host_draws import HostDraws, host_draws
-from ..placeholders import Placeholders, distinct
-from ..prologue import Prologue
-from ..slots import SlotStore
-from ..structure import Layout, stateful
+from ..buffers.placeholders import Placeholders, distinct
+from ..buffers.slots import SlotStore
+from ..guarding.guards import GuardSet
+from ..guarding.structure import Layout, stateful
+from ..replaying.entry import Entry, identities
+from ..replaying.host_draws import HostDraws, host_draws
+from ..replaying.prologue import Prologue
+from ..replaying.versions import VersionWatch
 from ..training import GradientCapture, GradientPlan
 from ..training.again import Again
 from ..training.observed import differentiable
 from ..training.pair import BackwardGraph, Pair, Saved, SavedOutside
 from ..training.pair_entry import PairEntry
 from ..training.recorded import Recorded, Unfit
-from ..versions import VersionWatch
-from .compare import first_mismatch
-from .in_step import CapturedRun
-from .judging import outputs_of
-from .lockstep import Diverged, Lockstep
 from .lowered import is_left_to_device
-from .rehearsal import PairRun, Reference, Rehearsal, unpaired
+from .proof.compare import first_mismatch
+from .proof.judging import outputs_of
+from .proof.verification import Verification
 from .request import EagerRun, Request
+from .running.in_step import CapturedRun
+from .running.lockstep import Diverged, Lockstep
+from .running.rehearsal import PairRun, Reference, Rehearsal, unpaired
 from .snapshot import Snapshot
 from .stop import Stop, divergence
-from .verification import Verification
 
 __all__ = ["capture_pair"]
 
@@ -325,5 +325,5 @@ class _Pairing:
         return Saved(arguments=arguments, views=views, outside=outside, results=results, anything=bool(recorded.saved))
 
 
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype

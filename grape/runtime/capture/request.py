@@ -9,15 +9,15 @@ from typing import Any
 
 from ...model import NoMemory, NoRoom, Refused, RetryLater, Trace
 from ...tracing import RecordedCall, Tracer
-from ..attention import Attention
+from ..accounts.attention import Attention
 from ..backends.protocol import Backend
+from ..buffers.slots import SlotStore
 from ..compression import ExecutableStore
-from ..entry import Entry
-from ..guards import GuardSet
-from ..looks import Look
-from ..shape import Found
-from ..slots import SlotStore
-from ..structure import Layout
+from ..guarding.guards import GuardSet
+from ..guarding.structure import Layout
+from ..regions.shape import Found
+from ..replaying.entry import Entry
+from ..replaying.looks import Look
 from ..training import Backwards
 
 __all__ = ["Captured", "EagerRun", "Request"]
@@ -28,7 +28,7 @@ class Request:
     """The facts that a capture needs: the person's function, how to call it, and what earlier calls taught."""
 
     function: Callable[..., Any]
-    root: Any
+    root: object
     backend: Backend
     tracer: Tracer
     bound: Collection[int]
@@ -44,7 +44,7 @@ class Request:
     tolerance: float
     guards: GuardSet | None
     """Those of another graph, where they guard the same state and hold."""
-    plain: Collection[Any]
+    plain: Collection[object]
     """Operators whose `out=` form did not give the bits of the other."""
     backwards: Backwards | None = None
     """The gradients that were seen of its results, where a pair of graphs may serve it."""
@@ -68,9 +68,9 @@ class Captured:
     outcome: Entry | Refused | RetryLater | NoMemory | NoRoom
     trace: Trace
     found: Found = field(default_factory=Found)
-    faithful: frozenset[Any] = frozenset()
+    faithful: frozenset[object] = frozenset()
     """Operators whose `out=` forms gave the bits of the eager run."""
-    plain: frozenset[Any] = frozenset()
+    plain: frozenset[object] = frozenset()
     """See `Request.plain`: to be tried without, where the outcome is `Later.FORMS`."""
 
 
@@ -83,7 +83,7 @@ class EagerRun:
     """Of (result, args, kwargs)."""
     looks: Sequence[Look]
     """Looks of the leaves of `after` when the call was over."""
-    random_before: Any
-    random_after: Any
+    random_before: object
+    random_after: object
     most_iterations: int
     """More than this no loop of a compared replay may take."""

@@ -8,8 +8,8 @@ import torch
 
 from ...model import Later, Reason, Refused, RetryLater
 from ...tracing import RecordedCall
-from ..placeholders import Placeholders, whole
-from ..structure import Layout
+from ..buffers.placeholders import Placeholders, whole
+from ..guarding.structure import Layout
 from ..training import GradientCapture
 from .stop import Stop
 

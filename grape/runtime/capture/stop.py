@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...model import NoMemory, NoRoom, Reason, Refused, RetryLater
-from ..guards import GuardSet
-from .lockstep import Diverged
+from ..guarding.guards import GuardSet
+from .running.lockstep import Diverged
 
 __all__ = ["Stop", "changes", "divergence"]
 

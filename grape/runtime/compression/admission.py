@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from ..backends.protocol import UpdatableGraph
+from ..backends.executables import UpdatableGraph
 from .classes import Classes, TopologyClass
 from .codec import Base, Record
 from .members import Kin, Loaded, Member, User

@@ -35,7 +35,6 @@ _WORD = np.dtype("<u8")
 _NUMBER = np.dtype("<u4")
 
 _Words = NDArray[np.uint64]
-_Numbers = NDArray[np.uint32]
 
 
 class Base:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from ..backends.protocol import Executable, Prepared, UpdatableGraph
+from ..backends.executables import Executable, UpdatableGraph
+from ..backends.protocol import Prepared
 from .classes import TopologyClass
 
 __all__ = ["Counts", "Kin", "Loaded", "Member", "PlainUser", "User"]

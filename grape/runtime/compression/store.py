@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..backends.protocol import UpdatableGraph
+from ..backends.executables import UpdatableGraph
 from .account import StoreAccount, StoreEstimate
 from .admission import Verify, admit
 from .classes import Classes, TopologyClass

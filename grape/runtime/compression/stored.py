@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
-from ..backends.protocol import NoExecutable, UpdatableGraph
+from ..backends.executables import NoExecutable, UpdatableGraph
 from .admission import Verify
 from .store import ExecutableStore, NotAdmitted, Unavailable
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backends.protocol import Prepared, UpdatableGraph
+from ..backends.executables import UpdatableGraph
+from ..backends.protocol import Prepared
 from .codec import Record
 from .members import Kin, Loaded, Member
 from .residents import Residents, Uncertain, average

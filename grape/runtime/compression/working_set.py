@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 
-from ..backends.protocol import UpdatableGraph
+from ..backends.executables import UpdatableGraph
 from .members import Member
 
 __all__ = ["shrink"]

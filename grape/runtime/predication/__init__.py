@@ -7,13 +7,15 @@ says what each construct means.
 from . import flow
 from .arms import Arms
 from .functions import cond, while_loop
-from .lowering import Check, Lowering, active_lowering, in_loop, iterations, lowered
-from .merge import UNBOUND, merge_values, restore_bits, select_bits
-from .node import NodeLowering
+from .lowering.active import in_loop, iterations
+from .lowering.flag import Flag, as_predicate
+from .lowering.lowering import Check, Lowering, active_lowering, lowered
+from .lowering.merge import UNBOUND, merge_values, restore_bits, select_bits
+from .lowering.node import NodeLowering
+from .lowering.select import SelectLowering
+from .lowering.truth import is_tensor_predicate
 from .predicate import Predicate
-from .select import SelectLowering
 from .survey import Surveyed, survey
-from .truth import Flag, as_predicate, is_tensor_predicate
 
 __all__ = [
     "UNBOUND",

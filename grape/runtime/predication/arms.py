@@ -8,11 +8,9 @@ replay, the marks are not read any more, and nobody waits for the device.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from .lowering import refuse
+from .lowering.active import refuse
 
 __all__ = ["Arms"]
 
@@ -34,7 +32,7 @@ class Arms:
             """True where an assertion failed in the last replay."""
         self.count = 0
         self._repeated: list[int] = []
-        self.program: Any = None
+        self.program: object = None
         self._compared: set[tuple[int, int]] = set()
 
     def clear(self) -> None:

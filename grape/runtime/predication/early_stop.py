@@ -20,9 +20,11 @@ from ...model import Later, Reason, Refused, RetryLater
 from ..backends.protocol import CaptureFailed, FlagPoll
 from .functions import lowering_for
 from .holders import Holders, storage_of
-from .lowering import active_lowering, noted
-from .merge import NOTHING, UNBOUND
-from .truth import Flag, negate, truth
+from .lowering.active import noted
+from .lowering.flag import Flag
+from .lowering.lowering import active_lowering
+from .lowering.merge import NOTHING, UNBOUND
+from .lowering.truth import negate, truth
 
 __all__ = ["AHEAD", "Iteration", "IterationStep", "Stepper", "Stopped", "run_ahead", "set_stepper", "while_ahead"]
 
@@ -58,7 +60,7 @@ class IterationStep(Protocol):
         """Note that so many calls did nothing."""
         ...
 
-    def __call__(self, closure: tuple[Any, ...], state: tuple[Any, ...]) -> tuple[Any, ...]: ...
+    def __call__(self, closure: tuple[object, ...], state: tuple[object, ...]) -> tuple[object, ...]: ...
 
 
 class Stepper(Protocol):
@@ -103,7 +105,7 @@ class Iteration:
         self._device = device
         self.moved: set[int] = set()
 
-    def __call__(self, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def __call__(self, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[object, ...]:
         """The next state. Raises `Stopped` in ordinary Python, where the loop has been left."""
         going = negate(state[self._stop])
         if isinstance(going, Flag):
@@ -114,7 +116,7 @@ class Iteration:
             raise Stopped
         return tuple([_flag(new, self._device) if at == self._stop else new for at, new in enumerate(after)])
 
-    def _once(self, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _once(self, closure: tuple[tuple[object, ...], ...], state: tuple[Any, ...]) -> tuple[object, ...]:
         names = state if self._test_of is None else state[: self._stop]
         result = self._run_of(closure[0])(*names)
         after = (result,) if len(names) == 1 else () if not names else tuple(result)
@@ -122,11 +124,11 @@ class Iteration:
             after = (*after, negate(self._test_of(closure[1])(*after)))
         return after
 
-    def _lowered(self, going: Flag, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _lowered(self, going: Flag, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[object, ...]:
         lowering = lowering_for(going)
         assert lowering is not None
 
-        def iterate() -> tuple[Any, Any]:
+        def iterate() -> tuple[object, object]:
             after = self._once(closure, state)
             stays = tuple([new is old for new, old in zip(after, state, strict=True)])
             return after, (stays, tuple([_may_be(new) for new in after]))
@@ -153,7 +155,7 @@ class Iteration:
                     lowering.ties.part(after[new], after[other])
         return after
 
-    def _copied(self, after: tuple[Any, ...], state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _copied(self, after: tuple[object, ...], state: tuple[Any, ...]) -> tuple[object, ...]:
         moved = {storage_of(state[position]) for position in self.moved if isinstance(state[position], torch.Tensor)}
         return tuple(
             new.clone() if isinstance(new, torch.Tensor) and at != self._stop and storage_of(new) in moved else new
@@ -161,7 +163,7 @@ class Iteration:
         )
 
 
-def _maker(function: FunctionType) -> Callable[[tuple[Any, ...]], Callable[..., Any]]:
+def _maker(function: FunctionType) -> Callable[[tuple[object, ...]], Callable[..., Any]]:
     code, namespace, name = function.__code__, function.__globals__, function.__name__
     return lambda closure: FunctionType(code, namespace, name, None, tuple(map(CellType, closure)))
 
@@ -174,11 +176,11 @@ def _may_be(value: Any) -> frozenset[int]:
     return frozenset({storage_of(value), *lowering.ties.partners(value)})
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
+def _tensors(values: object) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-def _flag(value: Any, device: torch.device) -> torch.Tensor:
+def _flag(value: object, device: torch.device) -> torch.Tensor:
     if isinstance(value, Flag):
         return value.tensor
     if isinstance(value, torch.Tensor):
@@ -189,17 +191,17 @@ def _flag(value: Any, device: torch.device) -> torch.Tensor:
 def while_ahead(
     test: Callable[..., Any],
     body: Callable[..., Any],
-    carried: tuple[Any, ...],
-    initial: tuple[Any, ...] = (),
-) -> tuple[Any, ...] | None:
+    carried: tuple[object, ...],
+    initial: tuple[object, ...] = (),
+) -> tuple[object, ...] | None:
     """`while test(*carried)`, which is true now. The rest is as in `run_ahead`."""
     ran = _run_ahead(None, body, test, (*carried, False), len(carried), Holders(initial, (carried,)))
     return ran[:-1] if ran is not None else None
 
 
 def run_ahead(
-    times: int, body: Callable[..., Any], carried: tuple[Any, ...], stop: int, initial: tuple[Any, ...] = ()
-) -> tuple[Any, ...] | None:
+    times: int, body: Callable[..., Any], carried: tuple[object, ...], stop: int, initial: tuple[object, ...] = ()
+) -> tuple[object, ...] | None:
     """The state after up to `times` iterations, the last of which may be wasted; `state[stop]` is a bool again.
 
     `initial` is the state before the loop, which the names of the loop still hold. None, and nothing has been done,
@@ -210,12 +212,12 @@ def run_ahead(
 
 def _run_ahead(
     times: int | None,
-    body: Callable[..., Any],
-    test: Callable[..., Any] | None,
+    body: Callable[..., object],
+    test: Callable[..., object] | None,
     given: tuple[Any, ...],
     stop: int,
     holders: Holders,
-) -> tuple[Any, ...] | None:
+) -> tuple[object, ...] | None:
     stepper = _active.stepper
     if stepper is None or not _is_plain(body) or not (test is None or _is_plain(test)):
         return None
@@ -281,7 +283,7 @@ def _device_of(values: tuple[Any, ...]) -> torch.device | None:
     return next((one for one in devices if one.type != "cpu"), devices[0] if devices else None)
 
 
-def _alone(holders: Holders, state: tuple[Any, ...], moved: Collection[int]) -> bool:
+def _alone(holders: Holders, state: tuple[object, ...], moved: Collection[int]) -> bool:
     return all(holders.alone(state, position) for position in moved if isinstance(state[position], torch.Tensor))
 
 

@@ -15,10 +15,12 @@ import torch
 
 from .early_stop import run_ahead, while_ahead
 from .functions import cond, lowering_for
-from .lowering import Check, as_loop, inside_body, refuse
-from .merge import NOTHING, UNBOUND
+from .lowering.active import as_loop, inside_body, refuse
+from .lowering.flag import Flag, as_predicate
+from .lowering.lowering import Check
+from .lowering.merge import NOTHING, UNBOUND
+from .lowering.truth import is_tensor_predicate, negate, truth
 from .places import Attribute, Item, Place, contained, stateful
-from .truth import Flag, as_predicate, is_tensor_predicate, negate, truth
 
 __all__ = [
     "NOTHING",

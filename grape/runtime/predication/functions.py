@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from ...errors import UsageError
-from .lowering import Lowering, active_lowering, as_loop, refuse
-from .truth import Flag, as_predicate, is_tensor_predicate, truth
+from .lowering.active import as_loop, refuse
+from .lowering.flag import Flag, as_predicate
+from .lowering.lowering import Lowering, active_lowering
+from .lowering.truth import is_tensor_predicate, truth
 
 __all__ = ["cond", "lowering_for", "while_loop"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from sys import getrefcount
-from typing import Any
 from weakref import getweakrefcount
 
 import torch
@@ -26,7 +25,7 @@ def storage_of(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
 
 
-def _references(values: tuple[Any, ...], position: int) -> int:
+def _references(values: tuple[object, ...], position: int) -> int:
     return getrefcount(values[position])
 
 
@@ -48,22 +47,22 @@ class Holders:
     `others` are further tuples of the loop's state that are alive during the run.
     """
 
-    def __init__(self, initial: tuple[Any, ...], others: tuple[tuple[Any, ...], ...]) -> None:
+    def __init__(self, initial: tuple[object, ...], others: tuple[tuple[object, ...], ...]) -> None:
         self._initial = initial
         self._tuples = {id(one): one for one in (initial, *others)}
-        self._mine: list[Any] = []
+        self._mine: list[object] = []
 
-    def replayed(self, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
+    def replayed(self, before: tuple[object, ...], after: tuple[object, ...]) -> None:
         """A replay gave `after`: what it did not hand on as it was is known to nobody else."""
         mine = self._mine or [None] * len(after)
         self._mine = [new if new is not old else known for new, old, known in zip(after, before, mine, strict=True)]
 
-    def ran(self, after: tuple[Any, ...]) -> None:
+    def ran(self, after: tuple[object, ...]) -> None:
         """An iteration in ordinary Python gave `after`."""
         if self._mine:
             self._mine = [known if new is known else None for new, known in zip(after, self._mine, strict=True)]
 
-    def alone(self, state: tuple[Any, ...], position: int) -> bool:
+    def alone(self, state: tuple[object, ...], position: int) -> bool:
         """True where only the loop holds `state[position]`, and its state nowhere else."""
         if self._mine and state[position] is self._mine[position]:
             return True

@@ -8,11 +8,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from ...model.call import Args, Kwargs
 from ..backends.protocol import CaptureFailed
-from .lowering import noted, refuse
-from .merge import UNBOUND, Unbound, copy_all_bits, copy_bits, require_alike, same_plain
-from .truth import Flag, as_predicate
-from .writes import WriteMode, written_by
+from .lowering.active import noted, refuse
+from .lowering.flag import Flag, as_predicate
+from .lowering.merge import UNBOUND, Unbound, copy_all_bits, copy_bits, require_alike, same_plain
+from .lowering.writes import WriteMode, written_by
 
 __all__ = ["Key", "LoopState", "Unsuited"]
 
@@ -43,11 +44,11 @@ class LoopState:
         self._touched: set[int] = set()
         self._overwritten: set[int] = set()
         self._own: dict[int, StorageWeakRef] = {}
-        self._after: tuple[Any, ...] = ()
+        self._after: tuple[object, ...] = ()
         with torch.no_grad(), self._mode.aside():
             self.values = tuple([self._fixed(value, device) for value in carried])
 
-    def _fixed(self, value: Any, device: torch.device) -> Any:
+    def _fixed(self, value: object, device: torch.device) -> Any:
         if isinstance(value, bool):
             return Flag(torch.full((), value, dtype=torch.bool, device=device))
         if isinstance(value, Flag):
@@ -63,7 +64,7 @@ class LoopState:
         copy_bits(made, value)
         return made
 
-    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def saw(self, func: Any, args: Args, kwargs: Kwargs) -> None:
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         self._touched.update(_storage(tensor) for tensor in tensors)
         self._overwritten.update(_storage(tensor) for tensor in written_by(func, args, kwargs))
@@ -91,7 +92,7 @@ class LoopState:
                     copies.append((target, source.clone() if _storage(source) in mine else source))
             copy_all_bits(copies)
 
-    def _pair(self, value: Any, new: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def _pair(self, value: object, new: object) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if isinstance(value, Flag):
             if isinstance(new, (bool, Flag)):
                 made = new.tensor if isinstance(new, Flag) else torch.full_like(value.tensor, new)
@@ -154,5 +155,5 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _tensor(value: Any) -> torch.Tensor | None:
+def _tensor(value: object) -> torch.Tensor | None:
     return value.tensor if isinstance(value, Flag) else value if isinstance(value, torch.Tensor) else None

@@ -7,32 +7,32 @@ from typing import Any, Protocol
 
 import torch
 
-from .lowering import as_body, refuse
-from .merge import UNBOUND
+from .lowering.active import as_body, refuse
+from .lowering.merge import UNBOUND
 
 __all__ = ["Attribute", "Item", "Place", "contained", "stateful"]
 
 
 class Place(Protocol):
-    def get(self) -> Any: ...
+    def get(self) -> object: ...
 
-    def set(self, value: Any) -> None: ...
+    def set(self, value: object) -> None: ...
 
 
 class Attribute:
     """`owner().name`. Reading one that does not exist gives `UNBOUND`; setting that deletes it."""
 
-    def __init__(self, owner: Callable[[], Any], name: str) -> None:
+    def __init__(self, owner: Callable[[], object], name: str) -> None:
         self._owner = owner
         self._name = name
 
-    def get(self) -> Any:
+    def get(self) -> object:
         owner = self._owner()
         if isinstance(getattr(type(owner), self._name, None), property):
             raise refuse(f"a branch assigns the property {self._name} of a {type(owner).__name__}", "GR404")
         return getattr(owner, self._name, UNBOUND)
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         owner = self._owner()
         if value is not UNBOUND:
             setattr(owner, self._name, value)
@@ -43,7 +43,7 @@ class Attribute:
 class Item:
     """`owner()[key()]` of a dict or list. An item of a tensor is memory, which the lowering takes care of."""
 
-    def __init__(self, owner: Callable[[], Any], key: Callable[[], Any]) -> None:
+    def __init__(self, owner: Callable[[], Any], key: Callable[[], object]) -> None:
         self._owner = owner
         self._key = key
 
@@ -58,7 +58,7 @@ class Item:
             return owner[key]
         raise refuse(f"a branch assigns an item of a {type(owner).__name__}", "GR404")
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         owner = self._owner()
         if isinstance(owner, torch.Tensor):
             return
@@ -68,10 +68,12 @@ class Item:
             owner.pop(self._key(), None)
 
 
-def contained(function: Callable[..., Any], operands: tuple[Any, ...], places: tuple[Place, ...]) -> Callable[[], Any]:
+def contained(
+    function: Callable[..., object], operands: tuple[object, ...], places: tuple[Place, ...]
+) -> Callable[[], object]:
     """A body that leaves its places as they were and returns (result, what it would have left in them)."""
 
-    def run() -> Any:
+    def run() -> object:
         before = [place.get() for place in places]
         try:
             with as_body():
@@ -85,11 +87,11 @@ def contained(function: Callable[..., Any], operands: tuple[Any, ...], places: t
 
 
 def stateful(
-    cond_fn: Callable[..., Any],
-    body_fn: Callable[..., tuple[Any, ...]],
-    carried: tuple[Any, ...],
+    cond_fn: Callable[..., object],
+    body_fn: Callable[..., tuple[object, ...]],
+    carried: tuple[object, ...],
     places: tuple[Place, ...],
-) -> tuple[Callable[..., Any], Callable[..., tuple[Any, ...]], tuple[Any, ...]]:
+) -> tuple[Callable[..., object], Callable[..., tuple[object, ...]], tuple[object, ...]]:
     """A loop's functions and state, with what its places hold as the last part of the state.
 
     Each function leaves the places as they were before the loop.
@@ -101,7 +103,7 @@ def stateful(
         for place, value in zip(places, state, strict=True):
             place.set(value)
 
-    def test(*state: Any) -> Any:
+    def test(*state: object) -> object:
         fill(state[count:])
         try:
             with as_body():
@@ -109,7 +111,7 @@ def stateful(
         finally:
             fill(before)
 
-    def body(*state: Any) -> tuple[Any, ...]:
+    def body(*state: object) -> tuple[object, ...]:
         fill(state[count:])
         try:
             with as_body():

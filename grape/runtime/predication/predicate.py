@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from .lowering import active_lowering
-from .merge import merge_values, select_bits
-from .truth import Flag, as_predicate, is_tensor_predicate
-from .writes import WriteMode
+from .lowering.flag import Flag, as_predicate
+from .lowering.lowering import active_lowering
+from .lowering.merge import merge_values, select_bits
+from .lowering.truth import is_tensor_predicate
+from .lowering.writes import WriteMode
 
 __all__ = ["Predicate"]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..guards import GuardSet, TooLarge
+from ..guarding.guards import GuardSet, TooLarge
 from ..state import ABSENT
-from .lowering import refuse
+from .lowering.active import refuse
 
 __all__ = ["unchanged"]
 
@@ -51,12 +51,12 @@ class _Snapshot(GuardSet):
                 setattr(owner, name, item)
 
 
-def _same(one: Collection[Any], other: Collection[Any]) -> bool:
+def _same(one: Collection[Any], other: Collection[object]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 @contextmanager
-def unchanged(body: Callable[..., Any], operands: tuple[Any, ...] = ()) -> Iterator[None]:
+def unchanged(body: Callable[..., Any], operands: tuple[object, ...] = ()) -> Iterator[None]:
     """Raise where what runs inside, `body(*operands)`, changes Python objects that it can reach.
 
     Raises `CaptureFailed` (GR404) where it does, after putting back what can be put back.

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...model.call import Args, Kwargs
 from ...tracing import PositionFinder, RecordedCall, Recorder
 from ..backends.protocol import Backend, CaptureFailed
-from .calibration import node_costs
-from .costs import Choice, NodeCosts, choose
-from .node import Key, NodeLowering, Unsuited
+from .costs.calibration import node_costs
+from .costs.costs import Choice, NodeCosts, choose
+from .lowering.node import Key, NodeLowering, Unsuited
 
 __all__ = ["Surveyed", "survey"]
 
@@ -53,9 +54,7 @@ class _Recording(TorchDispatchMode):
         finally:
             self._paused = before
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         kwargs = kwargs or {}
         if self._paused or not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
@@ -69,7 +68,7 @@ class _Recording(TorchDispatchMode):
 
 def survey(
     backend: Backend,
-    call: Callable[[], Any],
+    call: Callable[[], object],
     tensors: Sequence[torch.Tensor],
     positions: PositionFinder,
     costs: NodeCosts | None = None,

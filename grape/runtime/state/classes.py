@@ -24,7 +24,7 @@ _WATCHED = (torch.nn.Module, torch.Tensor)
 """Grape and torch refer to these weakly themselves."""
 
 
-def attributes_of(value: Any) -> dict[str, Any] | None:
+def attributes_of(value: Any) -> dict[str, object] | None:
     """The dict of an object's attributes, past whatever its class says; None where it has none."""
     try:
         found = object.__getattribute__(value, "__dict__")
@@ -50,7 +50,7 @@ def is_plain(cls: type) -> bool:
     return 0 <= beside <= 16 and all(base.__flags__ & _HEAP and _is_source(base.__module__) for base in bases)
 
 
-def _is_source(name: Any) -> bool:
+def _is_source(name: object) -> bool:
     """True for a module in Python, also for one that is not there any more or never was (a class made by hand)."""
     module = sys.modules.get(name) if isinstance(name, str) else None
     file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else ""
@@ -69,7 +69,7 @@ def why_odd(cls: type) -> str | None:
     return f"which defines {found}" if found else None
 
 
-def is_watched(value: Any) -> bool:
+def is_watched(value: object) -> bool:
     """True where somebody may ask whether an object of the person's is still there, which guards keep alive."""
     cls = type(value)
     if issubclass(cls, _WATCHED) or not is_own_class(cls):

@@ -20,7 +20,7 @@ import torch
 
 __all__ = ["Contents"]
 
-_dict_version: Callable[[dict[Any, Any]], int] | None = getattr(
+_dict_version: Callable[[dict[object, object]], int] | None = getattr(
     getattr(getattr(torch._C, "_dynamo", None), "guards", None) if sys.version_info < (3, 12) else None,
     "dict_version",
     None,
@@ -34,12 +34,12 @@ PATIENCE = 4
 Attributes = tuple[dict[str, Any], Callable[[dict[str, Any]], tuple[Any, ...]]]
 
 
-def _addresses(values: tuple[Any, ...]) -> bytes:
+def _addresses(values: tuple[object, ...]) -> bytes:
     """Those of the items, in order: equal for the very same objects, as long as somebody holds them."""
     return ctypes.string_at(id(values) + _ITEMS, len(values) * _POINTER)
 
 
-def _identities(values: tuple[Any, ...]) -> Any:
+def _identities(values: tuple[Any, ...]) -> object:
     """Equal for the very same objects in the same order, as long as somebody holds them."""
     return tuple(map(id, values))
 
@@ -53,7 +53,7 @@ class _Compared:
     """Containers that are compared by their items. `attributes` come with a reader of the values that count."""
 
     def __init__(
-        self, dicts: Sequence[dict[Any, Any]], lists: Sequence[list[Any]], attributes: Sequence[Attributes]
+        self, dicts: Sequence[dict[Any, object]], lists: Sequence[list[object]], attributes: Sequence[Attributes]
     ) -> None:
         self.dicts, self.lists, self.attributes = dicts, lists, attributes
 
@@ -83,7 +83,7 @@ class Contents:
     """
 
     def __init__(
-        self, dicts: Sequence[dict[Any, Any]], lists: Sequence[list[Any]], attributes: Sequence[Attributes]
+        self, dicts: Sequence[dict[object, Any]], lists: Sequence[list[object]], attributes: Sequence[Attributes]
     ) -> None:
         self._all = _Compared(dicts, lists, attributes)
         self._written: Counter[int] = Counter()
@@ -136,22 +136,22 @@ class Contents:
         return self._all.values()
 
     @property
-    def saved(self) -> tuple[Any, ...]:
+    def saved(self) -> tuple[object, ...]:
         """The values as they were remembered."""
         return self._all.saved
 
-    def held(self) -> list[Any]:
+    def held(self) -> list[object]:
         """Every reference to a value that is kept here."""
         return [*self._all.saved, *self._rest.saved]
 
-    def other_sizes(self) -> list[Any]:
+    def other_sizes(self) -> list[object]:
         """The containers that hold more or fewer items than they did."""
         everything = self._all
         holders = [*everything.dicts, *everything.lists, *[names for names, _ in everything.attributes]]
         sizes = zip(holders, everything.measure(), everything.sizes, strict=True)
         return [holder for holder, now_has, had in sizes if now_has != had]
 
-    def holder_of(self, number: int) -> Any:
+    def holder_of(self, number: int) -> object:
         """The container of the value that stands there among `saved`."""
         one = self._all
         holders = [names for names, _ in one.attributes] + one.filled + one.filled + list(one.lists)

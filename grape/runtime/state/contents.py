@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..trampoline import written_code
+from ..dispatch.trampoline import written_code
 
 __all__ = [
     "CONTAINERS",
@@ -30,7 +30,7 @@ LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 """Values without state: what they are, they stay."""
 
 
-def read(owner: Any, name: str, absent: Any) -> Any:
+def read(owner: Any, name: str, absent: object) -> Any:
     """`getattr`, for closure cells that may be empty as well."""
     try:
         return getattr(owner, name, absent)
@@ -38,18 +38,18 @@ def read(owner: Any, name: str, absent: Any) -> Any:
         return absent
 
 
-def emptiness(attributes: dict[str, Any], name: str) -> Any:
+def emptiness(attributes: dict[str, object], name: str) -> object:
     """The facts to be known of a container: its type, and that it is empty, or else which one it is."""
     item = attributes.get(name)
     return (type(item), getattr(item, "default_factory", None), None if not item else id(item))
 
 
-def contents_of_set(value: Any) -> list[Any]:
+def contents_of_set(value: Any) -> list[object]:
     """The items in their order, with their types: 1 is not True, 0.0 is not -0.0."""
     return [(type(item), repr(item) if isinstance(item, (float, complex)) else item) for item in value]
 
 
-def contents_of_array(value: Any) -> Any:
+def contents_of_array(value: Any) -> object:
     """The contents of an array of NumPy's, and how it lies there."""
     return value.dtype.str, value.shape, value.strides, value.tobytes()
 
@@ -59,14 +59,14 @@ def attribute_names(function: types.FunctionType) -> list[str]:
     return [name for name in function.__dict__ if name not in ("__signature__", "__wrapped__")]
 
 
-def getter(names: list[str]) -> Any:
+def getter(names: list[str]) -> object:
     """A function of a dict that returns the values of `names` as a tuple."""
     if len(names) > 1:
         return itemgetter(*names)
     return lambda attributes: tuple([attributes[name] for name in names])
 
 
-def is_defined_again(one: Any, other: Any, codes: Iterable[tuple[types.FunctionType, types.CodeType]]) -> bool:
+def is_defined_again(one: Any, other: object, codes: Iterable[tuple[types.FunctionType, types.CodeType]]) -> bool:
     """True where two functions do the same: as when the cell that defines `other` ran again.
 
     Both are plain ones, without closure, defaults and attributes. A `def` makes another object of the same code.

@@ -28,7 +28,7 @@ HOOKS = frozenset(
     }
 )
 """The attributes in which a module keeps its hooks."""
-HOOKS_OF_ALL_MODULES: tuple[dict[int, Any], ...] = tuple(
+HOOKS_OF_ALL_MODULES: tuple[dict[int, object], ...] = tuple(
     hooks for name, hooks in vars(_modules).items() if name.startswith("_global_") and isinstance(hooks, dict)
 )
 """Of calls, backwards and registrations, whatever this version of torch has. While there is one, nothing is replayed:
@@ -63,9 +63,9 @@ def is_node_hooked(tensor: torch.Tensor) -> bool:
     return any(found)
 
 
-def _no_hook(*gradients: Any) -> None: ...
+def _no_hook(*gradients: object) -> None: ...
 
 
-def new_hooks(found: Iterable[Any], known: Collection[int]) -> bool:
+def new_hooks(found: Iterable[object], known: Collection[int]) -> bool:
     """True where one of `found` holds a hook and is not among `known`, by identity."""
     return any(hooks and id(hooks) not in known for hooks in found)

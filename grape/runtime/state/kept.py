@@ -27,8 +27,8 @@ class KeptState:
 
     def __init__(
         self,
-        dicts: Iterable[dict[Any, Any]],
-        lists: Iterable[list[Any]],
+        dicts: Iterable[dict[object, object]],
+        lists: Iterable[list[object]],
         items: Iterable[tuple[Any, str, Any]],
         attributes: Iterable[tuple[Any, str, Any]],
         tensors: Sequence[torch.Tensor],
@@ -70,7 +70,7 @@ class KeptState:
                 tensor.requires_grad_(flag)
 
 
-def _put(names: dict[str, Any], name: str, value: Any) -> None:
+def _put(names: dict[str, object], name: str, value: object) -> None:
     if value is _ABSENT:
         names.pop(name, None)
     else:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import Any
 
 __all__ = ["BUILTINS", "INTROSPECTION", "READS_ALL", "is_pure", "is_trusted", "known_instances", "why_not"]
 
@@ -89,7 +88,7 @@ def _first(module: str, names: frozenset[str] | set[str]) -> str | None:
     return f"{module}.{min(names)}" if names else None
 
 
-def is_pure(name: Any) -> bool:
+def is_pure(name: object) -> bool:
     """True where functions and classes of the module with this name may be called: `__module__` of what was reached."""
     name = str(name or "")
     top = name.partition(".")[0]
@@ -117,7 +116,7 @@ def is_trusted(package: str) -> bool:
 
 def _mentions_torch(package: str) -> bool:
     beginning = f"{package}."
-    loaded: list[Any] = [m for name, m in list(sys.modules.items()) if f"{name}.".startswith(beginning)]
+    loaded: list[object] = [m for name, m in list(sys.modules.items()) if f"{name}.".startswith(beginning)]
     modules = [vars(module) for module in loaded if isinstance(module, types.ModuleType)]
     if not modules:  # made by hand, in no module that was imported
         return True

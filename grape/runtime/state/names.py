@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...model import Reason
-from ..trampoline import written_code
+from ..dispatch.trampoline import written_code
 from .classes import why_odd
 from .contents import attribute_names, read
 from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not
@@ -79,21 +79,21 @@ class Names:
     `_postponed` are values with their places and the names of which one must be mentioned for the value to be read.
     """
 
-    def __init__(self, roots: tuple[Any, ...]) -> None:
+    def __init__(self, roots: tuple[object, ...]) -> None:
         self.items: list[tuple[Any, str, Any]] = []
         self.attributes: list[tuple[Any, str, Any]] = []
         self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
-        self.states: list[tuple[Callable[[], Any], Any]] = []
+        self.states: list[tuple[Callable[[], object], object]] = []
         self._global_names: dict[int, list[tuple[int, str]]] = {}
         self._mentioned: set[Any] = set()
         self._known_classes: dict[type, str | None] = {}
         self._namespaces: set[tuple[int, str]] = set()
         self._lit: set[types.CodeType] = set()
         self._roots = roots
-        self._pending: list[tuple[Any, str]] = []
-        self._postponed: list[tuple[Any, str, frozenset[Any]]] = []
+        self._pending: list[tuple[object, str]] = []
+        self._postponed: list[tuple[object, str, frozenset[object]]] = []
 
-    def _watch(self, state: Callable[[], Any]) -> None:
+    def _watch(self, state: Callable[[], object]) -> None:
         self.states.append((state, state()))
 
     def _function(self, function: types.FunctionType, where: str) -> None:
@@ -147,7 +147,7 @@ class Names:
                     self._global_names.setdefault(id(value), []).append((id(namespace), name))
                 self._pending.append((value, name))
 
-    def _item(self, namespace: Any, name: str, value: Any) -> None:
+    def _item(self, namespace: object, name: str, value: object) -> None:
         self.items.append((namespace, name, value))
 
     def _imported(
@@ -200,7 +200,7 @@ class Names:
             if value is not ABSENT:
                 self._light_item(namespace, name, value, words, depth)
 
-    def _light_item(self, namespace: Any, name: str, value: Any, words: frozenset[str], depth: int) -> None:
+    def _light_item(self, namespace: object, name: str, value: Any, words: frozenset[str], depth: int) -> None:
         if (id(namespace), name) in self._namespaces:
             return
         kind = type(value)

@@ -20,7 +20,7 @@ from .own_code import is_followed
 
 __all__ = ["MODULE", "TENSOR", "Item", "Namespaces"]
 
-_version: Callable[[Any], int] | None = getattr(
+_version: Callable[[object], int] | None = getattr(
     getattr(getattr(torch._C, "_dynamo", None), "guards", None), "dict_version", None
 )
 PATIENCE = 4
@@ -32,7 +32,7 @@ Item = tuple[Mapping[str, Any], str, Any]
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
-def _dict_of(namespace: Mapping[str, Any]) -> Any:
+def _dict_of(namespace: Mapping[str, object]) -> Any:
     """The dict itself; a class gives away a proxy of its own only."""
     if type(namespace) is not types.MappingProxyType:
         return namespace
@@ -48,7 +48,7 @@ class Namespaces:
         self._divide()
 
     def _divide(self) -> None:
-        groups: dict[int, Any] = {}
+        groups: dict[int, object] = {}
         for namespace, _, _ in self._items:
             if id(namespace) not in groups:
                 groups[id(namespace)] = _dict_of(namespace)
@@ -81,7 +81,7 @@ class Namespaces:
         return True
 
 
-def _is_grapes(value: Any) -> bool:
+def _is_grapes(value: object) -> bool:
     return type(value) is types.FunctionType and value.__code__.co_filename.startswith(_HERE)
 
 
@@ -94,7 +94,7 @@ class Variants:
 
     def __init__(self, cls: type) -> None:
         self._dict = _dict_of(vars(cls))
-        self._known: list[dict[str, Any]] = []
+        self._known: list[dict[str, object]] = []
         self._version: int | None = None
         self._number = 0
         self._own: dict[int, list[types.FunctionType]] = {}
@@ -124,7 +124,7 @@ def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(a is b or _is_grapes(a) or _is_grapes(b) for a, b in resolved)
 
 
-def _stands_for(value: Any) -> Any:
+def _stands_for(value: object) -> object:
     while _is_grapes(value) and hasattr(value, "__wrapped__"):
         value = value.__wrapped__
     return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -31,7 +30,7 @@ _TORCH = frozenset({"aten", "prim", "prims", "quantized"})
 OPERATORS = (OperatorBase, OpOverloadPacket, DEFINITION)
 
 
-def is_hidden(operator: Any) -> bool:
+def is_hidden(operator: object) -> bool:
     """True where one of `OPERATORS` is made of others by a person's Python: traces show those, and not this one."""
     name = getattr(operator, "_qualified_op_name", None) if isinstance(operator, OpOverloadPacket) else None
     if isinstance(operator, OpOverload):
@@ -61,7 +60,7 @@ def _is_own_python(file: str) -> bool:
     return file == _ANONYMOUS or (file.endswith((".py", ">")) and is_own_code(file))
 
 
-def python_of(operator: Any) -> list[Any]:
+def python_of(operator: object) -> list[object]:
     """The functions that a person wrote of one of `OPERATORS` in Python, and the overloads of a packet. What torch
     notes at it when it is first called is nobody's state.
     """
@@ -69,12 +68,14 @@ def python_of(operator: Any) -> list[Any]:
         return _written(operator)
     if not isinstance(operator, OperatorBase):
         return [part for part in vars(operator).values() if isinstance(part, OperatorBase)]
-    kernels: list[Mapping[Any, Any]] = [getattr(operator, name, {}) for name in ("py_kernels", "python_key_table")]
+    kernels: list[Mapping[object, object]] = [
+        getattr(operator, name, {}) for name in ("py_kernels", "python_key_table")
+    ]
     parts = [kernel for table in kernels for kernel in table.values()]
     defined = OPDEFS.get(operator.name())
     return parts if defined is None else parts + _written(defined)
 
 
-def _written(definition: Any) -> list[Any]:
+def _written(definition: object) -> list[object]:
     kernels = getattr(definition, "_backend_fns", {})
     return [*filter(callable, vars(definition).values()), kernels, *kernels.values()]

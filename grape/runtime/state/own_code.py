@@ -44,7 +44,7 @@ ANY_NAME = frozenset({"globals", "eval", "exec"})
 """Builtin functions by which code reads names that it does not mention."""
 
 
-def reads_any_name(code: types.CodeType, namespace: dict[str, Any]) -> str | None:
+def reads_any_name(code: types.CodeType, namespace: dict[str, object]) -> str | None:
     """Which of `globals`, `eval` and `exec` the code calls, nested code included, if one; `namespace` has its globals.
 
     Grape's own rewrites call ``_flow.names(globals(), ...)`` with names that the code beside it mentions; that is none.
@@ -67,15 +67,14 @@ def reads_any_name(code: types.CodeType, namespace: dict[str, Any]) -> str | Non
 class Mentioned:
     """The names in a code object, nested code included.
 
-    `every` are global names, attributes and imports; `words` are those and the strings that could be names, as in
-    ``getattr(config, "scale")``; `attributes` are those of `every` that are not only global names. `chains` says of
-    each global name what is read of it (``torch.cuda.amp``), None where it also goes elsewhere as a whole.
+    `words` are global names, attributes, imports and the strings that could be names, as in
+    ``getattr(config, "scale")``. `chains` says of each global name what is read of it (``torch.cuda.amp``), None where
+    it also goes elsewhere as a whole.
     """
 
     globals: frozenset[str]
     imports: frozenset[str]
     attributes: frozenset[str]
-    every: frozenset[str]
     words: frozenset[str]
     chains: Mapping[str, frozenset[str] | None]
 
@@ -121,13 +120,11 @@ def _read(code: types.CodeType) -> Mentioned:
             imports |= inner.imports
             attributes |= inner.attributes
             words |= inner.words
-    every = global_names | attributes | imports
     return Mentioned(
         globals=frozenset(global_names),
         imports=frozenset(imports),
         attributes=frozenset(attributes),
-        every=frozenset(every),
-        words=frozenset(words | every),
+        words=frozenset(words | global_names | attributes | imports),
         chains=chains,
     )
 

@@ -68,10 +68,10 @@ class Reach(Names):
     count; `met` is how often the walk came to each function, by identity. Raises `TooLarge`.
     """
 
-    def __init__(self, roots: tuple[Any, ...]) -> None:
+    def __init__(self, roots: tuple[object, ...]) -> None:
         super().__init__(roots)
         self.sources: dict[int, tuple[str, torch.Tensor]] = {}
-        self.dicts: list[dict[Any, Any]] = []
+        self.dicts: list[dict[Any, object]] = []
         self.lists: list[Any] = []
         self.modules: list[tuple[dict[str, Any], Any]] = []
         self.places_of: dict[int, str] = {}
@@ -137,7 +137,7 @@ class Reach(Names):
         names = self._global_names
         return {one for one, met in self.met.items() if len(names.get(one, ())) == met and len(set(names[one])) == 1}
 
-    def _meet(self, key: Any) -> None:
+    def _meet(self, key: object) -> None:
         """A key of a dict: functions may be what it is, or is made of."""
         for value in key if type(key) is tuple else (key,):
             if type(value) is types.FunctionType:
@@ -268,7 +268,7 @@ class Reach(Names):
 
     # -- containers and objects --------------------------------------------------------------------------------------
 
-    def _dict(self, value: dict[Any, Any], where: str) -> None:
+    def _dict(self, value: dict[Any, object], where: str) -> None:
         self.dicts.append(value)
         self.places_of[id(value)] = where
         for number, (name, item) in enumerate(dict.items(value)):
@@ -327,7 +327,7 @@ class Reach(Names):
                 if item is not ABSENT:
                     self._pending.append((item, f"{where}.{name}"))
 
-    def _attributes_of(self, attributes: dict[str, Any], where: str, cls: type) -> None:
+    def _attributes_of(self, attributes: dict[str, object], where: str, cls: type) -> None:
         """Attributes of an object. One that is an empty container may become another one (`self.pending = []`)."""
         empty = [name for name, item in attributes.items() if type(item) in CONTAINERS and not item]
         read = [name for name in attributes if name not in empty]

@@ -9,25 +9,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from ...quiet import without_warnings
 from ..backends.protocol import Backend
-from ..environment import environment, foreign_modes, quick_modes
-from ..structure import Layout, flatten, rebuild
-from ..versions import set_versions, versions_of
+from ..guarding.environment import environment, foreign_modes, quick_modes
+from ..guarding.rebuilding import rebuild
+from ..guarding.structure import Layout, flatten
+from ..replaying.versions import set_versions, versions_of
 from .observed import differentiable
 from .recorded import Recorded
 from .stand_ins import StandIns
 
 if TYPE_CHECKING:
     from ...tracing import Tracer
-    from ..guards import GuardSet
-    from .pair import Pair, PairedCall
+    from ..guarding.guards import GuardSet
 
 __all__ = ["Again"]
+
+
+class _Forward(Protocol):
+    """A forward that was replayed (`PairedCall`)."""
+
+    @property
+    def leaves(self) -> Sequence[torch.Tensor | None]: ...
+
+    @property
+    def versions(self) -> Sequence[int]: ...
+
+    @property
+    def state(self) -> object: ...
+
+
+class _Captured(Protocol):
+    """The pair of graphs that it is of (`Pair`)."""
+
+    @property
+    def inputs(self) -> Sequence[int | torch.Tensor]: ...
+
+    @property
+    def made(self) -> Sequence[torch.Tensor]: ...
+
+    @property
+    def differentiable(self) -> Sequence[int]: ...
 
 
 class Again:
@@ -36,7 +62,7 @@ class Again:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         layout: Layout,
         guards: GuardSet,
         backend: Backend,
@@ -63,14 +89,14 @@ class Again:
             return True
         return self._modes_now() != self._modes or foreign_modes(int(self._tracer.on_stack)) is not None
 
-    def _modes_now(self) -> tuple[Any, ...]:
+    def _modes_now(self) -> tuple[object, ...]:
         device = self._backend.device
         return environment(device, int(self._tracer.on_stack))[len(quick_modes(device)) :]
 
     def __call__(
         self,
-        call: PairedCall,
-        pair: Pair,
+        call: _Forward,
+        pair: _Captured,
         arguments: Mapping[int, torch.Tensor],
         gradients: Sequence[torch.Tensor | None],
         *,

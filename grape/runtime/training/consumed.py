@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..node_numbers import unnumbered
-from ..versions import set_versions, versions_of
+from ..replaying.node_numbers import unnumbered
+from ..replaying.versions import set_versions, versions_of
 
 __all__ = ["is_consumed", "seal", "seal_all", "sealable"]
 
@@ -25,13 +25,13 @@ def is_consumed(tensor: torch.Tensor) -> bool:
     A graph in which nothing was saved (a sum of parameters) can be gone through twice, and is not consumed.
     """
     pending: list[Any] = [tensor.grad_fn]
-    seen: set[Any] = set()
+    seen: set[object] = set()
     while pending:
         node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        kind: Any = type(node)
+        kind: object = type(node)
         for name, raw in _saved_by(kind):
             try:
                 if not _is_hooked(getattr(node, raw, None)):
@@ -53,7 +53,7 @@ def _saved_by(kind: Hashable) -> tuple[tuple[str, str], ...]:
     return (*pairs, ("saved_tensors", "_raw_saved_tensors")) if hasattr(kind, "saved_tensors") else tuple(pairs)
 
 
-def _is_hooked(kept: Any) -> bool:
+def _is_hooked(kept: object) -> bool:
     """True where a saved tensor is there, and a hook of the person's unpacks it: activation checkpointing computes it
     anew then, which may write buffers. A hook ends with what it unpacks.
     """
@@ -88,7 +88,7 @@ class _Consumed(torch.autograd.Function):
         return data
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: object, *gradients: object) -> object:
         return None, torch.zeros((), device="cpu")
 
 
@@ -125,7 +125,7 @@ def sealable(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor for tensor in recorded if tensor.untyped_storage()._cdata not in viewed]
 
 
-def seal_all(result: Any) -> None:
+def seal_all(result: object) -> None:
     """Seal the tensors in `result` whose graphs are consumed: nodes of the leaves' gradients end with their graphs."""
     tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     if any(tensor.grad_fn is not None and tensor.layout is not torch.strided for tensor in tensors):

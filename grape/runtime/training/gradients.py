@@ -16,7 +16,7 @@ import torch
 
 from ...model import Reason, Refused
 from ..backends.protocol import Backend
-from ..versions import set_versions, versions_of
+from ..replaying.versions import set_versions, versions_of
 from .homes import SUPPORTED, Home, alone, home_of, overlaps, vacant_home
 
 __all__ = ["GradientCapture", "GradientPlan"]

@@ -32,7 +32,7 @@ class Home:
         with torch.inference_mode(False), torch.no_grad():
             self.base = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
             self.tensor = self.base.data
-        self._object: Any = self.base.untyped_storage()
+        self._object: object = self.base.untyped_storage()
         self.address = self.base.data_ptr()
         self.cdata: int = self._object._cdata
         self._counts = _use_count(self.cdata), getrefcount(self._object), getrefcount(self.tensor)

@@ -104,7 +104,7 @@ class Backwards:
         return bool(self._noted) or any(seen.strides for seen in self._calls)
 
 
-def _noting(seen: _Seen, places: Sequence[tuple[int, int]], alive: _Alive) -> Callable[[Any], None]:
+def _noting(seen: _Seen, places: Sequence[tuple[int, int]], alive: _Alive) -> Callable[[object], None]:
     def note(gradients: Any, _: _Alive = alive) -> None:
         seen.again |= torch.is_grad_enabled()
         if any(gradient is not None and torch.is_autocast_enabled(gradient.device.type) for gradient in gradients):

@@ -16,9 +16,9 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..backends.protocol import Backend, Graph, Pool
-from ..environment import is_batched
-from ..placeholders import Placeholders, distinct
-from ..versions import set_versions, versions_of
+from ..buffers.placeholders import Placeholders, distinct
+from ..guarding.environment import is_batched
+from ..replaying.versions import set_versions, versions_of
 from .again import Again
 from .observed import Backwards, Pattern, pattern_of
 from .pair_function import function_named
@@ -72,7 +72,7 @@ class PairedCall:
 
     __slots__ = ("__weakref__", "_alive", "addresses", "leaves", "outputs", "pair", "state", "versions")
 
-    def __init__(self, pair: Pair, leaves: Sequence[torch.Tensor | None], state: Any) -> None:
+    def __init__(self, pair: Pair, leaves: Sequence[torch.Tensor | None], state: object) -> None:
         self.pair = pair
         self.leaves = leaves
         """The arguments that autograd does not keep for us."""
@@ -118,7 +118,7 @@ class Pair:
         observed: Backwards,
         again: Again,
         draws: bool,
-        keep: Any,
+        keep: object,
     ) -> None:
         self.backend = backend
         self.forward = forward
@@ -157,7 +157,7 @@ class Pair:
         """Gradients are about to be differentiated again: it serves no call any more."""
         self._observed.note_again()
 
-    def attach(self, leaves: Sequence[torch.Tensor], outputs: list[torch.Tensor], state: Any) -> list[torch.Tensor]:
+    def attach(self, leaves: Sequence[torch.Tensor], outputs: list[torch.Tensor], state: object) -> list[torch.Tensor]:
         """The outputs of the forward replay that was just issued, with a node of autograd in front of them."""
         saved = self.saved
         rest = [None if i in saved.arguments else leaf for i, leaf in enumerate(leaves)]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from ..entry import BLOCKED, MISMATCH, Entry
+from ..replaying.entry import BLOCKED, MISMATCH, Entry
 from .foreseen import will_differentiate_again
 from .pair import Pair
 
@@ -18,7 +17,7 @@ __all__ = ["PairEntry"]
 @dataclass(slots=True, kw_only=True)
 class PairEntry(Entry):
     pair: Pair
-    state: Any = None
+    state: object = None
 
     @property
     def nbytes(self) -> int:
@@ -44,7 +43,7 @@ class PairEntry(Entry):
     def repeatable(self) -> bool:
         return False
 
-    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any], astray: Sequence[int]) -> Any:
+    def serve(self, leaves: Sequence[torch.Tensor], containers: Sequence[object], astray: Sequence[int]) -> object:
         self.acted = False
         if not self.pair.free:
             self.blocker = None
@@ -59,7 +58,7 @@ class PairEntry(Entry):
         finally:
             self.state = None
 
-    def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[Any]) -> Any:
+    def results(self, leaves: Sequence[torch.Tensor], containers: Sequence[object]) -> object:
         made = self.pair.attach(leaves, self.outputs.hand_out(), self.state)
         return self.recipe.serve(leaves, containers, made)
 

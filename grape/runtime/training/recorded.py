@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from ..node_numbers import unnumbered
+from ..replaying.node_numbers import unnumbered
 
 __all__ = ["Recorded", "Unfit"]
 
@@ -35,11 +35,11 @@ class Recorded:
         self.outputs = tuple(outputs)
         self.saved: set[int] = set()
         self.objects: dict[int, torch.Tensor] = {}
-        self._edges: dict[tuple[Any, int], Hashable] = {}
+        self._edges: dict[tuple[object, int], Hashable] = {}
         with unnumbered():
             edges = {name: get_gradient_edge(leaf) for name, leaf in leaves.items()}
         self._edges.update({(edge.node, edge.output_nr): name for name, edge in edges.items()})
-        self._feeding: dict[Hashable, list[tuple[Any, int]]] = {}
+        self._feeding: dict[Hashable, list[tuple[object, int]]] = {}
         self._walk()
         self.used = {name: leaf for name, leaf in leaves.items() if name in self._feeding}
         self.parts = {name: len(self._feeding[name]) for name in self.used}
@@ -47,7 +47,7 @@ class Recorded:
     def _walk(self) -> None:
         pending: list[Any] = [tensor.grad_fn for tensor in self.outputs]
         stops = {node for node, _ in self._edges}
-        seen: set[Any] = set()
+        seen: set[object] = set()
         while pending:
             node = pending.pop()
             if node is None or node in seen or node in stops:
@@ -65,8 +65,8 @@ class Recorded:
                 else:
                     pending.append(following)
 
-    def _note_saved(self, node: Any) -> None:
-        kind: Any = type(node)
+    def _note_saved(self, node: object) -> None:
+        kind: object = type(node)
         for name in _attributes(kind):
             value = getattr(node, name)
             for one in value if isinstance(value, (tuple, list)) else (value,):
@@ -112,7 +112,7 @@ class Recorded:
 
     def _several(self) -> dict[Any, list[tuple[int, Hashable]]]:
         """The nodes that give parts of a gradient that has several: which of their results is a part of which."""
-        nodes: dict[Any, list[tuple[int, Hashable]]] = {}
+        nodes: dict[object, list[tuple[int, Hashable]]] = {}
         for name, feeding in self._feeding.items():
             for node, position in feeding if len(feeding) > 1 else ():
                 nodes.setdefault(node, []).append((position, name))
@@ -124,7 +124,7 @@ def _take(
 ) -> Callable[..., None]:
     ordered = sorted(positions, key=lambda one: one[0])
 
-    def hook(given: Sequence[torch.Tensor | None], _: Any) -> None:
+    def hook(given: Sequence[torch.Tensor | None], _: object) -> None:
         for position, name in ordered:
             if given[position] is not None:
                 found.setdefault(name, []).append(given[position])

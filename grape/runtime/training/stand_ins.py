@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ..guards import GuardSet
+    from ..guarding.guards import GuardSet
 
 __all__ = ["StandIns"]
 
@@ -27,7 +27,7 @@ class StandIns:
         self.originals: list[torch.Tensor] = [leaf for _, leaf in guards.leaves() if leaf.requires_grad]
         self.tensors: list[torch.Tensor] = [_stand_in(leaf, connected=connected) for leaf in self.originals]
         self._by_identity = {id(leaf): made for leaf, made in zip(self.originals, self.tensors, strict=True)}
-        self._places: Sequence[tuple[Any, Any]] = guards.places_of(set(self._by_identity))
+        self._places: Sequence[tuple[Any, object]] = guards.places_of(set(self._by_identity))
         self._attributes = guards.attributes
 
     @contextmanager
@@ -51,7 +51,7 @@ class StandIns:
                         attributes[name] = values[name]
 
 
-def _mentions(values: list[Any], made: set[int]) -> bool:
+def _mentions(values: list[object], made: set[int]) -> bool:
     return any(id(one() if isinstance(one, weakref.ref) else one) in made for one in values)
 
 

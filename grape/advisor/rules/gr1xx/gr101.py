@@ -1,0 +1,153 @@
+"""GR101 host-sync: the CPU waits for a value or a tensor of the GPU, and no branch needs it.
+
+Sees: `.item()`, `.tolist()`, `.cpu()`, `.numpy()`, printing or formatting a tensor, `synchronize()` in a region or in
+a loop of the cell. Costs: the wait, and the GPU's idle time until the launches behind it arrive; a captured graph
+cannot hold it at all; an operator stream ends a segment there. Fix: keep the value on the device, read it once after
+the loop. Wrong when: the value is needed at that moment (a progress line), or the read is already behind work that
+takes longer than the wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ....model import CellEvidence, Finding, Position, Trace
+from ...code.sites import BRANCHES, Site, sync_saving_ms, sync_sites
+from ...code.source import cell_source
+from ...cost import H200, MachineCosts, sync_gap_ms
+from ...optimizers import advice_for_step
+from ...refusals import advice_at, severity_in, with_refusals
+from ...static import Placed, reads_by_syntax, reads_in_sources
+from ...words import milliseconds, operator_name, via
+
+CODE = "GR101"
+
+_SHORT = 150
+_LINES_PER_MS = 0.1
+"""So many lines of source are looked through while the person waits: always, and for each millisecond of the cell."""
+
+_READS = ("item", "tolist", "cpu", "numpy", "synchronize", "to", "print", "float", "int", "bool", "format", "str")
+_ADVICE = {
+    "print": "print after the loop, or every n-th iteration; keep the values in a list of detached tensors until then",
+    "transfer-out": "keep the tensor on the GPU; copy once after the loop",
+    "host-read": "keep the value as a tensor (`x.detach()`), and read it once after the loop",
+    "seldom": "it is read seldom already: read it outside of what repeats, so that the rest can be captured",
+}
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    sites = sync_sites(evidence)
+    source = cell_source(evidence)
+    mine = (
+        site
+        for site in sites
+        if site.kind != "dynamic"
+        and site.construct not in BRANCHES
+        and not (site.region is None and (source.only_reads(site.user) or source.every_nth(site.user)))
+    )
+    found = [_finding(evidence, site, sites) for site in mine]
+    lines = {_line(site.at) for site in sites}
+    found += [_unseen(evidence, placed) for placed in _below_the_tracer(evidence, lines)]
+    for finding in with_refusals(CODE, evidence, found, _ADVICE["host-read"]):
+        known = dict(finding.evidence)
+        streamed = finding.region is None and bool(evidence.streams)
+        theirs = "construct" not in known or "in_library" in known or (streamed and known["construct"] is None)
+        advice = advice_for_step(source, finding.at, streamed=streamed) if theirs else None
+        yield finding if advice is None else replace(finding, advice=advice)
+
+
+def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Finding:
+    written = cell_source(evidence).call(site.inner or site.user, _READS)
+    subject = (
+        f"`{written}`" if written else "printing a tensor" if site.construct == "print" else _operator(evidence, site)
+    )
+    saving = sync_saving_ms(evidence, site, sites)
+    gap = sync_gap_ms(site.region.before) if site.region else None
+    verb = "makes the CPU wait for the GPU" if evidence.cuda else "would make the CPU wait for a GPU"
+    how_often = site.how_often
+    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
+    severity = severity_in(site.region, CODE)
+    return Finding(
+        code=CODE,
+        severity=severity,
+        message=f"{subject} {verb} {how_often}{cost}{via(site.user, site.inner)}{site.cuts}",
+        at=site.at,
+        region=site.region.name if site.region else None,
+        evidence=(
+            ("syncs_per_call", site.per_call),
+            site.counted,
+            *site.in_library,
+            ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
+            ("gap_ms_per_call", gap if evidence.cuda else None),
+            ("construct", site.construct),
+        ),
+        predicted_ms_per_call=saving,
+        advice=advice_at(site, severity, _ADVICE[_way_out(evidence, site)]),
+    )
+
+
+def _way_out(evidence: CellEvidence, site: Site) -> str:
+    if cell_source(evidence).every_nth(site.user):
+        return "seldom"
+    return "print" if site.construct == "print" else site.kind
+
+
+def _operator(evidence: CellEvidence, site: Site) -> str:
+    """An index that is a tensor of one element is read like a number."""
+    if site.op is None:
+        return "a synchronization"
+    index = cell_source(evidence).subscript(site.user) if site.kind == "host-read" and not site.library else None
+    return f"the index of `{index}`" if index else operator_name(site.op)
+
+
+def _line(at: Position | None) -> tuple[str, int] | None:
+    return (at.file, at.line) if at is not None else None
+
+
+def _below_the_tracer(evidence: CellEvidence, known: set[tuple[str, int] | None]) -> Iterator[Placed]:
+    """Reads that no operator shows, in loops that ran: torch prints with every mode switched off, and a CPU tensor
+    gives its values away without an operator.
+    """
+    kinds = {"print"} if evidence.cuda else {"print", "tolist", "numpy", "cpu"}
+    lines = [line for trace in _traces(evidence) for op in trace.ops if (line := _line(op.user)) is not None]
+    refused = {_line(region.refused.at) for region in evidence.regions if region.refused is not None}
+    ran = {file for file, _ in lines}
+    others = (source for source in evidence.sources if source[0] != evidence.file)
+    own = tuple((file, text) for file, text in others if file in ran or file.startswith("In["))
+    if not any(kinds & reads_by_syntax(text) for file, text in (*own, (evidence.file, evidence.source)) if file in ran):
+        return  # the look at every cell of the notebook, for what their names are, would find nothing
+    most_lines = _SHORT + evidence.wall_ms * _LINES_PER_MS
+    for placed in reads_in_sources((*own, (evidence.file, evidence.source)), most_lines):
+        finding = placed.finding
+        here = (placed.file, finding.line)
+        if finding.code != CODE or finding.kind not in kinds or here in known or here in refused:
+            continue
+        if cell_source(evidence).every_nth(Position(file=placed.file, line=finding.line, function=finding.function)):
+            continue
+        first, last = finding.around
+        if any(file == placed.file and first <= line <= last for file, line in lines):
+            yield placed
+
+
+def _traces(evidence: CellEvidence) -> Iterator[Trace]:
+    for region in evidence.regions:
+        yield from region.traces
+    if evidence.trace is not None:
+        yield evidence.trace
+
+
+def _unseen(evidence: CellEvidence, placed: Placed) -> Finding:
+    finding = placed.finding
+    printing = finding.kind == "print"
+    subject = f"printing `{finding.subject}`" if printing else f"`{finding.subject}`"
+    verb = "makes the CPU wait for the GPU" if evidence.cuda else "would make the CPU wait for a GPU"
+    return Finding(
+        code=CODE,
+        severity="costly",
+        message=f"{subject} {verb} at each iteration",
+        at=Position(file=placed.file, line=finding.line, function=finding.function),
+        end_line=finding.end_line,
+        evidence=(("seen_in", "source"), ("construct", finding.kind)),
+        advice=_ADVICE["print" if printing else "transfer-out"],
+    )

@@ -1,0 +1,84 @@
+"""GR103 data-dependent-shape: an operator's output shape depends on values, so that the CPU has to wait for it.
+
+Sees: `nonzero`, boolean-mask indexing, `masked_select`, `unique`, `repeat_interleave` with a tensor, ... Costs: one
+wait per execution, and no graph can hold it: shapes are frozen at capture; an operator stream ends a segment there.
+Fix: a result of fixed size (mask with `torch.where`, `torch.nonzero_static`). Wrong when: the result really is small
+and the dense form would compute much more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ....model import CellEvidence, Finding
+from ...code.sites import Site, sync_saving_ms, sync_sites
+from ...code.source import cell_source
+from ...cost import H200, MachineCosts
+from ...refusals import advice_at, severity_in, with_refusals
+from ...words import milliseconds, operator_name, shape_text, via, waits
+
+CODE = "GR103"
+
+_ADVICE = {
+    "nonzero": "use `torch.nonzero_static(x, size=n)`, or keep the mask and select with `torch.where`",
+    "index": "keep the full tensor and select with `torch.where(mask, x, 0)`",
+    "index_put": "write with `torch.where(mask, value, x)` or `x.masked_fill_(mask, value)`",
+    "masked_select": "keep the full tensor and select with `torch.where(mask, x, 0)`",
+    "unique": "compute `unique` once before the loop, or sort and work with the sorted values",
+    "repeat_interleave": "pass `output_size=n`, or use an integer repeat count",
+}
+_OTHER = "use a form whose result has a fixed size, or take the operator out of the region"
+_CALLS = (
+    "nonzero",
+    "masked_select",
+    "unique",
+    "unique_consecutive",
+    "repeat_interleave",
+    "bincount",
+    "argwhere",
+    "where",
+)
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    sites = sync_sites(evidence)
+    found = [_finding(evidence, site, sites) for site in sites if site.kind == "dynamic"]
+    return with_refusals(CODE, evidence, found, _OTHER)
+
+
+def _finding(evidence: CellEvidence, site: Site, sites: tuple[Site, ...]) -> Finding:
+    assert site.op is not None
+    source, spot = cell_source(evidence), site.inner or site.user
+    written = source.subscript(spot) if ".index" in site.op.name else source.call(spot, _CALLS)
+    sizes = tuple(dict.fromkeys(site.shapes))
+    seen = f", shapes {', '.join(shape_text(s) for s in sizes[:3])}" if len(sizes) > 1 else ""
+    rate = site.how_often
+    cost = f" ({milliseconds(site.wait_ms)}{' each' if site.region is None else ''})" if evidence.cuda else ""
+    subject = f"`{written}`" if written else operator_name(site.op)
+    severity = severity_in(site.region, CODE)
+    return Finding(
+        code=CODE,
+        severity=severity,
+        message=f"the output shape of {subject} depends on data: {waits(evidence)} {rate}{cost}{seen}"
+        f"{via(site.user, site.inner)}{site.cuts}",
+        at=site.at,
+        region=site.region.name if site.region else None,
+        evidence=(
+            ("operator", site.op.name),
+            ("syncs_per_call", site.per_call),
+            site.counted,
+            *site.in_library,
+            ("wait_ms_per_call", site.wait_ms if evidence.cuda else None),
+            ("output_shapes", tuple(shape_text(size) for size in sizes[:5])),
+        ),
+        predicted_ms_per_call=sync_saving_ms(evidence, site, sites),
+        advice=advice_at(site, severity, _advice(site.op.name)),
+    )
+
+
+def _advice(name: str) -> str:
+    base = name.split(".")[1].strip("_") if "." in name else name
+    for key in sorted(_ADVICE, key=len, reverse=True):
+        if base.startswith(key):
+            return _ADVICE[key]
+    return _OTHER

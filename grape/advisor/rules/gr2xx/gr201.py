@@ -1,0 +1,111 @@
+"""GR201 shape-dynamism: a region was called with several argument shapes.
+
+Sees: the histogram of argument shapes, without arguments that GR202 explains. Costs: one capture, and the graph's
+memory, per shape. Fix: pad or bucket to a few sizes. Wrong when: there are two or three shapes with many calls each
+(a last smaller batch): then every shape keeps its graph, and padding would only add work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ....model import CellEvidence, Finding, RegionEvidence
+from ...arguments import Arguments
+from ...cost import H200, MachineCosts, capture_ms
+from ...growth import growing
+from ...refusals import served_by_graphs
+from ...stores import held_evidence, held_text
+from ...words import milliseconds, shape_text
+
+CODE = "GR201"
+
+_ADVICE = "pad or bucket {0} to a few sizes, so that calls share graphs"
+_SHOWN = 5
+_FEW = 3
+"""Calls in which nothing can be told of a region that was only looked at: a loop around it goes on without it."""
+_PASS = 4
+"""Calls with one shape before another one comes, from which on that one is the rest of a pass over the data."""
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    found = (_finding(evidence, region, costs) for region in evidence.regions)
+    return (f for f in found if f is not None)
+
+
+def _finding(evidence: CellEvidence, region: RegionEvidence, costs: MachineCosts) -> Finding | None:
+    if region.outcome == "observed" and region.calls <= _FEW and not any(count.captured for count in region.shapes):
+        return None
+    explained = {growth.argument for growth in growing(region.shapes)}
+    varying = [name for name in _varying(region) if name not in explained]
+    served = served_by_graphs(region)
+    spoken = Arguments(evidence, region)
+    histogram: Counter[str] = Counter()
+    for count in region.shapes:
+        shown = [f"{name} {shape_text(shape)}" for name, shape in count.shapes if name in varying]
+        histogram[", ".join(shown[:2]) + (", ..." if len(shown) > 2 else "")] += count.calls
+    if not varying or (explained and _only_the_start_differs(region, varying)) or _only_the_last_differs(region):
+        return None
+    distinct = len({tuple((n, s) for n, s in count.shapes if n in varying) for count in region.shapes})
+    captured = [count for count in region.shapes if count.captured]
+    spent, held = sum(c.capture_ms for c in captured), sum(c.graph_bytes for c in captured)
+    each = spent / len(captured) if captured else capture_ms(region.before, costs)
+    total = spent if len(captured) == len(region.shapes) else each * len(region.shapes) if each is not None else None
+    return Finding(
+        code=CODE,
+        severity="hint" if served else "costly",
+        message=f"`{region.name}` was called with {distinct} shapes of {spoken.listed(varying)} in {region.calls} calls"
+        + _price(captured=len(captured), shapes=len(region.shapes), total=total, held=held_text(region, held)),
+        at=region.at,
+        end_line=region.end_line,
+        region=region.name,
+        evidence=(
+            ("distinct", distinct),
+            ("calls", region.calls),
+            ("arguments", tuple(varying)),
+            ("histogram", tuple(histogram.most_common(_SHOWN))),
+            ("captured", len(captured)),
+            ("capture_ms", spent if captured else None),
+            ("capture_all_ms", total),
+            ("graph_bytes", held),
+            *held_evidence(region),
+        ),
+        predicted_ms_per_call=(spent - max(c.capture_ms for c in captured)) / region.calls
+        if captured and region.calls and not served
+        else None,
+        advice=_ADVICE.format(spoken.listed(varying)),
+    )
+
+
+def _price(*, captured: int, shapes: int, total: float | None, held: str) -> str:
+    if total is None:
+        return ""
+    if captured == shapes:
+        return f"; capturing all took {milliseconds(total)}" + (f" and holds {held}" if held else "")
+    return f"; {captured} of {shapes} are captured, capturing all would take about {milliseconds(total)}"
+
+
+def _varying(region: RegionEvidence) -> list[str]:
+    """Arguments that had more than one shape, or that were there only sometimes."""
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    present: Counter[str] = Counter()
+    for count in region.shapes:
+        for name, shape in count.shapes:
+            shapes.setdefault(name, set()).add(shape)
+            present[name] += 1
+    changed = [name for name, seen in shapes.items() if len(seen) > 1]
+    return changed or [name for name in shapes if present[name] < len(region.shapes)]
+
+
+def _only_the_start_differs(region: RegionEvidence, varying: list[str]) -> bool:
+    """True where the arguments differ only between a prompt (fewest calls) and the steps that follow it."""
+    kinds = Counter(tuple((n, s) for n, s in count.shapes if n in varying) for count in region.shapes)
+    return len(kinds) <= 2 and min(kinds.values()) == 1
+
+
+def _only_the_last_differs(region: RegionEvidence) -> bool:
+    """True for a loader whose last batch is smaller: two shapes, the second once for each pass over the data."""
+    if len(region.shapes) != 2:
+        return False
+    first, last = sorted(region.shapes, key=lambda count: count.order)
+    return first.calls >= _PASS * last.calls and last.order >= _PASS

@@ -1,0 +1,132 @@
+"""GR202 growing-state: a dimension of an argument grows by a constant from call to call.
+
+Sees: distinct argument shapes that, in the order of their first calls, differ in one dimension by one step: a KV
+cache or a token sequence that is extended by concatenation. Costs: every call has a shape of its own, hence a graph
+of its own, plus the copy that the concatenation makes. Fix: preallocate the final size, write by index. Wrong when:
+the sequence stays short; then a few graphs, captured once and reused by later runs, are cheaper than masked work on
+the full size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ....model import CellEvidence, Finding, OpRecord, RegionEvidence, Trace
+from ....model.kept import Kept
+from ...arguments import Arguments
+from ...code.sites import op_sites
+from ...code.source import cell_source
+from ...cost import H200, MachineCosts
+from ...growth import Growth, growing, steady_growth
+from ...refusals import served_by_graphs
+from ...stores import held_evidence, held_text
+from ...words import library, milliseconds, via
+
+CODE = "GR202"
+
+_ADVICE = "allocate {0} once at its final length and write each step by index (a static cache), with a mask"
+_LIBRARY = "if the library offers a static cache (allocated once, written by index), use it for {0}"
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    found = [_of_region(evidence, region, found) for region in evidence.regions if (found := growing(region.shapes))]
+    explained = {(f.at.file, f.at.line) for f in found if f.at}
+    loops = (f for f in _of_loops(evidence) if f.at is None or (f.at.file, f.at.line) not in explained)
+    return [*found, *loops]
+
+
+def _of_region(evidence: CellEvidence, region: RegionEvidence, found: Sequence[Growth]) -> Finding:
+    cat, main = _concatenation(evidence, region, found)
+    at = cat.user or cat.inner if cat else None
+    captured = [count for count in region.shapes if count.captured]
+    spent, held = sum(c.capture_ms for c in captured), sum(c.graph_bytes for c in captured)
+    memory = held_text(region, held)
+    kept = f" and {memory}" if memory else ""
+    cost = f"; {len(captured)} graphs cost {milliseconds(spent)}{kept}" if captured else ""
+    others = len({growth.argument for growth in found}) - 1
+    more = f" (and {others} more argument{'s' if others > 1 else ''})" if others else ""
+    served = served_by_graphs(region)
+    theirs = library(cat.user, cat.inner) if cat else None
+    argument = Arguments(evidence, region).name(main.argument)
+    target = cell_source(evidence).target(at)
+    return Finding(
+        code=CODE,
+        severity="hint" if served else "costly",
+        message=f"dimension {main.dim} of {argument}{more} grows by {main.rate_text} of `{region.name}`, "
+        f"{main.first} to {main.last}: {_how_new(region, main)}{cost}"
+        f"{via(cat.user, cat.inner) if cat else ''}",
+        at=at or region.at,
+        region=region.name,
+        evidence=(
+            ("argument", main.argument),
+            ("dimension", main.dim),
+            ("step", main.step),
+            ("sizes", (main.first, main.last)),
+            ("arguments", tuple(growth.argument for growth in found)),
+            ("shapes", len(region.shapes)),
+            ("captured", len(captured)),
+            ("capture_ms", spent if captured else None),
+            ("graph_bytes", held),
+            *held_evidence(region),
+            ("concatenated_at", str(at) if at else None),
+            *((("in_library", str(cat.inner)),) if theirs and cat else ()),
+        ),
+        predicted_ms_per_call=spent / region.calls if captured and region.calls and not served else None,
+        advice=_LIBRARY.format(argument) if theirs else _ADVICE.format(f"`{target}`" if target else argument),
+    )
+
+
+def _how_new(region: RegionEvidence, growth: Growth) -> str:
+    """A second pass through the sizes brings no new shape."""
+    if growth.calls == 1 and region.calls <= len(region.shapes):
+        return "every call has a new shape"
+    return f"{len(region.shapes)} shapes so far, {region.calls} calls in this cell"
+
+
+def _concatenation(
+    evidence: CellEvidence, region: RegionEvidence, found: Sequence[Growth]
+) -> tuple[OpRecord | None, Growth]:
+    """The `cat` that makes a growing argument, and that argument; else None and the largest one."""
+    traces = (*region.traces, evidence.trace) if evidence.trace else region.traces
+    ranked = sorted(found, key=lambda growth: -growth.elements)
+    for growth in ranked:
+        for op in _cats(traces):
+            if any(growth.continued_by(output.shape) for output in op.outputs):
+                return op, growth
+    return None, ranked[0]
+
+
+def _cats(traces: Iterable[Trace]) -> Iterator[OpRecord]:
+    return (op for trace in traces for op in _CATS.of(trace))
+
+
+def _is_cat(op: OpRecord) -> bool:
+    return op.name.startswith(("aten.cat.", "aten.concat.", "aten.concatenate."))
+
+
+_CATS = Kept[Trace, tuple[OpRecord, ...]](lambda trace: tuple(op for op in trace.ops if _is_cat(op)))
+
+
+def _of_loops(evidence: CellEvidence) -> Iterator[Finding]:
+    """Concatenations in a loop of the cell whose results grow steadily."""
+    for site in op_sites(evidence, lambda op, _, region: region is None, among=_CATS.of):
+        growth = steady_growth("", list(enumerate(site.shapes)))
+        if growth is None:
+            continue
+        name = cell_source(evidence).target(site.at)
+        sizes = f"from {growth.first} on" if site.cut else f"{growth.first} to {growth.last}"
+        yield Finding(
+            code=CODE,
+            severity="costly",
+            message=f"dimension {growth.dim} of {f'`{name}`' if name else 'a concatenation'} grows by {growth.step} "
+            f"{site.how_often}, {sizes}{via(site.user, site.inner)}",
+            at=site.at,
+            evidence=(
+                ("argument", name),
+                ("dimension", growth.dim),
+                ("step", growth.step),
+                ("sizes", (growth.first, growth.last)),
+                site.counted,
+            ),
+            advice=_ADVICE.format(f"`{name}`" if name else "the state"),
+        )

@@ -1,0 +1,1 @@
+"""Copies, and data that comes late."""

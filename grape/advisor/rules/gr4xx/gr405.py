@@ -1,0 +1,123 @@
+"""GR405 unsupported: something that cannot be captured, by name.
+
+Sees: the runtime's refusal (an operator, a stream, a second device, a hook, ...), and regions that need gradients.
+Of an operator stream, the operators that run as written and take their share of the cell, with the reason. Costs: the
+region stays eager; a stream ends a segment there. Fix: run inference under `torch.inference_mode()` or
+`torch.no_grad()`; move what is named out of the region. Wrong when: the gradients are used; then eager is right.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ....model import CellEvidence, Finding, RegionEvidence
+from ....model.stream import SHARED
+from ...code.source import cell_source, last_name
+from ...cost import H200, HINT_BELOW, MachineCosts
+from ...refusals import callable_name, refused, with_refusals
+from ...stopped import Stopped, stopped_for
+from ...words import ended, via
+
+CODE = "GR405"
+
+_NO_GRAD = "if the gradients are not used, call `{0}` under `torch.inference_mode()` or `torch.no_grad()`"
+_USED = (
+    "its gradients are used outside of it: put forward, `backward` and the optimizer's step into one function, "
+    "which can replay as a whole"
+)
+_IN_A_STREAM: dict[str, str | None] = {
+    "random numbers": None,
+    "a kernel in Python": None,
+    "not of torch": None,
+    "cannot be captured": None,
+    SHARED: "give it memory that nobody but torch has: a copy (`.clone()`), made once",
+}
+"""Why a stream runs operators as written, with the advice, where there is one."""
+_MOVE = "move what is named out of the region, or leave the region eager"
+
+
+def check(evidence: CellEvidence, costs: MachineCosts = H200) -> Iterable[Finding]:
+    recording = {region.name for region in evidence.regions if _records(region)}
+    # What a region records inside of one that does is the same finding.
+    outermost = tuple(r for r in evidence.regions if r.name not in recording or r.parent not in recording)
+    evidence = replace(evidence, regions=outermost)
+    yield from (_in_a_stream(evidence, reason, stopped) for reason, stopped in _stopped(evidence))
+    yield from with_refusals(CODE, evidence, _needing_grad(evidence), _MOVE)
+
+
+def _stopped(evidence: CellEvidence) -> Iterator[tuple[str, Stopped]]:
+    """Findings of what streams run as written, for other reasons than rules of their own know, and what takes its time
+    on a GPU.
+    """
+    for reason in _IN_A_STREAM if evidence.cuda else ():
+        for stopped in stopped_for(evidence, reason):
+            if stopped.share >= HINT_BELOW:
+                yield reason, stopped
+
+
+def _in_a_stream(evidence: CellEvidence, reason: str, stopped: Stopped) -> Finding:
+    where = via(stopped.user, stopped.inner) if stopped.in_library else ""
+    runs = "runs" if len(stopped.operators) == 1 else "run"
+    return Finding(
+        code=CODE,
+        severity="costly" if _IN_A_STREAM[reason] else "hint",
+        message=f"{stopped.spoken} {runs} as written{stopped.cost(evidence)}, for {reason}{where}"
+        f"{ended(stopped.segments)}",
+        at=stopped.at,
+        evidence=(("reason", reason), *stopped.counted, *stopped.in_library),
+        advice=None if stopped.in_library else _IN_A_STREAM[reason],
+    )
+
+
+def _needing_grad(evidence: CellEvidence) -> Iterator[Finding]:
+    named = {id(region) for region in refused(evidence, CODE)}
+    for region in evidence.regions:
+        if not _records(region):
+            continue
+        refusal = region.refused
+        if refusal is None or id(region) not in named or not _for_grad(region):
+            continue
+        yield Finding(
+            code=CODE,
+            severity="blocker",
+            message=f"`{region.name}` stays eager: {refusal.why}",
+            at=refusal.at or region.at,
+            end_line=region.end_line,
+            region=region.name,
+            evidence=(("needs_grad", True), ("calls", region.calls), *refusal.evidence),
+            advice=_USED if _uses_gradients(evidence, region) else _NO_GRAD.format(region.name),
+        )
+
+
+def _uses_gradients(evidence: CellEvidence, region: RegionEvidence) -> bool:
+    """True where the region, the cell or a function around its call computes gradients: ``loss.backward()``,
+    ``torch.autograd.grad(...)``.
+    """
+    source = cell_source(evidence)
+    trees: list[ast.AST] = [function for _, function in source.functions(callable_name(region))]
+    here = source.parsed(region.at.file)
+    if here is not None and here.tree is not None:
+        trees += [
+            node
+            for node in ast.walk(here.tree)
+            if isinstance(node, ast.FunctionDef) and node.lineno <= region.at.line <= (node.end_lineno or node.lineno)
+        ]
+    cell = source.parsed(source.file)
+    if cell is not None and cell.tree is not None:
+        trees.append(cell.tree)
+    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(last_name(call.func) == "backward" or ast.unparse(call.func).endswith("autograd.grad") for call in calls)
+
+
+def _records(region: RegionEvidence) -> bool:
+    return region.outcome != "replayed" and any(trace.needs_grad for trace in region.traces)
+
+
+def _for_grad(region: RegionEvidence) -> bool:
+    """A refusal that names no line of its own inside the region, and says that gradients stand in the way."""
+    refusal = region.refused
+    if refusal is None or not refusal.reason.is_of_gradients:
+        return False
+    return refusal.at is None or refusal.at == region.at

@@ -1,0 +1,1 @@
+"""Notebooks as files, and the kernels that run them."""

@@ -1,0 +1,1 @@
+"""`grape run SCRIPT.py`."""

@@ -1,0 +1,53 @@
+"""Where runs and their parts live, as they see it."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ..model import Position
+from ..rewrite.hoisting import RunSource
+from ..runtime import Interceptor, Situation
+
+__all__ = ["Home", "Owner"]
+
+
+class Home(Protocol):
+    """The hoister of the process (`Hoister`)."""
+
+    situation: Situation
+    interceptor: Interceptor
+    name_of: Callable[[str], str]
+
+    @property
+    def in_charge(self) -> bool:
+        """True where this thread is the one that meets Grape, and Grape may serve it."""
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Around what Grape does for a loop between the person's statements."""
+
+    def is_alone(self, run: object) -> bool:
+        """True for the only run of its loop."""
+
+    def replays(self, callables: Sequence[object]) -> bool:
+        """True where one of these modules or functions is a region that replays graphs."""
+
+    def holds(self, code: types.CodeType, at: Position) -> bool:
+        """True where a position lies in this code."""
+
+
+class Owner(Protocol):
+    """The run that a part is of (`Run`)."""
+
+    hoister: Home
+    source: RunSource
+    namespace: dict[str, Any]
+    filename: str
+    flags: int
+    codes: set[types.CodeType]
+
+    @property
+    def name(self) -> str:
+        """The name of the code that holds the loop."""

@@ -1,0 +1,1 @@
+"""Rewrites that the notebook offers, takes and undoes."""

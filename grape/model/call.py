@@ -1,0 +1,10 @@
+"""The arguments of a call of the person's code. They may be anything."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+__all__ = ["Args", "Kwargs"]
+
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]

@@ -1,0 +1,1 @@
+"""Devices, as libraries of NVIDIA know them."""

@@ -1,0 +1,1 @@
+"""Timelines, as the interactive view and Chrome show them."""

@@ -1,0 +1,1 @@
+"""The sentence at the top of a report, and what comes next."""

@@ -1,0 +1,84 @@
+"""The one thing to do next, and the command for it."""
+
+from __future__ import annotations
+
+from ...model import Finding, Fix, RegionReport, ReportData
+from ..summary import share_of, source_at
+from .said import evidence_of
+from .unchanged import last_decision
+from .verdict import gpu_measured
+
+__all__ = ["next_step"]
+
+_MATTERS_MOST = 0.25
+"""Of the cell's time."""
+
+
+def next_step(report: ReportData) -> str | None:
+    """The one thing to do now, or None."""
+    main = report.main_region
+    for finding in report.findings:
+        if finding.fix is not None:
+            return _take(finding, finding.fix, report.notebook)
+    for finding in report.findings:
+        if finding.severity == "blocker" and finding.advice:
+            return _diff_of(finding) if _unread(report, finding) else f"fix {_named(finding)}, as said there"
+    for finding in report.findings:
+        if finding.severity == "costly" and finding.advice and _unread(report, finding):
+            return _diff_of(finding)
+    for finding in report.findings:
+        if finding.severity == "costly" and finding.advice and (share_of(report, finding) or 0.0) >= _MATTERS_MOST:
+            return f"fix {_named(finding)}, as said there"
+    if main is None:
+        return None
+    if report.speedup is not None and report.speedup < 0.95:
+        return None if report.notebook else "%grape undo returns to eager execution"
+    if not gpu_measured(report.evidence):
+        doctor = "grape doctor" if report.notebook else "%grape doctor"
+        return f"run it on an NVIDIA GPU to measure; {doctor} says what works on this machine"
+    if not report.evidence.file.startswith("In["):
+        replayed = "in the script, `with grape.session():` around this code does what this run did"
+        return replayed if main.outcome == "replayed" else None
+    if main.outcome == "observed" and not report.evidence.profile_only:
+        return _next_run(report, main)
+    if main.outcome == "replayed" and report.notebook:
+        return "put %%grape on top of the cell to have its graphs when the notebook runs"
+    if main.outcome == "replayed":
+        return "later cells use the same graphs; %grape undo returns to eager execution"
+    return None
+
+
+def _unread(report: ReportData, finding: Finding) -> bool:
+    """Where a rewrite may exist that nobody has asked for."""
+    return finding.fixable and report.make_fixes is not None and report.notebook is None
+
+
+def _diff_of(finding: Finding) -> str:
+    return f"%grape diff shows a rewrite for {_named(finding)}, if there is one"
+
+
+def _named(finding: Finding) -> str:
+    return f"{finding.code} at {source_at(finding)}"
+
+
+def _take(finding: Finding, fix: Fix, notebook: str | None) -> str:
+    what = f"{source_at(finding)} rewritten" if notebook else f"rewrites {source_at(finding)}"
+    why = f"({finding.code} {finding.name})"
+    if notebook is None:
+        return f"%grape apply {fix.id} {what} {why}"
+    unverified = "" if fix.verified else " --unverified"
+    return f"grape apply {notebook}{unverified} writes a copy with {what} {why}"
+
+
+def _next_run(report: ReportData, main: RegionReport) -> str | None:
+    """The line about what another run of the cell brings to a region that was only observed."""
+    last = last_decision(report.evidence, main)
+    if last and last.action == "drop":
+        return None
+    known = evidence_of(report.evidence, main)
+    if known and any(shape.captured for shape in known.shapes):
+        what = "the graphs captured now are replayed then"
+    else:
+        what = "what was observed now is captured then"
+    first = "put %%grape on top of the cell and run it twice" if report.notebook else "run the cell again"
+    return f"{first}: {what}"

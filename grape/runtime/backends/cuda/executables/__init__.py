@@ -1,0 +1,1 @@
+"""Executables that graphs of several shapes share, node by node."""

@@ -1,0 +1,52 @@
+"""A captured CUDA graph, and the pool that it allocates from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .memory import pool_bytes
+from .meter import ExecutableMeter
+
+__all__ = ["CudaGraph", "CudaPool"]
+
+
+class CudaGraph:
+    """One instantiated graph."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, nodes: int, meter: ExecutableMeter, keep: object = None) -> None:
+        self._graph: torch.cuda.CUDAGraph | None = graph
+        self._meter = meter
+        self._keep = keep
+        self.nodes = nodes
+        self.replay = graph.replay  # bound once: a replay is one call
+
+    @property
+    def nbytes(self) -> int:
+        """Of the executable, on the device; 0 once released."""
+        return self._meter.nbytes(self.nodes) if self._graph is not None else 0
+
+    def release(self) -> None:
+        """Destroy graph and executable. A later `replay` raises RuntimeError."""
+        graph, self._graph = self._graph, None
+        self.replay = _released
+        if graph is not None:
+            graph.reset()
+            self._meter.freed(self.nodes)
+        self._keep = None
+
+
+def _released() -> None:
+    raise RuntimeError("this graph was released")
+
+
+class CudaPool:
+    """Implements `Pool`. The allocator has it from the first capture on, as long as one of its graphs lives."""
+
+    def __init__(self) -> None:
+        self.handle: Any = torch.cuda.graph_pool_handle()
+
+    @property
+    def nbytes(self) -> int:
+        return pool_bytes(self.handle)

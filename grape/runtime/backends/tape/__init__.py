@@ -1,0 +1,1 @@
+"""The reference backend: graphs that a CPU replays from a tape."""

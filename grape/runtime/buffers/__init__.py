@@ -1,0 +1,1 @@
+"""Memory at fixed addresses: where arguments and results lie."""

@@ -1,0 +1,1 @@
+"""Whether a call can be captured, and whether its graph is right."""

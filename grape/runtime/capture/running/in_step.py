@@ -1,0 +1,206 @@
+"""The second run of a call, which is captured: operator by operator in step with the eager one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ....model import Reason, Refused
+from ....model.call import Args, Kwargs
+from ....quiet import without_warnings
+from ....tracing import Recorder
+from ...backends.protocol import CaptureFailed, Graph
+from ...buffers.placeholders import Placeholders
+from ...buffers.slots import Slot
+from ...guarding.effects import EffectBan
+from ...guarding.guards import GuardSet
+from ...guarding.rebuilding import rebuild
+from ...guarding.structure import Layout, flatten
+from ...predication import Arms, NodeLowering, Surveyed
+from ...replaying.host_draws import HostDraws
+from ...replaying.recipe import Recipe, write_recipe
+from ...training import GradientCapture
+from ..lowered import check_ties, refuse_flags
+from ..request import EagerRun, Request
+from ..stop import Stop, changes, divergence
+from .lockstep import Diverged, HostConstants, Lockstep
+from .provenance import classifier, compare_structure, found_outside
+from .redirect import out_form, redirect
+
+__all__ = ["CapturedRun", "InStep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedRun:
+    """A graph, and what the run that it was captured from left."""
+
+    graph: Graph
+    recipe: Recipe
+    made: Sequence[torch.Tensor]
+    """The tensors of the result that the graph makes."""
+    left: Sequence[torch.Tensor]
+    """All tensors of the result and of the arguments, in the order of `EagerRun.after`."""
+    redirected: Mapping[int, tuple[torch.Tensor, Slot]]
+    """Results that are written straight into slots, by ordinal of the operator."""
+    draws: HostDraws
+    arms: Arms | None
+    checked: bool
+    """True where the code asserts something about tensors."""
+
+
+class InStep:
+    """Captures one call whose eager run is over. `hidden` are placeholders of what the prologue brings, by ordinal."""
+
+    def __init__(
+        self,
+        request: Request,
+        layout: Layout,
+        eager: EagerRun,
+        *,
+        guards: GuardSet,
+        gradients: GradientCapture,
+        placeholders: Placeholders,
+        hidden: Mapping[int, torch.Tensor],
+        draws: HostDraws,
+        surveyed: Surveyed | None,
+    ) -> None:
+        self._request = request
+        self._layout = layout
+        self._eager = eager
+        self._guards = guards
+        self._gradients = gradients
+        self._placeholders = placeholders
+        self._hidden = hidden
+        self._draws = draws
+        self._surveyed = surveyed
+
+    def capture(self) -> CapturedRun:
+        """Raises `Stop`, CaptureFailed and torch.OutOfMemoryError; then the graph is released."""
+        request, call = self._request, self._eager.call
+        given = self._placeholders.tensors
+        args, kwargs = rebuild(self._layout.root, given)
+        entering = flatten((args, kwargs), "args")
+        recorder = Recorder(request.backend.device, given)
+        # A lowered program's results are made by other operators than the eager call's.
+        redirected = redirect(call, self._eager.after, request, self._placeholders) if self._surveyed is None else {}
+        forms = {ordinal: (out_form(call.functions[ordinal]), t) for ordinal, (t, _) in redirected.items()}
+        lockstep = Lockstep(call, recorder, request.tracer.positions, self._hidden, forms)
+        lowering = None
+        if self._surveyed is not None:
+            lowering = NodeLowering(request.backend, self._surveyed.choices, lockstep.outside)
+        graph, result = self._run(args, kwargs, lockstep, lowering)
+        try:
+            lockstep.finish()
+            if not self._guards.holds():
+                raise Stop(changes(self._guards))
+            refuse_flags(result if lowering is not None else None)
+            leaving = flatten((result, args, kwargs), "result")
+            if lowering is not None:
+                check_ties(lowering, leaving, given, self._guards)
+            recipe = self._write_recipe(entering, leaving, recorder)
+        except Diverged as diverged:
+            graph.release()
+            raise Stop(divergence(diverged)) from None
+        except BaseException:
+            graph.release()
+            raise
+        made = [index for index, origin in enumerate(recipe.origin) if origin is None]
+        return CapturedRun(
+            graph=graph,
+            recipe=recipe,
+            made=[leaving.leaves[index] for index in made],
+            left=leaving.leaves,
+            redirected=redirected,
+            draws=self._draws,
+            arms=lowering.arms if lowering is not None else None,
+            checked=bool(lowering.checks) if lowering is not None else False,
+        )
+
+    def _run(
+        self, args: Args, kwargs: Kwargs, lockstep: Lockstep, lowering: NodeLowering | None
+    ) -> tuple[Graph, object]:
+        request, backend = self._request, self._request.backend
+
+        def body() -> Any:
+            with ExitStack() as stack:
+                if backend.kind == "cuda":
+                    stack.enter_context(HostConstants(lockstep, backend.device))
+                stack.enter_context(lockstep)
+                if lowering is not None:
+                    stack.enter_context(EffectBan(request.tracer.positions))
+                    stack.enter_context(lowering.active())
+                stack.enter_context(without_warnings())  # the eager run has shown them
+                result = request.function(*args, **kwargs)
+            self._finish_gradients()
+            return result
+
+        try:
+            self._enter_gradients()
+            return self._issue(body)
+        except Diverged as diverged:
+            raise Stop(divergence(diverged)) from None
+        except (CaptureFailed, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            text = next(iter(str(error).splitlines()), "")
+            raise Stop(Refused.because(Reason.RAISED, error=type(error).__name__, text=text)) from error
+        finally:
+            self._restore_gradients()
+
+    def _issue(self, body: Callable[[], Any]) -> tuple[Graph, object]:
+        with self._draws.alone() as as_drawn:
+            graph, result = self._record(body)
+            if not as_drawn():
+                graph.release()
+                why = "it sets the state of the CPU's random generator, which a replay would not repeat"
+                raise CaptureFailed("GR405", why)
+        return graph, result
+
+    def _record(self, body: Callable[[], object]) -> tuple[Graph, object]:
+        return self._request.backend.capture(body)
+
+    def _enter_gradients(self) -> None:
+        self._gradients.enter()
+
+    def _finish_gradients(self) -> None:
+        self._gradients.finish()
+
+    def _restore_gradients(self) -> None:
+        self._gradients.restore()
+
+    def _write_recipe(self, entering: Layout, leaving: Layout, recorder: Recorder) -> Recipe:
+        compare_structure(leaving, self._eager.after)
+        given = self._placeholders.tensors
+        born = {recorder.storage(number) for number in recorder.born}
+        consumed = self._end_graphs(leaving, born)
+        mode = torch.is_inference_mode_enabled()
+        made_under = {i: leaf.is_inference() for i, leaf in enumerate(self._eager.after.leaves)}
+        return write_recipe(
+            leaving,
+            entering,
+            dict(enumerate(entering.containers)),
+            classifier(given, born, self._guards, self._request.backend.device),
+            found_outside(leaving, self._eager.after, self._guards),
+            consumed,
+            {index: inference for index, inference in made_under.items() if inference != mode},
+        )
+
+    def _end_graphs(self, leaving: Layout, born: set[int]) -> dict[int, str]:
+        """Let go of all that autograd has made in this run; its results are tensors from here on.
+
+        The names of the nodes that results had, by leaf.
+        """
+        given = {id(tensor) for tensor in self._placeholders.tensors}
+        consumed: dict[int, str] = {}
+        for index, leaf in enumerate(leaving.leaves):
+            if leaf.grad_fn is not None and id(leaf) not in given:
+                consumed[index] = type(leaf.grad_fn).__name__
+                leaving.leaves[index] = leaf.detach()
+        refused = self._gradients.compare(born, leaving.leaves)
+        if refused is not None:
+            raise Stop(refused)
+        return consumed

@@ -1,0 +1,1 @@
+"""On the way to a call: which callables are taken over, and which of them has the floor."""

@@ -1,0 +1,65 @@
+"""Which functions of a namespace are the person's own and may become regions, and where `torch.compile` is at work."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ...tracing import is_own_code
+
+__all__ = ["candidates", "compiles", "is_compiled", "last_line"]
+
+_ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def compiles(namespace: Mapping[str, Any]) -> bool:
+    """True where a function, a method or a module in `namespace` goes through `torch.compile`."""
+    for value in list(namespace.values()):
+        is_class = issubclass(type(value), type) and value.__module__ == "__main__"
+        for member in list(vars(value).values()) if is_class else [value]:
+            kind = type(member)  # `isinstance` may ask the person's own `__class__`
+            if kind is types.FunctionType and "_torchdynamo_orig_callable" in member.__dict__:
+                return True
+            if issubclass(kind, torch.nn.Module) and is_compiled(member):
+                return True
+    return False
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """True where calls of the module go through `torch.compile`."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def last_line(code: types.CodeType) -> int:
+    """The last line of the source of `code`."""
+    lines = [line for _, _, line in code.co_lines() if line is not None]
+    nested = [last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return max([code.co_firstlineno, *lines, *nested])
+
+
+def candidates(namespace: Mapping[str, Any]) -> Iterator[types.FunctionType]:
+    """The functions in `namespace` that the person wrote, and methods of their classes."""
+    for value in list(namespace.values()):
+        if type(value) is types.FunctionType:
+            if _is_candidate(value):
+                yield value
+        elif issubclass(type(value), type) and value.__module__ == "__main__":
+            for name, member in list(vars(value).items()):
+                hidden = name.startswith("__") and name != "__call__"
+                forward = name in ("forward", "__call__") and issubclass(value, torch.nn.Module)
+                if isinstance(member, types.FunctionType) and not hidden and not forward and _is_candidate(member):
+                    yield member
+
+
+def _is_candidate(function: types.FunctionType) -> bool:
+    code = function.__code__
+    return (
+        is_own_code(code.co_filename)
+        and not code.co_flags & _ASYNC
+        and not hasattr(function, "__wrapped__")
+        and function.__module__ == "__main__"
+    )

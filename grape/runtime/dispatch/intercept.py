@@ -1,0 +1,308 @@
+"""Finds candidate regions while a cell runs, and stands between the caller and the callable.
+
+Candidates are root `nn.Module` calls (also those that a library makes, as `generate` does) and functions that the
+person wrote. Which of those that are called becomes a region, `floor` decides.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from threading import get_ident
+from typing import Any, TypeVar
+
+import torch
+
+from ...streams import shared as streams
+from ...tracing import busy, grape_works, is_profiled, is_watched, process_group
+from ..buffers.handed_out import watch_results
+from ..guarding.environment import foreign_function_mode
+from ..predication.early_stop import set_stepper
+from ..regions.region import Region
+from ..regions.situation import Situation
+from ..state import MODULE
+from .abandoned import release_abandoned
+from .afterwards import CallsAfterwards
+from .candidates import candidates, compiles, last_line
+from .floor import Floor, inside_module
+from .frames import brings_watchers, mentioned_in, modules_look_at_frames
+from .function_regions import FunctionRegions
+from .interrupts import held, hold_off, let_through
+from .loop_steps import LoopSteps
+from .module_map import number_of
+from .module_regions import ModuleRegions
+from .trampoline import prune_traceback
+
+T = TypeVar("T")
+
+__all__ = ["Interceptor", "apart", "candidates", "compiles", "last_line", "observed_here"]
+
+
+class Interceptor:
+    """Owns the patch of `nn.Module.__call__` and the trampolines; `remove` takes all of them back."""
+
+    def __init__(self, situation: Situation, name_of: Callable[[str], str]) -> None:
+        self.situation = situation
+        self.floor = Floor(situation, lambda: self.regions)
+        self.floor.free = True
+        self._thread: int | None = get_ident()
+        self._modules = ModuleRegions(situation, self.floor)
+        self._functions = FunctionRegions(
+            situation, self.floor, name_of, serves=lambda: self.serves, stands_aside=self._stands_aside
+        )
+        self._installed = False
+        self._original: Any = None
+        self._patch: object = None
+        self._unwatch: Callable[[], None] = lambda: None
+        self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
+        self.withdrawn = False
+        """True where the rest of this cell runs as if Grape were not there: somebody looks at its frames."""
+        self.on_withdrawal: Callable[[], None] = lambda: None
+        self.afterwards: CallsAfterwards | None = None
+        """Looks at one module in the rest of a cell that nobody looks at; a library may have bound `__call__` before.
+        """
+        self.hoisted: list[Region] = []
+        """Statements of loops of a cell; who makes these regions calls them through `enter`."""
+        _all.add(self)
+
+    @property
+    def regions(self) -> list[Region]:
+        """All regions found so far, modules first."""
+        return [*self._modules.regions, *self._functions.regions, *self.hoisted, *self._steps.regions]
+
+    @property
+    def is_here(self) -> bool:
+        """True where this is the thread that meets Grape."""
+        return get_ident() == self._thread
+
+    @property
+    def serves(self) -> bool:
+        """True if a call that comes now on this thread may be looked at, or replayed. Beside a process group none may;
+        `situation.beside_group` notes that there was one. Nor may one inside an operator stream: a graph would read
+        what is pending.
+        """
+        if get_ident() != self._thread or streams.inside:
+            return False
+        if process_group():
+            self.situation.beside_group = True
+            return False
+        return True
+
+    @property
+    def codes(self) -> frozenset[types.CodeType]:
+        """The code of the functions that are candidates now."""
+        return self._functions.codes
+
+    def install(self) -> None:
+        """Stand between from now on, in the calling thread."""
+        self._thread = get_ident()
+        self.floor.free = True
+        busy.now = self.withdrawn = False
+        busy.thread = self._thread
+        self._modules.late.clear()
+        self.hoisted = [region for region in self.hoisted if region.refused is None or region.starved_at is not None]
+        hold_off(self)
+        if not self._installed:
+            self._installed = True
+            set_stepper(self._steps)
+            self._unwatch = watch_results(self.situation.store)
+        if self._original is None and (self.situation.observing or self._modules.serve):
+            self._patch_modules()
+
+    def _patch_modules(self) -> None:
+        original, floor, modules = torch.nn.Module.__call__, self.floor, self._modules
+        self._original = original
+        situation, bystanders = self.situation, self._modules.bystanders.by_number
+        is_traced = torch.compiler.is_dynamo_compiling  # a constant for those who trace, who can read no more
+
+        def __call__(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
+            if is_traced():
+                return original(module, *args, **kwargs)
+            afterwards = self.afterwards
+            if afterwards is not None and afterwards.takes(module):
+                try:
+                    return afterwards.call(original, module, args, kwargs)
+                except BaseException as error:
+                    prune_traceback(error)
+                    raise
+            if not situation.observing and number_of(module) in bystanders:
+                return original(module, *args, **kwargs)
+            if (
+                torch.compiler.is_compiling()
+                or busy.now
+                or get_ident() != self._thread
+                or self._original is not original
+            ):
+                return original(module, *args, **kwargs)
+            if not floor.free and floor.counts is None:
+                return original(module, *args, **kwargs)
+            since = situation.attention.now() if situation.observing else None
+            busy.now = True  # to look at frames is an audit event
+            passes = (
+                not self.serves
+                or (not floor.free and not floor.repeats(module, code))
+                or self._stands_aside()
+                or inside_module(code)
+            )
+            busy.now = False
+            if passes:
+                return original(module, *args, **kwargs)
+            try:
+                result = modules.call(original, module, args, kwargs, since)
+                if held.since is not None:
+                    held.come(sys._getframe(1))
+                return result
+            except BaseException as error:
+                prune_traceback(error)
+                raise
+
+        __call__.__wrapped__ = original  # type: ignore[attr-defined]
+        self._patch, code = __call__, __call__.__code__  # not asked for at each call: that is an audit event
+        torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
+
+    def adopt(self, namespace: Mapping[str, object]) -> None:
+        """Make candidates of the functions in `namespace` that the person wrote, and of methods of their classes.
+
+        Where something in it is compiled, functions are left alone: the compiler may inline any of them, and cannot
+        read the code of a trampoline. Modules stay candidates.
+        """
+        self._modules.namespace = namespace
+        self.situation.predictor.allowed = not compiles(namespace)
+        if not self.situation.predictor.allowed:
+            self.situation.predictor.forget()
+            self._functions.give_back_all()
+            return
+        self._functions.adopt(namespace)
+
+    def withdraw_before(self, code: types.CodeType | None, namespace: Mapping[str, object]) -> None:
+        """Let the rest of the cell run as if Grape were not there, where somebody looks at its frames already, or
+        `code`, the statement that comes now, may bring somebody in, or where `nn.Module` does not do what torch's does.
+        """
+        if self.withdrawn:
+            return
+        brings = code is not None and brings_watchers(mentioned_in(code), namespace)
+        replaced = MODULE.own_functions()  # Grape calls modules, and looks at their attributes, itself
+        if brings or replaced or is_watched() or modules_look_at_frames(namespace):
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        with grape_works():
+            self.withdrawn = True
+            if self.situation.observing:
+                self.situation.stand_aside()
+            self.remove()
+            self.on_withdrawal()
+
+    def _stands_aside(self) -> bool:
+        """True where the call that comes now runs as written, because somebody would see Grape at work on it."""
+        if is_watched():
+            if self.situation.observing and not self.withdrawn:
+                self._withdraw()
+            return True
+        if self.situation.tracer.is_called or is_profiled():
+            return True
+        return torch._C._len_torch_function_stack() > 0 and foreign_function_mode()
+
+    def settle(self) -> None:
+        """The cell is over: keep only what replays graphs, give everything else back."""
+        self._functions.settle()
+        self._modules.find_bystanders(self.regions)
+        if not any(region.entries for region in self.regions):
+            self._unpatch()
+        elif not self._modules.serve:
+            self._unpatch_modules()
+
+    @property
+    def stands(self) -> bool:
+        """True where anything of the person's or of torch's is replaced just now."""
+        return self._installed or self._functions.stand
+
+    def release_abandoned(self, namespace: Mapping[str, object]) -> None:
+        """A cell has ended: release the graphs of what the person has let go of, unless this cell still used them."""
+        self._modules.namespace = {}
+        self._functions.release_abandoned(namespace)
+        release_abandoned(self.regions)
+
+    def remove(self) -> None:
+        """Take back every patch. Regions keep what they know."""
+        self._functions.give_back_all()
+        self._unpatch()
+
+    def forget(self) -> None:
+        """Take back every patch and forget every region."""
+        self.remove()
+        self.situation.predictor.forget()
+        for region in list(self.situation.regions):
+            region.release()
+        self._modules.forget()
+        self._functions.forget()
+        self.hoisted.clear()
+        self._steps.clear()
+
+    def _unpatch(self) -> None:
+        self._unpatch_modules()
+        if self._installed:
+            self._installed = False
+            set_stepper(None)
+            self._unwatch()
+            let_through(self)
+
+    def _unpatch_modules(self) -> None:
+        if self._original is not None:
+            if torch.nn.Module.__call__ is self._patch:
+                torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
+            self._original = self._patch = None  # under a function of the person's it stays, and passes calls on
+
+    # -- candidates --------------------------------------------------------------------------------------------------
+
+    def enter(self, region: Region, arguments: dict[str, object]) -> Any:
+        """Call one of the `hoisted` regions, which is a candidate as any other, with the values of names."""
+        if busy.now or not self.serves or (not self.floor.free and not self.floor.repeats(region, None)):
+            return region.function(**arguments)
+        if self._stands_aside():
+            return region.function(**arguments)
+        return self.floor.enter(region, (), arguments)
+
+    def undisturbed(self, body: Callable[[], T]) -> T:
+        """Run `body` while no region is released because its module died: it looks through what regions hold."""
+        return self.floor.undisturbed(body)
+
+    def _may_step(self) -> bool:
+        """True where the iteration of a loop that runs now may become a region: no callable around it has the floor."""
+        return self.floor.free and not busy.now and self.serves and not self._stands_aside()
+
+
+_all: weakref.WeakSet[Interceptor] = weakref.WeakSet()
+
+
+def observed_here() -> bool:
+    """True where a cell is observed that runs on this thread: the call that comes now may be traced."""
+    return bool(_all) and any(one.is_here and one.situation.observing for one in list(_all))
+
+
+def apart(function: Callable[..., T]) -> Callable[..., T]:
+    """`function` as somebody calls it who looks at it himself: in cells that nobody observes, no interceptor stands
+    between inside it, whose work would be taken for the person's."""
+
+    def run(*args: object, **kwargs: object) -> T:
+        body = partial(function, *args, **kwargs)
+        for one in list(_all):
+            if one.is_here and one.floor.free and not one.situation.observing:
+                body = partial(one.floor.closed, body)
+        return body()
+
+    return run
+
+
+def _forked() -> None:
+    """A data loader's worker: its thread has the number of the one it comes from, but no device to replay on."""
+    for interceptor in _all:
+        interceptor._thread = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

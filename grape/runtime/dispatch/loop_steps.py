@@ -1,0 +1,103 @@
+"""Iterations of loops as regions, for code that no graph holds as a whole; see `predication.early_stop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from ...model import Position
+from ...model.call import Args, Kwargs
+from ..backends.protocol import FlagPoll
+from ..predication.early_stop import Iteration
+from ..regions.region import Region, Situation
+
+__all__ = ["LoopStep", "LoopSteps"]
+
+
+class LoopStep:
+    """Implements `IterationStep` by a region that is called through `enter`."""
+
+    def __init__(
+        self,
+        region: Region,
+        iteration: Iteration,
+        enter: Callable[[Region, Args, Kwargs], Any],
+    ) -> None:
+        self.region = region
+        self._iteration = iteration
+        self._enter = enter
+
+    @property
+    def replays(self) -> int:
+        return self.region.replays
+
+    @property
+    def moved(self) -> Collection[int]:
+        return self._iteration.moved
+
+    def waste(self, count: int) -> None:
+        self.region.wasted += count
+
+    def __call__(self, closure: tuple[object, ...], state: tuple[Any, ...]) -> tuple[object, ...]:
+        result: tuple[object, ...] = self._enter(self.region, (closure, state), {})
+        return result
+
+
+class LoopSteps:
+    """Implements `Stepper`. `free` tells whether a call may become a region now; `name_of` what to call a file."""
+
+    def __init__(
+        self,
+        situation: Situation,
+        free: Callable[[], bool],
+        enter: Callable[[Region, Args, Kwargs], object],
+        name_of: Callable[[str], str],
+    ) -> None:
+        self._situation = situation
+        self._free = free
+        self._enter = enter
+        self._name_of = name_of
+        self._steps: dict[tuple[CodeType, CodeType | None, int], LoopStep] = {}
+
+    @property
+    def regions(self) -> list[Region]:
+        return [step.region for step in self._steps.values()]
+
+    def clear(self) -> None:
+        self._steps.clear()
+
+    def poll(self) -> FlagPoll:
+        return self._situation.backend.flag_poll()
+
+    def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> LoopStep | None:
+        if not self._free():
+            return None
+        key = body.__code__, test.__code__ if test is not None else None, stop
+        known = self._steps.get(key)
+        if known is None:
+            if not self._situation.observing:
+                return None
+            known = self._steps[key] = self._step(body, test, stop)
+        if known.region.refused is not None or not (self._situation.observing or known.region.entries):
+            return None
+        return known
+
+    def _step(self, body: FunctionType, test: FunctionType | None, stop: int) -> LoopStep:
+        code = body.__code__
+        root = _without_closure(body)
+        if test is not None:
+            root.__dict__["test"] = _without_closure(test)
+        at = Position(file=self._name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname)
+        iteration = Iteration(body, test, stop, self._situation.backend.device)
+        around = code.co_qualname.partition(".<locals>")[0]
+        region = Region(self._situation, iteration, root, f"loop of {around}", at)
+        return LoopStep(region, iteration, self._enter)
+
+
+def _without_closure(function: FunctionType) -> FunctionType:
+    """The function without its closure. What it closes over comes in as an argument of each call; the guards follow the
+    rest of its names.
+    """
+    code = function.__code__
+    return FunctionType(code, function.__globals__, code.co_name, None, tuple(CellType() for _ in code.co_freevars))

@@ -1,0 +1,1 @@
+"""What a replay depends on: arguments, state, modes, effects."""

@@ -1,0 +1,176 @@
+"""The modes of the interpreter that change what an operator does. They are part of every guard key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.backends import mha as _mha
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
+from ..state.hooks import HOOKS_OF_ALL_MODULES
+
+__all__ = [
+    "environment",
+    "foreign_function_mode",
+    "foreign_modes",
+    "is_batched",
+    "is_transformed",
+    "quick_modes",
+]
+
+_SETTINGS = tuple(
+    getattr(torch._C, name)
+    for name in (
+        "_get_cublas_allow_tf32",
+        "_get_cublas_allow_fp16_reduced_precision_reduction",
+        "_get_cublas_allow_bf16_reduced_precision_reduction",
+        "_get_cublas_allow_fp16_accumulation",
+        "_get_cudnn_enabled",
+        "_get_cudnn_allow_tf32",
+        "_get_cudnn_benchmark",
+        "_get_cudnn_deterministic",
+        "_get_cudnn_sdp_enabled",
+        "_get_flash_sdp_enabled",
+        "_get_mem_efficient_sdp_enabled",
+        "_get_math_sdp_enabled",
+        "_get_math_sdp_allow_fp16_bf16_reduction",
+        "_get_overrideable_sdp_enabled",
+        "_get_blas_preferred_backend",
+        "_get_linalg_preferred_backend",
+        "_get_sm_carveout_experimental",
+        "_get_fa3_sdp_enabled",
+        "_get_cudnn_depthwise_kernel",
+        "_cuda_get_cudnn_benchmark_limit",
+    )
+    if hasattr(torch._C, name)
+)
+"""Settings that choose kernels on CUDA."""
+_sdp_order: Callable[[], Any] = getattr(torch._C, "_get_sdp_priority_order", tuple)
+_SETTINGS_OF_HOST = tuple(
+    getattr(torch._C, name)
+    for name in (
+        "_get_mkldnn_enabled",
+        "_get_mkldnn_deterministic",
+        "_get_onednn_allow_tf32",
+        "_get_nnpack_enabled",
+        "_get_cpu_allow_fp16_reduced_precision_reduction",
+        "_get_qengine",
+        "get_num_threads",
+    )
+    if hasattr(torch._C, name)
+)
+"""Settings that choose kernels, and how these share their work, on the CPU."""
+_COMMON = tuple(
+    getattr(torch._C, name)
+    for name in (
+        "_get_deterministic_algorithms",
+        "_get_deterministic_algorithms_warn_only",
+        "_get_deterministic_fill_uninitialized_memory",
+    )
+    if hasattr(torch._C, name)
+)
+_disabled_hooks: Callable[[], object] = getattr(
+    torch._C._autograd, "_saved_tensors_hooks_get_disabled_error_message", lambda: None
+)
+_matmul_precision: Callable[[], object] = getattr(torch._C, "_get_float32_matmul_precision", lambda: None)
+_fp32_precision: Callable[[str, str], object] = getattr(torch._C, "_get_fp32_precision_getter", lambda *_: None)
+"""The setting that replaces `allow_tf32` and the one above, by backend and operator."""
+_saved_tensor_hooks: Callable[[bool], object] = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+def environment(device: torch.device, own_modes: int = 0) -> tuple[object, ...]:
+    """Grad and inference mode, autocast with its dtype, default dtype, determinism, precision, stream, whatever else
+    chooses kernels; what watches autograd (search for anomalies, hooks on saved tensors) or modules (hooks on
+    all of them).
+
+    `own_modes` of the dispatch modes on the stack are Grape's.
+    """
+    kind = device.type
+    common = (
+        *quick_modes(device),
+        torch.get_default_dtype(),
+        *[read() for read in _COMMON],
+        _disabled_hooks(),
+        _mha._is_fastpath_enabled,
+        _setting(_matmul_precision),
+        *[_fp32_precision("mkldnn" if kind == "cpu" else kind, name) for name in ("matmul", "conv", "rnn")],
+        torch._C._len_torch_dispatch_stack() - own_modes,
+        torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled(),
+        _saved_tensor_hooks(True) is not None,
+        any(HOOKS_OF_ALL_MODULES),
+        torch._C._len_torch_function_stack() and (torch._C._len_torch_function_stack(), torch.get_default_device()),
+    )
+    if kind != "cuda":
+        return *common, *[read() for read in _SETTINGS_OF_HOST]
+    return (
+        *common,
+        *_settings(),
+        tuple(_sdp_order()),
+        torch._C._cuda_getCurrentRawStream(device.index or 0),
+    )
+
+
+def _settings() -> list[object]:
+    try:
+        return [read() for read in _SETTINGS]
+    except RuntimeError:
+        return [*map(_setting, _SETTINGS)]
+
+
+def _setting(read: Callable[[], object]) -> object:
+    """A setting of the older interface, which raises once the person has used the newer one (`fp32_precision`)."""
+    try:
+        return read()
+    except RuntimeError:
+        return None
+
+
+def quick_modes(device: torch.device) -> tuple[object, ...]:
+    """The beginning of `environment`: the modes that a program changes often."""
+    kind = device.type
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled(kind),
+        torch.get_autocast_dtype(kind),  # also where it is off: the code may turn it on
+        torch.is_autocast_cache_enabled(),
+    )
+
+
+def foreign_modes(own_modes: int = 0) -> str | None:
+    """The kind of a mode of the person's that watches or changes operators, which a replay would pass by.
+
+    `torch.set_default_device` is a mode as well, and part of the environment.
+    """
+    if torch._C._len_torch_dispatch_stack() > own_modes:
+        return "TorchDispatchMode"
+    if _saved_tensor_hooks(True) is not None:
+        return "hook on saved tensors"
+    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+        return "search for anomalies"
+    if any(HOOKS_OF_ALL_MODULES):
+        return "hook on all modules"
+    return "TorchFunctionMode" if foreign_function_mode() else None
+
+
+def foreign_function_mode() -> bool:
+    """True where a function mode of the person's is there, which would see what Grape reads of tensors."""
+    modes = (type(mode) for mode in _get_current_function_mode_stack())
+    return any(kind is not DeviceContext and not kind.__module__.startswith("grape.") for kind in modes)
+
+
+def is_transformed() -> bool:
+    """Inside `torch.func` transforms, compilers and forward-mode AD a tensor is more than its memory."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.compiler.is_compiling()
+        or forward_ad._current_level >= 0
+    )
+
+
+is_batched: Callable[[torch.Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
+"""True if a tensor stands for many: `torch.autograd.grad(..., is_grads_batched=True)` goes through a backward once."""

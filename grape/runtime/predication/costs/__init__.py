@@ -1,0 +1,1 @@
+"""What control flow costs on the device, measured and predicted."""

@@ -1,0 +1,1 @@
+"""How control flow is carried out on the device: by conditional nodes, or by selects."""

@@ -1,0 +1,304 @@
+"""Learns from calls that run eagerly: traces, which are audited, and reasons to refuse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ...model import HOST_RANDOM, OpRecord, Reason, Refused, ScalarChange, Trace
+from ...model.call import Args, Kwargs
+from ...model.cold import may_be_cold
+from ...tracing import LIMIT, Recorder, person_runs, record
+from ..accounts.attention import TRACING
+from ..capture import is_left_to_device, judge
+from ..guarding.calls import EVENT_NS
+from ..guarding.effects import SHOWN, EffectWatch, effect_of
+from ..guarding.guards import GuardSet, TooLarge
+from ..guarding.mentions import blamed
+from ..guarding.parallel import refuse_parallel
+from ..guarding.structure import Layout, Unsupported, flatten, stateful
+from ..replaying.prologue import refuse_read, slice_of
+from ..training import leaves_a_graph
+from .region_state import RegionState
+from .shape import Found, Shape
+from .traced_calls import TracedCall
+
+__all__ = ["Observer"]
+
+TRACED = 2
+UNSTEADY = 2
+"""In so many calls a region that trains may change its Python state: optimizers make theirs at the first step. In so
+many a library may do what it does once."""
+AUDIT_BY = 160
+MIN_OPERATORS = 3
+LEAST_MS, AT_ONCE_MS = 20.0, 60.0
+"""Milliseconds that the tracer may take of a call, by its own clock, before that is recorded no further, and of what a
+cell allows beside its share: what operators take to be recorded is known only then, and the first of a process take
+long. What is left beyond that is the call's as well, `TRACING` times as long as that clock says."""
+FEWEST = 1000
+"""So many operators are traced of any call that is traced at all."""
+
+
+def _tensors_in(result: object, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+    """The tensors that leave a call; what cannot be opened is refused by the capture."""
+    try:
+        return flatten((result, args, kwargs), "result").leaves
+    except Unsupported:
+        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+class Observer:
+    """Of one region. `traced` are a few of its calls; `pays` tells whether a capture of a shape would."""
+
+    def __init__(self, region: RegionState, pays: Callable[[Shape], bool]) -> None:
+        self._region, self._pays = region, pays
+        self.traced: list[TracedCall] = []
+        self.scalar_changes: list[ScalarChange] = []
+        self.leaves_graph = False
+        """True where results of a traced call had an autograd graph, for which a pair of graphs may be captured."""
+        self.new_tensors: tuple[str, ...] = ()
+        """Where the region was refused for that alone: by which names its code reaches objects that hold other tensors
+        after a call (``cache.layers[0]``)."""
+        self.warns = False
+        """True where it warned in a traced call."""
+        self.gave_up = False
+        """Set while a callable inside takes over for the rest of the region's first call."""
+        self.afterwards_ms: list[float] = []
+        """Times of calls of this cell that brought new shapes after looking on had an end, on the host's clock."""
+        self.traced_afterwards: list[Trace] = []
+        """Of them, those that were traced."""
+        self.body_ns = (0, 0)
+        """When the person's code began and ended in the last traced call."""
+        self.watched_ns = 0
+        """Nanoseconds that it took to see the calls in it."""
+        self._unsteady = 0
+        self._formed_anew = False
+        self._again = False
+        self.guards_ms: float | None = None
+        """Milliseconds that it takes the host to see that nothing has changed."""
+
+    @property
+    def traces(self) -> list[Trace]:
+        """Those of all cells."""
+        return [call.trace for call in self.traced]
+
+    def begin_run(self) -> None:
+        """A cell begins: what changed in an earlier one is told no more, unless it is why the region is refused."""
+        self.afterwards_ms.clear()
+        self.traced_afterwards.clear()
+        if self._region.refused is None:
+            self.scalar_changes.clear()
+
+    def note(self, shape: Shape, trace: Trace) -> None:
+        """`trace` is of a call of this cell, of which no other may be known."""
+        if not self._known_here:
+            self._keep(shape, trace)
+
+    def _keep(self, shape: Shape, trace: Trace) -> None:
+        self.traced.append(TracedCall(trace=trace, shape=shape, cell=self._region.situation.cell))
+        elsewhere = [call for call in self.traced if call.cell != self._region.situation.cell]
+        for call in elsewhere[:-TRACED]:
+            self.traced.remove(call)
+
+    @property
+    def _known_here(self) -> bool:
+        """True where a trace tells of the cell that runs."""
+        situation = self._region.situation
+        return any(call.holds_in(situation.cell, situation.run) for call in self.traced)
+
+    @property
+    def trains(self) -> bool:
+        """True where a traced call recorded gradients."""
+        return any(trace.needs_grad for trace in self.traces)
+
+    def trace(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs) -> object:
+        backend = self._region.situation.backend
+        watch = EffectWatch(self._region.situation.tracer.positions)
+        watch.calls.ends_at_imports = self._unsteady < UNSTEADY  # the next call is traced as well, and loads nothing
+        watch.calls.limit = self._region.situation.attention.left_ms * 1e6 / EVENT_NS
+        watch.calls.on_limit = self._stops_here
+
+        def body() -> Any:
+            with watch, person_runs():
+                began = time.perf_counter_ns()
+                self.body_ns = began, began
+                try:
+                    return self._region.function(*args, **kwargs)
+                finally:
+                    self.body_ns = began, time.perf_counter_ns()
+
+        guards: GuardSet | None = None
+        unguarded: Refused | None = None
+        try:
+            guards = GuardSet(self._region.root, stateful(layout))
+        except TooLarge as error:
+            unguarded = Refused.because(error.reason, self._region.at, what=error)
+        found = Found()
+        if guards is not None:
+            found = Found(tuple(leaf.grad is not None for _, leaf in guards.leaves()), guards.form())
+        limit, attention, tracer = self._limit(), self._region.situation.attention, self._region.situation.tracer
+        stand_aside = self._region.situation.stand_aside
+        before_ns = tracer.recorded_ns
+
+        def on_overflow() -> None:
+            if limit < LIMIT or tracer.had_enough:
+                stand_aside()  # half a call tells nothing, a whole one takes too long
+
+        own_ms = max(attention.left_ms / TRACING, min(attention.allowance.beside_ms, AT_ONCE_MS), LEAST_MS)
+        result, call, escapes = record(
+            tracer,
+            backend.device,
+            layout.leaves,
+            body,
+            on_wait=self._on_wait,
+            limit=limit,
+            own_ns=1e6 * own_ms,
+            beside_ns=1e6 * own_ms * TRACING,
+            on_overflow=on_overflow,
+        )
+        attention.recorded(tracer.recorded_ns - before_ns, len(call.trace.ops))
+        self.watched_ns = watch.calls.events * EVENT_NS
+        if watch.calls.cut or (call.trace.cut and min(limit, len(call.trace.ops)) < LIMIT):
+            stand_aside()
+            return result
+        if self.gave_up and not self.traced and self._region.calls == 1:
+            return result  # a callable inside took over; this trace tells nothing
+        if self._again:
+            self.traced.pop()
+        self._keep(shape, call.trace)
+        training = call.trace.needs_grad or any(found.graded)
+        self.warns |= any(name in ("warn", SHOWN) for name, _ in watch.found)
+        settling = training and not (guards is None or guards.holds())
+        settling |= bool(watch.found) and not watch.direct  # a library that looks at the machine, and remembers it
+        settling |= {name for name, _ in watch.found} == {SHOWN}  # most are shown once
+        settling |= watch.calls.loaded
+        self._again = self._unsteady < UNSTEADY and settling
+        if self._again:
+            self._unsteady += 1
+            return result
+        parallel = refuse_parallel(guards, self._region.at) if guards is not None else None
+        if parallel is not None and self._region.refused is None:
+            self._region.refuse(parallel)
+        if unguarded is not None and self._region.refused is None:
+            self._region.refuse(effect_of(watch) or unguarded)  # what the call did, and where, says more
+        # A loop that is left to the device is recorded once in a graph, however long the eager call was.
+        if len(call.trace.ops) >= LIMIT and not is_left_to_device(call.trace):
+            self._region.refuse(Refused.because(Reason.OPERATOR_LIMIT, self._region.at, limit=f"{LIMIT:,}"))
+        work = sum(op.kind not in ("view", "host", HOST_RANDOM) for op in call.trace.ops)
+        if self._region.refused is None and work < MIN_OPERATORS:
+            self._region.refuse(self._no_work(call.trace))
+        if self._region.refused is None:
+            results, pairs = _tensors_in(result, args, kwargs), self._region.may_pair
+            self.leaves_graph |= pairs and call.trace.needs_grad and leaves_a_graph(results, layout.leaves)
+            prologue = judge(call, layout.leaves, results, escapes, backend, pairs=pairs)
+            if isinstance(prologue, Refused):
+                self._region.refuse(prologue)
+        if self._region.refused is None:
+            effect = effect_of(watch)
+            if effect is not None:
+                self._region.refuse(effect)
+        if self._region.refused is None and guards is not None and not guards.holds():
+            changed = guards.difference()
+            self.new_tensors = tuple(guards.culprits) if guards.only_tensors else ()
+            path, at = blamed(self._region.root, guards.culprits, self._region.at)
+            self._region.refuse(
+                Refused.because(
+                    Reason.CHANGES_STATE,
+                    at,
+                    changed=changed,
+                    by=f" (`{path}`)" if path else "",
+                    path=path,
+                    name=guards.name,
+                )
+            )
+        if self._region.refused is None:
+            self.audit(shape, call.trace, found)
+            if guards is not None:
+                began = time.perf_counter_ns()
+                guards.holds()
+                took = (time.perf_counter_ns() - began) / 1e6
+                self.guards_ms = took if self.guards_ms is None else min(took, self.guards_ms)
+        return result
+
+    def _stops_here(self) -> bool:
+        """Have the rest of the call run unobserved, unless an operator is on its way."""
+        if self._region.situation.tracer.is_called:
+            return False
+        self._region.situation.stand_aside()
+        return True
+
+    def _limit(self) -> int:
+        """So many operators of one call may be traced."""
+        attention = self._region.situation.attention
+        fewest = FEWEST if attention.allowance.beside_ms >= FEWEST * attention.operator_ms else 1
+        return int(min(LIMIT, max(fewest, attention.left_ms / attention.operator_ms)))
+
+    def _no_work(self, trace: Trace) -> Refused:
+        if (
+            self._region.situation.backend.kind == "cuda"
+            and sum(op.kind == "host" for op in trace.ops) >= MIN_OPERATORS
+        ):
+            return Refused.because(Reason.ON_THE_CPU, self._region.at)
+        return Refused.because(Reason.NO_WORK, self._region.at)
+
+    def _on_wait(self, recorder: Recorder, op: OpRecord) -> None:
+        """The host waits in a traced call. If the value does not follow from the inputs, others may have the floor."""
+        if self._region.refused is not None:
+            return
+        if op.kind == "dynamic":
+            self._region.refuse(Refused.because(Reason.DATA_SHAPE, op.user or op.inner, operator=op.name))
+        elif op.kind == "transfer-out" or slice_of(recorder.ops, op.ordinal, recorder.born) is None:
+            self._region.refuse(refuse_read(recorder.last_read, op, recorder.ops, recorder.born))
+
+    def audit(self, shape: Shape, trace: Trace, found: Found) -> None:
+        """Two calls under one key, with the same gradients present, must issue equal operators with equal scalars."""
+        once = not self._formed_anew
+        for kept in list(shape.traces):
+            then, earlier = kept
+            same_reads = [r.value for r in earlier.host_reads] == [r.value for r in trace.host_reads]
+            difference = earlier.first_difference(trace) if then.graded == found.graded and same_reads else None
+            if difference is None:
+                continue
+            if then.form != found.form and once:  # a new head explains another trace
+                self._formed_anew = True
+                shape.traces.remove(kept)
+                continue
+            self._region.refuse(self._explain(*difference, hidden=then.form == found.form))
+            return
+        if len(shape.traces) < 2:
+            shape.traces.append((found, trace))
+
+    def _explain(self, one: OpRecord | None, other: OpRecord | None, *, hidden: bool) -> Refused:
+        here = other or one
+        at = (here.user or here.inner) if here is not None else self._region.at
+        if one is not None and other is not None and one.name == other.name and one.scalars() != other.scalars():
+            pairs = zip(one.scalars(), other.scalars(), strict=False)
+            values = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+            self.scalar_changes.append(ScalarChange(operator=one.name, values=values, at=at))
+            return Refused.because(Reason.NUMBER_CHANGES, at, operator=one.name)
+        if not hidden:
+            return Refused.because(Reason.TENSORS_CHANGE, at)
+        names = f"{one.name if one else 'nothing'} and {other.name if other else 'nothing'}"
+        if one is not None and other is not None and one.name == other.name:
+            names = f"{one.name}, {one.difference(other)}"
+        return Refused.because(Reason.OTHER_OPERATORS, at, operators=names)
+
+    def trace_now(self, shape: Shape, may_capture: bool) -> bool:
+        """Trace two calls. The first call of a module is often another one than the rest (a prompt), and is let be."""
+        if self._region.root_is_module and self._region.calls == 1:
+            return False
+        if not self.traced or self._again:
+            return True
+        if may_capture and shape.run > 1 and self._pays(shape):
+            return False  # a capture traces its eager run itself
+        if not self._known_here:
+            return True
+        if len(self.traced) >= TRACED:
+            return False
+        if not self._region.root_is_module or shape.calls > 1 or self._region.calls > AUDIT_BY:
+            return True
+        return may_be_cold(self.traces)  # whether the next shape costs as much

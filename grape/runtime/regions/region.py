@@ -1,0 +1,226 @@
+"""One region: a callable that is called repeatedly, observed, captured where that pays, and replayed.
+
+States follow from what is known: calls are traced (twice), profiled (twice), then timed until the policy expects a
+capture to pay; a captured shape is replayed from then on. A refusal ends it: the callable runs as it would without
+Grape.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...model import FEWEST_SAMPLES, Position, Reason, Refused, RegionEvidence
+from ...model.call import Args, Kwargs
+from ...tracing import person_runs
+from ..accounts.ledger import Ledger
+from ..accounts.memory import name_budget
+from ..accounts.samples import CallTimes
+from ..accounts.tally import Tally
+from ..backends.protocol import CallTimer
+from ..guarding.environment import quick_modes
+from ..guarding.structure import Unsupported, flatten
+from ..replaying.entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES
+from .call_profiles import CallProfiles
+from .captures import Captures
+from .eager import EagerCalls
+from .observer import Observer
+from .region_evidence import evidence_of
+from .region_state import RegionState
+from .replays import Replays
+from .shape import Shape
+from .situation import Situation
+
+__all__ = ["Region", "Situation"]
+
+INTERLEAVE = 4
+"""Once a graph replays, every so many calls one runs eagerly until there are `FEWEST_SAMPLES` times of both."""
+
+
+class Region(RegionState):
+    """See the module."""
+
+    def __init__(
+        self,
+        situation: Situation,
+        function: Callable[..., Any],
+        root: object,
+        name: str,
+        at: Position,
+        end_line: int | None = None,
+    ) -> None:
+        super().__init__(situation, function, root, name, at, end_line)
+        self.observer = Observer(self, self._pays)
+        self.profiles = CallProfiles(self, self.observer.traced, self._pays)
+        self.captures = Captures(self, self.observer, self.profiles)
+        self.serving = Replays(self, self.captures, self.profiles)
+        self.eager = EagerCalls(self, self.observer, self.profiles, self.captures, self.serving)
+        situation.regions.add(self)
+
+    def end_run(self) -> None:
+        """A cell has ended: nothing of its calls is held."""
+        self.shapes.end_run()
+        for shape in self.shapes.values():
+            shape.tally = Tally()
+        self._settled_calls = self.calls
+
+    def begin_run(self) -> None:
+        """Count calls and replays from here: a new cell runs."""
+        self.called_once = self.calls_in_run == 1 or (self.called_once and not self.calls_in_run)
+        self._start_of_run = (self.calls, self.replays)
+        self.lifetimes.begin_run()
+        budget = self.situation.memory_budget
+        more = self.starved_at is not None and (budget is None or budget > self.starved_at)
+        if more and not self.situation.exhausted:
+            self.refused = self.starved_at = None
+        elif not more:
+            name_budget(self)
+        for shape in self.shapes.values():
+            if shape.starved_at is not None and (budget is None or budget > shape.starved_at):
+                shape.starved_at, shape.closed = None, False
+        self.wasted = 0
+        self.gave_way_in_run = False
+        self.ledger = Ledger(copy_ns=self.ledger.copy_ns)
+        for entry in self.entries:
+            entry.ledger = self.ledger
+            entry.guards.begin_run()
+        for shape in self.shapes.values():
+            shape.after = CallTimes()  # of this cell; eager times of earlier ones go on counting
+            shape.tally = Tally()
+        self.host_ms.clear()
+        self.captures.decisions.clear()
+        self.observer.begin_run()
+
+    # -- the call ----------------------------------------------------------------------------------------------------
+
+    def call(self, args: Args, kwargs: Kwargs, *, aside: bool = False) -> object:
+        """Serve one call: by a replay where one is possible, else as the person wrote it. `aside`: callables inside
+        have the floor, so the call tells nothing of this region.
+        """
+        self.calls += 1
+        self.call_began_ns = time.perf_counter_ns()
+        situation = self.situation
+        if aside or self.gives_way():
+            self.gave_way_in_run |= self.of_gradients is not None and torch.is_grad_enabled()
+            return self.eager.passed(args, kwargs)
+        situation.entered += 1
+        last = self._last
+        timer: CallTimer | None = None
+        if situation.observing and not (last is not None and last.after.full):
+            timer = situation.backend.timer()
+            timer.start()
+        known = self._recognize(args, kwargs)
+        if known is not None:
+            shape, leaves, containers = known
+            shape.count(self.situation.run if self.situation.observing else None)
+            if not self._interleave(shape):
+                again = last is shape
+                result = self.serving.serve(shape, leaves, containers, timer, again)
+                if result is BLOCKED:
+                    may_capture = self.serving.wants_another(shape, leaves, again)
+                    return self._serve_eagerly(args, kwargs, shape, timer, may_capture=may_capture)
+                if result is OTHER_MODES:
+                    shape.uncount(observing=self.situation.observing)
+                    return self._serve_unknown(args, kwargs, timer)
+                if result is NO_EXECUTABLE:
+                    return self._serve_eagerly(args, kwargs, shape, timer, may_capture=False)
+                if result is not MISMATCH:
+                    return result
+                return self._serve_eagerly(args, kwargs, shape, timer, may_capture=True)
+            return self._serve_eagerly(args, kwargs, shape, timer, may_capture=False)
+        return self._serve_unknown(args, kwargs, timer)
+
+    def _recognize(self, args: Args, kwargs: Kwargs) -> tuple[Shape, list[torch.Tensor], list[object]] | None:
+        """The captured shape of this call, found by the probe of the shape that came next last time, or came last."""
+        last = self._last
+        if last is None or not self.situation.apply:
+            return None
+        root = (args, kwargs)
+        if not self.on_its_stream():
+            return None
+        # The other modes are compared while the device already works; see `Entry.serve`.
+        modes = quick_modes(self.situation.backend.device)
+        for shape in (last.successor, last):
+            if shape is None or shape.probe is None or not shape.entries or shape.modes[: len(modes)] != modes:
+                continue
+            try:
+                found = shape.probe.check(root)
+            except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
+                continue
+            if found is not None:
+                last.successor = self._last = shape
+                return shape, found[0], found[1]
+        return None
+
+    def _serve_unknown(self, args: Args, kwargs: Kwargs, timer: object) -> object:
+        try:
+            layout = flatten((args, kwargs), "args")
+        except Unsupported as unsupported:
+            self.refuse(Refused.because(Reason.ARGUMENTS, self.at, what=unsupported))
+            return self.eager.passed(args, kwargs)
+        modes = self.modes()
+        if not self.on_its_stream():
+            with person_runs():
+                return self.function(*args, **kwargs)
+        shape = self.shapes.get((layout.key, modes))
+        if shape is None:
+            shape = self.shapes.note(layout, modes, self.calls - 1)
+            if self.situation.recalled and shape.shapes in self.situation.recalled:
+                shape.runs = shape.recalled = 1
+            changing = self.shapes.changing_value(shape, layout)
+            if changing is not None:
+                self.refuse(Refused.because(Reason.ARGUMENT_CHANGES, self.at, argument=changing))
+                return self.eager.passed(args, kwargs)
+        last = self._last
+        if last is not None:
+            last.successor = shape
+        self._last = shape
+        shape.count(self.situation.run if self.situation.observing else None)
+        may_capture = True
+        self.unserved += not shape.entries
+        if shape.entries and self.situation.apply:
+            if self._interleave(shape):
+                may_capture = False
+            else:
+                result = self.serving.serve(shape, layout.leaves, layout.containers, timer, last is shape)
+                if result is BLOCKED:
+                    may_capture = self.serving.wants_another(shape, layout.leaves, last is shape)
+                elif result is NO_EXECUTABLE:
+                    may_capture = False
+                elif result is not MISMATCH and result is not OTHER_MODES:
+                    if shape.probe is not None:
+                        shape.probe.tensors.add(layout.leaves)
+                    return result
+        if not self.situation.observing or self.situation.aside():
+            return self.eager.plain(shape, args, kwargs)
+        return self.eager.observe(shape, layout, args, kwargs, may_capture)
+
+    def _serve_eagerly(self, args: Args, kwargs: Kwargs, shape: Shape, timer: object, *, may_capture: bool) -> object:
+        if not self.situation.observing or self.situation.aside():
+            return self.eager.plain(shape, args, kwargs)
+        layout = flatten((args, kwargs), "args")
+        if self.shapes.get((layout.key, self.modes())) is not shape:
+            # Arguments that share memory: a graph of others may serve them, but a graph of theirs not those others.
+            shape.uncount(observing=True)
+            return self._serve_unknown(args, kwargs, timer)
+        return self.eager.observe(shape, layout, args, kwargs, may_capture)
+
+    def _interleave(self, shape: Shape) -> bool:
+        """Is it this call's turn to run eagerly, for the sake of the comparison?"""
+        situation = self.situation
+        if not situation.observing or situation.comparing:
+            return False
+        if shape.calls % INTERLEAVE or len(shape.before) >= FEWEST_SAMPLES:
+            return False
+        before = [s for s in self.shapes.values() if s.entries]
+        return sum(len(s.before) for s in before) < FEWEST_SAMPLES
+
+    def _pays(self, shape: Shape) -> bool:
+        return self.captures.pays(shape)
+
+    def evidence(self) -> RegionEvidence:
+        """All that is known, as frozen data."""
+        return evidence_of(self, self.observer, self.profiles, self.captures)

@@ -1,0 +1,1 @@
+"""One captured graph: what is done before its launch, and what the call returns."""

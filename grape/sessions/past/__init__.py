@@ -1,0 +1,1 @@
+"""What is known of earlier runs of a cell, here and in other kernels."""

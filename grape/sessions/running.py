@@ -1,0 +1,46 @@
+"""A cell that runs under Grape, as its session is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .gains import TakenFixes
+from .past.history import CellKey, Mode
+
+if TYPE_CHECKING:
+    from ..rewrite.at_once import RewrittenCell
+
+__all__ = ["IN_THE_NOTEBOOK", "NESTED", "Cell"]
+
+IN_THE_NOTEBOOK = "; %grape diff shows how, %grape undo takes it back"
+"""The end of a note that speaks to somebody in the notebook."""
+NESTED = "a Grape session is already open, by %%grape or grape.session; take one of them away, they do not nest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A cell that runs: the name to show ("In[4]"), the source as written, and the file name it is compiled under."""
+
+    name: str
+    source: str
+    filename: str
+    id: str | None = None
+    """The front end's name for the cell, also after it was edited."""
+    rewritten: RewrittenCell | None = None
+    """The source that runs in the place of `source`, with the lines of `source`."""
+    taken: tuple[TakenFixes, ...] = ()
+    """Fixes that the person has taken so far, in this cell or in others."""
+    mode: Mode = "watch"
+    """How much attention it gets; see `history`."""
+    key: CellKey | None = None
+    """Under which its history is kept; None where it has none."""
+    ahead_ms: float = 0.0
+    """Milliseconds that Grape took of it before its first statement."""
+    since: float | None = None
+    """When the person began to wait, by `time.perf_counter`; None: when the session opens."""
+
+    @property
+    def rewritten_notes(self) -> tuple[str, ...]:
+        """What the report says of the source that ran in the place of the one that was written."""
+        return () if self.rewritten is None else (f"the cell ran rewritten: {self.rewritten}{IN_THE_NOTEBOOK}",)

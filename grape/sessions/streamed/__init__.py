@@ -1,0 +1,1 @@
+"""Cells and functions that operator streams serve."""

@@ -1,0 +1,35 @@
+"""Whether operator streams can serve anything in this process, and how they are set."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from ...options import REFERENCE
+from ...streams import Settings
+from ..engine import Engine
+
+__all__ = ["hindrance", "settings_for"]
+
+NO_GPU = "no GPU here, and on a CPU streams make nothing faster"
+
+
+def settings_for(memory_budget: int | None) -> Settings:
+    """Operators of the GPU are deferred where there is one, else those of the CPU; with `REFERENCE` set from the first
+    that repeat, as tests are short.
+    """
+    import torch
+
+    served = Settings(device="cuda" if torch.cuda.is_available() else "cpu")
+    if os.environ.get(REFERENCE) == "1":
+        served = replace(served, settled=0, patience=0, price=0, doubt=0)
+    return served if memory_budget is None else replace(served, budget=memory_budget)
+
+
+def hindrance(owner: Engine) -> str | None:
+    """Why streams serve nothing in this process now; None where nothing speaks against them."""
+    from ...tracing import BESIDE_GROUP, process_group
+
+    if not owner.situation.serves:
+        return NO_GPU
+    return BESIDE_GROUP if process_group() else None

@@ -1,0 +1,290 @@
+"""One cell is served by operator streams, and reported. Its Python runs as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from ...errors import UsageError
+from ...failures import failure_notes, surviving
+from ...model import CallsAccount, CellEvidence, CellTime, Finding, StreamEvidence
+from ...options import Options
+from ...quiet import without_warnings
+from ...render import Report, build_report
+from ...streams import Building, Evidence, Stream, shared
+from ..engine import CELLS, Engine
+from ..past.again import evidence_again, report_again, why_no_graphs
+from ..past.history import Past
+from ..process import engine, engine_and_ms
+from ..running import NESTED, Cell
+from ..timing import CellClock, CellRuns
+from .by_streams import hindrance, settings_for
+from .judged import after_streamed_run, did_other_work, without_streams
+from .stream_evidence import stream_evidence, streamed_findings, with_sources
+
+if TYPE_CHECKING:
+    from ...fixing import FixesLater
+
+__all__ = ["StreamedSession", "begin_plain_cell", "end_plain_cell"]
+
+_PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
+_STOPPED = "what came after an import ran as written: "
+_RELEASED = "graphs of earlier cells were released: this cell asked for operator streams"
+
+
+class StreamedSession:
+    """One cell under streams; the same calls as `Session`. `past`: what regions found that left the cell to streams;
+    None where the person asked for them.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        cell: Cell,
+        namespace: dict[str, object],
+        file_names: Callable[[str], str] | None = None,
+        past: Past | None = None,
+    ) -> None:
+        self.options = options
+        self.cell = cell
+        self.namespace = namespace
+        self._past = past
+        self.report: Report | None = None
+        self._file_names = file_names
+        self._engine: Engine | None = None
+        self._entered = False
+        self._found: Evidence | None = None
+        self._as_written: str | None = None
+        self._is_building = False
+        self._notes: tuple[str, ...] = ()
+        self._late: BaseException | None = None
+        self._wall_ms = 0.0
+        self._drained_ms = 0.0
+
+    def open(self, code: CodeType | None = None) -> None:
+        """Serve this thread from here on, if anything can. Raises `UsageError` where a session is already open."""
+        from ...runtime import Allowance, hold_off
+
+        owner, made_ms = engine_and_ms()
+        if owner.session is not None:
+            raise UsageError(NESTED)
+        self._engine = owner
+        ahead_ms = self.cell.ahead_ms + made_ms
+        self._clock = CellClock(owner.situation.attention, ahead_ms=ahead_ms, since=self.cell.since)
+        owner.situation.attention.begin_run(Allowance())
+        owner.session = self
+        hold_off(self)
+        try:
+            self._open(owner)
+        except BaseException:
+            self._leave()
+            raise
+        self._clock.start()
+
+    def _open(self, owner: Engine) -> None:
+        if self._past is None and owner.release_regions():
+            self._notes = (_RELEASED,)
+        self._as_written = _PROFILE if self.options.profile else hindrance(owner)
+        if self._as_written is not None:
+            return
+        entered = shared.enter(self, settings_for(self.options.memory_budget))
+        if not isinstance(entered, Stream):
+            self._is_building = isinstance(entered, Building)
+            later = "; it is served once that has ended" if self._is_building else ""
+            self._as_written = entered.reason + later
+            return
+        self._entered = True
+        shared.look_anew()
+        shared.hold(CELLS)
+
+    def statement_boundary(self, code: CodeType | None = None) -> None:
+        """Nothing is to be done between statements."""
+
+    def shown(self) -> None:
+        """The person has the report."""
+
+    def stop_sampling(self) -> None:
+        """There is no thread of Grape's."""
+
+    def abandon(self) -> None:
+        """Leave without a report."""
+        owner = self._leave()
+        if owner is not None:
+            self._let_go(owner, finished=False)
+
+    def close(self, error: BaseException | None) -> Report:
+        """Leave, and report. `error` is what the cell raised, if it did."""
+        owner = self._leave()
+        if owner is None:
+            raise UsageError("this session is not open")
+        failure = error if error is not None else self._late
+        try:
+            with without_warnings(), owner.situation.attention.spend("report"):
+                self.report = owner.report = self._report(owner, failure)
+        finally:
+            self._let_go(owner, finished=failure is None)
+        return self.report
+
+    def _let_go(self, owner: Engine, *, finished: bool) -> None:
+        """Graphs of other cells stay, but for those of what the cell no longer has."""
+        namespace, self.namespace = self.namespace, {}
+        with surviving("it released graphs that nothing uses"):  # the next cell tries again
+            if owner.has_graphs:
+                owner.end_cell(self.cell.id, self.cell.filename, namespace, finished=finished)
+
+    def _leave(self) -> Engine | None:
+        from ...runtime import let_through
+
+        owner, self._engine = self._engine, None
+        if owner is None:
+            return None
+        if self._entered:
+            self._entered = False
+            if shared.stream is not None and shared.stream.stopped:
+                self._notes = (*self._notes, _STOPPED + shared.stream.stopped)
+            try:
+                shared.leave()
+            except Exception as late:  # of an operator that was issued behind the cell's last line
+                self._late = late
+            self._found = shared.evidence(self, forget=True)
+            if self._found is None or not self._found.fragments:
+                shared.release(CELLS)
+        done = time.perf_counter()
+        with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
+            owner.situation.backend.synchronize()
+        self._drained_ms = (time.perf_counter() - done) * 1e3
+        self._wall_ms = self._clock.end()
+        owner.session = None
+        let_through(self)
+        return owner
+
+    def _report(self, owner: Engine, error: BaseException | None) -> Report:
+        import torch
+
+        found = self._stream()
+        name = self.cell.name
+        runs = owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
+        runs.torch_ran |= found is not None and found.operators > 0
+        said = f"{type(error).__name__}: {error}" if error is not None else None
+        evidence = CellEvidence(
+            file=name,
+            source=self.cell.source,
+            device=owner.device,
+            backend=owner.situation.backend.kind,
+            engine="streams",
+            wall_ms=self._wall_ms,
+            streams=(found,) if found is not None else (),
+            error=said,
+            cuda=torch.cuda.is_available(),
+            torch_ran=runs.torch_ran,
+            notes=(*self._notes, *self.cell.rewritten_notes, *failure_notes()),
+            as_written=self._as_written,
+            profile_only=self.options.profile,
+        )
+        evidence = with_sources(evidence, self._shown)
+        findings = streamed_findings(evidence)
+        if self._past is not None:
+            return self._report_again(owner, self._past, found, runs, said, findings)
+        evidence = replace(evidence, time=self._time(found, runs, finished=error is None))
+        return build_report(evidence, findings, self._fixes(owner, evidence, findings))
+
+    def _fixes(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> FixesLater:
+        from ...fixing import FixesLater
+
+        namespace = self.namespace if self._file_names is not None else None
+        ran = self.cell.rewritten.applied if self.cell.rewritten is not None else ()
+        return FixesLater(lambda: evidence, findings, namespace, ran=ran, busy=lambda: owner.session is not None)
+
+    def _report_again(
+        self,
+        owner: Engine,
+        past: Past,
+        found: StreamEvidence | None,
+        runs: CellRuns,
+        error: str | None,
+        findings: tuple[Finding, ...],
+    ) -> Report:
+        """The report of what regions found and streams did. The history remembers what became of it."""
+        same_work = found is None or not did_other_work(past, found.operators)
+        cell_time = self._time(found, runs, finished=error is None, same_work=same_work)
+        stance = "operator streams serve it"
+        if self._as_written is not None:
+            refused = f"operator streams do not serve it: {self._as_written}"
+            stance = f"it runs as written, for {why_no_graphs(past)}, and {refused}"
+            if past.outbid and not self._is_building:
+                past = without_streams(past, refused, again=True)
+        elif error is None and found is not None and found.operators:
+            plain_ms = cell_time.plain_ms if not owner.situation.unhurried else None
+            past = after_streamed_run(
+                past,
+                operators=found.operators,
+                matched=found.matched,
+                waiting=found.waiting,
+                rested=found.rested,
+                wall_ms=cell_time.wall_ms,
+                plain_ms=plain_ms,
+            )
+            if past.streamless is not None:
+                stance = past.streamless
+        if past.streamless is not None:
+            stance += "; regions look at the next run" if not past.settled else ", so it runs as written from now on"
+        evidence = evidence_again(past, self.cell.name, stance=stance, wall_ms=self._wall_ms, error=error)
+        evidence = replace(
+            evidence,
+            engine="streams" if found is not None else "regions",
+            streams=(found,) if found is not None else (),
+            torch_ran=runs.torch_ran,
+            time=cell_time,
+        )
+        if self.cell.key is not None:
+            owner.history.remember(self.cell.key, past)
+        if past.streamless is not None and not owner.history.streamed:
+            shared.release(CELLS)  # what was recorded serves no cell any more
+        namespace = self.namespace if self._file_names is not None else None
+        return report_again(owner, past, evidence, namespace, findings)
+
+    def _time(
+        self, found: StreamEvidence | None, runs: CellRuns, *, finished: bool, same_work: bool = True
+    ) -> CellTime:
+        if found is None or not found.matched:
+            return self._clock.time(CallsAccount(), runs, finished=finished)
+        return self._clock.streamed_time(found, runs, drained_ms=self._drained_ms, same_work=same_work)
+
+    def _stream(self) -> StreamEvidence | None:
+        return stream_evidence(self._found, self.cell.name, self._shown) if self._found is not None else None
+
+    def _shown(self, filename: str) -> str:
+        """The name to show of a file that code is compiled from."""
+        if filename == self.cell.filename:
+            return self.cell.name
+        return self._file_names(filename) if self._file_names is not None else filename
+
+
+def begin_plain_cell() -> bool:
+    """A cell without Grape begins: what streams learned serves it. True where `end_plain_cell` has to be called."""
+    if shared.stream is None or not shared.held_by(CELLS) or engine().session is not None or hindrance(engine()):
+        return False
+    if engine().has_graphs:
+        return False  # they serve the cell, as nothing of theirs does inside a stream
+    from ...runtime import hold_off, let_through
+
+    hold_off(shared)
+    entered = isinstance(shared.enter(None), Stream)
+    if not entered:
+        let_through(shared)
+    return entered
+
+
+def end_plain_cell() -> None:
+    """It has ended. What was issued late may raise."""
+    from ...runtime import let_through
+
+    try:
+        shared.leave()
+    finally:
+        let_through(shared)

@@ -1,0 +1,107 @@
+"""How a stream is set, and what it has counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from ..model.stream import Stop
+
+__all__ = ["FROM_THE_ENGINE", "Evidence", "Settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How streams are found and cut."""
+
+    longest: int = 100  # operators of a segment
+    shortest: int = 32  # operators of a fragment that leads back to its own begin
+    furthest: int = 4000  # operators of a fragment that is no iteration
+    iteration: int = 16000  # of one that is
+    settled: int = 1000  # operators for which a period without a host read holds before it is recorded
+    hot: int = 3  # of what has no period: times that a context is met before what follows is recorded
+    patience: int = 4000  # and operators since the first of them
+    budget: int = 4 << 30  # bytes of all homes
+    strays: int = 16  # operators in a row that may come in between
+    issue: bool = True  # False: nothing is computed, to measure what matching alone takes
+    device: Literal["auto", "cpu", "pretended", "cuda"] = "auto"
+    """Whose operators are deferred; the others run as if there were no stream. "pretended": those of the CPU, with
+    graphs that freeze what CUDA graphs freeze, to test that.
+    """
+    draws: bool = True  # operators that draw random numbers are deferred, too
+    steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
+    captures: int = 6  # of one segment
+    price: float = 0.5  # milliseconds of a capture beside its operators, until measured; 0: nothing has to be earned
+    doubt: int = 32  # laps of a fragment after which it is compared with code as written; 0: never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Counts of what a stream did, in operators unless named otherwise."""
+
+    seen: int
+    matched: int
+    issued: int
+    written: Mapping[str, int]  # run as written, by reason
+    segments: int
+    partial: int  # segments that something cut short
+    diverged: int
+    entered: int  # times that a fragment began
+    recorded: int
+    raised: int
+    lost: int  # fragments that were slower than code as written, and serve no more
+    saved_ns: int  # that `timed` operators took less than as written, by the laps of their fragments; below 0: more
+    timed: int
+    record_ns: int  # beside the operators
+    rested: int  # laps of fragments that ran as written because too much was spent
+    fragments: int
+    steps: int  # operators of all fragments
+    copied_in: int
+    copied_out: int
+    copied_bytes: int
+    kept: int  # homes whose results outlived a pass
+    floated: int  # slots whose tensors lie elsewhere each time
+    captured: int  # segments
+    launched: int  # graphs
+    stale: int  # graphs dropped, for memory that they name had moved
+    uncaptured: Mapping[str, int]  # captures that failed, by reason
+    capture_ns: int
+    issue_ns: int  # of launches without a graph
+    own_ns: int  # estimated from every 64th operator, what is issued apart
+    bytes: int = 0  # of all homes now
+    last_divergence: str = ""
+    stops: tuple[Stop, ...] = ()
+    """Operators that ran as written inside of fragments, and where; what took most time first."""
+
+    def since(self, earlier: Evidence) -> Evidence:
+        """The counts since `earlier`, of the same stream. Fragments, steps and bytes stay what there is now."""
+        counted = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
+        by_reason = {
+            name: {why: n - getattr(earlier, name).get(why, 0) for why, n in getattr(self, name).items()}
+            for name in _BY_REASON
+        }
+        kept: dict[str, Any] = {name: {why: n for why, n in found.items() if n} for name, found in by_reason.items()}
+        last = self.last_divergence if counted["diverged"] else ""
+        return replace(self, **counted, **kept, last_divergence=last)
+
+    def plus(self, later: Evidence) -> Evidence:
+        """This and what `later` counted."""
+        counted = {name: getattr(self, name) + getattr(later, name) for name in _COUNTED}
+        by_reason: dict[str, Any] = {
+            name: dict(Counter(getattr(self, name)) + Counter(getattr(later, name))) for name in _BY_REASON
+        }
+        return replace(later, **counted, **by_reason, last_divergence=later.last_divergence or self.last_divergence)
+
+
+_BY_REASON = ("written", "uncaptured")
+
+
+_NOW = (*_BY_REASON, "fragments", "steps", "bytes", "last_divergence", "stops")
+
+
+_COUNTED = tuple(field.name for field in fields(Evidence) if field.name not in _NOW)
+
+
+FROM_THE_ENGINE = tuple(field.name for field in fields(Evidence) if field.name != "stops")

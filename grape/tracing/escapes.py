@@ -1,0 +1,76 @@
+"""Values that leave a call by other ways than operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from ..model.call import Args, Kwargs
+from .busy import grape_works
+from .escaping import COMPILED
+from .escaping import below_dispatch as _below_dispatch
+from .positions import PositionFinder
+from .recorder import Recorder
+from .unseen import UnseenMode
+from .warned import warnings_of_the_caller
+
+__all__ = ["EscapeWatch"]
+
+_ESCAPES = frozenset(
+    {
+        torch.Tensor.numpy,
+        torch.Tensor.tolist,
+        torch.Tensor.__array__,
+        torch.Tensor.data_ptr,
+        torch.Tensor.untyped_storage,
+        torch.Tensor.__dlpack__,
+        torch.Tensor.backward,
+        torch.Tensor.register_hook,
+        torch.Tensor.storage_offset,
+        torch.Tensor.is_shared,
+        *(getattr(torch.Tensor, name).__get__ for name in ("_base", "_version")),
+    }
+)
+"""Functions that take a tensor out of the dispatcher's sight: values, places in memory and callbacks that no trace
+shows."""
+
+_ESCAPES_OF_PYTHON = {f.__code__: f.__name__ for f in _ESCAPES if isinstance(f, FunctionType)}
+
+
+class EscapeWatch(UnseenMode):
+    """Notes calls that read a tensor behind the dispatcher's back into the recorder in charge."""
+
+    def __init__(self, positions: PositionFinder, recorder: Callable[[], Recorder | None]) -> None:
+        super().__init__()
+        self._positions, self._recorder = positions, recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> object:
+        if func in _ESCAPES:
+            self._note(func.__name__ if func.__name__ != "__get__" else func.__self__.__name__)
+        try:
+            with warnings_of_the_caller():
+                return func(*args, **(kwargs or {}))
+        except BaseException as error:
+            error.__traceback__ = _below_dispatch(error.__traceback__)
+            raise
+
+    def passed_by(self, code: CodeType) -> None:
+        name = _ESCAPES_OF_PYTHON.get(code)
+        if name is not None:
+            self._note(name)
+
+    def note_compiled(self) -> None:
+        """Leave before the compiler sees the mode, unless one of the person's lies on top or another thread calls."""
+        with grape_works():
+            if self.leave():
+                self._note(COMPILED)
+
+    def _note(self, name: str) -> None:
+        recorder = self._recorder()
+        if recorder is not None:
+            user, inner = self._positions.find(1)
+            frame = user or inner
+            recorder.escapes.append((name, self._positions.at(frame) if frame else None))
