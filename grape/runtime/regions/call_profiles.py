@@ -22,7 +22,9 @@ MOST_PROFILED = 3
 STRANGE = 3.0
 """A profiled call that took more than this times what calls take is no example of them: another one is profiled."""
 PROFILE_AFTER_S = 1.0
-"""A profiled call costs about 30 ms: nothing for a cell that is soon over."""
+"""Nothing for a cell that is soon over."""
+PROFILE_MS, PROFILED_OPERATOR_MS = 30.0, 0.2
+"""What a profiled call takes, and more for each of its operators: its events are read in Python."""
 
 
 class CallProfiles:
@@ -47,6 +49,8 @@ class CallProfiles:
         """Profile before the first capture, or once enough calls were timed: CUPTI may stay and slow later launches."""
         if not self._region.situation.profile or not self._lacks_example:
             return False
+        if self._region.situation.attention.left_ms < self._profile_ms():
+            return False
         timed = sum(len(s.before) for s in self._region.shapes.values())
         if not self._region.situation.apply:
             return timed >= policy.FEW
@@ -56,6 +60,10 @@ class CallProfiles:
         return (
             timed >= policy.FEW and shape.seen >= policy.FEW and may_capture and not shape.closed and self._pays(shape)
         )
+
+    def _profile_ms(self) -> float:
+        """What profiling a call takes."""
+        return PROFILE_MS + PROFILED_OPERATOR_MS * max((len(one.trace.ops) for one in self._traced), default=0)
 
     def _is_strange(self, recorder: TimelineRecorder) -> bool:
         """True where the call that was profiled last took far more than eager calls do."""
