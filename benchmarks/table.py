@@ -419,6 +419,7 @@ MADE = (
     ("predicted", predicted_table),
     ("streams", streams_table),
     ("programs_cuda", partial(programs_table, "cuda")),
+    ("programs_cuda_alone", partial(programs_table, "cuda_alone")),
     ("programs_cpu", partial(programs_table, "cpu")),
     ("libraries_cuda", partial(libraries_table, "cuda")),
     ("libraries_cpu", partial(libraries_table, "cpu")),

@@ -8,7 +8,7 @@ import libcst as cst
 
 from .code import Code
 
-__all__ = ["CASTS", "Read", "kept", "on_device", "sees"]
+__all__ = ["CASTS", "Read", "kept_copy", "on_device", "sees"]
 
 CASTS = ("float", "int")
 
@@ -42,7 +42,7 @@ class Read:
         return self.node.with_changes(args=[self.node.args[0].with_changes(value=tensor)])
 
 
-def kept(read: Read) -> cst.BaseExpression:
+def kept_copy(read: Read) -> cst.BaseExpression:
     """The expression that the loop keeps instead of the value: a copy on the device, without its graph."""
     tensor = on_device(read.tensor)
     if not isinstance(tensor, (cst.Name, cst.Attribute, cst.Subscript, cst.Call)) and not tensor.lpar:

@@ -10,8 +10,7 @@ import torch
 
 from ..model.call import Args, Kwargs
 from .busy import grape_works
-from .escaping import COMPILED
-from .escaping import below_dispatch as _below_dispatch
+from .escaping import COMPILED, below_dispatch
 from .positions import PositionFinder
 from .recorder import Recorder
 from .unseen import UnseenMode
@@ -54,7 +53,7 @@ class EscapeWatch(UnseenMode):
             with warnings_of_the_caller():
                 return func(*args, **(kwargs or {}))
         except BaseException as error:
-            error.__traceback__ = _below_dispatch(error.__traceback__)
+            error.__traceback__ = below_dispatch(error.__traceback__)
             raise
 
     def passed_by(self, code: CodeType) -> None:

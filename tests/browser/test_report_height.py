@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grape.cli.written.page import Section, html_page
 
+from grape.cli.written.page import Section, html_page
 from grape.render.html.page import view_page
 from grape.render.timeline.view import build_view
 from grape.widgets import script, style

@@ -18,7 +18,7 @@ import libcst as cst
 from ...model import Finding
 from ..code import Code, Loop, descendants, same
 from ..effects import CONSTANTS, call_name, calls, moved_out_of, only_statement
-from ..host_reads import CASTS, Read, kept, on_device, sees
+from ..host_reads import CASTS, Read, kept_copy, on_device, sees
 from ..result import Declined
 from .summed_reads import added
 
@@ -121,7 +121,7 @@ def _in_comprehension(code: Code, read: Read, outer: cst.ListComp | cst.Generato
     if isinstance(read.tensor, cst.Name) and same(read.tensor, outer.for_in.target):
         return Declined(why="the comprehension does nothing but read", line=code.line(outer))
     name = code.fresh("value")
-    values = cst.ListComp(elt=kept(read), for_in=outer.for_in)
+    values = cst.ListComp(elt=kept_copy(read), for_in=outer.for_in)
     loop = cst.CompFor(target=cst.Name(name), iter=values, whitespace_before=cst.SimpleWhitespace(" "))
     return code.replaced({outer: outer.with_changes(elt=read.of(cst.Name(name)), for_in=loop)})
 
@@ -151,7 +151,7 @@ def _appended(code: Code, read: Read, call: cst.Call, statement: cst.CSTNode, lo
     container, name = code.text(func.value), code.fresh("value")
     reading = code.text(read.of(cst.Name(name)))
     after = cst.parse_statement(f"{container}[:] = [{reading} for {name} in {container}]")
-    return code.replaced({read.node: kept(read), loop: lambda node: [node, after]})
+    return code.replaced({read.node: kept_copy(read), loop: lambda node: [node, after]})
 
 
 def _name_of(container: cst.BaseExpression) -> str | None:

@@ -6,15 +6,13 @@ import libcst as cst
 
 from ..code import Code, Loop, descendants, edited
 from ..effects import CONSTANTS, call_name, calls, moved_out_of
-from ..host_reads import Read as _Read
-from ..host_reads import kept as _kept
-from ..host_reads import sees as _sees
+from ..host_reads import Read, kept_copy, sees
 from ..result import Declined
 
 __all__ = ["added"]
 
 
-def added(code: Code, read: _Read, small: cst.AugAssign, statement: cst.CSTNode, loops: list[Loop]) -> str | Declined:
+def added(code: Code, read: Read, small: cst.AugAssign, statement: cst.CSTNode, loops: list[Loop]) -> str | Declined:
     line = code.line(statement)
     if not isinstance(small.target, cst.Name):
         return Declined(why=f"`{code.text(small.target)}` may be read elsewhere at each step", line=line)
@@ -33,7 +31,7 @@ def added(code: Code, read: _Read, small: cst.AugAssign, statement: cst.CSTNode,
     if code.is_shared(name, home):
         return Declined(why=f"`{name}` is shared between functions", line=line)
     for use in code.uses(name):
-        if code.function(use) is not home and _sees(code, use, home):
+        if code.function(use) is not home and sees(code, use, home):
             return Declined(why=f"a function that may run in the loop uses `{name}`", line=code.line(use))
     refused = moved_out_of(code, statement, loop)
     if refused is not None:
@@ -41,11 +39,11 @@ def added(code: Code, read: _Read, small: cst.AugAssign, statement: cst.CSTNode,
     return _summed_later(code, read, small, loop, others)
 
 
-def _summed_later(code: Code, read: _Read, small: cst.AugAssign, loop: Loop, others: list[cst.BaseExpression]) -> str:
+def _summed_later(code: Code, read: Read, small: cst.AugAssign, loop: Loop, others: list[cst.BaseExpression]) -> str:
     target = code.text(small.target)
     parts, value = code.fresh(f"{target}_parts"), code.fresh("part")
     names = [code.fresh(f"factor_{number}" if number else "factor") for number in range(len(others))]
-    kept = ", ".join([code.text(_kept(read)), *map(code.text, others)])
+    kept = ", ".join([code.text(kept_copy(read)), *map(code.text, others)])
     edits: dict[cst.CSTNode, cst.CSTNode] = {read.node: read.of(cst.Name(value))}
     edits.update({other: cst.Name(name) for other, name in zip(others, names, strict=True)})
     later = edited(small, edits)
@@ -61,7 +59,7 @@ def _summed_later(code: Code, read: _Read, small: cst.AugAssign, loop: Loop, oth
     return code.replaced({small: cst.Expr(cst.parse_expression(append)), loop: around})
 
 
-def _factors(code: Code, read: _Read, value: cst.BaseExpression) -> list[cst.BaseExpression] | Declined:
+def _factors(code: Code, read: Read, value: cst.BaseExpression) -> list[cst.BaseExpression] | Declined:
     """Factors that the value is multiplied with or divided by, apart from constants; each is kept with the value."""
     if value is read.node:
         return []
