@@ -19,10 +19,10 @@ from .documentation import Page, cell_help, line_help
 from .history import history
 from .hooks import CellHooks
 from .nested import run_line, run_nested
+from .open_views import close_views
 from .rewriting.rewrites import rewrites
 from .rewriting.taken import at_once
 from .source import code_behind
-from .view import close_views
 
 __all__ = ["load", "unload"]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.displaypub import DisplayPublisher
 
 from ..errors import UsageError
+from .open_views import OPEN
 from .rewriting.rewrites import rewrites, why_no_fix
 
 if TYPE_CHECKING:
@@ -15,13 +16,10 @@ if TYPE_CHECKING:
     from ..render import Report
     from ..widgets.report import Actions, ReportWidget
 
-__all__ = ["close_views", "page_of", "place", "show_view"]
+__all__ = ["page_of", "show_view"]
 
 EVENTS_AT_ONCE = 500
 """Views of more events are completed after the cell: laying out a thousand takes 8 ms."""
-
-_OPEN: dict[str, Any] = {}
-"""The widget of each cell, by the cell's id (or by the widget's own where the front end names no cell)."""
 
 
 def show_view(shell: Any, report: Report) -> None:
@@ -35,7 +33,7 @@ def show_view(shell: Any, report: Report) -> None:
     from ..render.timeline.view import build_view, events_of
 
     known = _cell_id(shell)
-    before = _OPEN.pop(known, None) if known is not None else None
+    before = OPEN.pop(known, None) if known is not None else None
     if before is not None:
         before.close()
     events = events_of(report)
@@ -51,7 +49,7 @@ def show_view(shell: Any, report: Report) -> None:
     loop = _running_loop() if events > EVENTS_AT_ONCE else None
     view = build_view(report) if loop is None else build_view(report, limit=0)
     widget = ReportWidget(view.data, view.blob, _actions(report))
-    _OPEN[known or str(widget.model_id)] = widget
+    OPEN[known or str(widget.model_id)] = widget
     display(widget)
     if loop is not None:
         loop.call_soon(_complete, widget, report)
@@ -71,20 +69,6 @@ def _complete(widget: ReportWidget, report: Report) -> None:
     if widget.comm is not None:
         view = build_view(report)
         widget.show({**view.data, "findings": widget.view["findings"]}, view.blob)
-
-
-def close_views() -> None:
-    """Close every view that is open; what they showed leaves the page."""
-    while _OPEN:
-        _OPEN.popitem()[1].close()
-
-
-def place(source: str, replaces: str, cell: str) -> bool:
-    """Have a view that is open put `source` into the cell `cell`. False where no front end can."""
-    able = [widget for widget in _OPEN.values() if widget.comm is not None and widget.places]
-    if able:
-        able[-1].place(source, replaces, cell)
-    return bool(able)
 
 
 def page_of(report: Report) -> str:

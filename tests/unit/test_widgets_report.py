@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from grape.errors import UsageError
+from grape.magics import open_views
 from grape.magics import view as magics_view
 from grape.render import Report, build_report
 from grape.render.timeline.view import build_view
@@ -108,7 +109,7 @@ def displayed(monkeypatch: pytest.MonkeyPatch) -> Any:
     shown: list[Any] = []
     monkeypatch.setattr("IPython.display.display", shown.append)
     yield shown
-    magics_view.close_views()
+    open_views.close_views()
 
 
 def test_a_second_run_of_a_cell_closes_the_first_view(displayed: list[Any]) -> None:
@@ -117,7 +118,7 @@ def test_a_second_run_of_a_cell_closes_the_first_view(displayed: list[Any]) -> N
     magics_view.show_view(shell(cell_id="c2"), report())
     first, second, other = displayed
     assert [widget.comm is None for widget in (first, second, other)] == [True, False, False]
-    magics_view.close_views()
+    open_views.close_views()
     assert second.comm is None and other.comm is None
 
 
@@ -143,7 +144,7 @@ def test_findings_alone_are_a_view_where_a_rewrite_may_be_asked_for(displayed: l
 def test_a_run_with_nothing_to_draw_closes_the_view_of_the_last(displayed: list[Any]) -> None:
     magics_view.show_view(shell(), report())
     magics_view.show_view(shell(), build_report(cell(), []))
-    assert len(displayed) == 1 and displayed[0].comm is None and not magics_view._OPEN
+    assert len(displayed) == 1 and displayed[0].comm is None and not open_views.OPEN
 
 
 def test_buttons_of_a_shown_view(displayed: list[Any]) -> None:

@@ -15,6 +15,7 @@ from ...errors import RewriteError, UsageError
 from ...model.codes import REWRITTEN
 from ...render.units import shown_diff
 from ...rewrite import Declined, unified_diff
+from ..open_views import place
 
 if TYPE_CHECKING:
     from ...model import Finding
@@ -236,8 +237,6 @@ def _hand_over(shell: Any, source: str, file: str, replaces: str) -> str:
     if not file.startswith("In["):
         return "no file is changed; the difference is below" if shell is not None else "the difference is below"
     if hasattr(shell, "kernel"):
-        from ..view import place
-
         if place(source, replaces, file):
             return f"{file} holds the source now, if it was as it ran: run it there"
         shell.set_next_input(source.rstrip("\n"), replace=True)
