@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from grape.runtime.accounts.attention import Allowance, Attention
+from grape.runtime.accounts.tally import Tally
 
 
 class Clock:
@@ -107,3 +111,20 @@ def test_a_span_may_have_begun_before_it_was_known_to_be_one(clock: Clock, atten
         clock.pass_ms(3)
         attention.end()
     assert (attention.spent_ms("record"), attention.spent_ms("observe")) == (1.0, 5.0)
+
+
+@pytest.mark.parametrize("reaches", [True, False])
+def test_a_traced_call_that_raises_is_taken_back_as_any_other(reaches: bool) -> None:
+    observer, tally = SimpleNamespace(body_ns=(0, 0), watched_ns=0), Tally()
+    tracer = SimpleNamespace(own_ns=0)
+
+    def raises() -> None:
+        with tally.tracing(Attention(), tracer, observer):  # type: ignore[arg-type]
+            if reaches:
+                now = time.perf_counter_ns()
+                observer.body_ns = now, now + 5_000
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        raises()
+    assert tally.traced_ns == ([(5_000, 0)] if reaches else [])

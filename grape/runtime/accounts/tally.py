@@ -52,13 +52,17 @@ class Tally:
         first part took beyond what tracing explains.
         """
         handed_back, own_ns, began = attention.handed_back_ns, tracer.own_ns, time.perf_counter_ns()
-        yield
-        tracer_ns, first_part = tracer.own_ns - own_ns + observer.watched_ns, attention.handed_back_ns - handed_back
-        body_began, body_ended = observer.body_ns
-        if first_part:
-            attention.book("record", -max(0.0, first_part - (body_began - began) - explained_ns(tracer_ns)))
-        else:
-            self.traced_ns.append((body_ended - body_began, tracer_ns))
+        try:
+            yield
+        finally:  # what a call that raises took is the person's all the same
+            tracer_ns, first_part = tracer.own_ns - own_ns + observer.watched_ns, attention.handed_back_ns - handed_back
+            body_began, body_ended = observer.body_ns
+            if body_began < began:
+                pass  # it never came to the person's code
+            elif first_part:
+                attention.book("record", -max(0.0, first_part - (body_began - began) - explained_ns(tracer_ns)))
+            else:
+                self.traced_ns.append((body_ended - body_began, tracer_ns))
 
     def replayed(self, ns: int, ahead_ns: int, *, profiled: bool = False) -> None:
         """One more replay."""
