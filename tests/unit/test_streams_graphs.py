@@ -128,27 +128,26 @@ def test_what_costs_more_than_it_may_rests() -> None:
 
 def test_the_time_saved_is_that_of_laps_as_written() -> None:
     """Where nothing is computed, a served lap takes next to nothing."""
-    times = []
 
-    def loop() -> None:
-        x = torch.full((256, 256), 0.5)
+    def loop() -> float:
+        x, times = torch.full((128, 128), 0.5), []
         for _ in range(300):
             times.append(time.perf_counter())
             for _ in range(4):
                 x = torch.tanh(x @ x)
+        return statistics.median(after - before for before, after in pairwise(times)) * 1e9
 
-    loop()
-    lap_ns = statistics.median(after - before for before, after in pairwise(times)) * 1e9
     for settings in ({"price": 0.003}, {"doubt": 32}):  # it was timed before it served, and in between
         at_once: dict[str, Any] = {"shortest": 1, "hot": 2, "settled": 0, "patience": 0, "price": 0, "doubt": 0}
         stream = open_stream(Settings(device="pretended", issue=False, **at_once | settings))
         assert isinstance(stream, Stream), stream
+        before_ns = loop()
         with stream:
             loop()
-        evidence = stream.evidence()
+        lap_ns, evidence = sorted([before_ns, loop()]), stream.evidence()
         laps = evidence.timed / 8
         assert laps > 50
-        assert 0.25 * laps * lap_ns < evidence.saved_ns < 4 * laps * lap_ns  # other processes come in between
+        assert 0.25 * laps * lap_ns[0] < evidence.saved_ns < 4 * laps * lap_ns[1]  # other processes come in between
 
 
 def test_memory_that_comes_to_stay_elsewhere_is_taken_for_the_slots() -> None:
