@@ -131,7 +131,7 @@ def test_sessions_that_are_undone_and_reset(device: torch.device, closed_engine:
     net = Net().to(device)
 
     def cycle() -> None:
-        with grape.session() as session:
+        with grape.session(engine="regions") as session:
             loop(net, CALLS)
         report = session.report
         assert report is not None and any(found.replays for found in report.regions), report.verdict
