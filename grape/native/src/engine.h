@@ -329,17 +329,22 @@ class Engine {
   }
 
   // An operator of another stream: it waits for everything that was launched late, and what it is given is no home's any
-  // more, for the host does not know how long it is read.
+  // more, for the host does not know how long it is read. Autograd tells the allocator of the streams that a gradient
+  // goes to, which hears nothing of memory that is lent at that moment: here it is told again.
   void leave_to_other_stream(Operator& op, const Stack& stack) {
     std::vector<at::Tensor> lent;
+    bool gradients = !device_->is_current() && torch::autograd::get_current_graph_task_id() != -1;
     {
       std::lock_guard lock(mutex_);
       for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
         for_each_tensor(stack[i], [&](const at::Tensor& t) {
-          Tenancy* tenancy = t.defined() && device_->holds(t) ? tenancy_of(storage_of(t)) : nullptr;
-          if (!tenancy) return;
-          launch();
-          finder_.each([&](Fragment& fragment) { epoch_.give_away(fragment, tenancy); });
+          if (!t.defined() || !device_->holds(t)) return;
+          if (Tenancy* tenancy = tenancy_of(storage_of(t))) {
+            launch();
+            finder_.each([&](Fragment& fragment) { epoch_.give_away(fragment, tenancy); });
+          } else if (!gradients) {
+            return;
+          }
           lent.push_back(t);
         });
       if (device_->is_current()) return;
@@ -518,7 +523,7 @@ class Engine {
     uint64_t hash = 1;
     for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
       for_each_tensor(stack[i], [&](const at::Tensor& t) {
-        if (!t.defined() || !is_plain(t)) return;
+        if (!t.defined() || !device_->holds(t)) return;
         auto address = reinterpret_cast<uintptr_t>(storage_of(t)->data()) + static_cast<uintptr_t>(byte_offset(t));
         hash = mix(hash, alignment_class(address, device_->alignment));
       });

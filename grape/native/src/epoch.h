@@ -175,9 +175,10 @@ class Epoch {
       else if (slot.home->read_in(number_)) move_home(fragment, slot);
       return;
     }
-    slot.same = base == slot.last && lent == slot.lender ? slot.same + 1 : 0;
+    uint64_t lender = lent ? lent->home : 0;
+    slot.same = base == slot.last && lender == slot.lender ? slot.same + 1 : 0;
     slot.last = base;
-    slot.lender = lent;
+    slot.lender = lender;
     if (may_settle(fragment, slot, lent)) {  // it stays where it is: no more copies
       slot.settled = fragment.settlements + 1;
       trash.memory.push_back(std::move(slot.floating));
@@ -223,7 +224,7 @@ class Epoch {
 
   // Memory that was somebody else's when the slot came to lie there.
   bool lies_in_own_home(const Fragment& fragment, const Slot& slot, const Tenancy* lent) const {
-    return graphs_ && lent && !slot.home && lent != slot.lender && is_made_by(fragment, lent);
+    return graphs_ && lent && !slot.home && lent->home != slot.lender && is_made_by(fragment, lent);
   }
 
   static constexpr double COPY = 0.003;  // milliseconds, of a small one

@@ -36,7 +36,7 @@ struct Slot {
   char* base = nullptr;         // where the slot's first byte lies in that storage
 
   char* last = nullptr;         // where it lay before, to settle there if it stays
-  const Tenancy* lender = nullptr;  // whose memory that was
+  uint64_t lender = 0;          // which home that was, if any
   int same = 0, settled = 0;
   size_t residue = 0;           // the class of the addresses where it lay otherwise than what floats
   int otherwise = 0, turned = 0;  // times in a row, and that what floats was given that

@@ -17,6 +17,7 @@ namespace grape {
 struct Tenancy {
   std::atomic<bool> occupied{false};
   uint64_t read_in = 0;  // the epoch whose pending operators read this memory
+  uint64_t home = 0;     // which one, of all that there were; 0: of none
 };
 
 inline void depart(void* tenancy) {
@@ -72,9 +73,10 @@ struct Trash {
 // references to it, as autograd does before it adds in place, sees another one.
 class Lease {
  public:
-  explicit Lease(at::DataPtr memory) : memory_(std::move(memory)), tenancy_(Tenancies::all().take()) {}
+  explicit Lease(at::DataPtr memory) : memory_(std::move(memory)), tenancy_(Tenancies::all().take()) { tenancy_->home = ++homes_; }
   // Of memory that a storage has.
   explicit Lease(StorageImpl* storage) : tenancy_(Tenancies::all().take()), occupant_(weakly(storage)) {
+    tenancy_->home = 0;
     memory_ = storage->set_data_ptr(lent(storage->data_ptr()));
   }
   Lease(Lease&& other) noexcept
@@ -115,6 +117,8 @@ class Lease {
     tenancy_->occupied.store(true, std::memory_order_relaxed);
     return at::DataPtr(memory.get(), tenancy_, &depart, memory.device());
   }
+
+  static inline std::atomic<uint64_t> homes_{0};
 
   at::DataPtr memory_;
   Tenancy* tenancy_;
