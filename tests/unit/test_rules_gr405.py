@@ -32,7 +32,7 @@ def test_its_refusal_is_the_same_cause() -> None:
 def test_a_named_operator() -> None:
     refused = Refused.because(Reason.HIDDEN_KERNEL, at(4), operator="own.foobar.default")
     (finding,) = gr405.check(cell(region(outcome="refused", refused=refused, traces=(trace(),))))
-    assert "what the Python of own.foobar.default is" in finding.message and finding.at == at(4)
+    assert "torch does not show the Python code of own.foobar.default" in finding.message and finding.at == at(4)
     assert finding.advice == "move what is named out of the region, or leave the region eager"
 
 
