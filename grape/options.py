@@ -84,7 +84,7 @@ OPTIONS: tuple[Option, ...] = (
         field="engine",
         metavar="NAME",
         help="regions: graphs of calls and of bodies of loops; streams: operators that repeat; "
-        "auto: regions look, and streams serve what they leave",
+        "auto: on a GPU streams first, and regions where those are expected to be faster",
     ),
     Option(flags=("--profile",), field="profile", metavar=None, help="observe and advise; apply nothing"),
     Option(

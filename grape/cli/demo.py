@@ -71,6 +71,8 @@ def step(token, position):
     return model(token, position).argmax(-1)
 '''
 
+_MAGIC = "%%grape --engine regions\n"
+"""On a GPU streams would serve the first run; what it shows is a graph of the call."""
 _LOOP = """\
 with torch.inference_mode():
     token = torch.tensor([1], device=device)
@@ -104,7 +106,7 @@ def _demo(shell: object) -> int:
     import grape
 
     print("A decoder in plain PyTorch, random weights, a KV cache of fixed size, greedy decoding:\n", flush=True)
-    print(_indented("%load_ext grape\n\n%%grape\n" + _LOOP), flush=True)
+    print(_indented("%load_ext grape\n\n" + _MAGIC + _LOOP), flush=True)
     for source in ("%load_ext grape", _MODEL, _LOOP):
         _run(shell, source)
     plain = _tokens(shell)
@@ -114,7 +116,7 @@ def _demo(shell: object) -> int:
     repeats = next((i for i, (one, other) in enumerate(zip(plain, again, strict=True)) if one != other), len(plain))
     plain = plain[:repeats]
     before = grape.last
-    _run(shell, "%%grape\n" + _LOOP)
+    _run(shell, _MAGIC + _LOOP)
     if grape.last is None or grape.last is before:
         raise _DemoFailed("the cell ran, but Grape made no report; see grape doctor")
     grape_tokens = _tokens(shell)

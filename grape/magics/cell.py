@@ -119,7 +119,7 @@ class GrapeCell:
         self._display = CellDisplay(shell)
         self._streamed = engine_named(options.engine) == "streams"
         self._mode, self._key = self._plan()
-        hoists = not self._streamed and self._mode != "leave"
+        hoists = not self._streamed and self._mode not in ("leave", "stream")
         self._restore_compiler = hoist_loops_of(shell, self._ahead) if hoists else lambda: None
         self._replacement: Replacement | None = None
         self._unwatch: Callable[[], None] = lambda: None
@@ -129,13 +129,13 @@ class GrapeCell:
         """How much attention the cell gets. Before torch is imported nothing is known of it."""
         if "torch" not in sys.modules or self.options.profile or self.options.rewrite or self._streamed:
             return "watch", None
-        from ..sessions import engine
+        from ..sessions import plan
 
         lines = self._source.splitlines(keepends=True)
         magic = find_magic(lines)
         try:
             source = "".join(lines[magic.index + 1 :] if magic else lines)
-            return engine().plan(source, self._shell.user_ns, self.options)
+            return plan(source, self._shell.user_ns, self.options)
         except Exception:  # whatever stands in the namespace
             log_failure("it asked what is known of a cell")
             return "watch", None
@@ -222,7 +222,7 @@ class GrapeCell:
 
     def _make_session(self) -> Callable[..., Session | StreamedSession]:
         """Who makes the session: a cell that regions look at or serve is theirs under every engine but streams."""
-        if self._streamed or self._mode == "leave":
+        if self._streamed or self._mode in ("leave", "stream"):
             from ..sessions import session_for
 
             return session_for
@@ -254,7 +254,7 @@ class GrapeCell:
             _write_json(report, self.options.json, quiet=self._told_of_json)
         try:
             history.add(report, self._source, getattr(self.info, "cell_id", None))
-            self._display.finish(report, error, brief=self._mode != "watch")
+            self._display.finish(report, error, brief=self._mode != "watch" and session.is_known)
             if error is None and not self.options.no_widget:
                 self._display.widget(report)
             session.shown()

@@ -47,6 +47,11 @@ class Finding:
         return CODES[self.code]
 
     @property
+    def from_source(self) -> bool:
+        """True where the source alone says it, and nothing was measured."""
+        return dict(self.evidence).get("seen_in") == "source"
+
+    @property
     def fixable(self) -> bool:
         """True where a rewrite may exist. Making it takes time, and tells: until somebody asks, `fix` is None."""
         in_library = "in_library" in dict(self.evidence)

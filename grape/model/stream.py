@@ -114,6 +114,8 @@ class StreamEvidence:
     timed: int = 0
     rested: int = 0
     """Passes of fragments that ran as written, because captures and copies had cost as much as a run may lose."""
+    backwards: int = 0
+    """Backward passes that began."""
     reads: tuple[Stop, ...] = ()
     """Where the CPU waited for values, inside of what was recorded; at most `MOST_STOPS`, the costliest first."""
     stops: tuple[Stop, ...] = ()
@@ -155,6 +157,7 @@ class StreamEvidence:
             "saved_ms": self.saved_ms,
             "timed": self.timed,
             "rested": self.rested,
+            "backwards": self.backwards,
             "reads": [stop.to_dict() for stop in self.reads],
             "stops": [stop.to_dict() for stop in self.stops],
         }

@@ -6,7 +6,7 @@ the name of a function below: importing it would put the module in the function'
 
 from .block import session
 from .cell import Session
-from .choice import session_for
+from .choice import plan, session_for
 from .engine import Engine
 from .loops import hoisted_code
 from .past.history import CellKey, Mode
@@ -30,6 +30,7 @@ __all__ = [
     "engine",
     "hoisted_code",
     "last_report",
+    "plan",
     "preload",
     "recall",
     "release_abandoned",

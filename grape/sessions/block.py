@@ -27,9 +27,9 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     `settings` are fields of `Options` (``session(engine="streams")``); a memory budget may be text. Functions of the
     calling module and modules called in the block are candidates of regions; streams serve the thread of the block.
     Raises `UsageError` for unknown settings, a budget that is no size, an engine that does not exist, or a session
-    inside a session. Each block is looked at anew, however long that takes: nothing tells that it is the same as an
-    earlier one, so under ``auto`` regions serve it. An exception of the block propagates; what was observed until then
-    is still reported.
+    inside a session. Nothing tells that a block is the same as an earlier one: under ``auto`` streams serve each on a
+    GPU, and where they cannot, regions look at it anew, however long that takes. An exception of the block propagates;
+    what was observed until then is still reported.
     """
     try:
         chosen = replace(options or Options(), **settings)

@@ -41,7 +41,11 @@ OUTSIDE_LIMIT = 400
 
 
 class Session(SeenCell):
-    """One cell under Grape. `open` before it runs, `close` after it, `statement_boundary` between its statements."""
+    """One cell that regions look at or serve. `open` before it runs, `close` after it, `statement_boundary` between its
+    statements.
+    """
+
+    hoists, is_known = True, True
 
     def __init__(
         self,
@@ -81,8 +85,7 @@ class Session(SeenCell):
         from ..tracing import Recorder, process_group
 
         cell, names = self.cell, self._file_names
-        # Regions ask for addresses: what they look at while a stream is paused, it would never defer again (E4).
-        if cell.mode != "leave" or shared.inside or engine_named(self.options.engine) == "regions":
+        if shared.inside or engine_named(self.options.engine) == "regions":
             shared.release(CELLS)
         if shared.inside:
             shared.close()
@@ -151,7 +154,7 @@ class Session(SeenCell):
         if self.cell.key is None or (self._engine is not None and self._engine.situation.unhurried):
             return Allowance()  # no later run of this cell would go on with what this one learns
         past = self._past
-        if past is None:
+        if past is None or (not past.runs and past.streamless is not None):
             return Allowance(share=FIRST_SHARE, beside_ms=FIRST_MS)
         if past.runs > 1:
             return Allowance(share=LATER_SHARE, beside_ms=LATER_MS)

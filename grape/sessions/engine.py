@@ -15,12 +15,11 @@ from ..model.cold import may_be_cold
 from ..options import REFERENCE
 from ..render import Report
 from ..streams import shared
-from .past.history import CellKey, History, Mode, key_of
+from .past.history import CellKey, History
 from .status import status_of
 from .timing import CellRuns
 
 if TYPE_CHECKING:
-    from ..options import Options
     from ..runtime.accounts.settling import Replayed
     from ..runtime.regions.region import Region
     from .prospect import Gain
@@ -141,16 +140,6 @@ class Engine:
         if not self.interceptor.withdrawn:
             self.hoister.adopt(namespace)
             self.interceptor.adopt(namespace)
-
-    def plan(self, source: str, namespace: Mapping[str, object], options: Options) -> tuple[Mode, CellKey | None]:
-        """How much attention a cell gets that begins now, and under which key its history is kept."""
-        key = key_of(source, namespace)
-        past = self.history.of(key, options.applied)
-        if past is None or not past.settled:
-            return "watch", key
-        if not past.served:
-            return "leave", key
-        return ("serve" if self.has_graphs else "watch"), key
 
     def _withdraw(self) -> None:
         self.hoister.withdraw()

@@ -19,7 +19,7 @@ from .line_times import CellLines
 from .past.again import evidence_again, report_again, why_no_graphs
 from .past.history import Past
 from .past.told import distinct, evidence_as, renamed, sources, told
-from .prospect import STREAMS_SAVE, Gain, Prospect, prospect
+from .prospect import STREAMS_SAVE, Gain, Prospect, bar_over, prospect
 from .running import Cell
 from .streamed.by_streams import hindrance
 from .timing import CellClock, CellRuns
@@ -110,7 +110,10 @@ class SeenCell:
 
     def _bar(self, owner: Engine) -> float | None:
         """The share that graphs have to save where streams would serve the cell instead; None where they would not."""
-        return STREAMS_SAVE if self._gain is not None and self._streams_would_serve(owner) else None
+        if self._gain is None or not self._streams_would_serve(owner):
+            return None
+        led = self._past.led if self._past is not None else None
+        return STREAMS_SAVE if led is None or not led.runs else bar_over(led.saved / led.runs)
 
     def _streams_would_serve(self, owner: Engine) -> bool:
         """True where the cell's next run may be left to streams."""

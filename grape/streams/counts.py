@@ -56,6 +56,7 @@ class Evidence:
     timed: int
     record_ns: int  # beside the operators
     rested: int  # laps of fragments that ran as written because too much was spent
+    backwards: int  # passes that began
     fragments: int
     steps: int  # operators of all fragments
     copied_in: int

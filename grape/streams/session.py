@@ -15,6 +15,7 @@ import torch
 from .. import native
 from ..model.stream import Stop, added
 from ..native import Unavailable
+from ..tracing.positions import OWN_FOLDER
 from . import compiled, extensions, profilers, threads
 from .captures import Captures, is_prepared, watch
 from .counts import FROM_THE_ENGINE, Evidence, Settings
@@ -31,6 +32,7 @@ class Stream:
         for name, value in given.items():
             setattr(native_settings, name, value)
         native_settings.graphs = device != "cpu"
+        extension.own_folder(OWN_FOLDER)
         self._extension = extension
         self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
         native_settings.warm = self._cuda is not None and is_prepared(self._cuda)

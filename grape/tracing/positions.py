@@ -11,10 +11,10 @@ from types import CodeType, FrameType
 
 from ..model import Position
 
-__all__ = ["PositionFinder", "is_between", "is_grape_code", "is_own_code"]
+__all__ = ["OWN_FOLDER", "PositionFinder", "is_between", "is_grape_code", "is_own_code"]
 
 _PLUMBING = ("_dynamo/eval_frame.py", "torch/_compile.py", "torch/_ops.py", "torch/utils/_python_dispatch.py")
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def _library_roots() -> tuple[str, ...]:
@@ -47,13 +47,13 @@ def is_own_code(filename: str) -> bool:
 
 def is_grape_code(filename: str) -> bool:
     """True for code of this package."""
-    return filename.startswith(_HERE)
+    return filename.startswith(OWN_FOLDER)
 
 
 def _place(filename: str) -> int:
     known = _places.get(filename)
     if known is None:
-        plumbing = filename.startswith(_HERE) or filename.endswith(_PLUMBING)
+        plumbing = filename.startswith(OWN_FOLDER) or filename.endswith(_PLUMBING)
         known = _places[filename] = _OWN if _is_own(filename) else _GRAPE if plumbing else _LIBRARY
     return known
 
@@ -62,16 +62,18 @@ def _is_own(filename: str) -> bool:
     if filename.startswith("<"):
         return filename.startswith(("<ipython-input", "<timed exec>"))
     path = os.path.abspath(filename)
-    return not path.startswith(_HERE) and not path.startswith(_ROOTS)
+    return not path.startswith(OWN_FOLDER) and not path.startswith(_ROOTS)
 
 
 def is_between(frame: FrameType) -> bool:
     """True if a plain call would not have this frame: it is Grape's, or torch's one by which Grape calls operators."""
     filename = frame.f_code.co_filename
-    if filename.startswith(_HERE):
+    if filename.startswith(OWN_FOLDER):
         return True
     caller = frame.f_back
-    return caller is not None and filename.endswith("torch/_ops.py") and caller.f_code.co_filename.startswith(_HERE)
+    return (
+        caller is not None and filename.endswith("torch/_ops.py") and caller.f_code.co_filename.startswith(OWN_FOLDER)
+    )
 
 
 class PositionFinder:

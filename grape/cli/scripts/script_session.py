@@ -50,7 +50,7 @@ class ScriptSession:
             self._guard("stopped", self._session.statement_boundary, code)
         elif not self._over and ("torch" in sys.modules or (last and _imports_torch(self._source))):
             self._guard("could not start", self._open, code)
-        if self._session is None:
+        if self._session is None or not self._session.hoists:
             return code
         try:
             from ...sessions import hoisted_code

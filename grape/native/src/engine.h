@@ -94,6 +94,7 @@ class Engine {
   }
   // False once it is closed, and in a forked child. Memory is exposed, and operators change, during a pause as well.
   bool is_alive() const { return alive_; }
+  bool is_paused() const { return alive_ && !open_; }
   // Issues what is pending and defers nothing any more: kernels that nothing announces may run at any time.
   void bar() {
     flush();
@@ -110,8 +111,15 @@ class Engine {
     of_python_ = false;
     if (std::exchange(counted_by_, nullptr) == this) others_--;
   }
+  std::atomic<uint64_t> backwards{0};
   void count_thread() {
     if (of_python_ && counted_by_ != this) counted_by_ = this, others_++;
+  }
+
+  // A backward pass begins, which may go on in threads of autograd's.
+  void begin_backward() {
+    count_thread();
+    if (open_.load(std::memory_order_relaxed)) backwards++;
   }
 
   // While the person captures, operators are passed through.

@@ -189,6 +189,7 @@ class Session {
     all["timed"] = c.timed;
     all["record_ns"] = c.record_ns;
     all["rested"] = c.rested;
+    all["backwards"] = engine_->backwards.load();
     all["launched"] = engine_->launcher().graphs;
     all["stale"] = engine_->launcher().stale;
     all["uncaptured"] = engine_->uncaptured;
@@ -266,6 +267,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("in_forked_child", &Session::in_forked_child)
       .def("kernels", &Session::kernels)
       .def("evidence", &Session::evidence);
+  m.def("own_folder", [](const std::string& folder) { grape::Readers::own_folder = folder; });
   m.def("refusal", &grape::Registration::refusal);
   m.def("loads", &grape::Objects::loads);
   m.def("modules", &grape::Objects::modules);

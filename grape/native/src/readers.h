@@ -97,11 +97,12 @@ static_assert(std::string_view(WATCHED[DATA_PTR].name) == "data_ptr");
 
 struct Readers {
   static inline Engine* engine = nullptr;
+  static inline std::string own_folder;  // of Grape's Python
 
   // False: an exception is set.
   static bool prepare(PyObject* value, Effect effect) {
     if (!engine || !engine->is_alive()) return true;
-    if (effect == Effect::Spreads) return engine->count_thread(), true;
+    if (effect == Effect::Spreads) return engine->begin_backward(), true;
     if (effect == Effect::Fuses && engine->is_barred()) return true;
     if (effect != Effect::Changes && !engine->device().is_cpu() && is_of_the_cpu(value)) return true;  // nothing of it is pending
     std::string error;
@@ -120,24 +121,36 @@ struct Readers {
     }
     if (effect == Effect::Exposes && value && THPVariable_Check(value)) {
       const at::Tensor& t = THPVariable_Unpack(value);
-      if (t.defined() && is_plain(t)) engine->expose(storage_of(t));
+      if (t.defined() && is_plain(t) && !(engine->is_paused() && asked_by_grape())) engine->expose(storage_of(t));
     }
     return true;
   }
 
   // Recurrent layers look at each call whether their weights lie in one piece of memory; nothing is read there.
   static bool compares_addresses() {
+    return in_frame([](std::string_view name, std::string_view file) {
+      constexpr std::string_view RNN = "torch/nn/modules/rnn.py";  // before Python 3.12 a comprehension is a function in it
+      return name.find("flatten_parameters") != name.npos && file.size() >= RNN.size() && file.substr(file.size() - RNN.size()) == RNN;
+    });
+  }
+
+  // Regions of another run of a cell ask for addresses. What they do there, they do during a pause, behind what was pending.
+  static bool asked_by_grape() {
+    return !own_folder.empty() && in_frame([](std::string_view, std::string_view file) { return file.substr(0, own_folder.size()) == own_folder; });
+  }
+
+  // Of the Python code that calls: `test` is told its qualified name and its file.
+  template <class F>
+  static bool in_frame(F test) {
     PyFrameObject* frame = PyEval_GetFrame();
     PyCodeObject* code = frame ? PyFrame_GetCode(frame) : nullptr;
     if (!code) return false;
-    const char* name = PyUnicode_AsUTF8(code->co_qualname);  // before Python 3.12 a comprehension is a function in it
+    const char* name = PyUnicode_AsUTF8(code->co_qualname);
     const char* file = PyUnicode_AsUTF8(code->co_filename);
-    constexpr const char* RNN = "torch/nn/modules/rnn.py";
-    bool compares = name && file && std::strstr(name, "flatten_parameters") && std::strlen(file) >= std::strlen(RNN) &&
-        !std::strcmp(file + std::strlen(file) - std::strlen(RNN), RNN);
+    bool found = name && file && test(name, file);
     PyErr_Clear();
     Py_DECREF(code);
-    return compares;
+    return found;
   }
 
   static bool is_of_the_cpu(PyObject* value) {

@@ -2,7 +2,8 @@
 
 A cell is the same if its source is, and what that source names: the code of functions and classes, the kinds of
 objects, flags. A cell in which nothing can be served is left alone from then on; one whose graphs replay is served
-without being looked at; until that is known it is watched, and each run has an allowance for it.
+without being looked at; until that is known it is watched, and each run has an allowance for it. On a GPU operator
+streams serve it before anything is known.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from ...options import Applied
 from ...quiet import without_warnings
 from .digest import digest_of
 
-__all__ = ["CellKey", "History", "Mode", "Past", "key_of", "recalled_shapes"]
+__all__ = ["CellKey", "History", "Led", "Mode", "Past", "key_of", "recalled_shapes"]
 
-Mode = Literal["watch", "serve", "leave"]
+Mode = Literal["watch", "serve", "leave", "stream"]
 CellKey = tuple[str, frozenset[Any]]
 
 MOST_CELLS = 256
@@ -32,9 +33,24 @@ _FLAGS = (bool, str, bytes, type(None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Led:
+    """Runs of a cell that operator streams served before regions have looked at any."""
+
+    runs: int = 0
+    matched: float = 0.0
+    """The share of its operators in the last run."""
+    settled: bool = False
+    """The last two runs were alike."""
+    saved: float = 0.0
+    """In all runs, as a share of what the plain cell takes."""
+    trains: bool = False
+    """There are backward passes in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """The last watched run of a cell, the `runs`-th. `settled`: there is nothing more to learn; `served`: graphs
-    replayed in it; `applied`: the options that decide it. `evidence` holds no traces.
+    """The last watched run of a cell, the `runs`-th; 0 where regions have not looked yet. `settled`: there is nothing
+    more to learn; `served`: graphs replayed in it; `applied`: the options that decide it. `evidence` holds no traces.
     """
 
     runs: int
@@ -55,6 +71,8 @@ class Past:
     """Runs in a row in which they gained nothing."""
     streamless: str | None = None
     """Why operator streams serve it no more."""
+    led: Led | None = None
+    """What operator streams did until regions look for the first time; None once they have."""
     recalled: bool = False
     """It is what another process has learned of the same cell."""
 

@@ -19,12 +19,15 @@ from ...streams import Building, Evidence, Stream, shared
 from ..engine import CELLS, Engine
 from ..past.again import evidence_again, report_again, why_no_graphs
 from ..past.history import Past
+from ..past.told import findings_as
 from ..process import engine, engine_and_ms
 from ..running import NESTED, Cell
 from ..timing import CellClock, CellRuns
 from .by_streams import hindrance, settings_for
+from .first_look import FirstLook, found_in_source
 from .judged import after_streamed_run, did_other_work, without_streams
-from .stream_evidence import stream_evidence, streamed_findings, with_sources
+from .lead import after_led_run
+from .stream_evidence import findings_beside, stream_evidence, streamed_findings, with_sources
 
 if TYPE_CHECKING:
     from ...fixing import FixesLater
@@ -38,8 +41,10 @@ _RELEASED = "graphs of earlier cells were released: this cell asked for operator
 
 class StreamedSession:
     """One cell under streams; the same calls as `Session`. `past`: what regions found that left the cell to streams;
-    None where the person asked for them.
+    None where the person asked for them, or where they serve it before regions have looked (`leads`).
     """
+
+    hoists = False
 
     def __init__(
         self,
@@ -49,11 +54,16 @@ class StreamedSession:
         namespace: dict[str, object],
         file_names: Callable[[str], str] | None = None,
         past: Past | None = None,
+        leads: bool = False,
     ) -> None:
         self.options = options
         self.cell = cell
         self.namespace = namespace
         self._past = past
+        self._leads = leads and past is None
+        self._look: FirstLook | None = None
+        self.is_known = True
+        """The cell has run before, and been reported at length."""
         self.report: Report | None = None
         self._file_names = file_names
         self._engine: Engine | None = None
@@ -80,14 +90,16 @@ class StreamedSession:
         owner.session = self
         hold_off(self)
         try:
-            self._open(owner)
+            self._open(owner, code)
         except BaseException:
             self._leave()
             raise
         self._clock.start()
 
-    def _open(self, owner: Engine) -> None:
-        if self._past is None and owner.release_regions():
+    def _open(self, owner: Engine, code: CodeType | None) -> None:
+        before = owner.history.of(self.cell.key, self.options.applied) if self._leads else None
+        self.is_known = not self._leads or before is not None
+        if self._past is None and not self._leads and owner.release_regions():
             self._notes = (_RELEASED,)
         self._as_written = _PROFILE if self.options.profile else hindrance(owner)
         if self._as_written is not None:
@@ -101,15 +113,22 @@ class StreamedSession:
         self._entered = True
         shared.look_anew()
         shared.hold(CELLS)
+        if not self.is_known:
+            self._look = FirstLook(owner, self.cell)
+            self._look.statement(code)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
-        """Nothing is to be done between statements."""
+        """A top-level statement ended. `code` is the next one."""
+        if self._look is not None:
+            self._look.statement(code)
 
     def shown(self) -> None:
         """The person has the report."""
 
     def stop_sampling(self) -> None:
-        """There is no thread of Grape's."""
+        """There is no thread of Grape's; a profiler of the person's is not to meet events of its either."""
+        if self._look is not None:
+            self._look.give_up()
 
     def abandon(self) -> None:
         """Leave without a report."""
@@ -158,6 +177,8 @@ class StreamedSession:
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()
         self._drained_ms = (time.perf_counter() - done) * 1e3
+        if self._look is not None:
+            self._look.stop()
         self._wall_ms = self._clock.end()
         owner.session = None
         let_through(self)
@@ -186,12 +207,49 @@ class StreamedSession:
             as_written=self._as_written,
             profile_only=self.options.profile,
         )
-        evidence = with_sources(evidence, self._shown)
+        evidence = with_sources(evidence, self._shown, always=self._leads)
         findings = streamed_findings(evidence)
         if self._past is not None:
             return self._report_again(owner, self._past, found, runs, said, findings)
-        evidence = replace(evidence, time=self._time(found, runs, finished=error is None))
+        if self._leads:
+            evidence, findings = self._first(owner, evidence, findings)
+        cell_time = self._time(found, runs, finished=error is None)
+        evidence = replace(evidence, time=cell_time)
+        if self._leads and error is None and self.cell.key is not None and not self._is_building:
+            self._remember(owner, evidence, findings, found, cell_time)
         return build_report(evidence, findings, self._fixes(owner, evidence, findings))
+
+    def _first(
+        self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]
+    ) -> tuple[CellEvidence, tuple[Finding, ...]]:
+        """With the time of the lines, and what the source says beside what was seen."""
+        past = owner.history.of(self.cell.key, self.options.applied)
+        if past is None:
+            lines = self._look.times(self.cell.source, self._clock) if self._look is not None else None
+            more = found_in_source(evidence)
+        else:
+            lines = past.evidence.lines
+            said = [one for one in past.findings if one.from_source]
+            more = findings_as(said, past.evidence.file, evidence.file)
+        return replace(evidence, lines=lines), findings_beside(findings, more)
+
+    def _remember(
+        self,
+        owner: Engine,
+        evidence: CellEvidence,
+        findings: tuple[Finding, ...],
+        found: StreamEvidence | None,
+        cell_time: CellTime,
+    ) -> None:
+        """What the next run of the same cell begins with."""
+        assert self.cell.key is not None
+        past = owner.history.of(self.cell.key, self.options.applied)
+        past = after_led_run(
+            past, evidence=evidence, findings=findings, found=found, time=cell_time, options=self.options
+        )
+        owner.history.remember(self.cell.key, replace(past, evidence=evidence, findings=findings))
+        if past.streamless is not None and not owner.history.streamed:
+            shared.release(CELLS)
 
     def _fixes(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> FixesLater:
         from ...fixing import FixesLater

@@ -44,7 +44,7 @@ def after_streamed_run(
         why = f"operator streams matched {count(matched)} of {plural(operators, 'operator')}"
     else:
         why = f"operator streams made it slower ({waited_pair(plain_ms, wall_ms)})"
-    return without_streams(past, why, again=past.outbid and past.why is not None)
+    return without_streams(past, why, again=past.led is not None or (past.outbid and past.why is not None))
 
 
 def did_other_work(past: Past, operators: int) -> bool:

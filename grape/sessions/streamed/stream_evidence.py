@@ -45,6 +45,7 @@ def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> 
         saved_ms=found.saved_ns / 1e6,
         timed=found.timed,
         rested=found.rested,
+        backwards=found.backwards,
         reads=tuple(reads[:MOST_STOPS]),
         stops=tuple(others[:MOST_STOPS]),
     )
@@ -54,10 +55,10 @@ def _at(position: Position | None, shown: Callable[[str], str]) -> Position | No
     return None if position is None else replace(position, file=shown(position.file))
 
 
-def with_sources(evidence: CellEvidence, shown: Callable[[str], str]) -> CellEvidence:
-    """With the person's code, where something is to be found in it."""
+def with_sources(evidence: CellEvidence, shown: Callable[[str], str], *, always: bool = False) -> CellEvidence:
+    """With the person's code, where something is to be found in it, or `always`."""
     any_stops = any(stream.reads or stream.stops for stream in evidence.streams)
-    return replace(evidence, sources=sources(shown)) if any_stops else evidence
+    return replace(evidence, sources=sources(shown)) if any_stops or always else evidence
 
 
 def streamed_findings(evidence: CellEvidence) -> tuple[Finding, ...]:

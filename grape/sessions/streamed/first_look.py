@@ -1,0 +1,88 @@
+"""What is seen of a cell's first run beside the streams that serve it: the time of its lines, what its source says."""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from ...failures import surviving
+from ...model import CellEvidence, Finding, LineTimes
+from ...streams import shared
+from ..line_times import CellLines
+from ..running import Cell
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..timing import CellClock
+
+__all__ = ["FirstLook", "found_in_source"]
+
+_READING_MS, _BESIDE_MS, _SHARE = 0.1, 30.0, 0.02
+"""Milliseconds that a line of source takes to be read; what reading may take at the end of a cell, and the share of a
+cell that it may take where that is more."""
+
+
+class FirstLook:
+    """Times the lines of a cell by events of the interpreter; where it has none, nothing does."""
+
+    def __init__(self, owner: Engine, cell: Cell) -> None:
+        from ...profiling import LineMemory, allocated_by
+
+        read = allocated_by(owner.situation.backend.device)
+        memory = LineMemory(read, _captured) if read is not None else None
+        self._owner = owner
+        self._lines: CellLines | None = CellLines(cell.filename, memory, _capture_ns)
+        if self._lines.looks is not None:  # another thread would have to look, whose reads streams could not tell
+            self._lines = None
+
+    def statement(self, code: CodeType | None) -> None:
+        """The next one is about to run."""
+        if self._lines is not None:
+            self._lines.statement(code)
+
+    def give_up(self) -> None:
+        """The cell goes on, and its lines are not timed any more."""
+        if self._lines is not None:
+            self._lines.give_up()
+
+    def stop(self) -> None:
+        """The cell is over. What this took is booked as observing."""
+        if self._lines is not None:
+            self._lines.stop()
+            self._owner.situation.attention.book("observe", self._lines.own_ns)
+
+    def times(self, source: str, clock: CellClock) -> LineTimes | None:
+        return self._lines.times(source, clock.work_ms, 1, None) if self._lines is not None else None
+
+
+def found_in_source(evidence: CellEvidence) -> tuple[Finding, ...]:
+    """Findings about the cell's own lines that its source, and that of the cells before it, are enough for. None where
+    to read it would take longer than a person should wait; of cells before it those are read that leave the time.
+    """
+    from ...advisor import advise_sources
+
+    left_ms = max(_BESIDE_MS, _SHARE * evidence.wall_ms) - _takes_ms(evidence.source)
+    if left_ms < 0:
+        return ()
+    read = [(evidence.file, evidence.source)]
+    for name, text in reversed(evidence.sources):
+        takes_ms = _takes_ms(text)
+        if name.startswith("In[") and name != evidence.file and takes_ms <= left_ms:
+            left_ms -= takes_ms
+            read.insert(0, (name, text))
+    found: tuple[Finding, ...] = ()
+    with surviving("it looked for findings in a cell's source"):
+        found = tuple(one for one in advise_sources(read) if one.at is not None and one.at.file == evidence.file)
+    return found
+
+
+def _takes_ms(source: str) -> float:
+    return _READING_MS * (source.count("\n") + 1)
+
+
+def _captured() -> int:
+    return shared.stream.counts().captured if shared.stream is not None else 0
+
+
+def _capture_ns() -> int:
+    return shared.stream.counts().capture_ns if shared.stream is not None else 0

@@ -1,0 +1,80 @@
+"""On a GPU operator streams come first. Regions, which skip the Python as well, look at a run of a cell once streams
+have settled in it and have saved more than that costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...model import CellEvidence, CellTime, Finding, StreamEvidence
+from ...options import Options, engine_named
+from ...streams import shared
+from ..past.history import Led, Past
+from .by_streams import hindrance
+from .judged import after_streamed_run
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__ = ["after_led_run", "leads", "may_be_looked_at"]
+
+FEWEST_RUNS = 3
+"""That streams served, before regions look: the first records and captures; two that are alike tell what it gave."""
+MATCHED = 0.7
+"""Of a cell's operators; where fewer match, something in it needs the host, and regions would be stopped by that."""
+ALIKE = 0.05
+"""Two runs in which shares that differ by no more matched are alike."""
+PAID = 0.5
+"""What streams have saved so far, as a share of the plain cell: a run that regions look at goes without them."""
+
+
+def leads(owner: Engine, options: Options) -> bool:
+    """True where streams would serve a cell of which nothing is known."""
+    if options.profile or options.rewrite or engine_named(options.engine) != "auto":
+        return False
+    situation = owner.situation
+    if situation.unhurried or situation.backend.kind != "cuda" or hindrance(owner) is not None:
+        return False
+    return shared.prepare() is None
+
+
+def may_be_looked_at(led: Led) -> bool:
+    """True where regions may look at the next run. Training, which backward passes tell of, they rarely serve."""
+    return led.runs >= FEWEST_RUNS and led.settled and not led.trains and led.saved >= PAID
+
+
+def after_led_run(
+    past: Past | None,
+    *,
+    evidence: CellEvidence,
+    findings: tuple[Finding, ...],
+    found: StreamEvidence | None,
+    time: CellTime,
+    options: Options,
+) -> Past:
+    """The past after a run that streams served, or were to serve: `found` is None where they could not."""
+    led = past.led if past is not None and past.led is not None else Led()
+    before = past or Past(
+        runs=0, settled=False, served=False, evidence=evidence, findings=findings, applied=options.applied, led=led
+    )
+    operators, matched = (found.operators, found.matched) if found is not None else (1, 0)
+    share = matched / operators if operators else 0.0
+    saved = (time.plain_ms - time.wall_ms) / time.plain_ms if time.plain_ms else 0.0
+    now = Led(
+        runs=led.runs + 1,
+        matched=share,
+        settled=share >= MATCHED and abs(share - led.matched) <= ALIKE,
+        saved=led.saved + saved,
+        trains=led.trains or (found is not None and found.backwards > 0),
+    )
+    after = after_streamed_run(
+        replace(before, led=now),
+        operators=operators,
+        matched=matched,
+        waiting=found.waiting if found is not None else 0,
+        rested=found.rested if found is not None else 0,
+        wall_ms=time.wall_ms,
+        plain_ms=time.plain_ms if led.runs else None,  # the first run is cold
+    )
+    return replace(after, led=now if after.streamless is None else None)

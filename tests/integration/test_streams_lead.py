@@ -1,0 +1,97 @@
+"""On a GPU operator streams serve a cell before regions look at it. Here the CPU stands in for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import grape
+from grape.options import engine_named
+from grape.sessions import choice, engine
+from grape.sessions.streamed import lead
+from grape.streams import shared
+from tests.integration.notebook import Notebook
+from tests.property.stream_programs import needs_compiler
+
+pytestmark = needs_compiler
+
+SETUP = """import torch
+torch.manual_seed(0)
+net, x = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(40)]).requires_grad_(False), torch.randn(2, 8)
+def step(x):
+    return net(x).tanh()
+"""
+INFER = """%%grape
+y = x
+for i in range(60):
+    y = step(y)
+for i in range(2):
+    if y.sum() > 1e9:
+        y = y * 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def first(monkeypatch: pytest.MonkeyPatch, notebook: Notebook) -> None:
+    monkeypatch.setattr(
+        choice, "leads", lambda owner, options: engine_named(options.engine) == "auto" and not options.profile
+    )
+    notebook.run(SETUP)
+
+
+def known() -> Any:
+    (past,) = engine().history._past.values()
+    return past
+
+
+def test_the_first_run_is_streamed_and_reported_at_length(notebook: Notebook) -> None:
+    report = notebook.under_grape(INFER)
+    assert report["cell"]["engine"] == "streams"
+    assert report["streams"][0]["matched"] > 0 and report["streams"][0]["backwards"] == 0
+    assert "GR102" in {one["code"] for one in report["findings"]}, "what the source says stands beside it"
+    assert known().led.runs == 1 and not known().settled and known().runs == 0
+
+
+def test_lines_are_those_of_the_first_run(notebook: Notebook) -> None:
+    first, second = notebook.under_grape(INFER), notebook.under_grape(INFER)
+    assert first["cell"]["lines"] == second["cell"]["lines"]
+
+
+def test_regions_look_once_and_streams_keep_what_they_recorded(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lead, "PAID", -1e9)
+    for _ in range(3):
+        report = notebook.under_grape(INFER)
+    matched, stream = report["streams"][0]["matched"], shared.stream
+    assert stream is not None and known().led.settled
+    looked = notebook.under_grape(INFER)
+    assert looked["cell"]["engine"] == "regions" and looked["regions"]
+    assert known().led is None and known().runs == 1
+    assert shared.stream is stream and stream.is_open, "paused, not closed"
+    (key,) = engine().history._past
+    engine().release_regions()
+    monkeypatch.setattr(choice, "plan", lambda *_: ("stream", key))
+    again = notebook.under_grape(INFER.replace("60", "59"))
+    assert again["streams"][0]["matched"] > 0.9 * matched, "regions asked for addresses, and that exposes nothing"
+
+
+def test_a_cell_that_trains_stays_with_streams(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lead, "PAID", -1e9)
+    notebook.run("weight = torch.randn(8, 8, requires_grad=True)")
+    for _ in range(5):
+        report = notebook.under_grape("%%grape\nfor i in range(60):\n    (x @ weight).tanh().sum().backward()")
+        assert report["cell"]["engine"] == "streams"
+    assert report["streams"][0]["backwards"] == 60
+
+
+def test_an_error_tells_nothing(notebook: Notebook) -> None:
+    with pytest.raises(ZeroDivisionError):
+        notebook.under_grape("%%grape\nfor i in range(60):\n    y = step(x)\n1 / 0")
+    assert not engine().history._past
+
+
+def test_a_block_is_streamed(notebook: Notebook) -> None:
+    notebook.run("import grape\nwith grape.session() as current:\n    for i in range(60):\n        y = step(x)\n")
+    assert grape.last is not None and grape.last.to_dict()["cell"]["engine"] == "streams"

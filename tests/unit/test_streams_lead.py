@@ -1,0 +1,91 @@
+"""When regions look at a cell that operator streams have served first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from grape.model import CellTime, OwnTime, StreamEvidence
+from grape.options import Options
+from grape.sessions.past.history import Led, Past
+from grape.sessions.prospect import bar_over
+from grape.sessions.streamed.lead import after_led_run, may_be_looked_at
+from tests.unit.sample_past import LEFT
+
+
+def run(past: Past | None, *, matched: int = 90, saved: float = 0.4, backwards: int = 0, refused: bool = False) -> Past:
+    found = StreamEvidence(
+        name="In[1]",
+        operators=100,
+        matched=matched,
+        issued=0,
+        recorded=0,
+        as_written=(),
+        segments=0,
+        partial=0,
+        iterations=0,
+        diverged=0,
+        last_divergence=None,
+        fragments=0,
+        steps=0,
+        bytes=0,
+        copies=0,
+        copied_bytes=0,
+        kept=0,
+        own_ms=0.0,
+        backwards=backwards,
+    )
+    time = CellTime(wall_ms=1000 * (1 - saved), plain_ms=1000.0, basis="", own=OwnTime())
+    return after_led_run(
+        past, evidence=LEFT.evidence, findings=(), found=None if refused else found, time=time, options=Options()
+    )
+
+
+def looked_at_after(**kinds: float | bool) -> int | None:
+    past: Past | None = None
+    for number in range(1, 9):
+        past = run(past, **kinds)  # type: ignore[arg-type]
+        if past.led is None:
+            return None
+        if may_be_looked_at(past.led):
+            return number
+    return None
+
+
+def test_regions_look_once_streams_are_settled_and_have_paid_for_it() -> None:
+    assert looked_at_after() == 3
+    assert looked_at_after(saved=0.1) == 5
+    assert looked_at_after(saved=0.0) is None
+    assert looked_at_after(matched=60) is None, "something in it needs the host"
+    assert looked_at_after(backwards=1) is None, "it trains"
+
+
+def test_two_runs_have_to_be_alike() -> None:
+    past = run(run(run(None, matched=70), matched=80), matched=90)
+    assert past.led is not None and not may_be_looked_at(past.led)
+    past = run(past, matched=92)
+    assert past.led is not None and may_be_looked_at(past.led)
+
+
+@pytest.mark.parametrize(("kind", "why"), [({"matched": 0}, "matched 0 of 100"), ({"saved": -0.2}, "made it slower")])
+def test_where_streams_gain_nothing_regions_look_at_the_next_run(kind: dict[str, float], why: str) -> None:
+    past = run(run(run(None), **kind), **kind)  # type: ignore[arg-type]
+    assert past.led is None and not past.settled and past.runs == 0
+    assert past.streamless is not None and why in past.streamless
+
+
+def test_the_first_run_is_cold_and_loses_nothing() -> None:
+    past = run(run(run(None, saved=-0.5), saved=-0.5))
+    assert past.led is not None and past.lost == 0
+
+
+def test_a_refusal_is_no_refusal_for_good() -> None:
+    past = run(None, refused=True)
+    assert past.led is not None, "a thread may have been in the way"
+    assert run(past, refused=True).led is None
+
+
+def test_graphs_have_to_be_faster_than_streams() -> None:
+    assert bar_over(0.0) == pytest.approx(1 / 6) and bar_over(0.4) == pytest.approx(0.5)
+    assert replace(Led(), runs=1) != Led()
