@@ -95,6 +95,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         since: float | None = None
 
     class Session:
+        is_known = True
+
         def __init__(self, *, options: Any, cell: Cell, namespace: Any, on_progress: Any, file_names: Any) -> None:
             self.options, self.cell, self.namespace = options, cell, namespace
             self.on_progress, self.file_names = on_progress, file_names

@@ -385,7 +385,7 @@ class Engine {
     if (capturer_) {
       c10::impl::ExcludeDispatchKeyGuard guard(KEY);
       double length = static_cast<double>(last_ - first_);
-      auto begin = Clock::now();
+      auto begin = capture_began_ = Clock::now();
       if (!capturer_()) return postpone();
       auto took = Clock::now() - begin;
       counts.capture_ns += took.count();
@@ -416,6 +416,7 @@ class Engine {
     counts.captured++;
     graph->frozen = std::move(frozen_);
     wanted()->graph = std::move(graph);
+    if (capturer_) wanted_->spent_ns += static_cast<double>((Clock::now() - capture_began_).count());
     wanted_ = nullptr;
   }
 
@@ -453,16 +454,17 @@ class Engine {
 
   Allowance::Totals totals() const { return {static_cast<double>(counts.capture_ns + counts.record_ns), counts.saved_ns}; }
   bool overdrawn() const { return settings_.graphs && settings_.price > 0 && allowance_.overdrawn(totals()); }
+  bool overdrawn(const Fragment& fragment) const { return !fragment.pays(Allowance::REINVESTED) && overdrawn(); }
 
   // A fragment that still costs, while no more may be spent: it runs as written.
   bool rests(const Fragment& fragment) const {
-    return fragment.live && (fragment.saved_ns < 0 || !fragment.is_captured()) && overdrawn();
+    return fragment.live && (fragment.saved_ns < 0 || !fragment.is_captured()) && overdrawn(fragment);
   }
 
   // A segment without a graph was launched.
   void consider_capture(Segment* segment) {
     if (!settings_.graphs || !segment || segment->graph || fragment_->uncut || fragment_->steady(*segment) < settings_.steady << segment->captures) return;
-    if (overdrawn()) return;
+    if (overdrawn(*fragment_)) return;
     if (++segment->captures > settings_.captures) {
       for (size_t i = segment->first; i < segment->last; i++) fragment_->demote(fragment_->steps[i], Reason::Moves);
       return;
@@ -506,7 +508,8 @@ class Engine {
       }
       counts.written[index(Reason::Divergence)]++;
       if (fragment_ && ++strays_ > settings_.strays) {
-        if (++fragment_->failed > 30 + fragment_->entered / 2) fragment_->dead = true;
+        bool early = at_ * 4 < fragment_->steps.size();  // else it was worth it until here
+        if (early && ++fragment_->failed > 30 + fragment_->entered / 2) fragment_->dead = true;
         leave();
       }
       return Decision::Observe;
@@ -721,7 +724,8 @@ class Engine {
 
   Pace::Marks marks() const { return {counts.seen, counts.matched, counts.capture_ns}; }
 
-  // Whether code as written was faster than what served it. A fragment of which that is said twice serves no more.
+  // Whether code as written was faster than what served it. A fragment of which that is said twice serves no more; of one
+  // that has saved something in all laps it is said in vain, unless it is said again and again.
   void judge() {
     Fragment* fragment = std::exchange(doubted_, nullptr);
     Pace& pace = fragment->pace;
@@ -729,6 +733,7 @@ class Engine {
     if (ratio <= WORTHWHILE) return pace.wait(8 * pace.laps()), pace.lost = 0, void();
     pace.wait(pace.laps() + settings_.doubt);
     if (++pace.lost < 2 && ratio < 1.2) return;
+    if (fragment->saved_ns > 0 && pace.lost < OFTEN) return;
     counts.lost++;
     finder_.lose(*fragment);
     fragment->end(epoch_.trash);
@@ -989,6 +994,7 @@ class Engine {
   static constexpr size_t COLD = 40;          // captures, that the first one of a process takes as long as
   static constexpr size_t SELDOM = 1000;       // operators between two looks for an outer iteration
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
+  static constexpr int OFTEN = 4;
   static constexpr double WORTHWHILE = 0.97;  // of that
   static inline std::atomic<bool> is_warm_{false};
 
@@ -1022,6 +1028,7 @@ class Engine {
   size_t at_ = 0, from_ = 0;      // the next operator, and the first that is pending
   size_t strays_ = 0;
   std::optional<Draw> drawn_to_;  // the generator behind the last pending operator that draws
+  Clock::time_point capture_began_{};
   Fragment* doubted_ = nullptr;  // nothing is deferred, to see what that is worth
   uint64_t doubted_until_ = 0;
   std::unique_ptr<Recorder> recorder_;

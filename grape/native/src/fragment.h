@@ -152,6 +152,7 @@ struct Fragment {
   double moving = 0;        // and that copies took from memory that seems to stay where it is
   size_t deferred = 0;      // operators of a pass that need not run as written, when it was cut
   double saved_ns = 0;      // that served laps took less than as written
+  double spent_ns = 0;      // that captures of its segments took
   double settling = 0;      // what they have to amount to, before that memory is taken for the slot's
   int settlements = 0;      // times that they did
   Pace pace;
@@ -183,6 +184,9 @@ struct Fragment {
     earned = -std::numeric_limits<double>::infinity();
     release(trash);
   }
+
+  // It may spend a part of what it has saved so far, also when other code has run since.
+  bool pays(double share) const { return share * saved_ns > spent_ns; }
 
   // Nothing of it is issued one by one any more.
   bool is_captured() const {
