@@ -123,9 +123,6 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     class Engine:
         applied_count = 3
 
-        def plan(self, source: str, namespace: Any) -> tuple[str, Any]:
-            return "watch", None
-
         def status(self) -> str:
             return "2 graphs"
 
@@ -142,7 +139,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
     module = types.ModuleType("grape.sessions")
     vars(module).update(Cell=Cell, Session=Session, last_report=lambda: record.report, engine=Engine)
-    vars(module).update(close_engine=Engine().close, preload=lambda: None)
+    vars(module).update(close_engine=Engine().close, preload=lambda: None, plan=lambda *_: ("watch", None))
     monkeypatch.setitem(sys.modules, "grape.sessions", module)
     return record
 
