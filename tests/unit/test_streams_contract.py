@@ -295,6 +295,22 @@ def test_iterations_behind_such_a_record_are_found_anew() -> None:
     assert evidence.matched > 0.5 * evidence.seen
 
 
+def test_what_comes_behind_the_longest_fragment_is_recorded_too() -> None:
+    """Of an iteration that is longer than a fragment may be; nothing in it comes twice, and only its end is read."""
+    operators = [torch.sin, torch.cos, torch.exp, torch.tanh, torch.atan, torch.sigmoid, torch.erf]
+
+    def loop() -> Tensor:
+        x = torch.ones(4)
+        for _ in range(40):
+            for i in range(140):
+                x = operators[i % 7](x) if i % 2 else operators[(i // 7) % 7](x).clamp(-1.0 - i, 1.0 + i)
+            x = x / (1 + x.sum().item())
+        return x
+
+    evidence = agrees(loop, Settings(shortest=8, furthest=100, iteration=50, settled=40, patience=1, price=0, doubt=0))
+    assert evidence.matched > 0.75 * evidence.seen, evidence
+
+
 class Stop(Exception):
     pass
 

@@ -781,7 +781,17 @@ class Engine {
     Fragment* done = fragment_;
     leave();
     finder_.passed(*done, done->steps.size());
-    if (Fragment* next = finder_.behind(finder_.context())) arrive(next);
+    uint64_t context = finder_.context();
+    if (Fragment* next = finder_.behind(context)) arrive(next);
+    else go_on(*done, context);
+  }
+
+  // What comes behind a fragment that leads nowhere, as it was as long as one may be, is recorded like a fragment.
+  void go_on(Fragment& done, uint64_t context) {
+    if (++done.ended < static_cast<int>(settings_.hot) || doubted_ || recorder_ || overdrawn()) return;
+    if (!finder_.room() || finder_.is_lost(context)) return;
+    done.ended = -SELDOM_BEHIND;
+    begin(context, 0);
   }
 
   Match follow(Operator& op, Stack& stack) {
@@ -995,6 +1005,7 @@ class Engine {
   static constexpr size_t SELDOM = 1000;       // operators between two looks for an outer iteration
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
   static constexpr int OFTEN = 4;
+  static constexpr int SELDOM_BEHIND = 64;    // passes between two records behind the same fragment
   static constexpr double WORTHWHILE = 0.97;  // of that
   static inline std::atomic<bool> is_warm_{false};
 

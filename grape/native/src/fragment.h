@@ -144,6 +144,7 @@ struct Fragment {
   uint64_t head = 0;        // the context in front of its first operator
   uint64_t generation = 0;  // counts the slots' moves
   uint64_t entered = 0, failed = 0;
+  int ended = 0;            // times that nothing was known of what came behind it
   bool dead = false;
   bool uncut = true;        // a step runs as written, or a segment ends elsewhere, since it was cut
   bool large = false;       // there was no room for its homes
