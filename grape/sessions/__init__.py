@@ -13,8 +13,9 @@ from .past.history import CellKey, Mode
 from .past.remembering import recall, remember
 from .process import close_engine, engine, last_report, preload, release_abandoned
 from .running import Cell
-from .streamed.cell import StreamedSession, begin_plain_cell, end_plain_cell
+from .streamed.cell import StreamedSession
 from .streamed.function import StreamedFunction, stream
+from .streamed.plain import begin_plain_cell, end_plain_cell
 
 __all__ = [
     "Cell",

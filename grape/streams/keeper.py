@@ -104,11 +104,11 @@ class Keeper:
                 known.pop(user, None)
         return found
 
-    def look_anew(self) -> None:
-        """Other code runs from now on, and lines of earlier code are not its."""
+    def look_anew(self, *, first: bool = False) -> None:
+        """Other code runs from now on, and lines of earlier code are not its. The `first` time more may be spent."""
         if self.stream is not None:
             self._keep_stops(self.stream)
-            self.stream.look_anew()
+            self.stream.look_anew(first=first)
 
     def _stops_of(self, user: Hashable, stream: Stream | None) -> tuple[Stop, ...]:
         now = stream.stops(self._numbers[user]) if stream is not None and user in self._numbers else ()

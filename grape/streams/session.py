@@ -58,11 +58,11 @@ class Stream:
         missing: list[str] = self._session.open()
         return missing
 
-    def look_anew(self) -> None:
-        """Other code runs from now on: where in it operators stand is found anew."""
+    def look_anew(self, *, first: bool = False) -> None:
+        """Other code runs from now on: its operators are placed anew. The `first` time more may be spent."""
         self._places = Places()
         self._session.on_place(self._places.here)
-        self._session.look_anew()
+        self._session.look_anew(first)
 
     def _watch(self) -> None:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))

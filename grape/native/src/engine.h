@@ -255,10 +255,10 @@ class Engine {
     std::swap(placer_, placer);
     lock.unlock();  // what is dropped may need the GIL
   }
-  void look_anew() {
+  void look_anew(bool first) {
     std::lock_guard lock(mutex_);
     stops_.look_anew();
-    allowance_.begin(totals());
+    allowance_.begin(totals(), first);
   }
   void charge(int user) {
     std::lock_guard lock(mutex_);

@@ -110,9 +110,9 @@ class Session {
     py::gil_scoped_release release;
     engine_->on_place(std::move(placer));
   }
-  void look_anew() {
+  void look_anew(bool first) {
     py::gil_scoped_release release;
-    engine_->look_anew();
+    engine_->look_anew(first);
   }
   void charge(int user) {
     py::gil_scoped_release release;

@@ -20,7 +20,7 @@ from ..engine import CELLS, Engine
 from ..past.again import evidence_again, report_again, why_no_graphs
 from ..past.history import Past
 from ..past.told import findings_as
-from ..process import engine, engine_and_ms
+from ..process import engine_and_ms
 from ..running import NESTED, Cell
 from ..timing import CellClock, CellRuns
 from .by_streams import hindrance, settings_for
@@ -32,7 +32,7 @@ from .stream_evidence import findings_beside, stream_evidence, streamed_findings
 if TYPE_CHECKING:
     from ...fixing import FixesLater
 
-__all__ = ["StreamedSession", "begin_plain_cell", "end_plain_cell"]
+__all__ = ["StreamedSession"]
 
 _PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
 _STOPPED = "what came after an import ran as written: "
@@ -111,11 +111,17 @@ class StreamedSession:
             self._as_written = entered.reason + later
             return
         self._entered = True
-        shared.look_anew()
+        shared.look_anew(first=not self._was_streamed(owner))
         shared.hold(CELLS)
         if not self.is_known:
             self._look = FirstLook(owner, self.cell)
             self._look.statement(code)
+
+    def _was_streamed(self, owner: Engine) -> bool:
+        if self._past is not None:
+            return self._past.streamed
+        runs = owner.runs.get(self.cell.key or self.cell.source)
+        return runs is not None and runs.count > 0
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended. `code` is the next one."""
@@ -321,28 +327,3 @@ class StreamedSession:
         if filename == self.cell.filename:
             return self.cell.name
         return self._file_names(filename) if self._file_names is not None else filename
-
-
-def begin_plain_cell() -> bool:
-    """A cell without Grape begins: what streams learned serves it. True where `end_plain_cell` has to be called."""
-    if shared.stream is None or not shared.held_by(CELLS) or engine().session is not None or hindrance(engine()):
-        return False
-    if engine().has_graphs:
-        return False  # they serve the cell, as nothing of theirs does inside a stream
-    from ...runtime import hold_off, let_through
-
-    hold_off(shared)
-    entered = isinstance(shared.enter(None), Stream)
-    if not entered:
-        let_through(shared)
-    return entered
-
-
-def end_plain_cell() -> None:
-    """It has ended. What was issued late may raise."""
-    from ...runtime import let_through
-
-    try:
-        shared.leave()
-    finally:
-        let_through(shared)
