@@ -20,10 +20,19 @@ import grape
 from grape.model import Measured
 from grape.options import ENGINE
 
-__all__ = ["StepClock", "Workload", "main_region", "numbers", "observed", "passes", "same", "synchronize", "timed"]
+__all__ = [
+    "StepClock",
+    "Workload",
+    "main_region",
+    "numbers",
+    "observed",
+    "of_regions",
+    "passes",
+    "same",
+    "synchronize",
+    "timed",
+]
 
-os.environ.setdefault(ENGINE, "regions")
-"""What these benchmarks measure, whose cells run too seldom for regions to take over from streams by themselves."""
 Result = Sequence[torch.Tensor]
 
 
@@ -35,6 +44,13 @@ class Workload:
     what: str
     calls: int
     run: Callable[[], Result]
+
+
+def of_regions() -> None:
+    """Have regions serve what names no engine: cells of benchmarks run too seldom for regions to take over from
+    operator streams by themselves.
+    """
+    os.environ.setdefault(ENGINE, "regions")
 
 
 def synchronize() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from _machine import write
-from _measure import StepClock, numbers, same, synchronize
+from _measure import StepClock, numbers, of_regions, same, synchronize
 from _training_cells import PARTS, USE, Part
 from torch.utils._pytree import tree_leaves
 
@@ -291,6 +291,7 @@ def main() -> None:
     parser.add_argument("--learn", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=600.0)
     arguments = parser.parse_args()
+    of_regions()
     bench = Bench(PARTS[arguments.part], arguments)
     if arguments.variant == "compile":
         bench.attempt(bench.compiled)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from _control_flow_cells import PARTS, Part
 from _machine import machine, result_path, write
-from _measure import numbers, same, synchronize
+from _measure import numbers, of_regions, same, synchronize
 from torch.utils._pytree import tree_leaves
 
 ROUNDS = 4
@@ -141,6 +141,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--out", type=Path, default=result_path("control_flow"))
     arguments = parser.parse_args()
+    of_regions()
     from IPython.core.interactiveshell import InteractiveShell
 
     device = "cuda" if torch.cuda.is_available() and not arguments.small else "cpu"

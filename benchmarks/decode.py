@@ -44,7 +44,7 @@ from _handwritten import (
     replay_selecting,
 )
 from _machine import machine, result_path, write
-from _measure import StepClock, Workload, main_region, numbers, observed, same, timed
+from _measure import StepClock, Workload, main_region, numbers, observed, of_regions, same, timed
 
 import grape
 from grape.model import Measured
@@ -348,6 +348,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=result_path("decode"))
     arguments = parser.parse_args()
+    of_regions()
     if not PROMPT < arguments.tokens <= 1024:
         parser.error(f"--tokens lies between {PROMPT + 1} and 1024")
     warnings.filterwarnings("ignore")

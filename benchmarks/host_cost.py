@@ -28,7 +28,7 @@ from unittest.mock import patch
 import torch
 import transformers
 from _machine import machine, result_path, write
-from _measure import Workload, observed, synchronize
+from _measure import Workload, observed, of_regions, synchronize
 from torch import nn
 
 import grape
@@ -287,6 +287,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=tuple(CASES), default=list(CASES))
     parser.add_argument("--out", type=Path, default=result_path("host_cost"))
     options = parser.parse_args()
+    of_regions()
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     device = torch.device(options.device)

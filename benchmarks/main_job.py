@@ -11,15 +11,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 from _machine import machine, write
-
-os.environ.setdefault("GRAPE_ENGINE", "regions")  # its cells run too seldom for regions to take over from streams
+from _measure import of_regions
 
 SETUP = """
 import time, torch, warnings
@@ -200,6 +198,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--only", choices=("fixed", "generate", "bound"))
     arguments = parser.parse_args()
+    of_regions()
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell.instance()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import transformers
 from _machine import machine, result_path, write
-from _measure import Workload, passes, timed
+from _measure import Workload, of_regions, passes, timed
 from _models import MODELS, Scale
 
 import grape
@@ -118,6 +118,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=tuple(MODELS), default=list(MODELS))
     parser.add_argument("--out", type=Path, default=result_path("predicted"))
     arguments = parser.parse_args()
+    of_regions()
     transformers.logging.set_verbosity_error()
     warnings.filterwarnings("ignore")
     device = torch.device(arguments.device)

@@ -53,7 +53,7 @@ from _handwritten import (
     replay_encoder,
 )
 from _machine import machine, result_path, write
-from _measure import StepClock, Workload, main_region, numbers, observed, same, synchronize, timed
+from _measure import StepClock, Workload, main_region, numbers, observed, of_regions, same, synchronize, timed
 from decode import decode, encode
 
 from grape.model import Measured
@@ -551,6 +551,7 @@ def main() -> int:
     parser.add_argument("--only", nargs=2, metavar=("PART", "VARIANT"), help="measure this here, and nothing else")
     parser.add_argument("--out", type=Path, default=result_path("shapes"))
     arguments = parser.parse_args()
+    of_regions()
     if not PROMPT + 1 < arguments.tokens <= 1024:
         parser.error(f"--tokens lies between {PROMPT + 2} and 1024")
     if arguments.only:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import transformers
 from _machine import machine, result_path, write
-from _measure import Workload, main_region, numbers, observed, passes, same
+from _measure import Workload, main_region, numbers, observed, of_regions, passes, same
 from _models import MODELS, Scale
 
 SESSIONS = 5
@@ -114,6 +114,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20, help="timed runs on each side")
     parser.add_argument("--out", type=Path, default=result_path("zoo"))
     arguments = parser.parse_args()
+    of_regions()
     transformers.logging.set_verbosity_error()
     warnings.filterwarnings("ignore")
     device = torch.device(arguments.device)
