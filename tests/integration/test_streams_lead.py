@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import grape
-from grape.options import engine_named
+from grape.options import ENGINE, engine_named
 from grape.sessions import choice, engine
 from grape.sessions.streamed import lead
 from grape.streams import shared
@@ -34,6 +34,7 @@ for i in range(2):
 
 @pytest.fixture(autouse=True)
 def first(monkeypatch: pytest.MonkeyPatch, notebook: Notebook) -> None:
+    monkeypatch.setenv(ENGINE, "auto")
     monkeypatch.setattr(
         choice, "leads", lambda owner, options: engine_named(options.engine) == "auto" and not options.profile
     )
