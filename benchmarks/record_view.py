@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+HEAD = "%%grape --engine regions --no-widget\n"
 CELL = """\
-%%grape --no-widget
 cache = fresh_cache()
 with torch.inference_mode():
     for index in range({steps}):
@@ -65,8 +65,8 @@ def main() -> None:
     values = {"device": device, "dtype": dtype, "width": width, "heads": heads, "layers": arguments.layers}
     run(SETUP.format(**values))
     # Once to warm up what is not the step's: allocator, cuBLAS, the first launches. Then as a person would run it.
-    run(CELL.format(steps=20).replace("%%grape --no-widget\n", ""))
-    run(CELL.format(steps=arguments.steps))
+    run(CELL.format(steps=20))
+    run(HEAD + CELL.format(steps=arguments.steps))
     report = shell.user_ns["grape"].last
     before, after = report.timelines()
     if before is None or after is None:
