@@ -14,7 +14,7 @@ from .. import native
 from ..model.stream import Stop, added
 from ..native import Unavailable
 from .counts import Evidence, Settings
-from .session import Stream, open_stream
+from .session import Stream, beside_extensions, open_stream
 
 __all__ = ["Building", "Keeper", "shared"]
 
@@ -90,7 +90,7 @@ class Keeper:
 
     def prepare(self) -> Unavailable | None:
         """Begin to build, where that is to be done; why nothing can be served yet, or at all."""
-        return self._not_built()
+        return self._not_built() or beside_extensions()
 
     def evidence(self, user: Hashable, *, forget: bool = False) -> Evidence | None:
         """Counts of what served `user` so far; None where it was by nothing."""

@@ -32,7 +32,7 @@ class Stream:
         for name, value in given.items():
             setattr(native_settings, name, value)
         native_settings.graphs = device != "cpu"
-        extension.own_folder(OWN_FOLDER)
+        extension.own_folder(_REGIONS)
         self._extension = extension
         self._cuda = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
         native_settings.warm = self._cuda is not None and is_prepared(self._cuda)
@@ -181,6 +181,8 @@ class Stream:
         return True
 
 
+_REGIONS = os.path.join(OWN_FOLDER, "runtime", "")
+"""Whose code may ask for addresses during a pause; others of Grape's may call what the person gave them (`stream`)."""
 _current: Stream | None = None
 _closed: list[Stream] = []
 _hooked = 0
@@ -246,6 +248,15 @@ def _in_the_way(extension: ModuleType) -> Unavailable | None:
     if others:
         return Unavailable(f"thread {others[0]} runs, and its operators would not be seen")
     return Unavailable("a backward is running") if extension.in_backward() else None
+
+
+def beside_extensions() -> Unavailable | None:
+    """Why no stream would open or go on in this process, which loads the C++ of streams where it is built."""
+    extension = native.load()
+    if isinstance(extension, Unavailable):
+        return extension
+    reason = extensions.in_the_way(extension)
+    return Unavailable(reason) if reason else None
 
 
 def settle() -> None:

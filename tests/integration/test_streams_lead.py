@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import grape
+from grape.native import Unavailable
 from grape.options import ENGINE, engine_named
 from grape.sessions import choice, engine
 from grape.sessions.streamed import lead
@@ -96,3 +97,22 @@ def test_an_error_tells_nothing(notebook: Notebook) -> None:
 def test_a_block_is_streamed(notebook: Notebook) -> None:
     notebook.run("import grape\nwith grape.session() as current:\n    for i in range(60):\n        y = step(x)\n")
     assert grape.last is not None and grape.last.to_dict()["cell"]["engine"] == "streams"
+
+
+def test_an_address_that_grape_asks_for_on_behalf_of_the_person_exposes_memory(notebook: Notebook) -> None:
+    notebook.run("import ctypes, grape\naddress = grape.stream(torch.Tensor.data_ptr)\nbuffer = torch.zeros(8)")
+    notebook.under_grape(INFER)
+    notebook.under_grape("%%grape --engine regions\nfirst = ctypes.c_float.from_address(address(buffer))")
+    report = notebook.under_grape(
+        "%%grape\nread = []\nfor i in range(60):\n    buffer.add_(1)\n    buffer.mul_(1)\n    read.append(first.value)"
+    )
+    notebook["address"].close()
+    assert report["cell"]["engine"] == "streams"
+    assert notebook["read"] == [float(i + 1) for i in range(60)]
+
+
+def test_why_streams_could_not_serve_is_said(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(shared), "enter", lambda *_: Unavailable("somebody is in the way"))
+    for _ in range(2):
+        notebook.under_grape(INFER)
+    assert known().streamless == "operator streams do not serve it: somebody is in the way"

@@ -103,6 +103,10 @@ def test_loaded_before(say: Say, load: str) -> None:
     assert say(f"{load}\nprint(open_stream().reason)") == [REASON + "reads"]
 
 
+def test_nothing_is_expected_of_streams_beside_one(say: Say) -> None:
+    assert say("print(shared.prepare())\nimport reads\nprint(shared.prepare().reason)") == ["None", REASON + "reads"]
+
+
 def test_what_has_no_function_or_no_torch_is_harmless(say: Say) -> None:
     said = say("""
         import registers

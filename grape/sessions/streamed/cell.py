@@ -251,7 +251,13 @@ class StreamedSession:
         assert self.cell.key is not None
         past = owner.history.of(self.cell.key, self.options.applied)
         past = after_led_run(
-            past, evidence=evidence, findings=findings, found=found, time=cell_time, options=self.options
+            past,
+            evidence=evidence,
+            findings=findings,
+            found=found,
+            time=cell_time,
+            options=self.options,
+            refused=self._as_written,
         )
         owner.history.remember(self.cell.key, replace(past, evidence=evidence, findings=findings))
         if past.streamless is not None and not owner.history.streamed:

@@ -52,8 +52,10 @@ def after_led_run(
     found: StreamEvidence | None,
     time: CellTime,
     options: Options,
+    refused: str | None = None,
 ) -> Past:
-    """The past after a run that streams served, or were to serve: `found` is None where they could not."""
+    """The past after a run that streams served, or were to serve: `found` is None where they could not, as `refused` says.
+    """
     led = past.led if past is not None and past.led is not None else Led()
     before = past or Past(
         runs=0, settled=False, served=False, evidence=evidence, findings=findings, applied=options.applied, led=led
@@ -77,4 +79,7 @@ def after_led_run(
         wall_ms=time.wall_ms,
         plain_ms=time.plain_ms if led.runs else None,  # the first run is cold
     )
-    return replace(after, led=now if after.streamless is None else None)
+    if after.streamless is None:
+        return replace(after, led=now)
+    why = f"operator streams do not serve it: {refused}" if refused is not None else after.streamless
+    return replace(after, led=None, streamless=why)
