@@ -54,7 +54,8 @@ def after_led_run(
     options: Options,
     refused: str | None = None,
 ) -> Past:
-    """The past after a run that streams served, or were to serve: `found` is None where they could not, as `refused` says.
+    """The past after a run that streams served, or were to serve: `found` is None where they could not, and `refused`
+    says why.
     """
     led = past.led if past is not None and past.led is not None else Led()
     before = past or Past(
