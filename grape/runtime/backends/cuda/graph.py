@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +21,13 @@ class CudaGraph:
         self._meter = meter
         self._keep = keep
         self.nodes = nodes
-        self.replay = graph.replay  # bound once: a replay is one call
+
+    @property
+    def replay(self) -> Callable[[], None]:
+        """Looked up each time: an operator stream that is open has put its own there, which launches what is pending.
+        A backward pass may come inside one that was paused at the capture.
+        """
+        return self._graph.replay if self._graph is not None else _released
 
     @property
     def nbytes(self) -> int:
@@ -30,7 +37,6 @@ class CudaGraph:
     def release(self) -> None:
         """Destroy graph and executable. A later `replay` raises RuntimeError."""
         graph, self._graph = self._graph, None
-        self.replay = _released
         if graph is not None:
             graph.reset()
             self._meter.freed(self.nodes)
