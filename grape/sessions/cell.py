@@ -159,7 +159,7 @@ class Session(SeenCell):
         if past.runs > 1:
             return Allowance(share=LATER_SHARE, beside_ms=LATER_MS)
         owner = self._engine
-        if owner is None or not self._streams_would_serve(owner):
+        if owner is None or (past.streamless is None and not self._streams_would_serve(owner)):
             return Allowance()
         return Allowance(share=SECOND_SHARE, beside_ms=SECOND_MS)
 

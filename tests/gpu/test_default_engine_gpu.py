@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import grape
 from grape.magics import load, unload
-from grape.options import ENGINE
+from grape.options import ENGINE, REFERENCE
 from grape.sessions import close_engine, engine
 from grape.streams import shared
 from tests.property.stream_programs import needs_compiler
@@ -47,6 +47,7 @@ with torch.no_grad():
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
     monkeypatch.setenv(ENGINE, "auto")
+    monkeypatch.delenv(REFERENCE, raising=False)
     close_engine()
     shell = InteractiveShell.instance()
     load(shell)

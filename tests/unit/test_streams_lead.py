@@ -75,6 +75,12 @@ def test_where_streams_gain_nothing_regions_look_at_the_next_run(kind: dict[str,
     assert past.streamless is not None and why in past.streamless
 
 
+def test_where_streams_gain_nothing_in_training_it_runs_as_written() -> None:
+    past = run(run(run(None, backwards=1), matched=0), matched=0)
+    assert past.led is None and past.streamless is not None
+    assert past.settled and not past.served and past.runs == 1
+
+
 def test_the_first_run_is_cold_and_loses_nothing() -> None:
     past = run(run(run(None, saved=-0.5), saved=-0.5))
     assert past.led is not None and past.lost == 0

@@ -83,4 +83,6 @@ def after_led_run(
     if after.streamless is None:
         return replace(after, led=now)
     why = f"operator streams do not serve it: {refused}" if refused is not None else after.streamless
+    if now.trains:  # regions would look in vain
+        after = replace(after, settled=True, runs=max(1, after.runs))
     return replace(after, led=None, streamless=why)
