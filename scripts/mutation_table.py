@@ -37,6 +37,7 @@ from mutations import (
     on_device,
     pairs,
     streams,
+    streams_first,
     streams_memory,
     streams_recurrent,
     training,
@@ -679,6 +680,7 @@ ROWS = (
     *letting_go.ROWS,
     *on_device.ROWS,
     *streams.ROWS,
+    *streams_first.ROWS,
     *streams_memory.ROWS,
     *streams_recurrent.ROWS,
 )

@@ -17,7 +17,7 @@ from .engine import Engine
 from .gains import gains
 from .line_times import CellLines
 from .past.again import evidence_again, report_again, why_no_graphs
-from .past.history import Past
+from .past.history import Led, Past
 from .past.told import distinct, evidence_as, renamed, sources, told
 from .prospect import STREAMS_SAVE, Gain, Prospect, bar_over, prospect
 from .running import Cell
@@ -89,7 +89,11 @@ class SeenCell:
     def _remember(self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]) -> None:
         """Remember what the next run of the same cell begins with. A run that was cut short tells too little."""
         runs, found = self._runs_so_far(), self._prospect
-        if self.cell.key is None or found is None:
+        if self.cell.key is None:
+            return
+        if found is None:  # it told nothing: what streams did is counted from the beginning
+            if self._past is not None and self._past.led is not None:
+                owner.history.remember(self.cell.key, replace(self._past, led=Led()))
             return
         past = Past(
             runs=runs,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import grape
+from grape.model import CallsAccount, CellTime
 from grape.native import Unavailable
 from grape.options import ENGINE, engine_named
 from grape.sessions import choice, engine
 from grape.sessions.streamed import lead
+from grape.sessions.streamed.cell import StreamedSession
+from grape.sessions.timing import CellRuns
 from grape.streams import shared
 from tests.integration.notebook import Notebook
 from tests.property.stream_programs import needs_compiler
@@ -55,9 +60,30 @@ def test_the_first_run_is_streamed_and_reported_at_length(notebook: Notebook) ->
     assert known().led.runs == 1 and not known().settled and known().runs == 0
 
 
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="lines are timed by events of Python 3.12")
 def test_lines_are_those_of_the_first_run(notebook: Notebook) -> None:
     first, second = notebook.under_grape(INFER), notebook.under_grape(INFER)
-    assert first["cell"]["lines"] == second["cell"]["lines"]
+    assert first["cell"]["lines"] == second["cell"]["lines"] and first["cell"]["lines"]
+
+
+def test_a_run_is_timed_as_written_where_nothing_tells_what_streams_save(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def untold(self: StreamedSession, *_: Any, **__: Any) -> CellTime:
+        now = self._clock.time(CallsAccount(), CellRuns(), finished=True)
+        return replace(now, plain_ms=None if self._entered_once else now.wall_ms)
+
+    monkeypatch.setattr(StreamedSession, "_time", untold)
+    monkeypatch.setattr(StreamedSession, "_entered_once", property(lambda self: self._found is not None), raising=False)
+    engines = [bool(notebook.under_grape(INFER)["streams"]) for _ in range(4)]
+    assert engines == [True, True, False, True]
+    assert known().led.untold == 1
+
+
+def test_a_cell_without_tensors_is_left(notebook: Notebook) -> None:
+    for _ in range(2):
+        notebook.under_grape("%%grape\nn = sum(range(1000))")
+    assert known().settled and shared.stream is None
 
 
 def test_regions_look_once_and_streams_keep_what_they_recorded(

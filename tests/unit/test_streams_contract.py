@@ -311,6 +311,24 @@ def test_what_comes_behind_the_longest_fragment_is_recorded_too() -> None:
     assert evidence.matched > 0.75 * evidence.seen, evidence
 
 
+def test_a_fragment_that_is_left_late_goes_on() -> None:
+    """The end of each iteration is another one; what comes before it is served until the last."""
+
+    def loop() -> Tensor:
+        x = torch.ones(4)
+        for i in range(120):
+            for _ in range(15):
+                x = torch.tanh(x.sin().cos())
+            y = torch.ones(i + 5)
+            for _ in range(20):
+                y = y.exp().sqrt()
+            x = x / (1 + x.sum().item())
+        return x
+
+    evidence = agrees(loop, Settings(shortest=8, hot=2, settled=0, patience=0, price=0, doubt=0, iteration=40))
+    assert evidence.matched > 44 * 100, evidence
+
+
 class Stop(Exception):
     pass
 

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grape import native
 from grape.streams import Settings, Stream, open_stream, session
+from grape.tracing.positions import OWN_FOLDER
 from tests.processes import lines_of
 from tests.property.stream_programs import device, flat, needs_compiler  # noqa: F401
 from tests.unit.test_streams_contract import EAGER_TO_MATCH, agrees, chain, under_a_stream
@@ -678,6 +679,34 @@ def test_memory_that_is_exposed_and_modes_that_change_during_a_pause() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
         stream.close()
+
+
+@pytest.mark.parametrize("paused", [True, False])
+@pytest.mark.parametrize("file", [OWN_FOLDER + "runtime/asks.py", OWN_FOLDER + "asks.py", "<cell>"])
+def test_who_asks_for_an_address(file: str, paused: bool) -> None:  # E4
+    """Memory stays deferrable only where regions ask, and only during a pause."""
+    asking: dict[str, Any] = {}
+    exec(compile("def ask(tensor):\n    return tensor.data_ptr()", file, "exec"), asking)
+    a = torch.zeros(3)
+
+    def loop() -> None:
+        for _ in range(20):
+            a.add_(1).mul_(1.0)
+
+    stream = open_stream(EAGER_TO_MATCH)
+    assert isinstance(stream, Stream)
+    with stream:
+        loop()
+        if paused:
+            stream.pause()
+        asking["ask"](a)
+        if paused:
+            stream.resume()
+        before = stream.evidence()
+        loop()
+        matched = stream.evidence().since(before).matched
+    assert (matched > 0) == (paused and "runtime" in file)
+    assert a.tolist() == [40.0] * 3
 
 
 def test_an_array_that_was_exported_before_the_stream_opened() -> None:

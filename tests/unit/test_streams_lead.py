@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from grape.model import CellTime, OwnTime, StreamEvidence
-from grape.options import Options
-from grape.sessions.past.history import Led, Past
+from grape.options import ENGINE, Options
+from grape.sessions.past.history import Past
 from grape.sessions.prospect import bar_over
-from grape.sessions.streamed.lead import after_led_run, may_be_looked_at
+from grape.sessions.streamed import lead
+from grape.sessions.streamed.lead import after_led_run, has_to_be_timed, leads, may_be_looked_at
 from tests.unit.sample_past import LEFT
 
 
-def run(past: Past | None, *, matched: int = 90, saved: float = 0.4, backwards: int = 0, refused: bool = False) -> Past:
+def run(
+    past: Past | None,
+    *,
+    operators: int = 100,
+    matched: int = 90,
+    saved: float | None = 0.4,
+    backwards: int = 0,
+    refused: bool = False,
+) -> Past:
     found = StreamEvidence(
         name="In[1]",
-        operators=100,
+        operators=operators,
         matched=matched,
         issued=0,
         recorded=0,
@@ -36,9 +46,16 @@ def run(past: Past | None, *, matched: int = 90, saved: float = 0.4, backwards: 
         own_ms=0.0,
         backwards=backwards,
     )
-    time = CellTime(wall_ms=1000 * (1 - saved), plain_ms=1000.0, basis="", own=OwnTime())
+    plain_ms = None if saved is None else 1000.0
+    time = CellTime(wall_ms=1000 * (1 - (saved or 0.0)), plain_ms=plain_ms, basis="", own=OwnTime())
     return after_led_run(
-        past, evidence=LEFT.evidence, findings=(), found=None if refused else found, time=time, options=Options()
+        past,
+        evidence=LEFT.evidence,
+        findings=(),
+        found=None if refused else found,
+        time=time,
+        options=Options(),
+        refused="a thread runs" if refused else None,
     )
 
 
@@ -94,4 +111,47 @@ def test_a_refusal_is_no_refusal_for_good() -> None:
 
 def test_graphs_have_to_be_faster_than_streams() -> None:
     assert bar_over(0.0) == pytest.approx(1 / 6) and bar_over(0.4) == pytest.approx(0.5)
-    assert replace(Led(), runs=1) != Led()
+
+
+def test_where_nothing_runs_on_the_gpu_the_cell_is_left() -> None:
+    past = run(None, operators=0)
+    assert past.settled and past.led is None and past.streamless == "no operator of it ran on the GPU"
+
+
+def test_a_run_is_timed_as_written_where_streams_cannot_tell_what_they_save() -> None:
+    past = run(run(None, saved=None))
+    assert not has_to_be_timed(past), "one that tells begins the count anew"
+    past = run(run(past, saved=None), saved=None)
+    assert has_to_be_timed(past) and not has_to_be_timed(None)
+
+
+KIND = {"unhurried": False, "backend": SimpleNamespace(kind="cuda")}
+
+
+@pytest.mark.parametrize(
+    ("options", "situation", "hindered", "refused"),
+    [
+        ({"profile": True}, {}, None, None),
+        ({"rewrite": True}, {}, None, None),
+        ({"engine": "regions"}, {}, None, None),
+        ({}, {"unhurried": True}, None, None),
+        ({}, {"backend": SimpleNamespace(kind="reference")}, None, None),
+        ({}, {}, "beside a process group", None),
+        ({}, {}, None, "no compiler"),
+    ],
+)
+def test_where_streams_do_not_come_first(
+    options: dict[str, Any],
+    situation: dict[str, Any],
+    hindered: str | None,
+    refused: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(ENGINE, raising=False)
+    monkeypatch.setattr(lead, "hindrance", lambda owner: hindered)
+    monkeypatch.setattr(lead, "shared", SimpleNamespace(prepare=lambda: refused))
+    owner: Any = SimpleNamespace(situation=SimpleNamespace(**{**KIND, **situation}))
+    assert not leads(owner, Options(**options))
+    monkeypatch.setattr(lead, "hindrance", lambda owner: None)
+    monkeypatch.setattr(lead, "shared", SimpleNamespace(prepare=lambda: None))
+    assert leads(SimpleNamespace(situation=SimpleNamespace(**KIND)), Options())  # type: ignore[arg-type]

@@ -45,6 +45,8 @@ class Led:
     """In all runs, as a share of what the plain cell takes."""
     trains: bool = False
     """There are backward passes in it."""
+    untold: int = 0
+    """Runs in a row of which it is not known what they take as written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from ..timing import CellClock, CellRuns
 from .by_streams import hindrance, settings_for
 from .first_look import FirstLook, found_in_source
 from .judged import after_streamed_run, did_other_work, without_streams
-from .lead import after_led_run
+from .lead import after_led_run, has_to_be_timed
 from .stream_evidence import findings_beside, stream_evidence, streamed_findings, with_sources
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamedSession"]
 
 _PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
+_TIMED = "this run tells what it takes as written, which streams could not say of the runs before"
 _STOPPED = "what came after an import ran as written: "
 _RELEASED = "graphs of earlier cells were released: this cell asked for operator streams"
 
@@ -70,6 +71,7 @@ class StreamedSession:
         self._entered = False
         self._found: Evidence | None = None
         self._as_written: str | None = None
+        self._is_timed = False
         self._is_building = False
         self._notes: tuple[str, ...] = ()
         self._late: BaseException | None = None
@@ -101,7 +103,10 @@ class StreamedSession:
         self.is_known = not self._leads or before is not None
         if self._past is None and not self._leads and owner.release_regions():
             self._notes = (_RELEASED,)
-        self._as_written = _PROFILE if self.options.profile else hindrance(owner)
+        self._is_timed = has_to_be_timed(before)
+        self._as_written = (
+            _PROFILE if self.options.profile else hindrance(owner) or (_TIMED if self._is_timed else None)
+        )
         if self._as_written is not None:
             return
         entered = shared.enter(self, settings_for(self.options.memory_budget))
@@ -250,6 +255,8 @@ class StreamedSession:
         """What the next run of the same cell begins with."""
         assert self.cell.key is not None
         past = owner.history.of(self.cell.key, self.options.applied)
+        if self._is_timed and past is not None and past.led is not None:
+            return owner.history.remember(self.cell.key, replace(past, led=replace(past.led, untold=0)))
         past = after_led_run(
             past,
             evidence=evidence,

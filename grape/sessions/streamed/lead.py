@@ -12,19 +12,22 @@ from ...options import Options, engine_named
 from ...streams import shared
 from ..past.history import Led, Past
 from .by_streams import hindrance
-from .judged import after_streamed_run
+from .judged import after_streamed_run, without_streams
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["after_led_run", "leads", "may_be_looked_at"]
+__all__ = ["after_led_run", "has_to_be_timed", "leads", "may_be_looked_at"]
 
+NOTHING = "no operator of it ran on the GPU"
 FEWEST_RUNS = 3
 """That streams served, before regions look: the first records and captures; two that are alike tell what it gave."""
 MATCHED = 0.7
 """Of a cell's operators; where fewer match, something in it needs the host, and regions would be stopped by that."""
 ALIKE = 0.05
 """Two runs in which shares that differ by no more matched are alike."""
+UNTOLD = 2
+"""Runs in a row of which streams cannot tell what they save, after which one is timed as written."""
 PAID = 0.5
 """What streams have saved so far, as a share of the plain cell: a run that regions look at goes without them."""
 
@@ -37,6 +40,11 @@ def leads(owner: Engine, options: Options) -> bool:
     if situation.unhurried or situation.backend.kind != "cuda" or hindrance(owner) is not None:
         return False
     return shared.prepare() is None
+
+
+def has_to_be_timed(past: Past | None) -> bool:
+    """True where the next run goes as written: else nobody would know that streams make the cell slower."""
+    return past is not None and past.led is not None and past.led.untold >= UNTOLD
 
 
 def may_be_looked_at(led: Led) -> bool:
@@ -55,12 +63,14 @@ def after_led_run(
     refused: str | None = None,
 ) -> Past:
     """The past after a run that streams served, or were to serve: `found` is None where they could not, and `refused`
-    says why.
+    says why. A cell without an operator for the GPU is left as written.
     """
     led = past.led if past is not None and past.led is not None else Led()
     before = past or Past(
         runs=0, settled=False, served=False, evidence=evidence, findings=findings, applied=options.applied, led=led
     )
+    if refused is None and (found is None or not found.operators):
+        return replace(without_streams(before, NOTHING, again=False), led=None, runs=max(1, before.runs))
     operators, matched = (found.operators, found.matched) if found is not None else (1, 0)
     share = matched / operators if operators else 0.0
     saved = (time.plain_ms - time.wall_ms) / time.plain_ms if time.plain_ms else 0.0
@@ -70,6 +80,7 @@ def after_led_run(
         settled=share >= MATCHED and abs(share - led.matched) <= ALIKE,
         saved=led.saved + saved,
         trains=led.trains or (found is not None and found.backwards > 0),
+        untold=led.untold + 1 if found is not None and time.plain_ms is None else 0,
     )
     after = after_streamed_run(
         replace(before, led=now),

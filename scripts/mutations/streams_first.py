@@ -1,0 +1,95 @@
+"""On a GPU operator streams come first: when they do, when regions look, and what that leaves of what streams know.
+
+python scripts/mutation_table.py 'streams first'
+"""
+
+from __future__ import annotations
+
+from .rows import Row, compiled, rows_of
+
+__all__ = ["ROWS"]
+
+LEAD = "tests/unit/test_streams_lead.py"
+CONTRACT = "tests/unit/test_streams_contract.py"
+ISOLATION = "tests/unit/test_streams_isolation.py"
+GRAPHS = "tests/unit/test_streams_graphs.py"
+
+
+def _row(what: str, tests: tuple[str, ...], file: str, old: str, new: str) -> Row:
+    return Row(f"streams first: {what}", compiled((file, old, new)), tests)
+
+
+WHEN = rows_of(
+    "grape.sessions.streamed.lead",
+    (LEAD,),
+    ("streams first: with --profile", "options.profile or ", ""),
+    ("streams first: with --rewrite", "options.rewrite or ", ""),
+    ("streams first: under a named engine", ' or engine_named(options.engine) != "auto"', ""),
+    ("streams first: on the reference", "situation.unhurried or ", ""),
+    ("streams first: on a CPU", 'situation.backend.kind != "cuda" or ', ""),
+    ("streams first: where something hinders them", " or hindrance(owner) is not None", ""),
+    ("streams first: where no stream can be opened", "return shared.prepare() is None", "return True"),
+    ("streams first: regions look at the second run", "led.runs >= FEWEST_RUNS and ", ""),
+    ("streams first: regions look before runs are alike", "led.settled and ", ""),
+    ("streams first: regions look at what trains", "not led.trains and ", ""),
+    ("streams first: regions look before that is paid", " and led.saved >= PAID", ""),
+    ("streams first: any share is enough to settle", "share >= MATCHED and ", ""),
+    ("streams first: runs need not be alike", " and abs(share - led.matched) <= ALIKE", ""),
+    ("streams first: the first run is judged, too", "time.plain_ms if led.runs else None", "time.plain_ms"),
+)
+
+AFTERWARDS = rows_of(
+    "grape.sessions.streamed.judged",
+    (LEAD,),
+    ("streams first: regions never look at what streams gave up", "past.led is not None or ", ""),
+)
+
+EXPOSED = (
+    _row(
+        "addresses that Grape asks for in a pause expose",
+        (ISOLATION, "-k", "who_asks"),
+        "readers.h",
+        " && !(engine->is_paused() && asked_by_grape())",
+        "",
+    ),
+    _row(
+        "addresses that anybody asks for in a pause expose nothing",
+        (ISOLATION, "-k", "who_asks"),
+        "readers.h",
+        "engine->is_paused() && asked_by_grape()",
+        "engine->is_paused()",
+    ),
+    _row(
+        "addresses that Grape asks for beside a stream expose nothing",
+        (ISOLATION, "-k", "who_asks"),
+        "readers.h",
+        "engine->is_paused() && asked_by_grape()",
+        "asked_by_grape()",
+    ),
+)
+
+SERVED = (
+    _row(
+        "what comes behind the longest fragment is not recorded",
+        (CONTRACT, "-k", "behind_the_longest"),
+        "engine.h",
+        "    else go_on(*done, context);\n",
+        "",
+    ),
+    _row(
+        "leaving a fragment late is a failure",
+        (CONTRACT, "-k", "left_late"),
+        "engine.h",
+        "if (early && ++fragment_->failed",
+        "if (++fragment_->failed",
+    ),
+    _row(
+        "two noisy comparisons end what has saved",
+        (GRAPHS, "-k", "noisy"),
+        "engine.h",
+        "    if (fragment->saved_ns > 0 && pace.lost < OFTEN) return;\n",
+        "",
+    ),
+)
+
+ROWS = (*WHEN, *AFTERWARDS, *EXPOSED, *SERVED)
