@@ -12,7 +12,6 @@ __all__ = ["ROWS"]
 LEAD = "tests/unit/test_streams_lead.py"
 CONTRACT = "tests/unit/test_streams_contract.py"
 ISOLATION = "tests/unit/test_streams_isolation.py"
-GRAPHS = "tests/unit/test_streams_graphs.py"
 
 
 def _row(what: str, tests: tuple[str, ...], file: str, old: str, new: str) -> Row:
@@ -35,6 +34,12 @@ WHEN = rows_of(
     ("streams first: regions look before that is paid", " and led.saved >= PAID", ""),
     ("streams first: any share is enough to settle", "share >= MATCHED and ", ""),
     ("streams first: runs need not be alike", " and abs(share - led.matched) <= ALIKE", ""),
+    ("streams first: what cannot be told is never timed", "past.led.untold >= UNTOLD", "False"),
+    (
+        "streams first: a cell without tensors is streamed for good",
+        "refused is None and (found is None or not found.operators)",
+        "False",
+    ),
     ("streams first: the first run is judged, too", "time.plain_ms if led.runs else None", "time.plain_ms"),
 )
 
@@ -82,13 +87,6 @@ SERVED = (
         "engine.h",
         "if (early && ++fragment_->failed",
         "if (++fragment_->failed",
-    ),
-    _row(
-        "two noisy comparisons end what has saved",
-        (GRAPHS, "-k", "noisy"),
-        "engine.h",
-        "    if (fragment->saved_ns > 0 && pace.lost < OFTEN) return;\n",
-        "",
     ),
 )
 
