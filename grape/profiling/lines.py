@@ -1,11 +1,17 @@
-"""Looks from another thread at the line of the cell that runs. The cell's own code is not touched."""
+"""Looks now and then at the line of the cell that runs. The cell's own code is not touched."""
 
 from __future__ import annotations
 
+import _thread
+import ctypes
+import dis
+import itertools
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
-from types import CodeType
+from types import CodeType, FrameType
 
 from ..model import LineTime, LineTimes
 from ..model.times.lines import FEWEST_LOOKS
@@ -18,40 +24,59 @@ _OF_THE_CELL = 0.002
 but for a logarithm.
 """
 _LATE_NS = 300_000
-"""A look that comes later than this waited for the interpreter's lock."""
-_FORCED = 0.9
-"""Of `sys.getswitchinterval()`: one that waited so long came in the middle of Python, at the line that runs."""
+"""A look that comes later than this waited for the end of an operator."""
 _MOST_DOUBTFUL = 0.1
 _UNKNOWN: Mapping[int, int] = {}
 _TIMES_A_LOOK = 100
 """The wait is that many times as long as the look before it, which walks as many frames as there are."""
+_LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
+"""How instructions begin after which Python lets someone look."""
+_QUICK = (
+    "LOAD_",
+    "STORE_NAME",
+    "STORE_FAST",
+    "STORE_GLOBAL",
+    "STORE_DEREF",
+    "FOR_ITER",
+    "POP_",
+    "PUSH_",
+    "JUMP_",
+    "KW_",
+)
+"""How instructions begin that take no time to speak of."""
+_QUICK_TOO = {"PRECALL", "CACHE", "NOP", "SWAP", "COPY", "EXTENDED_ARG", "UNPACK_SEQUENCE", "BUILD_TUPLE", "GET_ITER"}
 
 
 class LineWatch:
-    """Of the frames of `thread`, the innermost of code that was compiled as `filename`. `replay` is code in which,
+    """Of the main thread's frames, the innermost of code that was compiled as `filename`. `replay` is code in which,
     below such a frame, time goes by in a replay.
 
-    Each look stands for the time since the one before it. A thread looks when Python lets it: at once where the cell's
-    thread waits or is in an operator; else when that comes to its next operator, or has run Python for as long as
-    `sys.getswitchinterval()` says. A look that came late for an operator may tell of the line after the one that took
-    the time: where there are many of these, it is `doubtful` which of neighbours it was.
+    Any thread asks for a look, and the main thread looks at itself as soon as Python lets it (`Py_AddPendingCall`):
+    when the call ends that it is in, or a loop goes round. Frames of a thread that runs must not be read from another
+    one: on Python 3.11 that can crash the process (https://github.com/python/cpython/issues/111363).
+
+    Each look stands for the time since the one before it. A look that came late, because an operator had to end, may
+    tell of a line after the one that took the time: where there are many of these, it is `doubtful` which of neighbours
+    it was.
     """
 
-    def __init__(
-        self, thread: int, filename: str, replay: CodeType, *, clock: Callable[[], int] = time.perf_counter_ns
-    ) -> None:
-        self._thread = thread
+    def __init__(self, filename: str, replay: CodeType, *, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._filename = filename
         self._replay = replay
         self._clock = clock
         self._began = self._before = clock()
         self._took = 0
+        self._asked_ns: int | None = None
+        self._unanswered = 0
+        self._sure: dict[CodeType, frozenset[int]] = {}
+        self._number = next(_numbers)
         self.own_ns = 0
         self.looks = 0
-        self.cut = False
-        """Set where looking ended before the cell did: then its lines are not known."""
+        self.cut = threading.current_thread() is not threading.main_thread()
+        """Set where looking ended before the cell did, or nobody can look: then its lines are not known."""
         self._line_ns: dict[tuple[int, bool], int] = {}
         self._doubtful_ns = 0
+        _watches[self._number] = self
 
     @property
     def wait_s(self) -> float:
@@ -59,18 +84,50 @@ class LineWatch:
         elapsed = self._before - self._began
         return max(_LEAST_WAIT_S, _OF_THE_CELL * elapsed / 1e9, _TIMES_A_LOOK * self._took / 1e9)
 
-    def look(self, late_ns: int = 0) -> None:
-        """Hold no frame when this is over, nor longer than the interpreter's lock. It comes `late_ns` too late."""
+    def ask(self) -> None:
+        """Have the main thread look, from whatever thread. Asked again before it could, it will count for as many."""
+        if self.cut:
+            return
+        if self._asked_ns is not None:
+            self._unanswered += 1
+            return
+        self._asked_ns = self._clock()
+        if ctypes.pythonapi.Py_AddPendingCall(_answer, ctypes.c_void_p(self._number)) != 0:
+            self._asked_ns = None  # more is pending than Python keeps; the next one asks again
+
+    def look(self, frame: FrameType) -> None:
+        """Look at `frame`, the innermost that runs, and those that called it. None is held when this is over."""
         now = self._clock()
-        found = _place(self._thread, self._filename, self._replay)
+        late_ns = now - self._asked_ns if self._asked_ns is not None else 0
+        found = self._place(frame)
         if found is not None:
-            self.looks += 1
-            if _LATE_NS < late_ns < _FORCED * sys.getswitchinterval() * 1e9:
+            self.looks += 1 + self._unanswered
+            if late_ns > _LATE_NS and not self._is_sure(frame):
                 self._doubtful_ns += now - self._before
             self._line_ns[found] = self._line_ns.get(found, 0) + now - self._before
-        self._before = now
+        self._before, self._unanswered, self._asked_ns = now, 0, None
         self._took = self._clock() - now
         self.own_ns += self._took
+
+    def _place(self, frame: FrameType | None) -> tuple[int, bool] | None:
+        """The line, and whether a replay runs below it."""
+        replays = False
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename == self._filename:
+                return frame.f_lineno or code.co_firstlineno, replays
+            replays |= code is self._replay
+            frame = frame.f_back
+        return None
+
+    def _is_sure(self, frame: FrameType) -> bool:
+        """What ended before `frame` could look was of the line of the cell at which it is now."""
+        if frame.f_code.co_filename != self._filename:
+            began, back = frame.f_lasti in _beginnings(frame.f_code), frame.f_back
+            return not began or back is None or back.f_code.co_filename != self._filename
+        if frame.f_code not in self._sure:
+            self._sure[frame.f_code] = _of_one_line(frame.f_code)
+        return frame.f_lasti in self._sure[frame.f_code]
 
     @property
     def doubtful(self) -> bool:
@@ -100,14 +157,40 @@ def times_of(
     return LineTimes(lines=tuple(lines), looks=looks, run=run)
 
 
-def _place(thread: int, filename: str, replay: CodeType) -> tuple[int, bool] | None:
-    """The line, and whether a replay runs below it."""
-    frame = sys._current_frames().get(thread)
-    replays = False
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == filename:
-            return frame.f_lineno or code.co_firstlineno, replays
-        replays |= code is replay
-        frame = frame.f_back
-    return None
+_numbers = itertools.count(1)
+_watches: weakref.WeakValueDictionary[int, LineWatch] = weakref.WeakValueDictionary()
+
+
+def _look(number: int) -> int:
+    """Run by Python in the main thread, between two instructions of the frame that called this one as it seems."""
+    try:
+        watch = _watches.get(number)
+        if watch is not None and not watch.cut:
+            watch.look(sys._getframe(1))
+    except KeyboardInterrupt:
+        _thread.interrupt_main()  # it is meant for the cell
+    except BaseException:
+        pass  # as where the stack has no room for one more frame
+    return 0
+
+
+_answer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_look)
+
+
+def _beginnings(code: CodeType) -> frozenset[int]:
+    """Where `code` begins, and goes on after it has yielded."""
+    return frozenset(one.offset for one in dis.get_instructions(code) if one.opname == "RESUME")
+
+
+def _of_one_line(code: CodeType) -> frozenset[int]:
+    """Instructions after which someone may look, and what has taken time since the one before is of the same line."""
+    sure, lines = set(), set[int | None]()
+    for one in dis.get_instructions(code):
+        line = one.positions.lineno if one.positions else None
+        if one.opname.startswith(_LOOKS):
+            if lines <= {line}:
+                sure.add(one.offset)
+            lines.clear()
+        elif not one.opname.startswith(_QUICK) and one.opname not in _QUICK_TOO:
+            lines.add(line)
+    return frozenset(sure)

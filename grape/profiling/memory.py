@@ -78,7 +78,7 @@ class MemorySampler:
 
     The curve has at most 2,000 samples: when there are more, neighbours are merged and the interval doubles.
 
-    `lines` looks at the cell's lines from the same thread, as often as it asks for.
+    `lines` is asked from the same thread to look at the cell's lines, as often as it wants to.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ def _sample(
     lines: LineWatch | None = None,
 ) -> None:
     try:
-        last, due_ns, late_ns = False, 0, 0
+        last, due_ns = False, 0
         while True:
             at_ns = time.perf_counter_ns() - start_ns
             reading = read(last) if last or at_ns >= due_ns else None
@@ -154,11 +154,9 @@ def _sample(
             if at_ns >= due_ns:
                 due_ns = at_ns + int(interval_s * 1e9)
             if lines is not None:
-                lines.look(late_ns)
+                lines.ask()
             wait_s = interval_s if lines is None else min(lines.wait_s, max(0.0, (due_ns - at_ns) / 1e9))
-            asked_ns = time.perf_counter_ns()
             last = done.wait(wait_s)
-            late_ns = time.perf_counter_ns() - asked_ns - int(wait_s * 1e9)
     except Exception:
         # A cell must not see a traceback of this thread; the curve ends here.
         return

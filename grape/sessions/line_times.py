@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from types import CodeType
 
@@ -16,7 +15,7 @@ __all__ = ["CellLines", "by_statement"]
 
 class CellLines:
     """Times the lines of one cell that is watched: by events where this Python has them, of which `memory` is told;
-    else by looks from another thread, which cannot tell what a line does to memory.
+    else by looks now and then, which cannot tell what a line does to memory.
     """
 
     def __init__(
@@ -27,12 +26,12 @@ class CellLines:
         replay = Replays.serve.__code__
         self._events: LineEvents | None = LineEvents(filename, replay, memory=memory, own_ns=own_ns)
         self.looks: LineWatch | None = None
-        """Who looks is asked to by the thread that samples memory; None where nobody has to."""
+        """Asked to look by the thread that samples memory; None where nobody has to look."""
         if self._events.start():
             on_code.append(self._events.watch)
         else:
             self._events = None
-            self.looks = LineWatch(threading.get_ident(), filename, replay)
+            self.looks = LineWatch(filename, replay)
 
     @property
     def _known(self) -> LineEvents | LineWatch:

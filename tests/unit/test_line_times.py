@@ -1,8 +1,12 @@
-"""Looks at the lines of a cell from another thread, and what is told of them."""
+"""Looks at the lines of a cell that another thread asks for, and what is told of them."""
 
 from __future__ import annotations
 
+import dis
+import functools
+import sys
 import threading
+import time
 import weakref
 from dataclasses import replace
 
@@ -12,6 +16,7 @@ from grape.model import Fix, LineTime, LineTimes, Stop
 from grape.model.stream import READ
 from grape.model.times.lines import FEWEST_LOOKS
 from grape.profiling import LineWatch
+from grape.profiling.lines import _of_one_line
 from grape.render import Report, build_report
 from grape.render.lines import cell_lines, gpu_ms_by_line, shown_lines, warm_lines
 from grape.render.timeline.recorded import recorded_report
@@ -38,11 +43,11 @@ class Clock:
 def watched(source: str, steps_ns: list[int]) -> LineTimes | None:
     """What is seen where `source` calls `look()`, with so much time since the look before."""
     clock, left = Clock(), list(steps_ns)
-    watch = LineWatch(threading.get_ident(), FILE, replay.__code__, clock=clock)
+    watch = LineWatch(FILE, replay.__code__, clock=clock)
 
     def look() -> None:
         clock.ns += left.pop(0)
-        watch.look()
+        watch.look(sys._getframe())
 
     exec(compile(source, FILE, "exec"), {"look": look, "replay": replay})
     return watch.times(1000.0)
@@ -69,9 +74,9 @@ def test_replays_are_told_apart() -> None:
 
 def test_of_few_looks_or_of_a_part_of_the_cell_nothing_is_told() -> None:
     assert watched("look()\n" * (FEWEST_LOOKS - 1), [1] * FEWEST_LOOKS) is None
-    watch = LineWatch(threading.get_ident(), __file__, replay.__code__)
+    watch = LineWatch(__file__, replay.__code__)
     for _ in range(FEWEST_LOOKS):
-        watch.look()
+        watch.look(sys._getframe())
     assert watch.times(1.0) is not None
     watch.cut = True
     assert watch.times(1.0) is None
@@ -85,20 +90,110 @@ def test_a_look_holds_no_frame() -> None:
 
     def inner() -> weakref.ref[Held]:
         held = Held()
-        watch.look()
+        watch.look(sys._getframe())
         return weakref.ref(held)
 
-    watch = LineWatch(threading.get_ident(), __file__, replay.__code__)
+    watch = LineWatch(__file__, replay.__code__)
     assert inner()() is None
 
 
 def test_looks_become_rare_where_they_cost_or_the_cell_takes_long() -> None:
     clock = Clock()
-    watch = LineWatch(threading.get_ident(), FILE, replay.__code__, clock=clock)
+    watch = LineWatch(FILE, replay.__code__, clock=clock)
     assert watch.wait_s == pytest.approx(0.002)
     clock.ns += 10_000_000_000
-    watch.look()
+    watch.look(sys._getframe())
     assert watch.wait_s == pytest.approx(0.02), "of ten seconds"
+
+
+def asked(source: str, more: int = 0) -> LineWatch:
+    """Where `source` calls `ask()`, somebody asks, and again `more` times before anyone may look."""
+    watch = LineWatch(FILE, replay.__code__)
+
+    def ask() -> None:
+        for _ in range(1 + more):
+            watch.ask()
+
+    names = {"ask": ask, "nap": time.sleep}
+    exec(compile(source, FILE, "exec"), names)
+    return watch
+
+
+def test_the_main_thread_looks_where_the_call_ends_that_it_is_in() -> None:
+    found = asked("for i in range(10):\n    pass\n    ask()\n    pass\n", more=2)
+    assert found.looks == 30 and not found.doubtful, "each counts for those that were asked for"
+    times = found.times(100.0)
+    assert times is not None and [line.line for line in times.lines] == [3]
+
+
+def test_another_thread_asks() -> None:
+    watch, done = LineWatch(__file__, replay.__code__), threading.Event()
+
+    def asking() -> None:
+        while not done.wait(0.001):
+            watch.ask()
+
+    asker = threading.Thread(target=asking)
+    asker.start()
+    end, line = time.perf_counter() + 0.3, sys._getframe().f_lineno + 1
+    while time.perf_counter() < end and sum(range(100)):
+        pass
+    done.set()
+    asker.join()
+    times = watch.times(300.0)
+    assert times is not None and times.looks >= 20
+    near = sum(one.ms for one in times.lines if one.line in (line, line + 1))
+    assert near > 0.9 * times.total_ms, "the loop took the time"
+
+
+def test_in_another_thread_than_the_main_one_nobody_looks() -> None:
+    made: list[LineWatch] = []
+    worker = threading.Thread(target=lambda: made.append(asked("for i in range(20):\n    ask()\n")))
+    worker.start()
+    worker.join()
+    assert made[0].looks == 0 and made[0].times(1.0) is None
+
+
+def test_a_watch_that_is_gone_is_not_asked_any_more() -> None:
+    """A call that is still pending when the cell is over finds nobody."""
+    watch = asked("ask()\n")
+    gone = weakref.ref(watch)
+    watch.ask()
+    del watch
+    assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("source", "doubtful"),
+    [
+        ("ask()\nnap(0.002)\n", False),
+        ("below(ask)\n", False),
+        ("y = x + x\nnap(0.002)\n", True),
+        ("y = x[0]\nz = 1\nnap(0.002)\n", True),
+        ("y = 1\nz = nap(x + x)\n", False),
+        ("for i in y:\n    nap(i)\n", False),
+    ],
+)
+def test_a_late_look_tells_the_line_where_nothing_else_took_time_before_it(source: str, doubtful: bool) -> None:
+    """Of the last call at the top level."""
+    code = compile(source, FILE, "exec")
+    calls = [one.offset for one in dis.get_instructions(code) if one.opname.startswith("CALL")]
+    assert (calls[-1] not in _of_one_line(code)) is doubtful
+
+
+def test_late_looks_of_which_the_line_is_not_known_are_doubtful() -> None:
+    clock = Clock()
+    for source, doubtful in (("y = x + 1\nlook()\n", True), ("look()\n", False)):
+        watch = LineWatch(FILE, replay.__code__, clock=clock)
+
+        def look(watch: LineWatch = watch) -> None:
+            watch._asked_ns = clock()
+            clock.ns += 1_000_000
+            cell = sys._getframe(1)
+            watch.look(cell)
+
+        exec(compile(source, FILE, "exec"), {"look": functools.partial(look), "x": 1})
+        assert watch.doubtful is doubtful, source
 
 
 SOURCE = "a = 1\nfor x in xs:\n    y = f(x)\n    z = y.item()\n\nb = 2\nc = 3\nd = 4\nprint(z)\n"

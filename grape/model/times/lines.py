@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["FEWEST_LOOKS", "LineTime", "LineTimes"]
 
 FEWEST_LOOKS = 10
-"""Of fewer looks at a cell from another thread nothing is told."""
+"""Of fewer looks at a cell nothing is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
