@@ -149,8 +149,8 @@ class SeenCell:
         """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
         stance = "its graphs serve it and nothing is observed"
         if self.cell.mode == "leave":
-            lost = f", and {past.streamless}" if past.streamless is not None else ""
-            stance = f"it runs as written, for {why_no_graphs(past)}{lost}"
+            reasons = dict.fromkeys((why_no_graphs(past), past.streamless or why_no_graphs(past)))
+            stance = f"it runs as written, for {', and '.join(reasons)}"
         said = f"{type(error).__name__}: {error}" if error is not None else None
         evidence = evidence_again(past, self.cell.name, stance=stance, wall_ms=self._wall_ms, error=said)
         if self.cell.mode == "serve":

@@ -148,7 +148,8 @@ def estimate_streamed(
     wall_ms: float, own: OwnTime, found: StreamEvidence, runs: CellRuns, *, drained_ms: float, same_work: bool = True
 ) -> CellTime:
     """The time of the plain cell, from a run in which streams matched operators: with what they saved, by what the same
-    loops took as written in between. Where that is known of too few, an earlier run tells, if that had the `same_work`.
+    loops took as written in between. Where that is known of too few, or agrees with an earlier run that was as written,
+    that one tells, if it had the `same_work`.
 
     `drained_ms`: what the GPU still had to do when the cell's code was done. Code as written would have spent so much
     of the time saved while the GPU worked.
@@ -167,8 +168,9 @@ def estimate_streamed(
         basis = "no run of this cell as written was timed"
     elif not same_work:
         basis = "this run had more or less to do than the one that was timed"
-    else:
-        plain_ms, basis = runs.plain.ms, f"measured in run {runs.plain.number} of this cell"
+    timed = runs.plain if same_work else None
+    if timed is not None and (plain_ms is None or _agree(timed.ms, plain_ms)):
+        plain_ms, basis = timed.ms, f"measured in run {timed.number} of this cell"
     return CellTime(wall_ms=wall_ms, plain_ms=plain_ms, basis=basis, own=own, served=served)
 
 

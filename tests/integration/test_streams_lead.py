@@ -71,13 +71,36 @@ def test_a_run_is_timed_as_written_where_nothing_tells_what_streams_save(
 ) -> None:
     def untold(self: StreamedSession, *_: Any, **__: Any) -> CellTime:
         now = self._clock.time(CallsAccount(), CellRuns(), finished=True)
-        return replace(now, plain_ms=None if self._entered_once else now.wall_ms)
+        streamed = self._entered_once
+        return replace(now, wall_ms=100.0 if streamed else 200.0, plain_ms=None if streamed else 200.0)
 
     monkeypatch.setattr(StreamedSession, "_time", untold)
     monkeypatch.setattr(StreamedSession, "_entered_once", property(lambda self: self._found is not None), raising=False)
     engines = [bool(notebook.under_grape(INFER)["streams"]) for _ in range(4)]
     assert engines == [True, True, False, True]
     assert known().led.untold == 1
+
+
+@pytest.mark.parametrize("as_written_ms", [90.0, 200.0])
+def test_what_a_warm_run_does_not_gain_is_measured(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, as_written_ms: float
+) -> None:
+    def no_gain(self: StreamedSession, *_: Any, **__: Any) -> CellTime:
+        now, streamed = self._clock.time(CallsAccount(), CellRuns(), finished=True), self._found is not None
+        return replace(now, wall_ms=100.0 if streamed else as_written_ms, plain_ms=100.0 if streamed else as_written_ms)
+
+    monkeypatch.setattr(StreamedSession, "_time", no_gain)
+    monkeypatch.setattr(choice, "may_be_looked_at", lambda _: False)
+    notebook.run("weight = torch.randn(8, 8, requires_grad=True)")
+    runs = [
+        notebook.under_grape("%%grape\nfor i in range(60):\n    (x @ weight).tanh().sum().backward()") for _ in range(5)
+    ]
+    goes_on = as_written_ms > 100
+    assert [bool(run["streams"]) for run in runs] == [True, True, False, goes_on, goes_on]
+    assert "whether operator streams make it faster" in str(runs[2])
+    if not goes_on:
+        assert known().streamless == "operator streams made it slower (0.09 -> 0.10 s)"
+        assert "it runs as written, for operator streams made it slower" in str(runs[3]), "and the report says why"
 
 
 def test_a_cell_without_tensors_is_left(notebook: Notebook) -> None:
@@ -91,6 +114,7 @@ def test_regions_look_once_and_streams_keep_what_they_recorded(
 ) -> None:
     monkeypatch.setattr(lead, "PAID", -1e9)
     monkeypatch.setattr(lead, "UNTOLD", 99)  # on a CPU nothing tells what is saved
+    monkeypatch.setattr(lead, "WARM", 99)
     for _ in range(3):
         report = notebook.under_grape(INFER)
     matched, stream = report["streams"][0]["matched"], shared.stream
@@ -108,6 +132,8 @@ def test_regions_look_once_and_streams_keep_what_they_recorded(
 
 def test_a_cell_that_trains_stays_with_streams(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lead, "PAID", -1e9)
+    monkeypatch.setattr(lead, "WARM", 99)
+    monkeypatch.setattr(lead, "UNTOLD", 99)
     notebook.run("weight = torch.randn(8, 8, requires_grad=True)")
     for _ in range(5):
         report = notebook.under_grape("%%grape\nfor i in range(60):\n    (x @ weight).tanh().sum().backward()")

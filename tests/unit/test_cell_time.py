@@ -81,6 +81,18 @@ def test_where_too_few_were_timed_an_earlier_run_tells_if_it_had_the_same_work()
     assert (other.plain_ms, other.basis) == (None, "this run had more or less to do than the one that was timed")
 
 
+@pytest.mark.parametrize(
+    ("measured", "same_work", "plain"), [(190.0, True, 190.0), (190.0, False, 180.0), (300.0, True, 180.0)]
+)
+def test_an_earlier_plain_run_is_better_than_what_streams_say_they_saved(
+    measured: float, same_work: bool, plain: float
+) -> None:
+    found = streamed(timed=800, saved_ms=80.0)
+    runs = CellRuns(plain=PlainRun(number=3, ms=measured))
+    took = estimate_streamed(110.0, OWN, found, runs, drained_ms=0.0, same_work=same_work)
+    assert took.plain_ms == plain
+
+
 @pytest.mark.parametrize(("measured", "plain", "samples"), [(430.0, 430.0, None), (700.0, 450.0, 30)])
 def test_an_earlier_plain_run_is_better_unless_this_one_has_other_work(
     measured: float, plain: float, samples: int | None

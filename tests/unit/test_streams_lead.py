@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from grape.model import CellTime, OwnTime, StreamEvidence
+from grape.model.stream import WAITING
 from grape.options import ENGINE, Options
 from grape.sessions.past.history import Past
 from grape.sessions.prospect import bar_over
 from grape.sessions.streamed import lead
-from grape.sessions.streamed.lead import after_led_run, has_to_be_timed, leads, may_be_looked_at
+from grape.sessions.streamed.lead import (
+    after_led_run,
+    after_timed_run,
+    has_to_be_timed,
+    leads,
+    may_be_looked_at,
+)
 from tests.unit.sample_past import LEFT
 
 
@@ -24,6 +31,8 @@ def run(
     saved: float | None = 0.4,
     backwards: int = 0,
     refused: bool = False,
+    waiting: int = 0,
+    rested: int = 0,
 ) -> Past:
     found = StreamEvidence(
         name="In[1]",
@@ -31,7 +40,7 @@ def run(
         matched=matched,
         issued=0,
         recorded=0,
-        as_written=(),
+        as_written=((WAITING, waiting),),
         segments=0,
         partial=0,
         iterations=0,
@@ -45,6 +54,7 @@ def run(
         kept=0,
         own_ms=0.0,
         backwards=backwards,
+        rested=rested,
     )
     plain_ms = None if saved is None else 1000.0
     time = CellTime(wall_ms=1000 * (1 - (saved or 0.0)), plain_ms=plain_ms, basis="", own=OwnTime())
@@ -118,11 +128,49 @@ def test_where_nothing_runs_on_the_gpu_the_cell_is_left() -> None:
     assert past.settled and past.led is None and past.streamless == "no operator of it ran on the GPU"
 
 
-def test_a_run_is_timed_as_written_where_streams_cannot_tell_what_they_save() -> None:
-    past = run(run(None, saved=None))
-    assert not has_to_be_timed(past), "one that tells begins the count anew"
-    past = run(run(past, saved=None), saved=None)
+def timed(past: Past, ms: float) -> Past:
+    """After a run that took so long as written; those of `run` take 1000 ms, or what they save less."""
+    return after_timed_run(past, CellTime(wall_ms=ms, plain_ms=ms, basis="", own=OwnTime()))
+
+
+@pytest.mark.parametrize("kind", [{"saved": 0.03}, {"saved": -0.5}, {"saved": None}])
+def test_a_run_is_timed_as_written_once_where_a_warm_one_saved_next_to_nothing(kind: dict[str, Any]) -> None:
+    past = run(None, **kind)
+    assert not has_to_be_timed(past), "the first run is cold"
+    past = run(past, **kind)
     assert has_to_be_timed(past) and not has_to_be_timed(None)
+    past = timed(past, 2000)
+    assert past.led is not None and not has_to_be_timed(past)
+    assert not has_to_be_timed(run(past, **kind)), "streams made it faster, whatever they can tell"
+
+
+@pytest.mark.parametrize("kind", [{"saved": 0.06}, {"saved": 0.0, "waiting": 60, "matched": 1}, {"refused": True}])
+def test_no_run_is_timed_where_streams_gain_or_are_on_their_way_or_were_refused(kind: dict[str, Any]) -> None:
+    assert not has_to_be_timed(run(run(None), **kind))
+
+
+def test_runs_of_other_work_are_timed_again_where_nothing_tells_what_they_save() -> None:
+    past = timed(run(run(None, saved=None), saved=None), 2000)
+    past = run(past, saved=None)
+    assert not has_to_be_timed(past) and has_to_be_timed(run(past, saved=None))
+
+
+@pytest.mark.parametrize(
+    ("as_written", "rested", "why"),
+    [(900, 0, "made it slower (0.90 -> 1.00 s)"), (1010, 0, "made it no faster"), (900, 1, "made it slower")],
+)
+def test_what_streams_make_no_faster_is_given_up(as_written: float, rested: int, why: str) -> None:
+    past = timed(run(run(None, saved=0.0), saved=0.0, rested=rested), as_written)
+    assert past.led is None and past.streamless is not None and why in past.streamless
+    assert not past.settled, "regions look at it"
+    past = timed(run(run(None, saved=0.0, backwards=1), saved=0.0, rested=rested), as_written)
+    assert past.settled and past.runs == 1, "it trains"
+
+
+@pytest.mark.parametrize(("as_written", "rested"), [(1040, 0), (1010, 1)])
+def test_what_streams_make_faster_or_may_yet_goes_on(as_written: float, rested: int) -> None:
+    past = timed(run(run(None, saved=0.0), saved=0.0, rested=rested), as_written)
+    assert past.led is not None and past.led.timed and past.streamless is None
 
 
 KIND = {"unhurried": False, "backend": SimpleNamespace(kind="cuda")}

@@ -24,7 +24,9 @@ _RECALLED = "known from %grape recall; {stance}; %grape reset has it looked at"
 
 
 def why_no_graphs(past: Past) -> str:
-    """Why graphs do not serve a cell that was left."""
+    """Why graphs do not serve a cell that was left; why streams do not, where regions have not looked at it."""
+    if past.evidence.engine == "streams" and past.streamless is not None:
+        return past.streamless
     return past.why or ("graphs were not waited for" if past.outbid else "nothing in it could be served")
 
 
@@ -40,6 +42,8 @@ def evidence_again(past: Past, name: str, *, stance: str, wall_ms: float, error:
         captured_at_ms=(),
         memory=MemoryCurve(),
         as_written=None,
+        engine="regions",
+        streams=(),
     )
 
 

@@ -47,6 +47,14 @@ class Led:
     """There are backward passes in it."""
     untold: int = 0
     """Runs in a row of which it is not known what they take as written."""
+    wall_ms: float = 0.0
+    """What the last run took."""
+    gains: bool = True
+    """The last run saved some time, as far as is known; or too little of it matched yet to tell."""
+    held_back: bool = False
+    """Captures of the last run were put off, so later ones may gain more."""
+    timed: bool = False
+    """One of its runs went as written, and what streams take has been compared with that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

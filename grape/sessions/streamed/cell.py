@@ -26,7 +26,7 @@ from ..timing import CellClock, CellRuns
 from .by_streams import hindrance, settings_for
 from .first_look import FirstLook, found_in_source
 from .judged import after_streamed_run, did_other_work, without_streams
-from .lead import after_led_run, has_to_be_timed
+from .lead import after_led_run, after_timed_run, has_to_be_timed
 from .stream_evidence import findings_beside, stream_evidence, streamed_findings, with_sources
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamedSession"]
 
 _PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
-_TIMED = "this run tells what it takes as written, which streams could not say of the runs before"
+_TIMED = "this run tells whether operator streams make it faster"
 _STOPPED = "what came after an import ran as written: "
 _RELEASED = "graphs of earlier cells were released: this cell asked for operator streams"
 
@@ -99,14 +99,13 @@ class StreamedSession:
         self._clock.start()
 
     def _open(self, owner: Engine, code: CodeType | None) -> None:
-        before = owner.history.of(self.cell.key, self.options.applied) if self._leads else None
+        before = self._led_by(owner)
         self.is_known = not self._leads or before is not None
         if self._past is None and not self._leads and owner.release_regions():
             self._notes = (_RELEASED,)
         self._is_timed = has_to_be_timed(before)
-        self._as_written = (
-            _PROFILE if self.options.profile else hindrance(owner) or (_TIMED if self._is_timed else None)
-        )
+        hindered = _PROFILE if self.options.profile else hindrance(owner)
+        self._as_written = hindered or (_TIMED if self._is_timed else None)
         if self._as_written is not None:
             return
         entered = shared.enter(self, settings_for(self.options.memory_budget))
@@ -224,17 +223,23 @@ class StreamedSession:
             return self._report_again(owner, self._past, found, runs, said, findings)
         if self._leads:
             evidence, findings = self._first(owner, evidence, findings)
-        cell_time = self._time(found, runs, finished=error is None)
+        past = self._led_by(owner)
+        same_work = past is None or found is None or not did_other_work(past, found.operators)
+        cell_time = self._time(found, runs, finished=error is None, same_work=same_work)
         evidence = replace(evidence, time=cell_time)
         if self._leads and error is None and self.cell.key is not None and not self._is_building:
             self._remember(owner, evidence, findings, found, cell_time)
         return build_report(evidence, findings, self._fixes(owner, evidence, findings))
 
+    def _led_by(self, owner: Engine) -> Past | None:
+        """What is known of the cell, which streams serve before regions have looked; None where nothing is."""
+        return owner.history.of(self.cell.key, self.options.applied) if self._leads else None
+
     def _first(
         self, owner: Engine, evidence: CellEvidence, findings: tuple[Finding, ...]
     ) -> tuple[CellEvidence, tuple[Finding, ...]]:
         """With the time of the lines, and what the source says beside what was seen."""
-        past = owner.history.of(self.cell.key, self.options.applied)
+        past = self._led_by(owner)
         if past is None:
             lines = self._look.times(self.cell.source, self._clock) if self._look is not None else None
             more = found_in_source(evidence)
@@ -254,19 +259,21 @@ class StreamedSession:
     ) -> None:
         """What the next run of the same cell begins with."""
         assert self.cell.key is not None
-        past = owner.history.of(self.cell.key, self.options.applied)
+        past = self._led_by(owner)
         if self._is_timed and past is not None and past.led is not None:
-            return owner.history.remember(self.cell.key, replace(past, led=replace(past.led, untold=0)))
-        past = after_led_run(
-            past,
-            evidence=evidence,
-            findings=findings,
-            found=found,
-            time=cell_time,
-            options=self.options,
-            refused=self._as_written,
-        )
-        owner.history.remember(self.cell.key, replace(past, evidence=evidence, findings=findings))
+            past = after_timed_run(past, cell_time)
+        else:
+            past = after_led_run(
+                past,
+                evidence=evidence,
+                findings=findings,
+                found=found,
+                time=cell_time,
+                options=self.options,
+                refused=self._as_written,
+            )
+            past = replace(past, evidence=evidence, findings=findings)
+        owner.history.remember(self.cell.key, past)
         if past.streamless is not None and not owner.history.streamed:
             shared.release(CELLS)
 

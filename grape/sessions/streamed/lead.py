@@ -7,17 +7,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...model import CellEvidence, CellTime, Finding, StreamEvidence
+from ...model import LEAST_MS, SIGNIFICANT, CellEvidence, CellTime, Finding, StreamEvidence
 from ...options import Options, engine_named
+from ...render.units import waited_pair
 from ...streams import shared
 from ..past.history import Led, Past
 from .by_streams import hindrance
-from .judged import after_streamed_run, without_streams
+from .judged import MOST_WAIT, after_streamed_run, without_streams
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["after_led_run", "has_to_be_timed", "leads", "may_be_looked_at"]
+__all__ = ["after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at"]
 
 NOTHING = "no operator of it ran on the GPU"
 FEWEST_RUNS = 3
@@ -27,7 +28,11 @@ MATCHED = 0.7
 ALIKE = 0.05
 """Two runs in which shares that differ by no more matched are alike."""
 UNTOLD = 2
-"""Runs in a row of which streams cannot tell what they save, after which one is timed as written."""
+"""Runs in a row of which streams cannot tell what they save, after which one is timed as written, each time."""
+WARM = 2
+"""The first run that tells what later ones will be like."""
+GAIN = 0.05
+"""Of the plain cell. Estimates of it are off by 12% in the median: a run that saved less may have lost."""
 PAID = 0.5
 """What streams have saved so far, as a share of the plain cell: a run that regions look at goes without them."""
 
@@ -43,8 +48,9 @@ def leads(owner: Engine, options: Options) -> bool:
 
 
 def has_to_be_timed(past: Past | None) -> bool:
-    """True where the next run goes as written: else nobody would know that streams make the cell slower."""
-    return past is not None and past.led is not None and past.led.untold >= UNTOLD
+    """True where the next run goes as written, as it is in doubt that streams make the cell faster."""
+    led = past.led if past is not None else None
+    return led is not None and (led.untold >= UNTOLD or (led.runs >= WARM and not led.gains and not led.timed))
 
 
 def may_be_looked_at(led: Led) -> bool:
@@ -81,6 +87,10 @@ def after_led_run(
         saved=led.saved + saved,
         trains=led.trains or (found is not None and found.backwards > 0),
         untold=led.untold + 1 if found is not None and time.plain_ms is None else 0,
+        wall_ms=time.wall_ms,
+        gains=found is None or saved >= GAIN or found.waiting >= MOST_WAIT * operators,
+        held_back=found is not None and found.rested > 0,
+        timed=led.timed,
     )
     after = after_streamed_run(
         replace(before, led=now),
@@ -93,7 +103,26 @@ def after_led_run(
     )
     if after.streamless is None:
         return replace(after, led=now)
-    why = f"operator streams do not serve it: {refused}" if refused is not None else after.streamless
-    if now.trains:  # regions would look in vain
-        after = replace(after, settled=True, runs=max(1, after.runs))
-    return replace(after, led=None, streamless=why)
+    return _left(
+        after, now, f"operator streams do not serve it: {refused}" if refused is not None else after.streamless
+    )
+
+
+def after_timed_run(past: Past, time: CellTime) -> Past:
+    """The past after a run as written that tells whether streams, in the run before it, made the cell faster."""
+    assert past.led is not None
+    led = replace(past.led, untold=0, timed=True)
+    as_written, streamed = time.wall_ms, led.wall_ms
+    slower = streamed > (1 + SIGNIFICANT) * as_written + LEAST_MS
+    if slower or (not led.held_back and streamed > (1 - SIGNIFICANT) * as_written):
+        pair = waited_pair(as_written, streamed)
+        why = f"operator streams made it {'slower' if slower else 'no faster'} ({pair})"
+        return _left(without_streams(past, why, again=True), led, why)
+    return replace(past, led=led)
+
+
+def _left(past: Past, led: Led, why: str) -> Past:
+    """Streams serve the cell no more. Regions look at the next run; at what trains they would look in vain."""
+    if led.trains:
+        past = replace(past, settled=True, runs=max(1, past.runs))
+    return replace(past, led=None, streamless=why)
