@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
 from ..model import LineTime, LineTimes
 from ..model.times.lines import FEWEST_LOOKS
 
@@ -172,6 +174,10 @@ def _look(number: int) -> int:
     except BaseException:
         pass  # as where the stack has no room for one more frame
     return 0
+
+
+set_code_exec_strategy(_look.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+"""Inside of what `torch.compile` runs, these frames and those that they call would be compiled, too."""
 
 
 _answer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_look)

@@ -20,6 +20,7 @@ from grape.profiling.lines import _of_one_line
 from grape.render import Report, build_report
 from grape.render.lines import cell_lines, gpu_ms_by_line, shown_lines, warm_lines
 from grape.render.timeline.recorded import recorded_report
+from tests.processes import lines_of
 from tests.unit.sample_evidence import at, cell, eager_timeline, host_sync, region, tape_cell
 from tests.unit.test_streams_evidence import STREAM
 
@@ -152,6 +153,36 @@ def test_in_another_thread_than_the_main_one_nobody_looks() -> None:
     worker.start()
     worker.join()
     assert made[0].looks == 0 and made[0].times(1.0) is None
+
+
+COMPILED = """
+import threading, time, torch
+from torch._dynamo.utils import counters
+from grape.profiling import LineWatch
+
+watch, done = LineWatch("<string>", compile("", "", "exec")), threading.Event()
+
+def run(x):
+    for i in range(3):
+        time.sleep(0.001)  # where torch.compile gives the function up, and compiles what it calls
+        x = x.sin()
+    return x
+
+def asking():
+    while not done.wait(0.0005):
+        watch.ask()
+
+threading.Thread(target=asking).start()
+compiled = torch.compile(run, backend="eager")
+for i in range(100):
+    compiled(torch.ones(3))
+done.set()
+print(watch.looks >= 50, counters["frames"]["total"])
+"""
+
+
+def test_what_looks_is_not_compiled_where_torch_compile_runs() -> None:
+    assert lines_of(COMPILED) == ["True 1"]
 
 
 def test_a_watch_that_is_gone_is_not_asked_any_more() -> None:
