@@ -65,11 +65,11 @@ class Finder {
 
   // True when the context was met so often, and for so long, that a record should begin.
   bool hot(uint64_t context, size_t times, size_t patience) {
-    if (heads_.size() >= 4096 || counts_.size() > 65536) return false;
-    auto [met, is_new] = counts_.try_emplace(context, Met{0, at_});
-    return ++met->second.times >= static_cast<int>(times) && at_ - met->second.first >= patience;
+    if (heads_.size() >= 4096) return false;
+    Met& met = met_of(context);
+    return ++met.times >= static_cast<int>(times) && at_ - met.first >= patience;
   }
-  void cool(uint64_t context) { counts_[context].times = -64; }
+  void cool(uint64_t context) { met_of(context).times = -64; }
 
   Fragment* add(std::unique_ptr<Fragment> fragment, Fragment* parent, uint64_t side) {
     Fragment* made = fragment.get();
@@ -114,7 +114,7 @@ class Finder {
   size_t bytes() const { return bytes_; }
   void clear() {
     heads_.clear();
-    counts_.clear();
+    std::fill(met_.begin(), met_.end(), Met());
     lost_.clear();
     outer_heads_.clear();
     periods.begin();
@@ -134,15 +134,24 @@ class Finder {
   }
 
   struct Met {
+    uint64_t context = 0;
     int times = 0;
     size_t first = 0;
   };
+
+  // Of contexts that share a place the one that came last, for what repeats comes again. A table that grows costs more than
+  // all else that observing does.
+  Met& met_of(uint64_t context) {
+    Met& met = met_[context % met_.size()];
+    if (met.context != context) met = {context, 0, at_};
+    return met;
+  }
 
   uint64_t recent_[CONTEXT] = {};
   size_t at_ = 0, read_ = 0, steps_ = 0, made_ = 0, live_ = 0, bytes_ = 0;
   const size_t budget_;
   std::unordered_map<uint64_t, Fragment*> heads_;
-  std::unordered_map<uint64_t, Met> counts_;
+  std::vector<Met> met_{65536};
   std::unordered_set<uint64_t> lost_, outer_heads_;
   std::deque<std::unique_ptr<Fragment>> fragments_;
 };

@@ -28,18 +28,15 @@ class Periods {
 
   // The last operators were met before, perhaps: `context` stands for `CONTEXT` of them.
   void meet(uint64_t context) {
-    auto [last, is_new] = last_.try_emplace(context, n_);
-    if (!is_new) {
-      size_t period = n_ - std::exchange(last->second, n_);
-      if (period <= std::min(longest_, ROOM)) consider(period);
-    }
-    if (last_.size() > 65536) begin();
+    Met& last = met_[context % met_.size()];
+    size_t period = n_ - std::exchange(last.at, n_);
+    if (std::exchange(last.context, context) == context && period <= std::min(longest_, ROOM)) consider(period);
   }
 
   // Whatever ran in between was not seen.
   void begin() {
     n_ = ROOM;
-    last_.clear();
+    std::fill(met_.begin(), met_.end(), Met());
     for (Candidate& c : candidates_) c.period = 0;
   }
 
@@ -90,6 +87,10 @@ class Periods {
   struct Candidate {
     size_t period = 0, run = 0;
   };
+  struct Met {
+    uint64_t context = 0;
+    size_t at = 0;
+  };
 
   uint64_t& at(size_t n) { return ring_[n % SIZE]; }
 
@@ -119,7 +120,7 @@ class Periods {
   std::vector<uint64_t> ring_;
   std::vector<uint8_t> kinds_;
   std::array<Candidate, 6> candidates_{};
-  std::unordered_map<uint64_t, size_t> last_;
+  std::vector<Met> met_{2 * ROOM};  // as in `Finder::met_of`
   size_t n_ = ROOM;
 };
 
