@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -293,6 +294,22 @@ def test_iterations_behind_such_a_record_are_found_anew() -> None:
 
     evidence = agrees(loop, Settings(shortest=8, furthest=160, settled=40, hot=4, patience=1, price=0, doubt=0))
     assert evidence.matched > 0.5 * evidence.seen
+
+
+def test_what_begins_to_repeat_late_is_found() -> None:
+    """Behind more contexts than are kept, and at no regular distance."""
+    draw, x, y = random.Random(0), torch.randn(5000), torch.randn(4, 4)
+
+    def loop(noise: int, times: int) -> Tensor:
+        z = y
+        for lengths in [noise, *(draw.randrange(1, 6) for _ in range(times))]:
+            for _ in range(lengths):
+                x[: draw.randrange(1, 5000)].add(draw.randrange(2, 9))
+            z = (((z + 1).relu() - 2).tanh() * y / 3).sigmoid().exp().neg().abs().sqrt().sin().cos().square()
+        return z
+
+    _, evidence = under_a_stream(lambda: loop(70_000, 40), Settings(settled=0, patience=0, price=0, doubt=0))
+    assert evidence.matched > 200, evidence
 
 
 def test_what_comes_behind_the_longest_fragment_is_recorded_too() -> None:
