@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import dis
 import functools
 import signal
@@ -244,7 +245,8 @@ def test_a_call_that_held_the_lock_ended_before_somebody_could_ask() -> None:
     interval_ns = int(sys.getswitchinterval() * 1e9)
     for late_ns, doubtful in ((0, False), (2_000_000, True), (interval_ns, False), (2 * interval_ns, True)):
         watch = LineWatch(FILE, replay.__code__)
-        exec(compile("ask()\n", FILE, "exec"), {"ask": functools.partial(watch.ask, late_ns)})
+        ask = functools.partial(_thread.start_new_thread, watch.ask, (late_ns,))
+        exec(compile("ask()\nwhile not watch.looks:\n    pass\n", FILE, "exec"), {"ask": ask, "watch": watch})
         assert watch.looks == 1 and watch.doubtful is doubtful, late_ns
 
 
