@@ -87,7 +87,7 @@ def after_led_run(
         saved=led.saved + saved,
         trains=led.trains or (found is not None and found.backwards > 0),
         untold=led.untold + 1 if found is not None and time.plain_ms is None else 0,
-        wall_ms=time.wall_ms,
+        wall_ms=time.wall_ms - time.own.capture_ms,
         gains=found is None or saved >= GAIN or found.waiting >= MOST_WAIT * operators,
         held_back=found is not None and found.rested > 0,
         timed=led.timed,
@@ -124,5 +124,5 @@ def after_timed_run(past: Past, time: CellTime) -> Past:
 def _left(past: Past, led: Led, why: str) -> Past:
     """Streams serve the cell no more. Regions look at the next run; at what trains they would look in vain."""
     if led.trains:
-        past = replace(past, settled=True, runs=max(1, past.runs))
+        past = replace(past, settled=True, runs=max(1, past.runs), why=why)
     return replace(past, led=None, streamless=why)
