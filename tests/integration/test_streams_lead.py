@@ -154,6 +154,26 @@ def test_an_error_tells_nothing(notebook: Notebook) -> None:
     assert not engine().history._past
 
 
+def test_a_run_to_be_timed_that_is_cut_short_tells_nothing_and_streams_go_on(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_gain(self: StreamedSession, *_: Any, **__: Any) -> CellTime:
+        return replace(self._clock.time(CallsAccount(), CellRuns(), finished=True), wall_ms=100.0, plain_ms=100.0)
+
+    monkeypatch.setattr(StreamedSession, "_time", no_gain)
+    notebook.run("left = [0, 0, 1, 1, 1]")
+    cut = "%%grape\nfor i in range(60):\n    y = step(x)\n1 / (1 - left.pop(0))"
+    for _ in range(2):
+        notebook.under_grape(cut)
+    for streamed in (False, True, True):
+        with pytest.raises(ZeroDivisionError):
+            notebook.under_grape(cut)
+        assert grape.last is not None and bool(grape.last.evidence.streams) is streamed
+        if not streamed:
+            assert "was to tell whether" in str(grape.last)
+    assert known().led is not None and not known().led.timed
+
+
 def test_a_block_is_streamed(notebook: Notebook) -> None:
     notebook.run("import grape\nwith grape.session() as current:\n    for i in range(60):\n        y = step(x)\n")
     assert grape.last is not None and grape.last.to_dict()["cell"]["engine"] == "streams"

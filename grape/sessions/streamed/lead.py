@@ -18,7 +18,7 @@ from .judged import MOST_WAIT, after_streamed_run, without_streams
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at"]
+__all__ = ["after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at", "put_off"]
 
 NOTHING = "no operator of it ran on the GPU"
 FEWEST_RUNS = 3
@@ -119,6 +119,11 @@ def after_timed_run(past: Past, time: CellTime) -> Past:
         why = f"operator streams made it {'slower' if slower else 'no faster'} ({pair})"
         return _left(without_streams(past, why, again=True), led, why)
     return replace(past, led=led)
+
+
+def put_off(led: Led) -> Led:
+    """After a run as written that was cut short: streams go on, or a cell that is never let end would be without."""
+    return replace(led, untold=0, gains=True)
 
 
 def _left(past: Past, led: Led, why: str) -> Past:
