@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import dis
-import itertools
 import sys
 import threading
 import time
@@ -27,12 +25,16 @@ but for a logarithm.
 """
 _LATE_NS = 300_000
 """A look that comes later than this waited for the end of an operator."""
+_FORCED = 0.9
+"""Of `sys.getswitchinterval()`: who waited so long got the interpreter's lock from a thread that had to give it."""
 _MOST_DOUBTFUL = 0.1
 _UNKNOWN: Mapping[int, int] = {}
 _TIMES_A_LOOK = 100
 """The wait is that many times as long as the look before it, which walks as many frames as there are."""
 _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
 """How instructions begin after which Python lets someone look."""
+_TESTS = ("IF_TRUE", "IF_FALSE", "IF_TRUE_OR_POP", "IF_FALSE_OR_POP")
+"""How jumps end that ask an object for its truth, and so a GPU, if that is a tensor."""
 _QUICK = (
     "LOAD_",
     "STORE_NAME",
@@ -46,7 +48,7 @@ _QUICK = (
     "KW_",
 )
 """How instructions begin that take no time to speak of."""
-_QUICK_TOO = {"PRECALL", "CACHE", "NOP", "SWAP", "COPY", "EXTENDED_ARG", "UNPACK_SEQUENCE", "BUILD_TUPLE", "GET_ITER"}
+_QUICK_TOO = {"CACHE", "NOP", "SWAP", "COPY", "EXTENDED_ARG", "UNPACK_SEQUENCE", "BUILD_TUPLE", "GET_ITER"}
 
 
 class LineWatch:
@@ -70,15 +72,21 @@ class LineWatch:
         self._took = 0
         self._asked_ns: int | None = None
         self._unanswered = 0
+        self._held = False
+        self._statement: CodeType | None = None
         self._sure: dict[CodeType, frozenset[int]] = {}
-        self._number = next(_numbers)
         self.own_ns = 0
         self.looks = 0
         self.cut = threading.current_thread() is not threading.main_thread()
         """Set where looking ended before the cell did, or nobody can look: then its lines are not known."""
         self._line_ns: dict[tuple[int, bool], int] = {}
         self._doubtful_ns = 0
-        _watches[self._number] = self
+        _watches.add(self)
+
+    @property
+    def is_asked(self) -> bool:
+        """Somebody waits for a look."""
+        return self._asked_ns is not None
 
     @property
     def wait_s(self) -> float:
@@ -86,16 +94,31 @@ class LineWatch:
         elapsed = self._before - self._began
         return max(_LEAST_WAIT_S, _OF_THE_CELL * elapsed / 1e9, _TIMES_A_LOOK * self._took / 1e9)
 
-    def ask(self) -> None:
-        """Have the main thread look, from whatever thread. Asked again before it could, it will count for as many."""
+    def ask(self, late_ns: int = 0) -> None:
+        """Have the main thread look, from whatever thread. Asked again before it could, it will count for as many.
+
+        `late_ns`: for so long the asking thread waited for the interpreter's lock. If more than Python makes it wait,
+        the main thread was in a call that held the lock, and goes on before it looks.
+        """
         if self.cut:
             return
         if self._asked_ns is not None:
             self._unanswered += 1
-            return
-        self._asked_ns = self._clock()
-        if ctypes.pythonapi.Py_AddPendingCall(_answer, ctypes.c_void_p(self._number)) != 0:
+            if self._unanswered & (self._unanswered - 1):
+                return  # else an error may have come before the look: it is asked for anew
+        else:
+            forced_ns = sys.getswitchinterval() * 1e9
+            self._held = (late_ns - forced_ns if late_ns >= _FORCED * forced_ns else late_ns) > _LATE_NS
+            self._asked_ns = self._clock()
+        python = ctypes.pythonapi
+        if python.Py_AddPendingCall(python.PyObject_IsTrue, ctypes.c_void_p(id(_looks))) != 0:
             self._asked_ns = None  # more is pending than Python keeps; the next one asks again
+
+    def statement(self, code: CodeType | None) -> None:
+        """The next one of the top level is about to run; None: the cell is over. A look that comes too late for the
+        last one, whose frame has gone, is still of its time.
+        """
+        self._statement = code
 
     def look(self, frame: FrameType) -> None:
         """Look at `frame`, the innermost that runs, and those that called it. None is held when this is over."""
@@ -103,11 +126,16 @@ class LineWatch:
         late_ns = now - self._asked_ns if self._asked_ns is not None else 0
         found = self._place(frame)
         if found is not None:
+            doubtful = (self._held or late_ns > _LATE_NS) and not self._is_sure(frame)
+        elif self._statement is not None:
+            lines = _lines(self._statement)
+            found, doubtful = (min(lines, default=self._statement.co_firstlineno), False), len(lines) > 1
+        if found is not None:
             self.looks += 1 + self._unanswered
-            if late_ns > _LATE_NS and not self._is_sure(frame):
+            if doubtful:
                 self._doubtful_ns += now - self._before
             self._line_ns[found] = self._line_ns.get(found, 0) + now - self._before
-        self._before, self._unanswered, self._asked_ns = now, 0, None
+        self._before, self._unanswered, self._asked_ns, self._held = now, 0, None, False
         self._took = self._clock() - now
         self.own_ns += self._took
 
@@ -127,6 +155,8 @@ class LineWatch:
         if frame.f_code.co_filename != self._filename:
             began, back = frame.f_lasti in _beginnings(frame.f_code), frame.f_back
             return not began or back is None or back.f_code.co_filename != self._filename
+        if self._held:
+            return False  # what held the lock had ended before, maybe on another line
         if frame.f_code not in self._sure:
             self._sure[frame.f_code] = _of_one_line(frame.f_code)
         return frame.f_lasti in self._sure[frame.f_code]
@@ -159,33 +189,39 @@ def times_of(
     return LineTimes(lines=tuple(lines), looks=looks, run=run)
 
 
-_numbers = itertools.count(1)
-_watches: weakref.WeakValueDictionary[int, LineWatch] = weakref.WeakValueDictionary()
+class _Looks:
+    """Who is asked whether it is true has the watches look that wait for it. What a signal's handler raises meanwhile
+    is raised in the cell, for which it is meant; a callback of `ctypes` would lose it.
+    """
+
+    def __bool__(self) -> bool:
+        """Run by Python in the main thread, between two instructions of the frame that called this one as it seems."""
+        try:
+            for watch in list(_watches):
+                if watch.is_asked and not watch.cut:
+                    watch.look(sys._getframe(1))
+        except RecursionError:
+            pass  # the stack has no room for one more frame
+        return False
 
 
-def _look(number: int) -> int:
-    """Run by Python in the main thread, between two instructions of the frame that called this one as it seems."""
-    try:
-        watch = _watches.get(number)
-        if watch is not None and not watch.cut:
-            watch.look(sys._getframe(1))
-    except KeyboardInterrupt:
-        _thread.interrupt_main()  # it is meant for the cell
-    except BaseException:
-        pass  # as where the stack has no room for one more frame
-    return 0
+_watches: weakref.WeakSet[LineWatch] = weakref.WeakSet()
+_looks = _Looks()
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_looks))  # for good: calls that are pending hold no reference
 
 
-set_code_exec_strategy(_look.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+set_code_exec_strategy(_Looks.__bool__.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 """Inside of what `torch.compile` runs, these frames and those that they call would be compiled, too."""
-
-
-_answer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_look)
 
 
 def _beginnings(code: CodeType) -> frozenset[int]:
     """Where `code` begins, and goes on after it has yielded."""
     return frozenset(one.offset for one in dis.get_instructions(code) if one.opname == "RESUME")
+
+
+def _lines(code: CodeType) -> set[int]:
+    """That `code` has instructions of."""
+    return {line for _, _, line in code.co_lines() if line}
 
 
 def _of_one_line(code: CodeType) -> frozenset[int]:
@@ -197,6 +233,9 @@ def _of_one_line(code: CodeType) -> frozenset[int]:
             if lines <= {line}:
                 sure.add(one.offset)
             lines.clear()
-        elif not one.opname.startswith(_QUICK) and one.opname not in _QUICK_TOO:
+        elif one.opname == "PRECALL":  # on Python 3.11 it is the call where that is of a builtin and runs often
+            if lines <= {line}:
+                sure.add(one.offset)
+        elif one.opname.endswith(_TESTS) or not (one.opname.startswith(_QUICK) or one.opname in _QUICK_TOO):
             lines.add(line)
     return frozenset(sure)

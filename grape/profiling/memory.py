@@ -140,8 +140,10 @@ def _sample(
     lines: LineWatch | None = None,
 ) -> None:
     try:
-        last, due_ns = False, 0
+        last, due_ns, late_ns = False, 0, 0
         while True:
+            if lines is not None and not last:  # first of all: what is read may let the main thread go on
+                lines.ask(late_ns)
             at_ns = time.perf_counter_ns() - start_ns
             reading = read(last) if last or at_ns >= due_ns else None
             if reading is not None:
@@ -153,10 +155,10 @@ def _sample(
                 return
             if at_ns >= due_ns:
                 due_ns = at_ns + int(interval_s * 1e9)
-            if lines is not None:
-                lines.ask()
             wait_s = interval_s if lines is None else min(lines.wait_s, max(0.0, (due_ns - at_ns) / 1e9))
+            asked_ns = time.perf_counter_ns()
             last = done.wait(wait_s)
+            late_ns = time.perf_counter_ns() - asked_ns - int(wait_s * 1e9)
     except Exception:
         # A cell must not see a traceback of this thread; the curve ends here.
         return

@@ -48,12 +48,16 @@ class CellLines:
         """The next one is about to run."""
         if self._events is not None and code is not None:
             self._events.statement(code)
+        elif self.looks is not None:
+            self.looks.statement(code)
 
     def stop(self) -> None:
         """The cell is over."""
         if self._events is not None:
             self._events.stop()
             on_code[:] = [look for look in on_code if look != self._events.watch]
+        elif self.looks is not None:
+            self.looks.statement(None)
 
     def give_up(self) -> None:
         """The cell goes on, and its lines are not timed any more."""

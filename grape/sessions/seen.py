@@ -157,6 +157,8 @@ class SeenCell:
             here = [region for region in owner.interceptor.regions if region.calls_in_run]
             now = [region.evidence() for region in told(here)]
             evidence = replace(evidence, regions=distinct([*self._divided(owner), *now]))
+        elif past.evidence.torch_ran and why_no_graphs(past) == past.streamless:  # regions have not looked at it
+            evidence = replace(evidence, as_written=past.streamless)
         if owner.situation.beside_group:
             evidence = replace(evidence, as_written=_beside_group())
         namespace = self.namespace if self._file_names is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ for i in range(2):
     if y.sum() > 1e9:
         y = y * 2
 """
+TRAINS = "%%grape\nfor i in range(60):\n    (x @ weight).tanh().sum().backward()"
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +85,7 @@ def test_a_run_is_timed_as_written_where_nothing_tells_what_streams_save(
 
 @pytest.mark.parametrize("as_written_ms", [90.0, 200.0])
 def test_what_a_warm_run_does_not_gain_is_measured(
-    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, as_written_ms: float
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, as_written_ms: float, tmp_path: Path
 ) -> None:
     def no_gain(self: StreamedSession, *_: Any, **__: Any) -> CellTime:
         now, streamed = self._clock.time(CallsAccount(), CellRuns(), finished=True), self._found is not None
@@ -92,15 +94,20 @@ def test_what_a_warm_run_does_not_gain_is_measured(
     monkeypatch.setattr(StreamedSession, "_time", no_gain)
     monkeypatch.setattr(choice, "may_be_looked_at", lambda _: False)
     notebook.run("weight = torch.randn(8, 8, requires_grad=True)")
-    runs = [
-        notebook.under_grape("%%grape\nfor i in range(60):\n    (x @ weight).tanh().sum().backward()") for _ in range(5)
-    ]
+    runs = [notebook.under_grape(TRAINS) for _ in range(5)]
     goes_on = as_written_ms > 100
     assert [bool(run["streams"]) for run in runs] == [True, True, False, goes_on, goes_on]
     assert "whether operator streams make it faster" in str(runs[2])
     if not goes_on:
         assert known().streamless == "operator streams made it slower (0.09 -> 0.10 s)"
         assert "it runs as written, for operator streams made it slower" in str(runs[3]), "and the report says why"
+        assert runs[3]["verdict"].startswith("left as written: operator streams made it slower (0.09 -> 0.10 s)")
+        notebook.run(f"%grape remember {tmp_path}/known.json")
+        engine().reset()
+        notebook.run(f"%grape recall {tmp_path}/known.json")
+        again = notebook.under_grape(TRAINS)
+        assert "it runs as written, for operator streams made it slower (0.09 -> 0.10 s);" in str(again)
+        assert again["verdict"].startswith("left as written: operator streams made it slower (0.09 -> 0.10 s)")
 
 
 def test_a_cell_without_tensors_is_left(notebook: Notebook) -> None:
@@ -136,7 +143,7 @@ def test_a_cell_that_trains_stays_with_streams(notebook: Notebook, monkeypatch: 
     monkeypatch.setattr(lead, "UNTOLD", 99)
     notebook.run("weight = torch.randn(8, 8, requires_grad=True)")
     for _ in range(5):
-        report = notebook.under_grape("%%grape\nfor i in range(60):\n    (x @ weight).tanh().sum().backward()")
+        report = notebook.under_grape(TRAINS)
         assert report["cell"]["engine"] == "streams"
     assert report["streams"][0]["backwards"] == 60
 
@@ -145,6 +152,26 @@ def test_an_error_tells_nothing(notebook: Notebook) -> None:
     with pytest.raises(ZeroDivisionError):
         notebook.under_grape("%%grape\nfor i in range(60):\n    y = step(x)\n1 / 0")
     assert not engine().history._past
+
+
+def test_a_run_to_be_timed_that_is_cut_short_tells_nothing_and_streams_go_on(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_gain(self: StreamedSession, *_: Any, **__: Any) -> CellTime:
+        return replace(self._clock.time(CallsAccount(), CellRuns(), finished=True), wall_ms=100.0, plain_ms=100.0)
+
+    monkeypatch.setattr(StreamedSession, "_time", no_gain)
+    notebook.run("left = [0, 0, 1, 1, 1]")
+    cut = "%%grape\nfor i in range(60):\n    y = step(x)\n1 / (1 - left.pop(0))"
+    for _ in range(2):
+        notebook.under_grape(cut)
+    for streamed in (False, True, True):
+        with pytest.raises(ZeroDivisionError):
+            notebook.under_grape(cut)
+        assert grape.last is not None and bool(grape.last.evidence.streams) is streamed
+        if not streamed:
+            assert "was to tell whether" in str(grape.last)
+    assert known().led is not None and not known().led.timed
 
 
 def test_a_block_is_streamed(notebook: Notebook) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import dis
 import functools
+import signal
 import sys
 import threading
 import time
@@ -203,6 +205,9 @@ def test_a_watch_that_is_gone_is_not_asked_any_more() -> None:
         ("y = x[0]\nz = 1\nnap(0.002)\n", True),
         ("y = 1\nz = nap(x + x)\n", False),
         ("for i in y:\n    nap(i)\n", False),
+        ("if y:\n    z = 1\nnap(0.002)\n", True),
+        ("y = 1 if x else 2\nnap(0.002)\n", True),
+        ("y = x or 2\nnap(0.002)\n", True),
     ],
 )
 def test_a_late_look_tells_the_line_where_nothing_else_took_time_before_it(source: str, doubtful: bool) -> None:
@@ -210,6 +215,14 @@ def test_a_late_look_tells_the_line_where_nothing_else_took_time_before_it(sourc
     code = compile(source, FILE, "exec")
     calls = [one.offset for one in dis.get_instructions(code) if one.opname.startswith("CALL")]
     assert (calls[-1] not in _of_one_line(code)) is doubtful
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="only Python 3.11 has this instruction")
+def test_a_late_look_tells_the_line_of_a_builtin_that_runs_often() -> None:
+    """Its specialized call is done by the instruction before."""
+    code = compile("y = 1\nnap(0.002)\nz = y + y\nnap(0.002)\n", FILE, "exec")
+    calls = [one.offset for one in dis.get_instructions(code) if one.opname == "PRECALL"]
+    assert [offset in _of_one_line(code) for offset in calls] == [True, False]
 
 
 def test_late_looks_of_which_the_line_is_not_known_are_doubtful() -> None:
@@ -225,6 +238,68 @@ def test_late_looks_of_which_the_line_is_not_known_are_doubtful() -> None:
 
         exec(compile(source, FILE, "exec"), {"look": functools.partial(look), "x": 1})
         assert watch.doubtful is doubtful, source
+
+
+def test_a_call_that_held_the_lock_ended_before_somebody_could_ask() -> None:
+    """Then the look comes after the next call, which is of another line."""
+    interval_ns = int(sys.getswitchinterval() * 1e9)
+    for late_ns, doubtful in ((0, False), (2_000_000, True), (interval_ns, False), (2 * interval_ns, True)):
+        watch = LineWatch(FILE, replay.__code__)
+        ask = functools.partial(_thread.start_new_thread, watch.ask, (late_ns,))
+        exec(compile("ask()\nwhile not watch.looks:\n    pass\n", FILE, "exec"), {"ask": ask, "watch": watch})
+        assert watch.looks == 1 and watch.doubtful is doubtful, late_ns
+
+
+def test_a_statement_that_ends_with_an_operator_is_looked_at_when_its_frame_has_gone() -> None:
+    for source, doubtful in (("\n\ny = x + 1\n", False), ("\n\nz = (\n    x + 1,\n    2 + x\n)\n", True)):
+        watch, clock = LineWatch(FILE, replay.__code__), Clock()
+        watch._clock, watch._before = clock, 0
+        code = compile(source, FILE, "exec")
+        watch.statement(code)
+        clock.ns += 100
+        watch.look(sys._getframe())
+        assert [line for line, _ in watch._line_ns] == [3] and watch.doubtful is doubtful
+        watch.statement(None)
+        clock.ns += 900
+        watch.look(sys._getframe())
+        assert sum(watch._line_ns.values()) == 100, "the cell is over"
+
+
+def test_an_error_that_comes_before_the_look_does_not_end_the_looking() -> None:
+    watch = LineWatch(__file__, replay.__code__)
+    watch._asked_ns, looks = 1, watch.looks  # asked for, and what was pending is gone
+    for _ in range(3):
+        watch.ask()
+    assert watch.looks > looks and not watch.is_asked
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Stopped, KeyboardInterrupt])
+def test_what_a_handler_of_a_signal_raises_within_a_look_is_raised_in_the_cell(
+    kind: type[BaseException], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def handler(*_: object) -> None:
+        raise kind
+
+    def clock() -> int:
+        if watch is not None and watch.is_asked:
+            signal.raise_signal(signal.SIGALRM)
+        return time.perf_counter_ns()
+
+    watch: LineWatch | None = None
+    watch = LineWatch(__file__, replay.__code__, clock=clock)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(kind):
+            watch.ask()
+            time.sleep(0)
+            time.sleep(0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert capfd.readouterr().err == ""
 
 
 SOURCE = "a = 1\nfor x in xs:\n    y = f(x)\n    z = y.item()\n\nb = 2\nc = 3\nd = 4\nprint(z)\n"

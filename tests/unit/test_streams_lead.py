@@ -33,6 +33,7 @@ def run(
     refused: bool = False,
     waiting: int = 0,
     rested: int = 0,
+    capture_ms: float = 0.0,
 ) -> Past:
     found = StreamEvidence(
         name="In[1]",
@@ -57,7 +58,8 @@ def run(
         rested=rested,
     )
     plain_ms = None if saved is None else 1000.0
-    time = CellTime(wall_ms=1000 * (1 - (saved or 0.0)), plain_ms=plain_ms, basis="", own=OwnTime())
+    own = OwnTime(capture_ms=capture_ms)
+    time = CellTime(wall_ms=1000 * (1 - (saved or 0.0)), plain_ms=plain_ms, basis="", own=own)
     return after_led_run(
         past,
         evidence=LEFT.evidence,
@@ -171,6 +173,11 @@ def test_what_streams_make_no_faster_is_given_up(as_written: float, rested: int,
 def test_what_streams_make_faster_or_may_yet_goes_on(as_written: float, rested: int) -> None:
     past = timed(run(run(None, saved=0.0), saved=0.0, rested=rested), as_written)
     assert past.led is not None and past.led.timed and past.streamless is None
+
+
+def test_captures_of_the_run_that_is_compared_are_no_loss() -> None:
+    past = timed(run(run(None, saved=0.0), saved=0.0, capture_ms=300.0), 900)
+    assert past.led is not None and past.streamless is None, "700 ms, once they are made"
 
 
 KIND = {"unhurried": False, "backend": SimpleNamespace(kind="cuda")}

@@ -48,7 +48,7 @@ class Led:
     untold: int = 0
     """Runs in a row of which it is not known what they take as written."""
     wall_ms: float = 0.0
-    """What the last run took."""
+    """What the last run took, but for captures, which later ones do not repeat."""
     gains: bool = True
     """The last run saved some time, as far as is known; or too little of it matched yet to tell."""
     held_back: bool = False

@@ -26,7 +26,7 @@ from ..timing import CellClock, CellRuns
 from .by_streams import hindrance, settings_for
 from .first_look import FirstLook, found_in_source
 from .judged import after_streamed_run, did_other_work, without_streams
-from .lead import after_led_run, after_timed_run, has_to_be_timed
+from .lead import after_led_run, after_timed_run, has_to_be_timed, put_off
 from .stream_evidence import findings_beside, stream_evidence, streamed_findings, with_sources
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = ["StreamedSession"]
 
 _PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
 _TIMED = "this run tells whether operator streams make it faster"
+_CUT_SHORT = "this run was to tell whether operator streams make it faster, and did not get to its end"
 _STOPPED = "what came after an import ran as written: "
 _RELEASED = "graphs of earlier cells were released: this cell asked for operator streams"
 
@@ -199,6 +200,8 @@ class StreamedSession:
 
         found = self._stream()
         name = self.cell.name
+        if error is not None and self._as_written == _TIMED:
+            self._as_written = _CUT_SHORT
         runs = owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
         runs.torch_ran |= found is not None and found.operators > 0
         said = f"{type(error).__name__}: {error}" if error is not None else None
@@ -227,7 +230,10 @@ class StreamedSession:
         same_work = past is None or found is None or not did_other_work(past, found.operators)
         cell_time = self._time(found, runs, finished=error is None, same_work=same_work)
         evidence = replace(evidence, time=cell_time)
-        if self._leads and error is None and self.cell.key is not None and not self._is_building:
+        if self._is_timed and error is not None and past is not None and past.led is not None:
+            assert self.cell.key is not None
+            owner.history.remember(self.cell.key, replace(past, led=put_off(past.led)))
+        elif self._leads and error is None and self.cell.key is not None and not self._is_building:
             self._remember(owner, evidence, findings, found, cell_time)
         return build_report(evidence, findings, self._fixes(owner, evidence, findings))
 

@@ -18,7 +18,7 @@ from .judged import MOST_WAIT, after_streamed_run, without_streams
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at"]
+__all__ = ["after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at", "put_off"]
 
 NOTHING = "no operator of it ran on the GPU"
 FEWEST_RUNS = 3
@@ -87,7 +87,7 @@ def after_led_run(
         saved=led.saved + saved,
         trains=led.trains or (found is not None and found.backwards > 0),
         untold=led.untold + 1 if found is not None and time.plain_ms is None else 0,
-        wall_ms=time.wall_ms,
+        wall_ms=time.wall_ms - time.own.capture_ms,
         gains=found is None or saved >= GAIN or found.waiting >= MOST_WAIT * operators,
         held_back=found is not None and found.rested > 0,
         timed=led.timed,
@@ -121,8 +121,13 @@ def after_timed_run(past: Past, time: CellTime) -> Past:
     return replace(past, led=led)
 
 
+def put_off(led: Led) -> Led:
+    """After a run as written that was cut short: streams go on, or a cell that is never let end would be without."""
+    return replace(led, untold=0, gains=True)
+
+
 def _left(past: Past, led: Led, why: str) -> Past:
     """Streams serve the cell no more. Regions look at the next run; at what trains they would look in vain."""
     if led.trains:
-        past = replace(past, settled=True, runs=max(1, past.runs))
+        past = replace(past, settled=True, runs=max(1, past.runs), why=why)
     return replace(past, led=None, streamless=why)
