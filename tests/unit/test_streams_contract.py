@@ -168,6 +168,43 @@ def test_what_moves_a_tensor_to_where_it_lay_is_not_deferred() -> None:
     assert agrees(loop).written["changes metadata"] > 20
 
 
+COPY_STORAGES: list[Callable[[Tensor], Tensor]] = [
+    lambda t: torch.slice_scatter(t, torch.ones(2, 5), 0, 0, 2),
+    lambda t: torch.select_scatter(t, torch.ones(5), 0, 1),
+    lambda t: torch.diagonal_scatter(t, torch.ones(4)),
+    lambda t: torch.as_strided_scatter(t, torch.ones(2, 3), (2, 3), (5, 1)),
+    lambda t: torch.ops.aten._new_zeros_with_same_feature_meta(torch.ones(4, 5), t),
+    lambda t: torch.func.jvp(lambda x: x.tanh() * 2, (t,), (torch.ones_like(t),))[1],
+]
+PLACES: list[Callable[[Tensor, int], Tensor]] = [
+    lambda t, i: t[10:30].view(4, 5),
+    lambda t, i: (t + i)[10:30].view(4, 5),
+    lambda t, i: (t + i)[i : i + 20].view(4, 5),
+    lambda t, i: (t + i)[1:41].view(4, 10)[:, 2:7],
+]
+
+
+@pytest.mark.parametrize("copied", COPY_STORAGES)
+@pytest.mark.parametrize("placed", PLACES)
+def test_what_copies_a_storage_is_not_deferred(
+    copied: Callable[[Tensor], Tensor], placed: Callable[[Tensor, int], Tensor]
+) -> None:
+    """The result lies where its argument does, in a storage as large."""
+    base = torch.arange(60.0)
+
+    def loop() -> list[Tensor]:
+        out = []
+        for i in range(30):
+            made = copied(placed(base, i))
+            out += [
+                torch.tanh(made),
+                torch.tensor([made.storage_offset(), made.untyped_storage().nbytes(), *made.stride()]),
+            ]
+        return out
+
+    agrees(loop)
+
+
 def test_a_number_that_changes_at_every_step_ends_no_fragment() -> None:
     x = torch.ones(3)
     evidence = agrees(lambda: [torch.tanh(x.mul(2).add(x, alpha=i)) for i in range(60)])

@@ -74,7 +74,7 @@ class Launcher {
           const Made& made = output.made[k++];
           if (made.slot < 0) return;
           Slot& slot = fragment.slots[made.slot];
-          TORCH_CHECK(made.layout.fits(t) && byte_offset(t) == made.at, "a recorded operator made another layout");
+          TORCH_CHECK(made.layout.fits(t) && byte_offset(t) == made.at, step.op->handle.operator_name(), " made another layout than recorded: ", t.sizes(), " ", t.strides(), " at ", byte_offset(t));
           StorageImpl* storage = storage_of(t);
           if (rehome && slot.home && device_.allocated(storage) && storage->nbytes() == slot.nbytes) {
             char* where = static_cast<char*>(storage->mutable_data());

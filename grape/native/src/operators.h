@@ -107,7 +107,7 @@ struct Operator {
     else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || has_state) always = Reason::Random;
     else if (indexes(schema.name())) index = true, always = Reason::Read;
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
-    else if (op.hasTag(at::Tag::inplace_view) || lends || flattens(schema.name())) always = Reason::Metadata;
+    else if (op.hasTag(at::Tag::inplace_view) || lends || flattens(schema.name()) || copies_storage(schema.name())) always = Reason::Metadata;
     else if (returns == 0 && !any_write) always = Reason::Effect;
     else if (aliases) always = Reason::Alias;
     else if (checks_data(schema.name())) always = Reason::Checks;
@@ -190,6 +190,12 @@ struct Operator {
 
   // Has weights refer to memory that it makes.
   static bool flattens(const std::string& n) { return n == "aten::_cudnn_rnn_flatten_weight"; }
+
+  // Its result lies in a storage like its argument's, as large and as far from the begin. That is in no layout.
+  static bool copies_storage(const std::string& n) {
+    return n == "aten::slice_scatter" || n == "aten::select_scatter" || n == "aten::diagonal_scatter" || n == "aten::as_strided_scatter" ||
+        n == "aten::_new_zeros_with_same_feature_meta";
+  }
 
   static bool indexes(const std::string& n) {
     return n == "aten::index" || n == "aten::index_put" || n == "aten::index_put_" || n == "aten::_index_put_impl_" ||

@@ -236,6 +236,7 @@ class Recorder {
       if (other == storage) count++, again = true;
     if (!again) {
       if (seen_.count(storage) || !is_torchs_own(storage, device_)) { step.run = Reason::Aliased; return m; }
+      if (m.at != 0) step.run = Reason::Metadata;  // it has the argument's place in a storage: see `copies_storage`
       fresh.emplace_back(storage, 1);
       made_.emplace(storage, static_cast<int>(views_.size()));
       views_.push_back({storage, static_cast<char*>(const_cast<void*>(storage->data())), 0, storage->nbytes(), true, true});
