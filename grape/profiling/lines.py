@@ -35,6 +35,8 @@ _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
 """How instructions begin after which Python lets someone look."""
 _TESTS = ("IF_TRUE", "IF_FALSE", "IF_TRUE_OR_POP", "IF_FALSE_OR_POP")
 """How jumps end that ask an object for its truth, and so a GPU, if that is a tensor."""
+_RESUME = dis.opmap["RESUME"]
+"""With which code begins, and goes on after it has yielded."""
 _QUICK = (
     "LOAD_",
     "STORE_NAME",
@@ -153,7 +155,7 @@ class LineWatch:
     def _is_sure(self, frame: FrameType) -> bool:
         """What ended before `frame` could look was of the line of the cell at which it is now."""
         if frame.f_code.co_filename != self._filename:
-            began, back = frame.f_lasti in _beginnings(frame.f_code), frame.f_back
+            began, back = frame.f_code.co_code[frame.f_lasti] == _RESUME, frame.f_back
             return not began or back is None or back.f_code.co_filename != self._filename
         if self._held:
             return False  # what held the lock had ended before, maybe on another line
@@ -212,11 +214,6 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(_looks))  # for good: calls that are
 
 set_code_exec_strategy(_Looks.__bool__.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 """Inside of what `torch.compile` runs, these frames and those that they call would be compiled, too."""
-
-
-def _beginnings(code: CodeType) -> frozenset[int]:
-    """Where `code` begins, and goes on after it has yielded."""
-    return frozenset(one.offset for one in dis.get_instructions(code) if one.opname == "RESUME")
 
 
 def _lines(code: CodeType) -> set[int]:

@@ -26,7 +26,7 @@ from ..timing import CellClock, CellRuns
 from .by_streams import hindrance, settings_for
 from .first_look import FirstLook, found_in_source
 from .judged import after_streamed_run, did_other_work, without_streams
-from .lead import after_led_run, after_timed_run, has_to_be_timed, put_off
+from .lead import after_led_run, after_timed_run, has_to_be_timed
 from .stream_evidence import findings_beside, stream_evidence, streamed_findings, with_sources
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ class StreamedSession:
         if self._past is None and not self._leads and owner.release_regions():
             self._notes = (_RELEASED,)
         self._is_timed = has_to_be_timed(before)
-        hindered = _PROFILE if self.options.profile else hindrance(owner)
-        self._as_written = hindered or (_TIMED if self._is_timed else None)
+        timed = _TIMED if self._is_timed else None
+        self._as_written = _PROFILE if self.options.profile else hindrance(owner) or timed
         if self._as_written is not None:
             return
         entered = shared.enter(self, settings_for(self.options.memory_budget))
@@ -199,14 +199,13 @@ class StreamedSession:
         import torch
 
         found = self._stream()
-        name = self.cell.name
         if error is not None and self._as_written == _TIMED:
             self._as_written = _CUT_SHORT
         runs = owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
         runs.torch_ran |= found is not None and found.operators > 0
         said = f"{type(error).__name__}: {error}" if error is not None else None
         evidence = CellEvidence(
-            file=name,
+            file=self.cell.name,
             source=self.cell.source,
             device=owner.device,
             backend=owner.situation.backend.kind,
@@ -228,13 +227,9 @@ class StreamedSession:
             evidence, findings = self._first(owner, evidence, findings)
         past = self._led_by(owner)
         same_work = past is None or found is None or not did_other_work(past, found.operators)
-        cell_time = self._time(found, runs, finished=error is None, same_work=same_work)
-        evidence = replace(evidence, time=cell_time)
-        if self._is_timed and error is not None and past is not None and past.led is not None:
-            assert self.cell.key is not None
-            owner.history.remember(self.cell.key, replace(past, led=put_off(past.led)))
-        elif self._leads and error is None and self.cell.key is not None and not self._is_building:
-            self._remember(owner, evidence, findings, found, cell_time)
+        evidence = replace(evidence, time=self._time(found, runs, finished=error is None, same_work=same_work))
+        if self._leads and self.cell.key is not None and not self._is_building:
+            self._remember(owner, evidence, findings, found)
         return build_report(evidence, findings, self._fixes(owner, evidence, findings))
 
     def _led_by(self, owner: Engine) -> Past | None:
@@ -261,24 +256,24 @@ class StreamedSession:
         evidence: CellEvidence,
         findings: tuple[Finding, ...],
         found: StreamEvidence | None,
-        cell_time: CellTime,
     ) -> None:
         """What the next run of the same cell begins with."""
-        assert self.cell.key is not None
+        assert self.cell.key is not None and evidence.time is not None
         past = self._led_by(owner)
         if self._is_timed and past is not None and past.led is not None:
-            past = after_timed_run(past, cell_time)
+            past = after_timed_run(past, evidence.time if evidence.error is None else None)
+        elif evidence.error is not None:
+            return  # it tells too little
         else:
             past = after_led_run(
                 past,
                 evidence=evidence,
                 findings=findings,
                 found=found,
-                time=cell_time,
+                time=evidence.time,
                 options=self.options,
                 refused=self._as_written,
             )
-            past = replace(past, evidence=evidence, findings=findings)
         owner.history.remember(self.cell.key, past)
         if past.streamless is not None and not owner.history.streamed:
             shared.release(CELLS)

@@ -18,7 +18,7 @@ from .judged import MOST_WAIT, after_streamed_run, without_streams
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at", "put_off"]
+__all__ = ["after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at"]
 
 NOTHING = "no operator of it ran on the GPU"
 FEWEST_RUNS = 3
@@ -72,9 +72,8 @@ def after_led_run(
     says why. A cell without an operator for the GPU is left as written.
     """
     led = past.led if past is not None and past.led is not None else Led()
-    before = past or Past(
-        runs=0, settled=False, served=False, evidence=evidence, findings=findings, applied=options.applied, led=led
-    )
+    new = Past(runs=0, settled=False, served=False, evidence=evidence, findings=findings, applied=options.applied)
+    before = replace(past or new, evidence=evidence, findings=findings, led=led)
     if refused is None and (found is None or not found.operators):
         return replace(without_streams(before, NOTHING, again=False), led=None, runs=max(1, before.runs))
     operators, matched = (found.operators, found.matched) if found is not None else (1, 0)
@@ -108,9 +107,13 @@ def after_led_run(
     )
 
 
-def after_timed_run(past: Past, time: CellTime) -> Past:
-    """The past after a run as written that tells whether streams, in the run before it, made the cell faster."""
+def after_timed_run(past: Past, time: CellTime | None) -> Past:
+    """The past after a run as written that tells whether streams, in the run before it, made the cell faster. None: it
+    was cut short, and streams go on, or a cell that is never let end would be without.
+    """
     assert past.led is not None
+    if time is None:
+        return replace(past, led=replace(past.led, untold=0, gains=True))
     led = replace(past.led, untold=0, timed=True)
     as_written, streamed = time.wall_ms, led.wall_ms
     slower = streamed > (1 + SIGNIFICANT) * as_written + LEAST_MS
@@ -119,11 +122,6 @@ def after_timed_run(past: Past, time: CellTime) -> Past:
         why = f"operator streams made it {'slower' if slower else 'no faster'} ({pair})"
         return _left(without_streams(past, why, again=True), led, why)
     return replace(past, led=led)
-
-
-def put_off(led: Led) -> Led:
-    """After a run as written that was cut short: streams go on, or a cell that is never let end would be without."""
-    return replace(led, untold=0, gains=True)
 
 
 def _left(past: Past, led: Led, why: str) -> Past:
