@@ -254,6 +254,12 @@ WAY = (
         ("if (N == DATA_PTR && compares_addresses())", "if (N == DATA_PTR)"),
     ),
     _row(
+        "what copies a storage of another size is deferred",
+        (CONTRACT, "-k", "copies_a_storage"),
+        "operators.h",
+        (" || copies_storage(schema.name())", ""),
+    ),
+    _row(
         "nothing is issued before a pause",
         (ISOLATION, "-k", "pause"),
         "engine.h",

@@ -176,11 +176,13 @@ COPY_STORAGES: list[Callable[[Tensor], Tensor]] = [
     lambda t: torch.ops.aten._new_zeros_with_same_feature_meta(torch.ones(4, 5), t),
     lambda t: torch.func.jvp(lambda x: x.tanh() * 2, (t,), (torch.ones_like(t),))[1],
 ]
+LONGER = torch.arange(120.0)
 PLACES: list[Callable[[Tensor, int], Tensor]] = [
     lambda t, i: t[10:30].view(4, 5),
     lambda t, i: (t + i)[10:30].view(4, 5),
     lambda t, i: (t + i)[i : i + 20].view(4, 5),
     lambda t, i: (t + i)[1:41].view(4, 10)[:, 2:7],
+    lambda t, i: (LONGER if i % 9 == 8 else t)[:20].view(4, 5),
 ]
 
 
