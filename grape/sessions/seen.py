@@ -148,16 +148,17 @@ class SeenCell:
     def _report_again(self, owner: Engine, past: Past, error: BaseException | None) -> Report:
         """The report of a cell that is not looked at any more: what is known of it, and what this run took."""
         stance = "its graphs serve it and nothing is observed"
+        why = why_no_graphs(past)
         if self.cell.mode == "leave":
-            reasons = dict.fromkeys((why_no_graphs(past), past.streamless or why_no_graphs(past)))
-            stance = f"it runs as written, for {', and '.join(reasons)}"
+            lost = f", and {past.streamless}" if past.streamless not in (None, why) else ""
+            stance = f"it runs as written, for {why}{lost}"
         said = f"{type(error).__name__}: {error}" if error is not None else None
         evidence = evidence_again(past, self.cell.name, stance=stance, wall_ms=self._wall_ms, error=said)
         if self.cell.mode == "serve":
             here = [region for region in owner.interceptor.regions if region.calls_in_run]
             now = [region.evidence() for region in told(here)]
             evidence = replace(evidence, regions=distinct([*self._divided(owner), *now]))
-        elif past.evidence.torch_ran and why_no_graphs(past) == past.streamless:  # regions have not looked at it
+        elif past.evidence.torch_ran and why == past.streamless:  # regions have not looked at it
             evidence = replace(evidence, as_written=past.streamless)
         if owner.situation.beside_group:
             evidence = replace(evidence, as_written=_beside_group())
