@@ -4,7 +4,6 @@ from .calibration import Bench, CudaBench, calibrate, machine_costs
 from .forks import spare_children
 from .line_events import LineEvents
 from .line_memory import LineMemory, allocated_by
-from .lines import LineWatch
 from .loaders import LoaderWatch
 from .memory import MemorySampler
 from .positions import PositionOf, trace_positions
@@ -19,7 +18,6 @@ __all__ = [
     "HostCallTimer",
     "LineEvents",
     "LineMemory",
-    "LineWatch",
     "LoaderWatch",
     "MemorySampler",
     "PositionOf",

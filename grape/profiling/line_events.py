@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from types import CodeType
 from typing import Any
 
-from ..model import LineTimes
+from ..model import LineTime, LineTimes
 from ..tracing import busy
 from .line_memory import LineMemory
-from .lines import times_of
 
 __all__ = ["LineEvents"]
 
@@ -34,8 +33,6 @@ class LineEvents:
     was reached last, innermost first. `replay` is code in which time goes by in a replay. `memory` is told, too.
     `own_ns` counts what else Grape takes of the cell, which is no line's.
     """
-
-    doubtful = False
 
     def __init__(
         self,
@@ -153,7 +150,7 @@ class LineEvents:
 
     def times(self, work_ms: float, run: int = 1) -> LineTimes | None:
         grown = self._memory.grown if self._memory is not None else {}
-        return None if self.cut else times_of(self._line_ns, work_ms, self.looks, run, grown)
+        return None if self.cut else _times_of(self._line_ns, work_ms, self.looks, run, grown)
 
     def _set(self, code: CodeType) -> None:
         events = _monitoring.events
@@ -281,3 +278,19 @@ def _starts() -> tuple[int, int]:
 
 def _ends() -> tuple[int, int]:
     return _monitoring.events.PY_RETURN, _monitoring.events.PY_YIELD
+
+
+def _times_of(
+    line_ns: Mapping[tuple[int, bool], int], work_ms: float, looks: int, run: int, grown: Mapping[int, int]
+) -> LineTimes | None:
+    """Of nanoseconds by line, those in replays apart, and of bytes by line, where they are known; None without any."""
+    seen_ns = sum(line_ns.values())
+    if not seen_ns:
+        return None
+    ms = work_ms / seen_ns
+    known = {line: (line_ns.get((line, False), 0), line_ns.get((line, True), 0)) for line, _ in line_ns}
+    lines = [
+        LineTime(line=line, ms=(ran + replayed) * ms, replayed_ms=replayed * ms, grown_bytes=grown.get(line))
+        for line, (ran, replayed) in sorted(known.items())
+    ]
+    return LineTimes(lines=tuple(lines), looks=looks, run=run)

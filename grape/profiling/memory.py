@@ -16,7 +16,6 @@ import torch
 from ..model import MemoryCurve
 from .devices.nvml import device_handle, used_bytes
 from .devices.visible import device_index
-from .lines import LineWatch
 
 __all__ = ["MemorySampler"]
 
@@ -77,8 +76,6 @@ class MemorySampler:
     interpreter and every library too, not tensors alone. Empty where the system has no ``/proc``.
 
     The curve has at most 2,000 samples: when there are more, neighbours are merged and the interval doubles.
-
-    `lines` is asked from the same thread to look at the cell's lines, as often as it wants to.
     """
 
     def __init__(
@@ -87,12 +84,10 @@ class MemorySampler:
         interval_s: float = 0.1,
         *,
         most: int = _MOST_SAMPLES,
-        lines: LineWatch | None = None,
     ) -> None:
         self._device = device
         self._interval_s = interval_s
         self._most = max(2, most)
-        self._lines = lines
         self._samples = _Samples()
         self._done = threading.Event()
         self._ended: threading.Event | None = None
@@ -106,7 +101,7 @@ class MemorySampler:
         reader = _CudaReader(device_index(self._device)) if self._device.type == "cuda" else _read_resident
         self._ended = threading.Event()
         start_ns = time.perf_counter_ns()
-        arguments = (reader, self._samples, self._done, self._interval_s, self._most, start_ns, self._lines)
+        arguments = (reader, self._samples, self._done, self._interval_s, self._most, start_ns)
         # None of `threading`'s, whose threads the person may count; it ends with the process, as a daemon does.
         _thread.start_new_thread(_sample_until_done, (self._ended, *arguments))
 
@@ -137,15 +132,12 @@ def _sample(
     interval_s: float,
     most: int,
     start_ns: int,
-    lines: LineWatch | None = None,
 ) -> None:
     try:
-        last, due_ns, late_ns = False, 0, 0
+        last = False
         while True:
-            if lines is not None and not last:  # first of all: what is read may let the main thread go on
-                lines.ask(late_ns)
             at_ns = time.perf_counter_ns() - start_ns
-            reading = read(last) if last or at_ns >= due_ns else None
+            reading = read(last)
             if reading is not None:
                 if len(samples.at_ns) >= most:
                     samples.halve()
@@ -153,12 +145,7 @@ def _sample(
                 samples.add(at_ns, *reading)
             if last:
                 return
-            if at_ns >= due_ns:
-                due_ns = at_ns + int(interval_s * 1e9)
-            wait_s = interval_s if lines is None else min(lines.wait_s, max(0.0, (due_ns - at_ns) / 1e9))
-            asked_ns = time.perf_counter_ns()
-            last = done.wait(wait_s)
-            late_ns = time.perf_counter_ns() - asked_ns - int(wait_s * 1e9)
+            last = done.wait(interval_s)
     except Exception:
         # A cell must not see a traceback of this thread; the curve ends here.
         return

@@ -93,8 +93,6 @@ def _line(
 ) -> Line:
     share = known.share(time.ms) if time is not None else 0.0
     notes = []
-    if time is not None and time.end_line is not None:
-        notes.append(f"lines {number} to {time.end_line}")
     if time is not None and known.share(time.replayed_ms) >= _WARM:
         notes.append(f"{percent(known.share(time.replayed_ms))} in replays{_until(report, number)}")
     if gpu_ms:

@@ -145,13 +145,13 @@ def _fitted(parts: dict[Kind, float], total_ms: float, grape_ms: float) -> tuple
 
 def data_ms(cell: CellEvidence) -> float:
     """Milliseconds in which the cell waited for its loaders, which were timed, and loops for their next item, from the
-    looks at its lines.
+    times of its lines.
     """
     loaders_ms = sum(wait.host_ms for wait in cell.loaders)
     if cell.lines is None:
         return loaders_ms
     loops = _loops(cell) - {wait.at.line for wait in cell.loaders if wait.at is not None and wait.at.file == cell.file}
-    return loaders_ms + sum(line.ms for line in cell.lines.lines if line.line in loops and line.end_line is None)
+    return loaders_ms + sum(line.ms for line in cell.lines.lines if line.line in loops)
 
 
 def _loops(cell: CellEvidence) -> frozenset[int]:

@@ -139,8 +139,7 @@ class Session(SeenCell):
             read = allocated_by(situation.backend.device)
             memory = LineMemory(read, lambda: situation.captures) if read is not None else None
             self._lines = CellLines(cell.filename, memory, lambda: _looked_ns(owner))
-        looks = self._lines.looks if self._lines is not None else None
-        self._memory = MemorySampler(situation.backend.device, lines=looks)
+        self._memory = MemorySampler(situation.backend.device)
         self._loaders = LoaderWatch(situation.backend.timer, situation.tracer.positions, lambda: _looked_ns(owner))
         if not owner.interceptor.withdrawn:
             self._memory.start()

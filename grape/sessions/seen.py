@@ -180,7 +180,7 @@ class SeenCell:
         before = self._past.evidence.lines if self._past is not None else None
         if self._lines is None:
             return before
-        return self._lines.times(self.cell.source, self._clock.work_ms, self._runs_so_far(), before)
+        return self._lines.times(self._clock.work_ms, self._runs_so_far(), before)
 
     def _runs(self, owner: Engine) -> CellRuns:
         return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import grape
-from grape.profiling import TimelineRecorder
+from grape.profiling import TimelineRecorder, line_events
 from grape.render.lines import warm_lines
 from tests.integration.notebook import Notebook
+
+events = pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no events of lines")
 
 SETUP = """
 import time
@@ -45,6 +47,7 @@ def lines(report: dict[str, Any]) -> dict[int, float]:
     return {line["line"]: line["ms"] for line in known["lines"]}
 
 
+@events
 def test_lines_of_python_take_what_they_took(notebook: Notebook) -> None:
     report = notebook.under_grape(PYTHON)
     took = lines(report)
@@ -67,13 +70,14 @@ for i in range(4):
 """
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no events of lines")
+@events
 def test_a_function_whose_loop_goes_through_grape_is_told_by_its_own_lines(notebook: Notebook) -> None:
     took = lines(notebook.under_grape(FUNCTION))
     assert took[5] > 70.0 and took[6] > 70.0, "80 ms each, or more on a machine that is busy"
     assert took[5] + took[6] > 0.8 * sum(took.values()), "the line that calls it takes next to nothing itself"
 
 
+@events
 def test_the_report_shows_them_beside_the_source(notebook: Notebook) -> None:
     notebook.under_grape(PYTHON)
     assert grape.last is not None
@@ -82,11 +86,12 @@ def test_the_report_shows_them_beside_the_source(notebook: Notebook) -> None:
     assert f"   3 {third.took:>5} " in grape.last.to_text() and f">{third.took}<" in grape.last.to_html()
 
 
+@events
 def test_a_run_that_replays_keeps_the_lines_of_the_one_that_was_watched(notebook: Notebook) -> None:
     runs = [notebook.under_grape(SERVED) for _ in range(3)]
     known = [run["cell"]["lines"] for run in runs]
     assert known[0]["run"] == 1 and known[1] is not None
-    slept = next(line for line in known[0]["lines"] if line["line"] <= 6 <= line["end_line"])
+    slept = next(line for line in known[0]["lines"] if line["line"] == 6)
     assert slept["ms"] > 60, "120 ms in all, less for calls of the region that a look may be of"
     assert all(one["lines"] for one in known)
 
@@ -96,6 +101,12 @@ def test_the_threads_of_a_cell_are_as_many_as_before(notebook: Notebook) -> None
     notebook.under_grape(PYTHON)
     notebook.run("after = len(sys._current_frames())\n")
     assert notebook["after"] == notebook["before"]
+
+
+def test_where_python_has_no_events_no_line_is_told(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_events, "_monitoring", None)
+    assert notebook.under_grape(PYTHON)["cell"]["lines"] is None
+    assert grape.last is not None and "time by line" not in grape.last.to_text() + grape.last.to_html()
 
 
 def test_where_the_person_profiles_nobody_looks(notebook: Notebook) -> None:

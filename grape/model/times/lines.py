@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FEWEST_LOOKS", "LineTime", "LineTimes"]
-
-FEWEST_LOOKS = 10
-"""Of fewer looks at a cell nothing is told."""
+__all__ = ["LineTime", "LineTimes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +17,6 @@ class LineTime:
     line: int
     ms: float
     replayed_ms: float = 0.0
-    end_line: int | None = None
-    """Set where the lines until there are told as one, because they could not be told apart."""
     grown_bytes: int | None = None
     """The most by which one pass of the line let the memory grow that torch has handed out on the device, until the
     next line began; 0 where it never grew. None where that was not measured, as on the CPU.
@@ -30,8 +25,8 @@ class LineTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineTimes:
-    """Of run `run` of the cell, which was watched, from `looks` at what ran, each of which stands for the time since
-    the one before it. Together the lines took what the cell's own work took, without Grape's.
+    """Of run `run` of the cell, which was watched, from `looks` events of lines, each of which ends the time of the one
+    before it. Together the lines took what the cell's own work took, without Grape's.
     """
 
     lines: tuple[LineTime, ...]
@@ -55,7 +50,7 @@ class LineTimes:
         lines = [
             {
                 "line": line.line,
-                "end_line": line.end_line or line.line,
+                "end_line": line.line,
                 "ms": line.ms,
                 "replayed_ms": line.replayed_ms,
                 "grown_bytes": line.grown_bytes,

@@ -117,11 +117,8 @@ def _lines(value: Json | None) -> LineTimes | None:
 
 
 def _line(value: Json) -> LineTime:
-    end = value["end_line"] if value["end_line"] > value["line"] else None
     grown = value.get("grown_bytes")  # what older versions wrote has none
-    return LineTime(
-        line=value["line"], end_line=end, ms=value["ms"], replayed_ms=value["replayed_ms"], grown_bytes=grown
-    )
+    return LineTime(line=value["line"], ms=value["ms"], replayed_ms=value["replayed_ms"], grown_bytes=grown)
 
 
 def _spent(value: Json) -> Spent:

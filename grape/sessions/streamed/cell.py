@@ -242,7 +242,7 @@ class StreamedSession:
         """With the time of the lines, and what the source says beside what was seen."""
         past = self._led_by(owner)
         if past is None:
-            lines = self._look.times(self.cell.source, self._clock) if self._look is not None else None
+            lines = self._look.times(self._clock) if self._look is not None else None
             more = found_in_source(evidence)
         else:
             lines = past.evidence.lines

@@ -31,28 +31,23 @@ class FirstLook:
         read = allocated_by(owner.situation.backend.device)
         memory = LineMemory(read, _captured) if read is not None else None
         self._owner = owner
-        self._lines: CellLines | None = CellLines(cell.filename, memory, _capture_ns)
-        if self._lines.looks is not None:  # another thread would have to look, whose reads streams could not tell
-            self._lines = None
+        self._lines = CellLines(cell.filename, memory, _capture_ns)
 
     def statement(self, code: CodeType | None) -> None:
         """The next one is about to run."""
-        if self._lines is not None:
-            self._lines.statement(code)
+        self._lines.statement(code)
 
     def give_up(self) -> None:
         """The cell goes on, and its lines are not timed any more."""
-        if self._lines is not None:
-            self._lines.give_up()
+        self._lines.give_up()
 
     def stop(self) -> None:
         """The cell is over. What this took is booked as observing."""
-        if self._lines is not None:
-            self._lines.stop()
-            self._owner.situation.attention.book("observe", self._lines.own_ns)
+        self._lines.stop()
+        self._owner.situation.attention.book("observe", self._lines.own_ns)
 
-    def times(self, source: str, clock: CellClock) -> LineTimes | None:
-        return self._lines.times(source, clock.work_ms, 1, None) if self._lines is not None else None
+    def times(self, clock: CellClock) -> LineTimes | None:
+        return self._lines.times(clock.work_ms, 1, None)
 
 
 def found_in_source(evidence: CellEvidence) -> tuple[Finding, ...]:
