@@ -87,7 +87,7 @@ OPERATORS = (
         "what changes metadata is deferred",
         (CONTRACT, "-k", "where_it_lay"),
         "operators.h",
-        ("op.hasTag(at::Tag::inplace_view) || lends || flattens(schema.name())) always", "lends) always"),
+        ("op.hasTag(at::Tag::inplace_view) || lends || flattens(schema.name()) || ", "lends || "),
     ),
     _row(
         "kernels in Python unseen",
