@@ -308,6 +308,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=2, help="of a plain pass and one under Grape, in one process")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for each process")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--keep", type=Path, help="a folder for what each process found: reports of each pass too")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     programs = [folder / f"{name}.py" for name in arguments.names] or sorted(folder.glob("*.py"))
@@ -325,7 +326,8 @@ def main() -> None:
     out = arguments.out or result_path(f"programs_{arguments.device}")
     rows, machine = [], None
     with tempfile.TemporaryDirectory() as name:
-        kept = Path(name)
+        kept = (arguments.keep or Path(name)).resolve()
+        kept.mkdir(parents=True, exist_ok=True)
         for program in programs:
             runs = {kind: measured(program, kind, arguments, kept) for kind in ("plain", "grape")}
             runs["again"] = runs["plain"]

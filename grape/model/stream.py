@@ -104,6 +104,8 @@ class StreamEvidence:
     """Results that outlived a pass, whose memory was given away."""
     own_ms: float
     """Milliseconds that comparing, observing and recording took: an estimate."""
+    passing_ms: float = 0.0
+    """Likewise, of operators that no recorded loop was around, with what torch took to hand them over."""
     captured: int = 0
     """Segments, in `capture_ms`."""
     capture_ms: float = 0.0
@@ -151,6 +153,7 @@ class StreamEvidence:
             "copied_bytes": self.copied_bytes,
             "kept": self.kept,
             "own_ms": self.own_ms,
+            "passing_ms": self.passing_ms,
             "captured": self.captured,
             "capture_ms": self.capture_ms,
             "lost": self.lost,

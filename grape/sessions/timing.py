@@ -162,7 +162,7 @@ def estimate_streamed(
     if many or found.matched - found.timed <= MOST_UNKNOWN * found.operators:
         saved_ms = found.saved_ms * (found.matched / found.timed if many else 1.0)
         saved_ms = max(0.0, saved_ms - drained_ms) if saved_ms > 0 else saved_ms
-        plain_ms = max(0.0, wall_ms - own.total_ms + saved_ms)
+        plain_ms = max(0.0, wall_ms - own.total_ms - found.passing_ms + saved_ms)
         basis = "this run, what streams deferred at what the same loops took as written in between"
     elif runs.plain is None:
         basis = "no run of this cell as written was timed"

@@ -71,6 +71,7 @@ class Evidence:
     capture_ns: int
     issue_ns: int  # of launches without a graph
     own_ns: int  # estimated from every 64th operator, what is issued apart
+    passing_ns: int  # likewise, of operators while nothing served, with what torch takes to hand them over
     bytes: int = 0  # of all homes now
     last_divergence: str = ""
     stops: tuple[Stop, ...] = ()

@@ -242,10 +242,16 @@ WAY = (
         ("else if (effect != Effect::Changes) engine->flush();", "else if (effect != Effect::Changes) {}"),
     ),
     _row(
+        "waiting outside of operators is no part of a lap",
+        ("tests/unit/test_streams_graphs.py", "-k", "waiting_outside"),
+        "readers.h",
+        ("return effect == Effect::Reads ? engine : nullptr;", "return nullptr;"),
+    ),
+    _row(
         "records outlive a change of how operators compute",
         (CONTRACT, "-k", "how_operators"),
         "engine.h",
-        ("    doubted_ = nullptr;\n    finder_.clear();\n", "    doubted_ = nullptr;\n"),
+        ("    deferring_ = timing_ = false;\n    finder_.clear();\n", "    deferring_ = timing_ = false;\n"),
     ),
     _row(
         "any comparison of addresses exposes nothing",

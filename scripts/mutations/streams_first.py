@@ -48,7 +48,8 @@ WHEN = rows_of(
     ("streams first: what made it slower goes on", "slower or (", "("),
     ("streams first: what made it no faster goes on", "streamed > (1 - SIGNIFICANT) * as_written", "False"),
     ("streams first: what is held back is given up", "not led.held_back and ", ""),
-    ("streams first: regions look at training that was given up", "    if led.trains:", "    if False:"),
+    ("streams first: regions look at training that was refused", " and not now.trains", ""),
+    ("streams first: regions look at what streams gave up", "past, settled=True, runs=", "past, runs="),
     (
         "streams first: a cell without tensors is streamed for good",
         "refused is None and (found is None or not found.operators)",

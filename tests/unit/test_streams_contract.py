@@ -829,6 +829,21 @@ def test_a_change_of_how_operators_compute(change: Callable[[int], Any]) -> None
     agrees(loop)
 
 
+def test_what_was_recorded_before_a_change_of_how_operators_compute_is_forgotten() -> None:
+    """A graph keeps the kernels that it was captured with; the pretended ones compute anew."""
+    stream = open_stream(replace(EAGER_TO_MATCH, device="pretended"))
+    assert isinstance(stream, Stream), stream
+    plain = torch.get_float32_matmul_precision()
+    with stream:
+        for _ in range(30):
+            torch.tanh(torch.ones(4, 4) @ torch.ones(4, 4)).sum()
+        before = stream.evidence()
+        torch.set_float32_matmul_precision("medium")
+        after = stream.evidence()
+        torch.set_float32_matmul_precision(plain)
+    assert before.captured and before.bytes > 0 == after.bytes
+
+
 def test_a_warning_names_its_line_each_time() -> None:
     def loop() -> list[Any]:
         with warnings.catch_warnings(record=True) as caught:

@@ -98,16 +98,11 @@ def test_two_runs_have_to_be_alike() -> None:
 
 
 @pytest.mark.parametrize(("kind", "why"), [({"matched": 0}, "matched 0 of 100"), ({"saved": -0.2}, "made it slower")])
-def test_where_streams_gain_nothing_regions_look_at_the_next_run(kind: dict[str, float], why: str) -> None:
-    past = run(run(run(None), **kind), **kind)  # type: ignore[arg-type]
-    assert past.led is None and not past.settled and past.runs == 0
+@pytest.mark.parametrize("backwards", [0, 1])
+def test_where_streams_gain_nothing_it_runs_as_written(kind: dict[str, float], why: str, backwards: int) -> None:
+    past = run(run(run(None, backwards=backwards), **kind), **kind)  # type: ignore[arg-type]
+    assert past.led is None and past.settled and not past.served and past.runs == 1
     assert past.streamless is not None and why in past.streamless
-
-
-def test_where_streams_gain_nothing_in_training_it_runs_as_written() -> None:
-    past = run(run(run(None, backwards=1), matched=0), matched=0)
-    assert past.led is None and past.streamless is not None
-    assert past.settled and not past.served and past.runs == 1
 
 
 def test_the_first_run_is_cold_and_loses_nothing() -> None:
@@ -118,7 +113,10 @@ def test_the_first_run_is_cold_and_loses_nothing() -> None:
 def test_a_refusal_is_no_refusal_for_good() -> None:
     past = run(None, refused=True)
     assert past.led is not None, "a thread may have been in the way"
-    assert run(past, refused=True).led is None
+    past = run(past, refused=True)
+    assert past.led is None and not past.settled and past.runs == 0, "regions look at the next run"
+    past = run(run(run(None, backwards=1), refused=True), refused=True)
+    assert past.led is None and past.settled and past.runs == 1, "it trains"
 
 
 def test_graphs_have_to_be_faster_than_streams() -> None:
@@ -163,10 +161,8 @@ def test_runs_of_other_work_are_timed_again_where_nothing_tells_what_they_save()
 )
 def test_what_streams_make_no_faster_is_given_up(as_written: float, rested: int, why: str) -> None:
     past = timed(run(run(None, saved=0.0), saved=0.0, rested=rested), as_written)
-    assert past.led is None and past.streamless is not None and why in past.streamless
-    assert not past.settled, "regions look at it"
-    past = timed(run(run(None, saved=0.0, backwards=1), saved=0.0, rested=rested), as_written)
-    assert past.settled and past.runs == 1, "it trains"
+    assert past.led is None and past.settled and past.runs == 1
+    assert past.streamless is not None and why in past.streamless
 
 
 @pytest.mark.parametrize(("as_written", "rested"), [(1040, 0), (1010, 1)])

@@ -51,6 +51,7 @@ struct Counts {
   uint64_t timed = 0;
   uint64_t record_ns = 0;  // beside the operators
   uint64_t rested = 0;     // laps that ran as written because too much was spent
+  uint64_t aside = 0;      // operators outside of served laps
   std::array<uint64_t, static_cast<size_t>(Reason::Count)> written{};
 };
 
@@ -144,6 +145,8 @@ class Engine {
     }
     if (op.refers && Referring::keeps_memory(op, *stack, *device_)) return run(op, below, stack);  // as a view, in no fragment
     if (op.lends) leave_to_other_stream(op, *stack);
+    bool times = timing_.load(std::memory_order_relaxed) && !Inside::outer;
+    auto entered = times ? Clock::now() : Clock::time_point();
     Decision decision;
     uint64_t recording = 0;
     bool capture_now = false;
@@ -155,6 +158,7 @@ class Engine {
     {
       std::lock_guard lock(mutex_);
       sampling_ = (++counts.seen & 63) == 0;
+      counts.aside += !deferring_;
       auto begin = sampling_ ? Clock::now() : Clock::time_point();
       decision = open_ ? decide(op, *stack, signature) : Decision::Run;  // another thread may have paused it
       if (sampling_) counts.sampled++, counts.sampled_ns += (Clock::now() - begin - std::exchange(launching_, {})).count();
@@ -168,11 +172,12 @@ class Engine {
       take_trash(trash);
     }
     if (!trash.storages.empty() || !trash.memory.empty()) trash = Trash();
+    if (times && (decision == Decision::Answered || (deferring_ && decision != Decision::Record))) spent_inside(entered);
     if (raised) std::rethrow_exception(raised);
     if (capture_now) capture();
     if (decision == Decision::Answered) return;
     if (placer) place(op, written, placer);
-    auto began = written.run.weight ? Clock::now() : Clock::time_point();
+    auto began = written.run.weight || times ? Clock::now() : Clock::time_point();
     size_t warned = 0;
     try {
       if (decision == Decision::Record) warned = run_and_listen(op, below, stack);
@@ -184,6 +189,7 @@ class Engine {
       leave();
       throw;
     }
+    if (times) spent_inside(began);
     if (decision == Decision::Run) return written.run.weight ? took(written, began) : void();
     std::lock_guard lock(mutex_);
     if (!open_) return;  // its own kernel closed the session
@@ -201,6 +207,25 @@ class Engine {
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY), stack);
   }
+
+  // Of a function that waits for the device, whatever else it does: it counts to the lap as one operator does.
+  class Inside {
+   public:
+    explicit Inside(Engine* engine) {
+      if (!engine || outer || !engine->timing_.load(std::memory_order_relaxed)) return;
+      engine_ = engine, outer = true, since_ = Clock::now();
+    }
+    ~Inside() {
+      if (engine_) outer = false, engine_->spent_inside(since_);
+    }
+    Inside(const Inside&) = delete;
+    static inline thread_local bool outer = false;  // one is timed, and operators in it are not
+
+   private:
+    using Clock = std::chrono::steady_clock;
+    Engine* engine_ = nullptr;
+    Clock::time_point since_{};
+  };
 
   // Issues what is pending. From any thread.
   void flush() {
@@ -230,6 +255,7 @@ class Engine {
     Operator::registrations++;
     wanted_ = nullptr;
     doubted_ = nullptr;
+    deferring_ = timing_ = false;
     finder_.clear();
     alignments_.clear();
     forgotten_++;
@@ -375,6 +401,7 @@ class Engine {
     bool waits = written.reason == Reason::Read && !device_->is_cpu();
     written.run = stops_.count(op, written.reason, written.step->stop, written.cuts, waits);
   }
+  void spent_inside(Clock::time_point since) { inside_ns_.fetch_add((Clock::now() - since).count(), std::memory_order_relaxed); }
   void took(const Written& written, Clock::time_point began) {
     auto took = Clock::now() - began;
     std::lock_guard lock(mutex_);
@@ -631,6 +658,7 @@ class Engine {
     recorder_.reset();
     if (is_outer_ && !finder_.could_afford(*made)) return too_large_ = planned_, void();  // what serves now goes on
     Fragment* added = finder_.add(std::move(made), parent_, side_);
+    timing_ = true;
     if (is_outer_) finder_.surrounds(*added);
     parent_ = nullptr;
     if ((next = finder_.behind(context))) arrive(next);
@@ -685,7 +713,8 @@ class Engine {
     bool rests = this->rests(*fragment), enters = !doubted_ && !fragment->dead && !rests;
     counts.rested += rests;
     if (enters) enter(fragment);
-    pace.begin(enters && fragment->live, doubted_ != nullptr, marks());
+    deferring_ = enters && fragment->live;
+    pace.begin(deferring_, doubted_ != nullptr, marks());
   }
 
   // A fragment shorter than a segment is an inner loop's. Recorded with what is around it, an iteration is launched in
@@ -722,7 +751,7 @@ class Engine {
     return is_outer_ = true;
   }
 
-  Pace::Marks marks() const { return {counts.seen, counts.matched, counts.capture_ns}; }
+  Pace::Marks marks() const { return {counts.seen, counts.matched, inside_ns_.load(std::memory_order_relaxed)}; }
 
   // Whether code as written was faster than what served it. A fragment of which that is said twice serves no more; of one
   // that has saved something in all laps it is said in vain, unless it is said again and again.
@@ -1017,6 +1046,8 @@ class Engine {
   std::mutex mutex_;
   std::atomic<bool> open_{false}, alive_{false}, barred_{false};
   std::atomic<bool> passing_{false};
+  std::atomic<bool> timing_{false}, deferring_{false};  // there are laps to time; a served one was begun last
+  std::atomic<uint64_t> inside_ns_{0};  // in operators, and in waiting for the device, while laps are timed
   std::atomic<int> others_{0};
   static inline thread_local bool of_python_ = false;  // and another thread than the owner's
   static inline thread_local const Engine* counted_by_ = nullptr;

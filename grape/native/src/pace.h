@@ -2,16 +2,16 @@
 #pragma once
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
 namespace grape {
 
-// A lap leads from a fragment's head to the same head, whatever runs in between.
+// A lap leads from a fragment's head to the same head, whatever runs in between. Of its time counts what is spent in
+// operators and in waiting for the device: what Python does between them it does either way, and it may be anything.
 class Pace {
  public:
-  using Clock = std::chrono::steady_clock;
+  static constexpr double BOXED_NS = 300;  // of an operator that is served: what torch takes to hand it over
   static constexpr size_t LAPS = 8;  // the last so many are compared
   static constexpr size_t FIRST = 2;  // served ones take memory, for which the host may wait until the GPU is done
   static constexpr double MATCHED = 0.25;  // of its operators: a lap of which less matched tells of the others
@@ -19,7 +19,7 @@ class Pace {
   // What was counted when a lap began or ended.
   struct Marks {
     uint64_t seen = 0, matched = 0;
-    uint64_t capture_ns = 0;
+    uint64_t inside_ns = 0;
   };
   // A served lap of which it is known what it takes as written.
   struct Saved {
@@ -29,16 +29,16 @@ class Pace {
 
   // At the head a lap begins. `doubt`: some fragment is in doubt, so that none serves.
   void begin(bool served, bool doubt, const Marks& marks) {
-    begun_ = Clock::now(), marks_ = marks, served_ = served, doubt_ = doubt;
+    begun_ = true, marks_ = marks, served_ = served, doubt_ = doubt;
   }
 
   // And ends there, having deferred so many operators of the fragment, if it served. Fragments that serve the same lap share
-  // what it saved, where that can be told. What captures took is no pace; a lap in which a doubt began or ended is neither.
+  // what it saved, where that can be told. A lap in which a doubt began or ended is neither.
   Saved end(bool doubt, uint64_t deferred, const Marks& marks) {
     Saved saved;
-    if (begun_ == Clock::time_point() || marks.seen == marks_.seen || doubt != doubt_) return saved;
+    if (!begun_ || marks.seen == marks_.seen || doubt != doubt_) return saved;
     double operators = static_cast<double>(marks.seen - marks_.seen);
-    double ns = (static_cast<double>((Clock::now() - begun_).count()) - static_cast<double>(marks.capture_ns - marks_.capture_ns)) / operators;
+    double ns = static_cast<double>(marks.inside_ns - marks_.inside_ns) / operators + (served_ ? BOXED_NS : 0);
     Laps& laps = served_ ? with_ : without_;
     laps.ns[laps.n++ % LAPS] = ns;
     if (!served_) {
@@ -79,9 +79,8 @@ class Pace {
     }
   };
 
-  Clock::time_point begun_{};
   Marks marks_;
-  bool served_ = true, doubt_ = false;
+  bool begun_ = false, served_ = true, doubt_ = false;
   Laps with_, without_;
   double written_ = 0;  // nanoseconds that an operator takes as written, by the laps that tell last
   size_t due_ = 0;

@@ -170,15 +170,20 @@ struct Readers {
       if (args && THPVariable_Check(args)) return args;
       return args && PyTuple_Check(args) && PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, 0) : nullptr;
     }
+    // Who is told how long it takes.
+    static Engine* waits() { return effect == Effect::Reads ? engine : nullptr; }
     static PyObject* plain(PyObject* self, PyObject* args) {
       if (N == DATA_PTR && compares_addresses()) return original(self, args);
+      Engine::Inside inside(waits());
       return prepare(target(self, args), effect) ? original(self, args) : nullptr;
     }
     static PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
+      Engine::Inside inside(waits());
       if (!prepare(target(self, args), effect)) return nullptr;
       return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(original))(self, args, kwargs);
     }
     static PyObject* fast(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+      Engine::Inside inside(waits());
       if (!prepare(nullptr, effect)) return nullptr;
       return reinterpret_cast<PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)>(
           reinterpret_cast<void*>(original))(self, args, count, names);

@@ -39,6 +39,7 @@ def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> 
         copied_bytes=found.copied_bytes,
         kept=found.kept,
         own_ms=found.own_ns / 1e6,
+        passing_ms=found.passing_ns / 1e6,
         captured=found.captured,
         capture_ms=found.capture_ns / 1e6,
         lost=found.lost,
