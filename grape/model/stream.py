@@ -113,6 +113,8 @@ class StreamEvidence:
     """Fragments that were slower than code as written, and serve no more."""
     saved_ms: float = 0.0
     """That `timed` of the matched operators took less than as written, which was timed in between; below 0: more."""
+    waits_ms: float = 0.0
+    """That some of their rounds took longer than twice the usual: they waited for the GPU."""
     timed: int = 0
     rested: int = 0
     """Passes of fragments that ran as written, because captures and copies had cost as much as a run may lose."""
@@ -158,6 +160,7 @@ class StreamEvidence:
             "capture_ms": self.capture_ms,
             "lost": self.lost,
             "saved_ms": self.saved_ms,
+            "waits_ms": self.waits_ms,
             "timed": self.timed,
             "rested": self.rested,
             "backwards": self.backwards,

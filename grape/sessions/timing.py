@@ -152,7 +152,7 @@ def estimate_streamed(
     that one tells, if it had the `same_work`.
 
     `drained_ms`: what the GPU still had to do when the cell's code was done. Code as written would have spent so much
-    of the time saved while the GPU worked.
+    of the time saved while the GPU worked, and so much of it as single rounds of a loop waited for the GPU.
     """
     runs.count += 1
     own = replace(own, capture_ms=own.capture_ms + found.capture_ms)
@@ -161,7 +161,7 @@ def estimate_streamed(
     many = found.timed >= LEAST_TIMED * found.matched
     if many or found.matched - found.timed <= MOST_UNKNOWN * found.operators:
         saved_ms = found.saved_ms * (found.matched / found.timed if many else 1.0)
-        saved_ms = max(0.0, saved_ms - drained_ms) if saved_ms > 0 else saved_ms
+        saved_ms = max(0.0, saved_ms - drained_ms - found.waits_ms) if saved_ms > 0 else saved_ms
         plain_ms = max(0.0, wall_ms - own.total_ms - found.passing_ms + saved_ms)
         basis = "this run, what streams deferred at what the same loops took as written in between"
     elif runs.plain is None:

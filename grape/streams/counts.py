@@ -53,6 +53,7 @@ class Evidence:
     raised: int
     lost: int  # fragments that were slower than code as written, and serve no more
     saved_ns: int  # that `timed` operators took less than as written, by the laps of their fragments; below 0: more
+    waits_ns: int  # that some of the laps took longer than twice the usual, where what they issued had its graph
     timed: int
     record_ns: int  # beside the operators
     rested: int  # laps of fragments that ran as written because too much was spent

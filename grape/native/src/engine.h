@@ -48,6 +48,7 @@ struct Counts {
   uint64_t capture_ns = 0, issue_ns = 0;  // what captures and launches without a graph took
   uint64_t lost = 0;  // fragments that were slower than code as written
   double saved_ns = 0;  // in laps in which `timed` operators matched, of which it is known what they take as written
+  double waits_ns = 0;  // that some of those laps took in waiting for the GPU
   uint64_t timed = 0;
   uint64_t record_ns = 0;  // beside the operators
   uint64_t rested = 0;     // laps that ran as written because too much was spent
@@ -698,6 +699,7 @@ class Engine {
     Pace::Saved saved = pace.end(doubted_ != nullptr, fragment->deferred, marks());
     fragment->saved_ns += saved.ns;
     counts.saved_ns += saved.ns;
+    counts.waits_ns += saved.waits_ns;
     counts.timed += saved.matched;
     if (settings_.doubt && fragment->live) {
       if (doubted_ == fragment) {
@@ -751,7 +753,9 @@ class Engine {
     return is_outer_ = true;
   }
 
-  Pace::Marks marks() const { return {counts.seen, counts.matched, inside_ns_.load(std::memory_order_relaxed)}; }
+  Pace::Marks marks() const {
+    return {counts.seen, counts.matched, inside_ns_.load(std::memory_order_relaxed), counts.capture_ns + counts.record_ns, counts.issue_ns};
+  }
 
   // Whether code as written was faster than what served it. A fragment of which that is said twice serves no more; of one
   // that has saved something in all laps it is said in vain, unless it is said again and again.

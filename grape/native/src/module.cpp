@@ -187,6 +187,7 @@ class Session {
     all["issue_ns"] = c.issue_ns;
     all["lost"] = c.lost;
     all["saved_ns"] = static_cast<int64_t>(c.saved_ns);
+    all["waits_ns"] = static_cast<int64_t>(c.waits_ns);
     all["timed"] = c.timed;
     all["record_ns"] = c.record_ns;
     all["rested"] = c.rested;

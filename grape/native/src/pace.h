@@ -2,16 +2,20 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
 namespace grape {
 
 // A lap leads from a fragment's head to the same head, whatever runs in between. Of its time counts what is spent in
-// operators and in waiting for the device: what Python does between them it does either way, and it may be anything.
+// operators and in waiting for the device, and of the rest, which Python takes either way, a difference of no more than
+// what makes and frees tensors: a loader there may take any time.
 class Pace {
  public:
+  using Clock = std::chrono::steady_clock;
   static constexpr double BOXED_NS = 300;  // of an operator that is served: what torch takes to hand it over
+  static constexpr double BETWEEN_NS = 2000;  // at most, of an operator
   static constexpr size_t LAPS = 8;  // the last so many are compared
   static constexpr size_t FIRST = 2;  // served ones take memory, for which the host may wait until the GPU is done
   static constexpr double MATCHED = 0.25;  // of its operators: a lap of which less matched tells of the others
@@ -20,33 +24,39 @@ class Pace {
   struct Marks {
     uint64_t seen = 0, matched = 0;
     uint64_t inside_ns = 0;
+    uint64_t apart_ns = 0;   // what captures and records took, which is no pace
+    uint64_t issue_ns = 0;   // what was issued without a graph
   };
   // A served lap of which it is known what it takes as written.
   struct Saved {
     double ns = 0;         // that it took less
+    double waits_ns = 0;   // more, that it waited for the GPU as few laps do: code as written waits there as well, for less
     uint64_t matched = 0;  // operators of this fragment, whose saving that is
   };
 
   // At the head a lap begins. `doubt`: some fragment is in doubt, so that none serves.
   void begin(bool served, bool doubt, const Marks& marks) {
-    begun_ = true, marks_ = marks, served_ = served, doubt_ = doubt;
+    begun_ = Clock::now(), marks_ = marks, served_ = served, doubt_ = doubt;
   }
 
   // And ends there, having deferred so many operators of the fragment, if it served. Fragments that serve the same lap share
   // what it saved, where that can be told. A lap in which a doubt began or ended is neither.
   Saved end(bool doubt, uint64_t deferred, const Marks& marks) {
     Saved saved;
-    if (!begun_ || marks.seen == marks_.seen || doubt != doubt_) return saved;
-    double operators = static_cast<double>(marks.seen - marks_.seen);
-    double ns = static_cast<double>(marks.inside_ns - marks_.inside_ns) / operators + (served_ ? BOXED_NS : 0);
+    if (begun_ == Clock::time_point() || marks.seen == marks_.seen || doubt != doubt_) return saved;
+    double operators = static_cast<double>(marks.seen - marks_.seen), inside = static_cast<double>(marks.inside_ns - marks_.inside_ns);
+    double all_ns = static_cast<double>((Clock::now() - begun_).count()) - static_cast<double>(marks.apart_ns - marks_.apart_ns);
+    double ns = inside / operators + (served_ ? BOXED_NS : 0);
     Laps& laps = served_ ? with_ : without_;
-    laps.ns[laps.n++ % LAPS] = ns;
+    laps.add(ns, std::max(0.0, all_ns - inside) / operators);
     if (!served_) {
-      written_ = without_.median();
+      written_ = without_.inside(), between_ = without_.between();
     } else if (uint64_t all = marks.matched - marks_.matched; written_ > 0 && laps.n > FIRST && all > MATCHED * operators) {
       saved.matched = std::min(deferred, all);
-      double usual = std::min(ns, 2 * with_.median());  // a lap that an epoch ends in is not slow for being served
-      saved.ns = (written_ - usual) * operators * static_cast<double>(saved.matched) / static_cast<double>(all);
+      double share = operators * static_cast<double>(saved.matched) / static_cast<double>(all);
+      double usual = marks.issue_ns != marks_.issue_ns ? ns : std::min(ns, 2 * with_.inside());
+      saved.ns = (written_ + made_and_freed(between_) - usual) * share;
+      saved.waits_ns = (ns - usual) * share;
     }
     return saved;
   }
@@ -60,29 +70,41 @@ class Pace {
   void doubt() { without_.n = 0; }
   // What served laps take of those without, by their medians.
   double judge() const {
-    double without = without_.median();
-    return without > 0 ? with_.median() / without : 1.0;
+    double without = without_.inside();
+    return without > 0 ? with_.inside() / std::max(1.0, without + made_and_freed(without_.between())) : 1.0;
   }
 
   int lost = 0;  // comparisons in a row
 
  private:
+  // Nanoseconds of an operator, in the last laps.
   struct Laps {
-    std::array<double, LAPS> ns{};
+    std::array<double, LAPS> inside_ns{}, between_ns{};
     size_t n = 0;
 
-    double median() const {
-      auto sorted = ns;
+    void add(double inside, double between) {
+      inside_ns[n % LAPS] = inside, between_ns[n % LAPS] = between;
+      n++;
+    }
+    double inside() const { return median(inside_ns); }
+    double between() const { return median(between_ns); }
+
+   private:
+    double median(std::array<double, LAPS> sorted) const {
       size_t count = std::min(n, LAPS);
       std::sort(sorted.begin(), sorted.begin() + count);
       return count ? sorted[count / 2] : 0.0;
     }
   };
 
+  // What served laps take less between operators.
+  double made_and_freed(double as_written) const { return std::clamp(as_written - with_.between(), -BETWEEN_NS, BETWEEN_NS); }
+
+  Clock::time_point begun_{};
   Marks marks_;
-  bool begun_ = false, served_ = true, doubt_ = false;
+  bool served_ = true, doubt_ = false;
   Laps with_, without_;
-  double written_ = 0;  // nanoseconds that an operator takes as written, by the laps that tell last
+  double written_ = 0, between_ = 0;  // nanoseconds that an operator takes as written, and what comes behind it
   size_t due_ = 0;
 };
 

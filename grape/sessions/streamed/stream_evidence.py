@@ -44,6 +44,7 @@ def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> 
         capture_ms=found.capture_ns / 1e6,
         lost=found.lost,
         saved_ms=found.saved_ns / 1e6,
+        waits_ms=found.waits_ns / 1e6,
         timed=found.timed,
         rested=found.rested,
         backwards=found.backwards,
