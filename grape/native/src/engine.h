@@ -209,22 +209,22 @@ class Engine {
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY), stack);
   }
 
-  // Of a function that waits for the device, whatever else it does: it counts to the lap as one operator does.
+  // Of a function that waits for the device, whatever else it does: it counts to the lap as one operator does. The engine
+  // may be gone when it ends.
   class Inside {
    public:
-    explicit Inside(Engine* engine) {
-      if (!engine || outer || !engine->timing_.load(std::memory_order_relaxed)) return;
-      engine_ = engine, outer = true, since_ = Clock::now();
+    explicit Inside(const Engine* engine) : times_(engine && !outer && engine->timing_.load(std::memory_order_relaxed)) {
+      if (times_) outer = true, since_ = Clock::now();
     }
     ~Inside() {
-      if (engine_) outer = false, engine_->spent_inside(since_);
+      if (times_) outer = false, spent_inside(since_);
     }
     Inside(const Inside&) = delete;
     static inline thread_local bool outer = false;  // one is timed, and operators in it are not
 
    private:
     using Clock = std::chrono::steady_clock;
-    Engine* engine_ = nullptr;
+    const bool times_;
     Clock::time_point since_{};
   };
 
@@ -402,7 +402,7 @@ class Engine {
     bool waits = written.reason == Reason::Read && !device_->is_cpu();
     written.run = stops_.count(op, written.reason, written.step->stop, written.cuts, waits);
   }
-  void spent_inside(Clock::time_point since) { inside_ns_.fetch_add((Clock::now() - since).count(), std::memory_order_relaxed); }
+  static void spent_inside(Clock::time_point since) { inside_ns_.fetch_add((Clock::now() - since).count(), std::memory_order_relaxed); }
   void took(const Written& written, Clock::time_point began) {
     auto took = Clock::now() - began;
     std::lock_guard lock(mutex_);
@@ -1051,7 +1051,7 @@ class Engine {
   std::atomic<bool> open_{false}, alive_{false}, barred_{false};
   std::atomic<bool> passing_{false};
   std::atomic<bool> timing_{false}, deferring_{false};  // there are laps to time; a served one was begun last
-  std::atomic<uint64_t> inside_ns_{0};  // in operators, and in waiting for the device, while laps are timed
+  static inline std::atomic<uint64_t> inside_ns_{0};  // in operators, and in waiting for the device, while laps are timed
   std::atomic<int> others_{0};
   static inline thread_local bool of_python_ = false;  // and another thread than the owner's
   static inline thread_local const Engine* counted_by_ = nullptr;
