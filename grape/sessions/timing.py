@@ -160,8 +160,9 @@ def estimate_streamed(
     plain_ms: float | None = None
     many = found.timed >= LEAST_TIMED * found.matched
     if many or found.matched - found.timed <= MOST_UNKNOWN * found.operators:
-        saved_ms = found.saved_ms * (found.matched / found.timed if many else 1.0)
-        saved_ms = max(0.0, saved_ms - drained_ms - found.waits_ms) if saved_ms > 0 else saved_ms
+        more = found.matched / found.timed if many else 1.0
+        saved_ms = found.saved_ms * more
+        saved_ms = max(0.0, saved_ms - drained_ms - found.waits_ms * more) if saved_ms > 0 else saved_ms
         plain_ms = max(0.0, wall_ms - own.total_ms - found.passing_ms + saved_ms)
         basis = "this run, what streams deferred at what the same loops took as written in between"
     elif runs.plain is None:

@@ -20,10 +20,10 @@ from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.predication import SelectLowering
 from tests.property.control_flow_programs import INPUTS, Cell, Program, SelectsOnly, bits, call, replays
 
-PROGRAMS = 1000
+PROGRAMS = 500
 CELLS = 40
 CAPTURED = 16
-PARTS = 4
+PARTS = 2
 _CPU = torch.device("cpu")
 # More than this, and the property says little.
 MOST_REFUSED = 0.2

@@ -26,7 +26,7 @@ from tests.property.pairs import PairTwins
 from tests.property.programs import World, seeded
 from tests.property.training import CLASSES, EVENTS, MODELS, OPTIMIZERS, WIDTH
 
-PARTS = 4
+PARTS = 2
 EXAMPLES = 50
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -204,7 +204,7 @@ def run_pair(program: PairProgram, backend: Backend, steps: int = 20) -> PairTwi
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_step_around_a_pair_equals_an_eager_step(part: int) -> None:
-    """200 programs of 20 steps; each part draws others."""
+    """100 programs of 20 steps; each part draws others."""
     served: collections.Counter[bool] = collections.Counter()
 
     def program_agrees(program: PairProgram) -> None:

@@ -6,6 +6,8 @@ import random
 import statistics
 import sys
 import time
+from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -119,7 +121,8 @@ def test_what_costs_more_than_it_may_rests() -> None:
             x = torch.roll(x, 1) - 1
         return [x]
 
-    evidence = agrees(loop, shortest=1, hot=2, price=0.003)
+    tries = [agrees(loop, shortest=1, hot=2, price=0.003) for _ in range(3)]  # other processes come in between
+    evidence = min(tries, key=lambda one: one.saved_ns)
     assert evidence.saved_ns < 0 < evidence.rested
     assert evidence.matched < 0.8 * evidence.seen
     free = agrees(loop, shortest=1, hot=2)
@@ -157,26 +160,81 @@ def test_the_time_saved_is_that_of_laps_as_written(rests_ms: int) -> None:
         assert 0.25 * laps * lap_ns[0] < evidence.saved_ns < 4 * laps * lap_ns[1]  # other processes come in between
 
 
+TIMED: dict[str, Any] = {"shortest": 1, "hot": 2, "settled": 0, "patience": 0, "price": 0.003, "doubt": 0}
+
+
+def timed_stream(**settings: Any) -> Stream:
+    """Which issues nothing, and times what its loops take as written before it serves them."""
+    stream = open_stream(Settings(device="pretended", issue=False, **TIMED | settings))
+    assert isinstance(stream, Stream), stream
+    return stream
+
+
+def wait(ms: float) -> None:
+    """In a function that is known to wait for the device."""
+    torch.zeros(1).apply_(lambda value: time.sleep(ms / 1e3) or value)
+
+
+def steps(number: int, *, wait_ms: float = 0.0, wait_at: int | None = None) -> None:
+    x = torch.full((128, 128), 0.5)
+    for i in range(number):
+        x = torch.tanh(x @ x)
+        wait(wait_ms if wait_at in (None, i) else 0.0)
+
+
 def test_waiting_outside_of_operators_is_part_of_a_lap() -> None:
     """As in `torch.cuda.synchronize`: a step that only waits longer there, as it is issued sooner, saves nothing."""
-
-    def loop(apply_ms: float) -> None:
-        x, waits = torch.full((128, 128), 0.5), torch.zeros(1)
-        for _ in range(300):
-            x = torch.tanh(x @ x)
-            waits.apply_(lambda value: time.sleep(apply_ms / 1e3) or value)
-
     saved = []
-    for apply_ms in (0.0, 0.3):
-        settings = {"shortest": 1, "hot": 2, "settled": 0, "patience": 0, "price": 0.003, "doubt": 0}
-        stream = open_stream(Settings(device="pretended", issue=False, **settings))
-        assert isinstance(stream, Stream), stream
-        loop(0.0)
-        with stream:
-            loop(0.0)  # what it takes as written is timed
-            loop(apply_ms)
+    for wait_ms in (0.0, 0.3):
+        with timed_stream() as stream:
+            steps(300)  # what it takes as written is timed
+            steps(300, wait_ms=wait_ms)
         saved.append(stream.evidence().saved_ns)
     assert saved[1] < saved[0] - 200 * 0.1e6
+
+
+def test_a_wait_that_comes_seldom_is_told_apart() -> None:
+    """Code as written waits there, too, and no lap of it was timed that did."""
+    with timed_stream() as stream:
+        steps(300)
+        before = stream.evidence()
+        steps(100, wait_ms=300.0, wait_at=50)
+    found = stream.evidence().since(before)
+    assert found.saved_ns > 0 and 200e6 < found.waits_ns < 400e6
+
+
+def test_what_happens_in_a_pause_belongs_to_no_lap() -> None:
+    with timed_stream() as stream:
+        steps(300)
+        before = stream.evidence()
+    for _ in range(3):
+        wait(300.0)
+        with stream:
+            steps(20)
+    found = stream.evidence().since(before)
+    assert found.saved_ns > -100e6 and found.waits_ns < 100e6
+
+
+def test_what_operators_take_to_pass_by_is_counted_upwards() -> None:
+    """Some take far more than those that come behind them. What nothing serves passes by, also behind a served loop."""
+    lists = [torch.ones(4)] * 50, [torch.ones(4)] * 50
+    with timed_stream() as stream:
+        for _ in range(300):
+            torch._foreach_add_([one.clone() for one in lists[0]], lists[1])
+        steps(300)
+        counts = [stream.evidence()]
+        for _ in range(3):
+            steps(50)
+            counts.append(stream.evidence())
+        x, any_order = torch.ones(4), random.Random(0)
+        for _ in range(4000):
+            x = any_order.choice((torch.sin, torch.cos, torch.tanh, torch.neg, torch.abs, torch.square))(x)
+        counts.append(stream.evidence())
+    for earlier, later in pairwise(counts):
+        since = later.since(earlier)
+        falls = {one.name for one in fields(since) if isinstance(value := getattr(since, one.name), int) and value < 0}
+        assert falls <= {"saved_ns"}
+    assert counts[-1].since(counts[-2]).passing_ns > 2000 * 300
 
 
 def test_memory_that_comes_to_stay_elsewhere_is_taken_for_the_slots() -> None:

@@ -52,7 +52,7 @@ struct Counts {
   uint64_t timed = 0;
   uint64_t record_ns = 0;  // beside the operators
   uint64_t rested = 0;     // laps that ran as written because too much was spent
-  uint64_t aside = 0;      // operators outside of served laps
+  uint64_t aside = 0, aside_ns = 0;  // operators that nothing served, and what comparing them took, of every 64th
   std::array<uint64_t, static_cast<size_t>(Reason::Count)> written{};
 };
 
@@ -69,6 +69,7 @@ class Engine {
   void open() {
     std::lock_guard lock(mutex_);
     owner_ = std::this_thread::get_id(), open_ = alive_ = true;
+    opened_++, deferring_ = false;
     allowance_.resume();
   }
   // Defers nothing until `open`. Fragments, the position in one and a record that is begun stay: behind a launch they
@@ -146,7 +147,7 @@ class Engine {
     }
     if (op.refers && Referring::keeps_memory(op, *stack, *device_)) return run(op, below, stack);  // as a view, in no fragment
     if (op.lends) leave_to_other_stream(op, *stack);
-    bool times = timing_.load(std::memory_order_relaxed) && !Inside::outer;
+    bool times = timing_.load(std::memory_order_relaxed) && !Within::any;
     auto entered = times ? Clock::now() : Clock::time_point();
     Decision decision;
     uint64_t recording = 0;
@@ -159,10 +160,14 @@ class Engine {
     {
       std::lock_guard lock(mutex_);
       sampling_ = (++counts.seen & 63) == 0;
-      counts.aside += !deferring_;
+      bool aside = !fragment_ || !fragment_->live;
+      counts.aside += aside;
       auto begin = sampling_ ? Clock::now() : Clock::time_point();
       decision = open_ ? decide(op, *stack, signature) : Decision::Run;  // another thread may have paused it
-      if (sampling_) counts.sampled++, counts.sampled_ns += (Clock::now() - begin - std::exchange(launching_, {})).count();
+      if (sampling_) {
+        uint64_t took = (Clock::now() - begin - std::exchange(launching_, {})).count();
+        counts.sampled++, counts.sampled_ns += took, counts.aside_ns += aside ? took : 0;
+      }
       sampling_ = false;
       raised = std::exchange(raised_, nullptr);
       recording = recording_;
@@ -173,7 +178,8 @@ class Engine {
       take_trash(trash);
     }
     if (!trash.storages.empty() || !trash.memory.empty()) trash = Trash();
-    if (times && (decision == Decision::Answered || (deferring_ && decision != Decision::Record))) spent_inside(entered);
+    bool served = decision == Decision::Answered || deferring_;
+    if (times && decision != Decision::Record) spend(served ? inside_ns_ : compared_ns_, entered);
     if (raised) std::rethrow_exception(raised);
     if (capture_now) capture();
     if (decision == Decision::Answered) return;
@@ -181,6 +187,7 @@ class Engine {
     auto began = written.run.weight || times ? Clock::now() : Clock::time_point();
     size_t warned = 0;
     try {
+      Within within;  // a kernel in Python may wait for the device
       if (decision == Decision::Record) warned = run_and_listen(op, below, stack);
       else run(op, below, stack);
     } catch (...) {
@@ -190,12 +197,14 @@ class Engine {
       leave();
       throw;
     }
-    if (times) spent_inside(began);
+    if (times) spend(inside_ns_, began);
     if (decision == Decision::Run) return written.run.weight ? took(written, began) : void();
+    auto ended = times ? Clock::now() : Clock::time_point();
     std::lock_guard lock(mutex_);
     if (!open_) return;  // its own kernel closed the session
-    if (decision == Decision::Record && recorder_ && recording == recording_) record(op, *stack, signature, warned > 0);
-    else observe(op, signature);
+    if (decision == Decision::Record && recorder_ && recording == recording_) return record(op, *stack, signature, warned > 0);
+    observe(op, signature);
+    if (times) spend(deferring_ ? inside_ns_ : compared_ns_, ended);
   }
 
   // An operator that was defined after the session opened: behind everything that is pending.
@@ -209,27 +218,26 @@ class Engine {
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY), stack);
   }
 
-  // Of a function that waits for the device, whatever else it does: it counts to the lap as one operator does. The engine
-  // may be gone when it ends.
+  // Of what waits for the device, or launches, whatever else it does: it counts to the lap as one operator does. The
+  // engine may be gone when it ends.
   class Inside {
    public:
-    explicit Inside(const Engine* engine) : times_(engine && !outer && engine->timing_.load(std::memory_order_relaxed)) {
-      if (times_) outer = true, since_ = Clock::now();
+    explicit Inside(const Engine* engine) : times_(engine && !Within::any && engine->times_here()) {
+      if (times_) Within::any = true, since_ = Clock::now();
     }
     ~Inside() {
-      if (times_) outer = false, spent_inside(since_);
+      if (times_) Within::any = false, spend(inside_ns_, since_);
     }
     Inside(const Inside&) = delete;
-    static inline thread_local bool outer = false;  // one is timed, and operators in it are not
 
    private:
-    using Clock = std::chrono::steady_clock;
     const bool times_;
-    Clock::time_point since_{};
+    std::chrono::steady_clock::time_point since_{};
   };
 
   // Issues what is pending. From any thread.
   void flush() {
+    Inside inside(this);
     std::exception_ptr raised;
     Trash trash;  // emptied behind the lock
     {
@@ -392,6 +400,7 @@ class Engine {
   // Asks where it stands, with no lock held. May raise: Ctrl-C.
   void place(Operator& op, Written& written, const Placer& placer) {
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+    Within within;
     int found = placer();
     std::lock_guard lock(mutex_);
     if (written.forgotten != forgotten_) return;
@@ -402,7 +411,19 @@ class Engine {
     bool waits = written.reason == Reason::Read && !device_->is_cpu();
     written.run = stops_.count(op, written.reason, written.step->stop, written.cuts, waits);
   }
-  static void spent_inside(Clock::time_point since) { inside_ns_.fetch_add((Clock::now() - since).count(), std::memory_order_relaxed); }
+  // What is in here is timed as a whole, or not to be timed.
+  struct Within {
+    const bool before = std::exchange(any, true);
+    ~Within() { any = before; }
+    static inline thread_local bool any = false;
+  };
+  // Whether what this thread does belongs to laps.
+  bool times_here() const {
+    return timing_.load(std::memory_order_relaxed) && open_.load(std::memory_order_relaxed) && is_followed();
+  }
+  static void spend(std::atomic<uint64_t>& ns, Clock::time_point since) {
+    ns.fetch_add((Clock::now() - since).count(), std::memory_order_relaxed);
+  }
   void took(const Written& written, Clock::time_point began) {
     auto took = Clock::now() - began;
     std::lock_guard lock(mutex_);
@@ -412,6 +433,7 @@ class Engine {
   void capture() {
     if (capturer_) {
       c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+      Within within;
       double length = static_cast<double>(last_ - first_);
       auto begin = capture_began_ = Clock::now();
       if (!capturer_()) return postpone();
@@ -754,7 +776,8 @@ class Engine {
   }
 
   Pace::Marks marks() const {
-    return {counts.seen, counts.matched, inside_ns_.load(std::memory_order_relaxed), counts.capture_ns + counts.record_ns, counts.issue_ns};
+    uint64_t compared_ns = compared_ns_.load(std::memory_order_relaxed), inside_ns = inside_ns_.load(std::memory_order_relaxed);
+    return {counts.seen, counts.matched, opened_, inside_ns, counts.capture_ns + counts.record_ns + compared_ns, counts.issue_ns};
   }
 
   // Whether code as written was faster than what served it. A fragment of which that is said twice serves no more; of one
@@ -1051,7 +1074,9 @@ class Engine {
   std::atomic<bool> open_{false}, alive_{false}, barred_{false};
   std::atomic<bool> passing_{false};
   std::atomic<bool> timing_{false}, deferring_{false};  // there are laps to time; a served one was begun last
-  static inline std::atomic<uint64_t> inside_ns_{0};  // in operators, and in waiting for the device, while laps are timed
+  // In operators, and in waiting for the device, while laps are timed; in comparing what runs as written.
+  static inline std::atomic<uint64_t> inside_ns_{0}, compared_ns_{0};
+  uint64_t opened_ = 0;  // times that it was
   std::atomic<int> others_{0};
   static inline thread_local bool of_python_ = false;  // and another thread than the owner's
   static inline thread_local const Engine* counted_by_ = nullptr;

@@ -181,7 +181,7 @@ class Session {
     all["kept"] = engine_->copies().kept;
     all["floated"] = engine_->copies().floated;
     all["own_ns"] = c.sampled ? c.sampled_ns * 64 : 0;
-    all["passing_ns"] = static_cast<uint64_t>(static_cast<double>(c.aside) * (Pace::BOXED_NS + (c.sampled ? static_cast<double>(c.sampled_ns / c.sampled) : 0)));
+    all["passing_ns"] = 64 * c.aside_ns + static_cast<uint64_t>(Pace::BOXED_NS) * c.aside;
     all["captured"] = c.captured;
     all["capture_ns"] = c.capture_ns;
     all["issue_ns"] = c.issue_ns;

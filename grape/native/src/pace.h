@@ -23,8 +23,9 @@ class Pace {
   // What was counted when a lap began or ended.
   struct Marks {
     uint64_t seen = 0, matched = 0;
+    uint64_t opened = 0;     // times that the session was
     uint64_t inside_ns = 0;
-    uint64_t apart_ns = 0;   // what captures and records took, which is no pace
+    uint64_t apart_ns = 0;   // what captures, records and comparing took, which is no pace of code as written
     uint64_t issue_ns = 0;   // what was issued without a graph
   };
   // A served lap of which it is known what it takes as written.
@@ -40,10 +41,10 @@ class Pace {
   }
 
   // And ends there, having deferred so many operators of the fragment, if it served. Fragments that serve the same lap share
-  // what it saved, where that can be told. A lap in which a doubt began or ended is neither.
+  // what it saved, where that can be told. A lap in which a doubt began or ended, or the session paused, is neither.
   Saved end(bool doubt, uint64_t deferred, const Marks& marks) {
     Saved saved;
-    if (begun_ == Clock::time_point() || marks.seen == marks_.seen || doubt != doubt_) return saved;
+    if (begun_ == Clock::time_point() || marks.seen == marks_.seen || doubt != doubt_ || marks.opened != marks_.opened) return saved;
     double operators = static_cast<double>(marks.seen - marks_.seen), inside = static_cast<double>(marks.inside_ns - marks_.inside_ns);
     double all_ns = static_cast<double>((Clock::now() - begun_).count()) - static_cast<double>(marks.apart_ns - marks_.apart_ns);
     double ns = inside / operators + (served_ ? BOXED_NS : 0);
@@ -54,7 +55,7 @@ class Pace {
     } else if (uint64_t all = marks.matched - marks_.matched; written_ > 0 && laps.n > FIRST && all > MATCHED * operators) {
       saved.matched = std::min(deferred, all);
       double share = operators * static_cast<double>(saved.matched) / static_cast<double>(all);
-      double usual = marks.issue_ns != marks_.issue_ns ? ns : std::min(ns, 2 * with_.inside());
+      double usual = std::min(ns, 2 * with_.inside() + static_cast<double>(marks.issue_ns - marks_.issue_ns) / operators);
       saved.ns = (written_ + made_and_freed(between_) - usual) * share;
       saved.waits_ns = (ns - usual) * share;
     }
