@@ -30,6 +30,7 @@ WHEN = rows_of(
     ("streams first: where no stream can be opened", "return shared.prepare() is None", "return True"),
     ("streams first: regions look at the second run", "led.runs >= FEWEST_RUNS and ", ""),
     ("streams first: regions look before runs are alike", "led.settled and ", ""),
+    ("streams first: regions look at what trains", "not led.trains and ", ""),
     ("streams first: regions look before that is paid", " and led.saved >= PAID", ""),
     ("streams first: any share is enough to settle", "share >= MATCHED and ", ""),
     ("streams first: runs need not be alike", " and abs(share - led.matched) <= ALIKE", ""),
@@ -47,6 +48,7 @@ WHEN = rows_of(
     ("streams first: what made it slower goes on", "slower or (", "("),
     ("streams first: what made it no faster goes on", "streamed > (1 - SIGNIFICANT) * as_written", "False"),
     ("streams first: what is held back is given up", "not led.held_back and ", ""),
+    ("streams first: regions look at training that was refused", " and not now.trains", ""),
     ("streams first: regions look at what streams gave up", "past, settled=True, runs=", "past, runs="),
     (
         "streams first: a cell without tensors is streamed for good",

@@ -78,7 +78,7 @@ def test_training_is_streamed_and_captures_anew_what_it_has_paid_for(shell: Inte
         assert stream["matched"] > (0.4, 0.7, 0.7)[number] * stream["operators"], stream
     assert stream["rested"] <= 4, "the new model's graphs are paid by what was saved with the others"
     (past,) = engine().history._past.values()
-    assert past.led is not None and past.led.runs == 3
+    assert past.led is not None and past.led.trains and past.led.runs == 3
 
 
 def test_regions_look_beside_the_stream_and_results_are_the_same(shell: InteractiveShell) -> None:

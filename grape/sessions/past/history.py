@@ -43,6 +43,8 @@ class Led:
     """The last two runs were alike."""
     saved: float = 0.0
     """In all runs, as a share of what the plain cell takes."""
+    trains: bool = False
+    """There are backward passes in it."""
     untold: int = 0
     """Runs in a row of which it is not known what they take as written."""
     wall_ms: float = 0.0

@@ -54,8 +54,8 @@ def has_to_be_timed(past: Past | None) -> bool:
 
 
 def may_be_looked_at(led: Led) -> bool:
-    """True where regions may look at the next run."""
-    return led.runs >= FEWEST_RUNS and led.settled and led.saved >= PAID
+    """True where regions may look at the next run. Training, which backward passes tell of, they rarely serve."""
+    return led.runs >= FEWEST_RUNS and led.settled and not led.trains and led.saved >= PAID
 
 
 def after_led_run(
@@ -84,6 +84,7 @@ def after_led_run(
         matched=share,
         settled=share >= MATCHED and abs(share - led.matched) <= ALIKE,
         saved=led.saved + saved,
+        trains=led.trains or (found is not None and found.backwards > 0),
         untold=led.untold + 1 if found is not None and time.plain_ms is None else 0,
         wall_ms=time.wall_ms - time.own.capture_ms,
         gains=found is None or saved >= GAIN or found.waiting >= MOST_WAIT * operators,
@@ -101,9 +102,9 @@ def after_led_run(
     )
     if after.streamless is None:
         return replace(after, led=now)
-    if refused is not None:  # regions look at the next run
+    if refused is not None and not now.trains:  # regions, which rarely serve training, look at the next run
         return replace(after, led=None, streamless=f"operator streams do not serve it: {refused}")
-    return _as_written(after, after.streamless)
+    return _as_written(after, after.streamless if refused is None else f"operator streams do not serve it: {refused}")
 
 
 def after_timed_run(past: Past, time: CellTime | None) -> Past:
