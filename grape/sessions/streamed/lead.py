@@ -102,9 +102,10 @@ def after_led_run(
     )
     if after.streamless is None:
         return replace(after, led=now)
+    why = after.streamless if refused is None else f"operator streams do not serve it: {refused}"
     if refused is not None and not now.trains:  # regions, which rarely serve training, look at the next run
-        return replace(after, led=None, streamless=f"operator streams do not serve it: {refused}")
-    return _as_written(after, after.streamless if refused is None else f"operator streams do not serve it: {refused}")
+        return replace(after, led=None, streamless=why)
+    return _as_written(after, why)
 
 
 def after_timed_run(past: Past, time: CellTime | None) -> Past:
@@ -126,6 +127,6 @@ def after_timed_run(past: Past, time: CellTime | None) -> Past:
 
 def _as_written(past: Past, why: str) -> Past:
     """Streams serve the cell no more, and regions do not look at it: where operators do not repeat, or cost nothing, a
-    look costs more than it can find (on an H100 0.1 to 0.6 s in cells of 0.02 to 0.2 s, of which none was served).
+    look costs more than it can find (decision 030).
     """
     return replace(past, settled=True, runs=max(1, past.runs), why=why, led=None, streamless=why)
