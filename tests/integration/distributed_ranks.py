@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import grape
@@ -122,8 +123,44 @@ def all_reduce() -> Numbers:
         return [step(batch(number)).clone() for number in range(STEPS)]
 
 
+def tensor_parallel() -> Numbers:
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    model = parallelize_module(make_model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=False)
+    losses = []
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(torch.randn(6, 4, generator=torch.Generator().manual_seed(number))).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().clone())
+    return [*full(model), *losses]
+
+
+def collectives() -> Numbers:
+    """Of several kinds, one of them behind work that goes on meanwhile, and one of the backend by itself."""
+    model, world = make_model(), dist.get_world_size()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    seen = []
+    with torch.no_grad():
+        for number in range(STEPS):
+            y = model(batch(number)).mean(0)
+            work = dist.all_reduce(y, async_op=True)
+            meanwhile = (model(batch(number + 1)) * 3).relu().sum(0)
+            work.wait()
+            parts = [torch.empty_like(y) for _ in range(world)]
+            dist.all_gather(parts, y * meanwhile)
+            total = torch.stack(parts).sum(0)
+            dist.broadcast(total, src=number % world)
+            backend.allreduce([total]).wait()
+            seen.append(total.tanh() + y)
+    return seen
+
+
 UNDER_GRAPE = False
-KINDS = (ddp, whole_step_of_ddp, inner_module_of_ddp, no_sync, fsdp, all_reduce)
+KINDS = (ddp, whole_step_of_ddp, inner_module_of_ddp, no_sync, fsdp, all_reduce, tensor_parallel, collectives)
+REGIONS = (ddp, all_reduce)
+"""What is tried with regions as well, which stand aside."""
 
 
 def replays(call: Callable[[torch.Tensor], torch.Tensor]) -> int:
@@ -145,18 +182,22 @@ def main(rank: int, world: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     if replays(kept):
         print("a graph from before the group served while it existed")
-    for kind in KINDS if world == 2 else (ddp, all_reduce):  # a process for each rank is slow to start
+    for kind in KINDS if world == 2 else (ddp, all_reduce, collectives):  # a process for each rank is slow to start
         UNDER_GRAPE = False
         plain = kind()
         UNDER_GRAPE = True
-        with grape.session() as session:
-            seen = kind()
-        if not all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True)):
-            print(f"{kind.__name__}: other numbers")
-        report = session.report
-        assert report is not None
-        if "process group" not in report.verdict or any(region.replays for region in report.regions):
-            print(f"{kind.__name__}: {report.verdict}")
+        for engine in ("auto", "regions") if kind in REGIONS else ("auto",):
+            with grape.session(engine=engine) as session:
+                seen = kind()
+            if not all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True)):
+                print(f"{kind.__name__}, {engine}: other numbers")
+            report = session.report
+            assert report is not None
+            served = sum(stream.matched for stream in report.evidence.streams)
+            replayed = any(region.replays for region in report.regions)
+            aside = "process group" in report.verdict
+            if replayed or (engine == "auto") != (served > 0) or (engine == "regions") != aside:
+                print(f"{kind.__name__}, {engine}: {report.verdict}")
     dist.barrier()
     dist.destroy_process_group()
     if not replays(kept):

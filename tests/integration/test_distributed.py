@@ -1,4 +1,4 @@
-"""Beside a process group everything runs as written: each rank ends with the numbers of a plain run, bit for bit."""
+"""Beside a process group streams serve and regions stand aside: each rank ends with the numbers of a plain run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_train_as_without_grape(world: int, tmp_path: Path) -> None:
-    """DDP (module, whole step, inner module, `no_sync`), FSDP2 and `all_reduce`; graphs from before the group wait."""
+    """DDP (module, whole step, inner module, `no_sync`), FSDP2, tensor parallelism, collectives; graphs from before the
+    group wait.
+    """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-m", "tests.integration.distributed_ranks"]
     ranks = [

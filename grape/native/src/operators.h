@@ -14,7 +14,7 @@ namespace grape {
 // Why an operator runs as written. The names are what the evidence says.
 enum class Reason : uint8_t {
   None, Random, Read, Effect, Metadata, Alias, Checks, Integers, PythonKernel, Foreign, Opaque, Number, Memory,
-  Aliased, Raised, Thread, Mode, Divergence, Observed, Host, Stream, Capturing, Uncaptured, Moves, Fused, Unearned, Profiled, Room, Count
+  Aliased, Raised, Thread, Mode, Divergence, Observed, Host, Stream, Capturing, Uncaptured, Moves, Fused, Unearned, Profiled, Room, Collective, Count
 };
 inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REASONS = {
     "none", "random numbers", "host read", "effect", "changes metadata", "returns an alias", "checks its data",
@@ -23,7 +23,7 @@ inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REA
     "another operator than recorded", "nothing recorded yet", "a tensor on the CPU", "another stream",
     "a capture of the person's", "cannot be captured", "memory that moves", "beside TorchScript",
     "not worth a capture yet", "a profiler's",
-    "no room for its results"};
+    "no room for its results", "a collective"};
 
 enum class Treatment : uint8_t { Boxed, Transparent };
 
@@ -103,7 +103,8 @@ struct Operator {
     }
     lends = schema.name() == "aten::record_stream" || schema.name() == "aten::_lazy_clone";
     has_state = keeps_state(schema.name());
-    if (!is_of_torch(schema.name())) always = Reason::Foreign;
+    if (is_collective(schema.name())) always = Reason::Collective;
+    else if (!is_of_torch(schema.name())) always = Reason::Foreign;
     else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || has_state) always = Reason::Random;
     else if (indexes(schema.name())) index = true, always = Reason::Read;
     else if (!tensors_only || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) always = Reason::Read;
@@ -181,6 +182,14 @@ struct Operator {
 
  private:
   static bool is_of_torch(const std::string& name) { return name.rfind("aten::", 0) == 0; }
+
+  // Other processes wait for it, so it is issued where the person's code issues it, behind what is pending: whether ranks
+  // serve, diverge or capture at the same places does not matter then.
+  static bool is_collective(const std::string& name) {
+    for (const char* start : {"c10d::", "c10d_functional::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::", "symm_mem::"})
+      if (name.rfind(start, 0) == 0) return true;
+    return false;
+  }
 
   // What no tag says. Recurrent layers keep the state of their dropout in a tensor that they are given. Their backward
   // pass draws nothing: it finds what was dropped where the forward pass kept it.

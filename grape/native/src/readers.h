@@ -90,6 +90,23 @@ inline constexpr std::array WATCHED = {
     Watched{"query", Effect::Reads, "Stream", false},
     Watched{"record_event", Effect::Reads, "Stream", false},
     Watched{"wait_stream", Effect::Reads, "Stream", false},
+    // Of a backend by itself; those of a process group are operators.
+    Watched{"allreduce", Effect::Reads, "Backend", false},
+    Watched{"allreduce_coalesced", Effect::Reads, "Backend", false},
+    Watched{"allgather", Effect::Reads, "Backend", false},
+    Watched{"_allgather_base", Effect::Reads, "Backend", false},
+    Watched{"allgather_coalesced", Effect::Reads, "Backend", false},
+    Watched{"alltoall", Effect::Reads, "Backend", false},
+    Watched{"alltoall_base", Effect::Reads, "Backend", false},
+    Watched{"broadcast", Effect::Reads, "Backend", false},
+    Watched{"gather", Effect::Reads, "Backend", false},
+    Watched{"recv", Effect::Reads, "Backend", false},
+    Watched{"recv_anysource", Effect::Reads, "Backend", false},
+    Watched{"reduce", Effect::Reads, "Backend", false},
+    Watched{"reduce_scatter", Effect::Reads, "Backend", false},
+    Watched{"_reduce_scatter_base", Effect::Reads, "Backend", false},
+    Watched{"scatter", Effect::Reads, "Backend", false},
+    Watched{"send", Effect::Reads, "Backend", false},
 };
 
 inline constexpr size_t DATA_PTR = 1;
@@ -215,7 +232,7 @@ struct Readers {
 
   static PyMethodDef* method(const char* type, const char* name) {
     PyObject* found = nullptr;
-    for (const char* module : {"torch", "torch._C"}) {
+    for (const char* module : {"torch", "torch._C", "torch._C._distributed_c10d"}) {
       PyObject* holder = PyImport_ImportModule(module);
       PyObject* of = holder ? PyObject_GetAttrString(holder, type) : nullptr;
       for (auto* t = reinterpret_cast<PyTypeObject*>(of); t && PyType_Check(of) && !found; t = t->tp_base)

@@ -28,8 +28,4 @@ def settings_for(memory_budget: int | None) -> Settings:
 
 def hindrance(owner: Engine) -> str | None:
     """Why streams serve nothing in this process now; None where nothing speaks against them."""
-    from ...tracing import BESIDE_GROUP, process_group
-
-    if not owner.situation.serves:
-        return NO_GPU
-    return BESIDE_GROUP if process_group() else None
+    return None if owner.situation.serves else NO_GPU

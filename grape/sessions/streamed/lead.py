@@ -38,11 +38,15 @@ PAID = 0.5
 
 
 def leads(owner: Engine, options: Options) -> bool:
-    """True where streams would serve a cell of which nothing is known."""
+    """True where streams would serve a cell of which nothing is known. Beside a process group regions serve none."""
+    from ...tracing import process_group
+
     if options.profile or options.rewrite or engine_named(options.engine) != "auto":
         return False
     situation = owner.situation
-    if situation.unhurried or situation.backend.kind != "cuda" or hindrance(owner) is not None:
+    if hindrance(owner) is not None:
+        return False
+    if (situation.unhurried or situation.backend.kind != "cuda") and not process_group():
         return False
     return shared.prepare() is None
 

@@ -31,6 +31,7 @@ _IN_A_STREAM: dict[str, str | None] = {
     "random numbers": None,
     "a kernel in Python": None,
     "not of torch": None,
+    "a collective": None,
     "cannot be captured": None,
     SHARED: "give it memory that nobody but torch has: a copy (`.clone()`), made once",
 }
