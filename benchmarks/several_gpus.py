@@ -274,7 +274,6 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         ],
     }
     if arguments.compile:
-        grape.reset()
         step, state, model = PROGRAMS[name](arguments.small)
         try:
             model.compile()
@@ -308,6 +307,7 @@ def rank_main(arguments: argparse.Namespace) -> None:
             found[name] = measure(name, arguments)
         except ImportError as error:
             found[name] = {"skipped": str(error)}
+        torch.compiler.reset()
         (arguments.folder / f"{rank}.json").write_text(json.dumps(found))
         if rank == 0:
             print(name, json.dumps({k: v for k, v in found[name].items() if k != "streams"}), flush=True)
