@@ -298,11 +298,11 @@ class Program:
             elif q == 3:
                 v[k] = t + torch.randn_like(t) * 0.1
             elif q == 4:
-                self.s.log.append(torch.multinomial(torch.softmax(t, -1)[0], 1).item())
+                self.s.log.append(torch.multinomial(torch.softmax(t.nan_to_num(), -1)[0], 1).item())
             elif q == 5:
                 v[k] = t[torch.randperm(self.batch)]
             elif q == 6:
-                v[k] = torch.bernoulli(t.sigmoid())
+                v[k] = torch.bernoulli(t.sigmoid().nan_to_num())
             elif i % 7 == 3:
                 torch.manual_seed(i)
 
