@@ -12,6 +12,7 @@ __all__ = ["ROWS"]
 LEAD = "tests/unit/test_streams_lead.py"
 CONTRACT = "tests/unit/test_streams_contract.py"
 ISOLATION = "tests/unit/test_streams_isolation.py"
+RANKS = "tests/integration/test_distributed.py"
 
 
 def _row(what: str, tests: tuple[str, ...], file: str, old: str, new: str) -> Row:
@@ -25,8 +26,9 @@ WHEN = rows_of(
     ("streams first: with --rewrite", "options.rewrite or ", ""),
     ("streams first: under a named engine", ' or engine_named(options.engine) != "auto"', ""),
     ("streams first: on the reference", "situation.unhurried or ", ""),
-    ("streams first: on a CPU", 'situation.backend.kind != "cuda" or ', ""),
-    ("streams first: where something hinders them", " or hindrance(owner) is not None", ""),
+    ("streams first: on a CPU", ' or situation.backend.kind != "cuda"', ""),
+    ("streams first: only on a GPU beside a process group, too", " and not process_group()", ""),
+    ("streams first: where something hinders them", "hindrance(owner) is not None", "False"),
     ("streams first: where no stream can be opened", "return shared.prepare() is None", "return True"),
     ("streams first: regions look at the second run", "led.runs >= FEWEST_RUNS and ", ""),
     ("streams first: regions look before runs are alike", "led.settled and ", ""),
@@ -65,6 +67,13 @@ AFTERWARDS = rows_of(
 )
 
 EXPOSED = (
+    _row(
+        "a backend's collectives are not seen",
+        (RANKS,),
+        "readers.h",
+        'Watched{"allreduce", Effect::Reads, "Backend", false},',
+        "",
+    ),
     _row(
         "addresses that Grape asks for in a pause expose",
         (ISOLATION, "-k", "who_asks"),

@@ -228,7 +228,7 @@ CAPTURES = (
         "captures are free",
         (GRAPHS, "-k", "as_long_as"),
         "engine.h",
-        ("if (!fragment->live && fragment->earned >= price_of(*fragment) && ", "if (!fragment->live && "),
+        ("if (!fragment->live && has_earned(*fragment) && ", "if (!fragment->live && "),
     ),
     _row(
         "captures without end",

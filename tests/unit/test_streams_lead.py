@@ -206,3 +206,14 @@ def test_where_streams_do_not_come_first(
     monkeypatch.setattr(lead, "hindrance", lambda owner: None)
     monkeypatch.setattr(lead, "shared", SimpleNamespace(prepare=lambda: None))
     assert leads(SimpleNamespace(situation=SimpleNamespace(**KIND)), Options())  # type: ignore[arg-type]
+
+
+def test_beside_a_process_group_streams_come_first_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions would stand aside there."""
+    monkeypatch.delenv(ENGINE, raising=False)
+    monkeypatch.setattr(lead, "hindrance", lambda owner: None)
+    monkeypatch.setattr(lead, "shared", SimpleNamespace(prepare=lambda: None))
+    reference: Any = SimpleNamespace(situation=SimpleNamespace(**{**KIND, "unhurried": True}))
+    assert not leads(reference, Options())
+    monkeypatch.setattr("grape.tracing.process_group", lambda: True)
+    assert leads(reference, Options())

@@ -198,6 +198,7 @@ class Engine {
       throw;
     }
     if (times) spend(inside_ns_, began);
+    if (times && written.earns) saves_.note(Clock::now() - began);
     if (decision == Decision::Run) return written.run.weight ? took(written, began) : void();
     auto ended = times ? Clock::now() : Clock::time_point();
     std::lock_guard lock(mutex_);
@@ -357,6 +358,7 @@ class Engine {
     Step* step = nullptr;
     Reason reason = Reason::None;
     bool cuts = false;       // what was pending
+    bool earns = false;      // no `step`: it would be answered, were its fragment worth the captures
     uint64_t forgotten = 0;  // with a later count there is no such step any more
     AsWritten::Run run;
   };
@@ -500,6 +502,12 @@ class Engine {
     if (!settings_.graphs || price_ <= 0) return 0;
     if (fragment.segments.empty()) return 0;
     return price_ * static_cast<double>(fragment.segments.size() + (is_warm_ ? 0 : COLD)) + CAPTURED * static_cast<double>(fragment.steps.size());
+  }
+
+  // What serves is set against a lap as written; a side of another fragment has no laps.
+  bool has_earned(const Fragment& fragment) const {
+    double price = price_of(fragment);
+    return fragment.earned >= price && (price == 0 || fragment.pace.laps_without() > 0 || fragment.entered >= 3);
   }
 
   Allowance::Totals totals() const { return {static_cast<double>(counts.capture_ns + counts.record_ns), counts.saved_ns}; }
@@ -797,7 +805,7 @@ class Engine {
 
   void enter(Fragment* fragment) {
     if (fragment->uncut) fragment->cut(settings_.longest);
-    if (!fragment->live && fragment->earned >= price_of(*fragment) && !overdrawn()) {
+    if (!fragment->live && has_earned(*fragment) && !overdrawn()) {
       fragment->large = !finder_.afford(*fragment);
       if (!fragment->large) try {
         fragment->begin_to_live(price_of(*fragment));
@@ -857,7 +865,7 @@ class Engine {
     if (reason == Reason::None && !fragment_->live) {
       if (compare(step, op, stack, reason) == Match::Other) return Match::Other;
       if (reason == Reason::Number) fragment_->demote(step, reason);
-      else reason = fragment_->large ? Reason::Room : Reason::Unearned, fragment_->earned += OPERATOR;
+      else reason = fragment_->large ? Reason::Room : Reason::Unearned, fragment_->earned += saves_.milliseconds();
     } else if (reason == Reason::None) {
       Match match = compare(step, op, stack, reason);
       if (match == Match::Yes && step.moves && !draws_next()) launch();
@@ -886,7 +894,8 @@ class Engine {
     }
     counts.written[index(reason)]++;
     bool cuts = std::exchange(answering_, false);
-    if (reason != Reason::Unearned && reason != Reason::Room) written_ = {&step, reason, cuts, forgotten_, {}};
+    if (reason == Reason::Unearned) written_.earns = true;
+    else if (reason != Reason::Room) written_ = {&step, reason, cuts, false, forgotten_, {}};
     launch();
     from_ = at_ + 1;
     advance();
@@ -1055,8 +1064,7 @@ class Engine {
     if (!epoch_.trash.storages.empty() || !epoch_.trash.memory.empty()) std::swap(trash, epoch_.trash);
   }
 
-  static constexpr double OPERATOR = 0.005;   // milliseconds, roughly, of one as written
-  static constexpr double CAPTURED = 0.01;    // the same, of one that is captured
+  static constexpr double CAPTURED = 0.01;    // milliseconds, roughly, of an operator that is captured
   static constexpr size_t COLD = 40;          // captures, that the first one of a process takes as long as
   static constexpr size_t SELDOM = 1000;       // operators between two looks for an outer iteration
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
@@ -1069,6 +1077,7 @@ class Engine {
   const std::unique_ptr<Device> device_;
   const std::unique_ptr<Draws> draws_;  // none: what draws runs as written
   double price_;  // of a capture, in milliseconds
+  Saves saves_;
   Finder finder_;
   std::mutex mutex_;
   std::atomic<bool> open_{false}, alive_{false}, barred_{false};

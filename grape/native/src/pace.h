@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -107,6 +108,26 @@ class Pace {
   Laps with_, without_;
   double written_ = 0, between_ = 0;  // nanoseconds that an operator takes as written, and what comes behind it
   size_t due_ = 0;
+};
+
+// What deferring an operator saves, roughly: what those that could be deferred take as written, without what comparing
+// takes then. One that takes long waits for the device, and would as well if it were deferred.
+class Saves {
+ public:
+  void note(std::chrono::nanoseconds took) {
+    ns_.fetch_add(std::min<uint64_t>(took.count(), MOST_NS), std::memory_order_relaxed);
+    n_.fetch_add(1, std::memory_order_relaxed);
+  }
+  double milliseconds() const {
+    uint64_t n = n_.load(std::memory_order_relaxed);
+    double usual = n ? static_cast<double>(ns_.load(std::memory_order_relaxed)) / static_cast<double>(n) : 0.0;
+    return std::max(LEAST_NS, usual - COMPARED_NS) / 1e6;
+  }
+
+ private:
+  static constexpr uint64_t MOST_NS = 20000;
+  static constexpr double LEAST_NS = 5000, COMPARED_NS = 2000;
+  std::atomic<uint64_t> ns_{0}, n_{0};
 };
 
 }  // namespace grape

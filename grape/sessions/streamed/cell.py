@@ -26,7 +26,7 @@ from ..timing import CellClock, CellRuns
 from .by_streams import hindrance, settings_for
 from .first_look import FirstLook, found_in_source
 from .judged import after_streamed_run, did_other_work, without_streams
-from .lead import after_led_run, after_timed_run, has_to_be_timed
+from .lead import WARM, after_led_run, after_timed_run, has_to_be_timed
 from .stream_evidence import findings_beside, stream_evidence, streamed_findings, with_sources
 
 if TYPE_CHECKING:
@@ -116,17 +116,17 @@ class StreamedSession:
             self._as_written = entered.reason + later
             return
         self._entered = True
-        shared.look_anew(first=not self._was_streamed(owner))
+        shared.look_anew(first=self._is_young(owner))
         shared.hold(CELLS)
         if not self.is_known:
             self._look = FirstLook(owner, self.cell)
             self._look.statement(code)
 
-    def _was_streamed(self, owner: Engine) -> bool:
-        if self._past is not None:
-            return self._past.streamed
-        runs = owner.runs.get(self.cell.key or self.cell.source)
-        return runs is not None and runs.count > 0
+    def _is_young(self, owner: Engine) -> bool:
+        """True in runs that are still learnt from, in which more may be spent."""
+        if (past := self._past) is not None:
+            return not past.streamed or (past.led is not None and past.led.runs < WARM)
+        return (runs := owner.runs.get(self.cell.key or self.cell.source)) is None or runs.count < WARM
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended. `code` is the next one."""

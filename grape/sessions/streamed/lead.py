@@ -18,7 +18,7 @@ from .judged import MOST_WAIT, after_streamed_run, without_streams
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at"]
+__all__ = ["WARM", "after_led_run", "after_timed_run", "has_to_be_timed", "leads", "may_be_looked_at"]
 
 NOTHING = "no operator of it ran on the GPU"
 FEWEST_RUNS = 3
@@ -30,7 +30,7 @@ ALIKE = 0.05
 UNTOLD = 2
 """Runs in a row of which streams cannot tell what they save, after which one is timed as written, each time."""
 WARM = 2
-"""The first run that tells what later ones will be like."""
+"""The first run that tells what later ones will be like; until then more may be spent on captures."""
 GAIN = 0.05
 """Of the plain cell. Estimates of it are off by 12% in the median: a run that saved less may have lost."""
 PAID = 0.5
