@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import grape
 from grape.model import CallsAccount, CellTime
@@ -52,6 +53,20 @@ def first(monkeypatch: pytest.MonkeyPatch, notebook: Notebook) -> None:
 def known() -> Any:
     (past,) = engine().history._past.values()
     return past
+
+
+def test_a_loop_that_starves_is_found_in_the_first_run_and_told_later(notebook: Notebook) -> None:
+    notebook.run(
+        "from torch.utils.data import DataLoader, TensorDataset\ndata = TensorDataset(torch.randn(8192, 8))\n"
+        "w = torch.eye(8)"
+    ).raise_error()
+    plain = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
+    for _ in range(2):
+        report = notebook.under_grape("%%grape\nfor (x,) in DataLoader(data, batch_size=128):\n    y = (x @ w).tanh()")
+        assert report["cell"]["engine"] == "streams"
+        (starved,) = (one for one in report["findings"] if one["code"] == "GR303")
+        assert starved["line"] == 2 and starved["evidence"]["executions"] == 64
+        assert torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is plain
 
 
 def test_the_first_run_is_streamed_and_reported_at_length(notebook: Notebook) -> None:

@@ -24,7 +24,7 @@ from ..process import engine_and_ms
 from ..running import NESTED, Cell
 from ..timing import CellClock, CellRuns
 from .by_streams import hindrance, settings_for
-from .first_look import FirstLook, found_in_source
+from .first_look import LOADER, FirstLook, found_in_source
 from .judged import after_streamed_run, did_other_work, without_streams
 from .lead import WARM, after_led_run, after_timed_run, has_to_be_timed
 from .stream_evidence import findings_beside, stream_evidence, streamed_findings, with_sources
@@ -105,8 +105,7 @@ class StreamedSession:
         if self._past is None and not self._leads and owner.release_regions():
             self._notes = (_RELEASED,)
         self._is_timed = has_to_be_timed(before)
-        timed = _TIMED if self._is_timed else None
-        self._as_written = _PROFILE if self.options.profile else hindrance(owner) or timed
+        self._as_written = _PROFILE if self.options.profile else hindrance(owner) or _TIMED * self._is_timed or None
         if self._as_written is not None:
             return
         entered = shared.enter(self, settings_for(self.options.memory_budget))
@@ -218,6 +217,7 @@ class StreamedSession:
             notes=(*self._notes, *self.cell.rewritten_notes, *failure_notes()),
             as_written=self._as_written,
             profile_only=self.options.profile,
+            loaders=self._look.waits(self._shown) if self._look is not None else (),
         )
         evidence = with_sources(evidence, self._shown, always=self._leads)
         findings = streamed_findings(evidence)
@@ -246,7 +246,7 @@ class StreamedSession:
             more = found_in_source(evidence)
         else:
             lines = past.evidence.lines
-            said = [one for one in past.findings if one.from_source]
+            said = [one for one in past.findings if one.from_source or one.code == LOADER]
             more = findings_as(said, past.evidence.file, evidence.file)
         return replace(evidence, lines=lines), findings_beside(findings, more)
 

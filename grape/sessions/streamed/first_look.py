@@ -1,21 +1,29 @@
-"""What is seen of a cell's first run beside the streams that serve it: the time of its lines, what its source says."""
+"""What is seen of a cell's first run beside the streams that serve it: the time of its lines, how long they wait for
+loaders, what its source says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from types import CodeType
 from typing import TYPE_CHECKING
 
 from ...failures import surviving
-from ...model import CellEvidence, Finding, LineTimes
+from ...model import CellEvidence, Finding, LineTimes, LoaderWait
 from ...streams import shared
 from ..line_times import CellLines
 from ..running import Cell
+from .stream_evidence import shown_at
 
 if TYPE_CHECKING:
     from ..engine import Engine
     from ..timing import CellClock
 
-__all__ = ["FirstLook", "found_in_source"]
+__all__ = ["LOADER", "FirstLook", "found_in_source"]
+
+LOADER = "GR303"
+"""The finding that later runs, in which loaders are not timed, have from the first one."""
 
 _READING_MS, _BESIDE_MS, _SHARE = 0.1, 30.0, 0.02
 """Milliseconds that a line of source takes to be read; what reading may take at the end of a cell, and the share of a
@@ -23,15 +31,19 @@ cell that it may take where that is more."""
 
 
 class FirstLook:
-    """Times the lines of a cell by events of the interpreter; where it has none, nothing does."""
+    """Times the lines of a cell by events of the interpreter; where it has none, nothing does. And what the cell waits
+    for loaders: what is pending is issued before some batches and behind them, so that it is no part of that.
+    """
 
     def __init__(self, owner: Engine, cell: Cell) -> None:
-        from ...profiling import LineMemory, allocated_by
+        from ...profiling import LineMemory, LoaderWatch, allocated_by
 
         read = allocated_by(owner.situation.backend.device)
         memory = LineMemory(read, _captured) if read is not None else None
         self._owner = owner
         self._lines = CellLines(cell.filename, memory, _capture_ns)
+        self._loaders = LoaderWatch(owner.situation.backend.timer, owner.situation.tracer.positions, _capture_ns)
+        self._loaders.join()
 
     def statement(self, code: CodeType | None) -> None:
         """The next one is about to run."""
@@ -40,11 +52,17 @@ class FirstLook:
     def give_up(self) -> None:
         """The cell goes on, and its lines are not timed any more."""
         self._lines.give_up()
+        self._loaders.leave()
 
     def stop(self) -> None:
         """The cell is over. What this took is booked as observing."""
         self._lines.stop()
+        self._loaders.leave()
         self._owner.situation.attention.book("observe", self._lines.own_ns)
+
+    def waits(self, shown: Callable[[str], str]) -> tuple[LoaderWait, ...]:
+        waits = self._loaders.waits()
+        return tuple(replace(one, at=shown_at(one.at, shown), inner=shown_at(one.inner, shown)) for one in waits)
 
     def times(self, clock: CellClock) -> LineTimes | None:
         return self._lines.times(clock.work_ms, 1, None)

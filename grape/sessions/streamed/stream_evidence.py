@@ -11,14 +11,14 @@ from ...model.stream import MOST_STOPS, READ
 from ...streams import Evidence
 from ..past.told import sources
 
-__all__ = ["findings_beside", "stream_evidence", "streamed_findings", "with_sources"]
+__all__ = ["findings_beside", "shown_at", "stream_evidence", "streamed_findings", "with_sources"]
 
 _RANK = ("blocker", "costly", "hint")
 
 
 def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> StreamEvidence:
     """Of the cell that is called `name`; `shown` turns the file name of code into the name to show."""
-    stops = [replace(stop, user=_at(stop.user, shown), inner=_at(stop.inner, shown)) for stop in found.stops]
+    stops = [replace(stop, user=shown_at(stop.user, shown), inner=shown_at(stop.inner, shown)) for stop in found.stops]
     reads, others = ([stop for stop in stops if (stop.reason == READ) is wanted] for wanted in (True, False))
     return StreamEvidence(
         name=name,
@@ -53,7 +53,7 @@ def stream_evidence(found: Evidence, name: str, shown: Callable[[str], str]) -> 
     )
 
 
-def _at(position: Position | None, shown: Callable[[str], str]) -> Position | None:
+def shown_at(position: Position | None, shown: Callable[[str], str]) -> Position | None:
     return None if position is None else replace(position, file=shown(position.file))
 
 
@@ -64,8 +64,8 @@ def with_sources(evidence: CellEvidence, shown: Callable[[str], str], *, always:
 
 
 def streamed_findings(evidence: CellEvidence) -> tuple[Finding, ...]:
-    """Findings about what streams ran as written in this run."""
-    if not any(stream.reads or stream.stops for stream in evidence.streams):
+    """Findings about what streams ran as written in this run, and about loaders that it waited for."""
+    if not evidence.loaders and not any(stream.reads or stream.stops for stream in evidence.streams):
         return ()
     return advise(replace(evidence, regions=(), trace=None, timeline=None), MachineCosts())
 
