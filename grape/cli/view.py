@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from ..errors import UsageError
 from ..render.files import write_text
@@ -45,7 +44,7 @@ def _is_report(content: object) -> bool:
     )
 
 
-def _report_page(content: Any, source: Path) -> str:
+def _report_page(content: object, source: Path) -> str:
     """Its summary: a report holds figures, and no events to draw."""
     from ..render.comparison import reports_of
     from ..render.timeline.recorded import recorded_report

@@ -15,7 +15,6 @@ import math
 import textwrap
 import types
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.nn.attention
@@ -195,7 +194,7 @@ class _Checker:
                 if isinstance(self._namespace.get(name), (types.FunctionType, torch.Tensor, list, dict, set)):
                     raise Unsafe(f"`{kind.__name__}.forward` uses `{name}` of the notebook")
 
-    def _check_value(self, shown: str, value: Any) -> None:
+    def _check_value(self, shown: str, value: object) -> None:
         if isinstance(value, torch.Tensor):
             _check_tensor(shown, value)
         elif isinstance(value, torch.optim.Optimizer):
@@ -280,7 +279,7 @@ def _is_import_of_grape(node: ast.Import | ast.ImportFrom) -> bool:
     return isinstance(node, ast.Import) and ast.unparse(node) == "import grape"
 
 
-def _is_of_torch(value: Any, shown: str) -> bool:
+def _is_of_torch(value: object, shown: str) -> bool:
     if value is None:
         return False
     home = getattr(value, "__module__", None) or type(value).__module__ or ""

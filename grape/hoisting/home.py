@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..model import Position
 from ..rewrite.hoisting import RunSource
@@ -43,7 +43,7 @@ class Owner(Protocol):
 
     hoister: Home
     source: RunSource
-    namespace: dict[str, Any]
+    namespace: dict[str, object]
     filename: str
     flags: int
     codes: set[types.CodeType]

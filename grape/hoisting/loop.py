@@ -191,9 +191,9 @@ class _Left:
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[int, list[Any]] = {}
+        self._entries: dict[int, list[object]] = {}
 
-    def put(self, entry: Any) -> None:
+    def put(self, entry: object) -> None:
         self._entries.setdefault(get_ident(), []).append(entry)
 
     def take(self) -> object:
@@ -236,7 +236,7 @@ class _Iterable:
     def __init__(self, iterator: object) -> None:
         self._iterator = iterator
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> object:
         return self._iterator
 
 

@@ -21,7 +21,7 @@ from .survey import Segment, SurveyedValues, called_functions, holds_tensors
 
 __all__ = ["Part", "RegionPart"]
 
-Values = MutableMapping[str, Any]
+Values = MutableMapping[str, object]
 
 
 class Part:
@@ -160,7 +160,7 @@ class RegionPart(Part):
         names = self.owner.namespace
         return tuple([names.get(name) for name in self.outputs])
 
-    def _make(self, values: Mapping[str, Any]) -> Region:
+    def _make(self, values: Mapping[str, object]) -> Region:
         run = self.owner
         changing = run.source.changing
         constants: tuple[str, ...] = ()
@@ -184,7 +184,7 @@ class RegionPart(Part):
         run.hoister.interceptor.hoisted.append(self.region)
         return self.region
 
-    def hand_over(self, values: Mapping[str, Any]) -> bool:
+    def hand_over(self, values: Mapping[str, object]) -> bool:
         """Where the region was refused for new tensors in objects that its names stand for (a KV cache): have it take
         these as arguments, which a replay updates. False where there are none.
         """
@@ -251,6 +251,6 @@ def _varies(value: object) -> bool:
     return type(value) is torch.Tensor
 
 
-def _is_data(value: Any) -> bool:
+def _is_data(value: object) -> bool:
     """True for what a function is given anew at each call; anything else is guarded as what a closure holds."""
     return isinstance(value, (bool, int, float, complex, str, bytes, type(None), list, tuple, dict)) or _varies(value)

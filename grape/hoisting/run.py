@@ -121,11 +121,11 @@ class Run:
 
     # -- before it is handed over ------------------------------------------------------------------------------------
 
-    def look(self, values: Mapping[str, Any]) -> None:
+    def look(self, values: Mapping[str, object]) -> None:
         """An iteration has run as written: note the numbers and strings that its names hold."""
         self._plain = self._numbers(values)
 
-    def arm(self, values: Mapping[str, Any]) -> None:
+    def arm(self, values: Mapping[str, object]) -> None:
         """One more has run: decide what may become a region."""
         now = self._numbers(values)
         changing = {name for name in self.source.changing if name in now and now[name] != self._plain.get(name)}
@@ -143,7 +143,7 @@ class Run:
         self._divide(surveyed)
         self.given_up = not self.live
 
-    def _numbers(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _numbers(self, values: Mapping[str, object]) -> dict[str, Any]:
         found = {}
         for name in (*self._names.reads, *self._names.stores):
             value = values.get(name)
@@ -233,7 +233,7 @@ class Run:
         """After `mend`: the value of a function's name when the run raised."""
         return self._partial.pop(name)
 
-    def _learn(self, values: Mapping[str, Any]) -> None:
+    def _learn(self, values: Mapping[str, object]) -> None:
         for part in self.regions:
             if part.refusal is not None and not part.starved:
                 with self.hoister.at_work():
@@ -259,7 +259,7 @@ class Run:
             self.live = bool(self.regions)
         self.given_up = not self.live
 
-    def seen(self, values: Mapping[str, Any]) -> Mapping[str, object]:
+    def seen(self, values: Mapping[str, object]) -> Mapping[str, object]:
         """The names that the statements see where `values` are the names of their own scope."""
         return values if values is self.namespace else ChainMap(dict(values), self.namespace)
 

@@ -13,7 +13,6 @@ import math
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -181,14 +180,14 @@ class SurveyedValues:
         return _is_of_torch(callee) or getattr(callee, "__module__", None) == math.__name__
 
 
-def _is_of_torch(value: Any) -> bool:
+def _is_of_torch(value: object) -> bool:
     module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
     if not callable(value):
         return False
     return (isinstance(module, str) and module.split(".")[0] == "torch") or _belongs_to_tensor(value)
 
 
-def _belongs_to_tensor(value: Any) -> bool:
+def _belongs_to_tensor(value: object) -> bool:
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     return isinstance(owner, type) and issubclass(torch.Tensor, owner)
 

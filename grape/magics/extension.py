@@ -65,7 +65,7 @@ def _preload_after_torch(ipython: Any) -> None:
         _preload()
         return
 
-    def after_cell(result: Any) -> None:
+    def after_cell(result: object) -> None:
         if "torch" in sys.modules and ipython in _LOADED:
             ipython.events.unregister("post_run_cell", after_cell)
             _preload()
@@ -93,7 +93,7 @@ def _close_engine() -> None:
         sessions.close_engine()
 
 
-def _remove(items: list[Any], item: Any) -> None:
+def _remove(items: list[object], item: object) -> None:
     if item in items:
         items.remove(item)
 

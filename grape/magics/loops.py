@@ -38,7 +38,7 @@ def hoist_loops_of(shell: Any, own: Stopwatch) -> Callable[[], None]:
     class HoistingCompiler(original):  # type: ignore[misc, valid-type]
         """The shell's compiler. Warnings and errors of a cell are those of its plain code, which is compiled first."""
 
-        def __call__(self, source: object, filename: str, symbol: str, **options: Any) -> object:
+        def __call__(self, source: object, filename: str, symbol: str, **options: object) -> object:
             code = super().__call__(source, filename, symbol, **options)
             if not isinstance(source, (ast.Module, ast.Interactive)):
                 return code

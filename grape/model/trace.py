@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from .call import Args
 from .location import Position
@@ -51,7 +50,7 @@ class OpRecord:
     name: str
     kind: str
     args: Args
-    kwargs: tuple[tuple[str, Any], ...]
+    kwargs: tuple[tuple[str, object], ...]
     outputs: tuple[TensorView, ...]
     written: tuple[int, ...]
     born: tuple[int, ...]

@@ -67,7 +67,7 @@ class _Span:
 
 
 def convert(
-    raw: Iterable[Any],
+    raw: Iterable[object],
     window: Window,
     *,
     position_of: PositionOf | None = None,

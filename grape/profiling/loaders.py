@@ -246,7 +246,7 @@ def _random_states() -> tuple[object, ...]:
     return drawn, random.getstate(), tuple(map(_plain, arrays))
 
 
-def _plain(value: Any) -> object:
+def _plain(value: object) -> object:
     return value.tobytes() if hasattr(value, "tobytes") else value
 
 

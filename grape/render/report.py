@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..model import FEWEST_SAMPLES, CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
 from .timeline.timelines import named_timelines
@@ -45,7 +44,7 @@ class Report(ReportData):
         made: tuple[Finding, ...] | None = getattr(self.make_fixes, "made", None)
         return self.findings if made is None else made
 
-    def to_dict(self, *, fixes: bool = False) -> dict[str, Any]:
+    def to_dict(self, *, fixes: bool = False) -> dict[str, object]:
         """The contract: see `docs/report.md`. Plain values only; `json.dumps` takes it. `fixes` as for `with_fixes`."""
         from .spent import spent
 
@@ -81,7 +80,7 @@ class Report(ReportData):
 
     def _repr_mimebundle_(
         self, include: Container[str] | None = None, exclude: Container[str] | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         renderers = {"text/plain": self.to_text, "text/html": self.to_html}
         return {
             mime: render()

@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, overload
+from typing import overload
 
 import torch
 
@@ -52,7 +52,7 @@ class GraphedFunction:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         *,
         backend: Backend | None,
         tolerance: float,
@@ -72,7 +72,7 @@ class GraphedFunction:
         self._running = False
         self._unwatch: Callable[[], None] = lambda: None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if self._thread is None:
             self._thread = get_ident()
         if self._running or get_ident() != self._thread or streams.inside or is_transformed() or process_group():
@@ -158,7 +158,7 @@ class GraphedFunction:
 
 @overload
 def graph(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     *,
     device: torch.device | str | None = None,
     tolerance: float = 0.0,
@@ -173,16 +173,16 @@ def graph(
     device: torch.device | str | None = None,
     tolerance: float = 0.0,
     memory_budget: int | str | None = None,
-) -> Callable[[Callable[..., Any]], GraphedFunction]: ...
+) -> Callable[[Callable[..., object]], GraphedFunction]: ...
 
 
 def graph(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object] | None = None,
     *,
     device: torch.device | str | None = None,
     tolerance: float = 0.0,
     memory_budget: int | str | None = None,
-) -> GraphedFunction | Callable[[Callable[..., Any]], GraphedFunction]:
+) -> GraphedFunction | Callable[[Callable[..., object]], GraphedFunction]:
     """Wrap a function or module so that repeated calls replay CUDA graphs; use it as a decorator or a call.
 
     `device` chooses the backend (default: the current CUDA device, else the CPU reference). `tolerance` is the largest

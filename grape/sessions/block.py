@@ -53,7 +53,7 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
         failure = None  # else its traceback, this frame and what they hold wait for the garbage collector
 
 
-def _caller() -> tuple[str, dict[str, Any]]:
+def _caller() -> tuple[str, dict[str, object]]:
     """The file and the names of the code with the `with` block.
 
     No frame is kept: one that knows itself would keep the block's results, and with them the memory of graphs, until
@@ -62,7 +62,7 @@ def _caller() -> tuple[str, dict[str, Any]]:
     frame = sys._getframe(2).f_back  # `session`, then contextlib
     if frame is None:
         return "?", {}
-    namespace: dict[str, Any] = {**frame.f_globals}
+    namespace: dict[str, object] = {**frame.f_globals}
     if frame.f_locals is not frame.f_globals:
         local = frame.f_locals
         namespace.update(local)

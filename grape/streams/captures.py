@@ -129,10 +129,10 @@ class Captures:
 
 def watch(session: Any) -> Callable[[], None]:
     """Have the person's captures pass operators through, and graphs wait for what is pending; the result undoes it."""
-    kind: Any = torch.cuda.CUDAGraph
+    kind: object = torch.cuda.CUDAGraph
     plain = {name: getattr(kind, name) for name in ("capture_begin", "capture_end", "replay")}
 
-    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
+    def capture_begin(self: object, *args: object, **kwargs: object) -> None:
         session.pass_through(True)
         try:
             plain["capture_begin"](self, *args, **kwargs)
@@ -140,13 +140,13 @@ def watch(session: Any) -> Callable[[], None]:
             session.pass_through(False)
             raise
 
-    def capture_end(self: Any) -> None:
+    def capture_end(self: object) -> None:
         try:
             plain["capture_end"](self)
         finally:
             session.pass_through(False)
 
-    def replay(self: Any) -> None:
+    def replay(self: object) -> None:
         session.flush()
         plain["replay"](self)
 

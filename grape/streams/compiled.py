@@ -11,18 +11,18 @@ from typing import Any
 from ..tracing import when_imported
 
 _MODULE = "torch._inductor.output_code"
-Apart = Callable[[Callable[[], Any]], Any]
+Apart = Callable[[Callable[[], object]], object]
 
 
 def watch(apart: Apart) -> Callable[[], None]:
     """Have `apart` run each call of compiled code, also of what is compiled later; the result undoes it."""
-    patched: list[tuple[Any, Any]] = []
+    patched: list[tuple[Any, object]] = []
 
     def patch(module: ModuleType) -> None:
         made = module.CompiledFxGraph
         plain = made.__call__
 
-        def call(self: Any, inputs: Sequence[Any]) -> Any:
+        def call(self: object, inputs: Sequence[object]) -> object:
             return apart(lambda: plain(self, inputs))
 
         made.__call__ = call

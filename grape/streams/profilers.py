@@ -6,7 +6,6 @@ While one is on, the engine defers nothing; a kernel launched late would be outs
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch.autograd.profiler
 
@@ -17,11 +16,11 @@ _BEGINS = ("_prepare_profiler", "_enable_profiler")
 
 def watch(flush: Callable[[], None]) -> Callable[[], None]:
     """Have `flush` called before a profiler of torch is switched on; the result undoes it."""
-    module: Any = torch.autograd.profiler
+    module: object = torch.autograd.profiler
     plain = {name: getattr(module, name) for name in _BEGINS}
 
-    def behind_flush(begin: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def behind_flush(begin: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
             flush()
             return begin(*args, **kwargs)
 

@@ -72,7 +72,7 @@ class Stream:
         if self._cuda is not None:
             self._undo.callback(watch(self._session))
 
-    def _apart(self, call: Callable[[], Any]) -> Any:
+    def _apart(self, call: Callable[[], object]) -> object:
         """Run what launches kernels without operators: behind what is pending, and with nothing deferred."""
         if not self._extension.key_included():
             return call()

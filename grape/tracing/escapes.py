@@ -46,7 +46,7 @@ class EscapeWatch(UnseenMode):
         super().__init__()
         self._positions, self._recorder = positions, recorder
 
-    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> object:
+    def __torch_function__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         if func in _ESCAPES:
             self._note(func.__name__ if func.__name__ != "__get__" else func.__self__.__name__)
         try:

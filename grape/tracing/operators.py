@@ -41,7 +41,7 @@ class Facts:
     """The facts of an operator, by its schema. `writes`: (position, name, keyword only) of what it writes;
     `seeds`: positions of results that lie on another device in a capture."""
 
-    function: Any
+    function: object
     name: str
     reads: bool
     lifts: bool

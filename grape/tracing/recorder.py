@@ -40,7 +40,7 @@ class RecordedCall:
     functions: tuple[object, ...]
     storages: tuple[StorageWeakRef, ...]
     born: frozenset[int]
-    values: Mapping[int, Any]
+    values: Mapping[int, object]
     """Values that the host read, by ordinal of the operator."""
     constants: Mapping[int, torch.Tensor]
     """Copies of tensors made from Python values, by storage number; kept on request."""

@@ -302,14 +302,14 @@ def record(
     tracer: Tracer,
     device: torch.device,
     leaves: Sequence[torch.Tensor],
-    body: Callable[[], Any],
+    body: Callable[[], object],
     keep: bool = False,
     on_wait: Callable[[Recorder, OpRecord], None] | None = None,
     limit: int = LIMIT,
     own_ns: float = math.inf,
     beside_ns: float = math.inf,
     on_overflow: Callable[[], None] | None = None,
-) -> tuple[Any, RecordedCall, tuple[tuple[str, Position | None], ...]]:
+) -> tuple[object, RecordedCall, tuple[tuple[str, Position | None], ...]]:
     """Run `body` once under the tracer; its result, what it dispatched, and what escaped the dispatcher's sight.
 
     `keep`, `limit`, `on_wait` and `on_overflow` are those of `Recorder` and `Tracer`. The tracer may take `own_ns`

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from types import CodeType
-from typing import Any
 
 import torch
 from torch import overrides
@@ -97,7 +96,7 @@ def _is_overridden_by_one(value: object) -> bool:
     return _answer("has_torch_function_unary", value, among=(value,))
 
 
-def _is_overridden_by_any(*values: Any) -> bool:
+def _is_overridden_by_any(*values: object) -> bool:
     return _answer("has_torch_function_variadic", *values, among=values)
 
 
@@ -125,6 +124,6 @@ _blind: dict[str, Callable[..., bool]] = dict(
 )
 
 
-def _overrides(value: Any) -> bool:
+def _overrides(value: object) -> bool:
     kind = type(value)
     return kind is not torch.Tensor and getattr(kind, "__torch_function__", _DISABLED) is not _DISABLED

@@ -48,7 +48,7 @@ class Actions:
     undo_region: Callable[[str], Answer] | None = None
     trace: Callable[[], str] | None = None
     page: Callable[[], str] | None = None
-    fixes: Callable[[], list[dict[str, Any]]] | None = None
+    fixes: Callable[[], list[dict[str, object]]] | None = None
     """Gives the view's findings anew, with the rewrites that nobody had asked for."""
 
     def names(self) -> list[str]:
@@ -72,14 +72,14 @@ class ReportWidget(anywidget.AnyWidget):
     actions = traitlets.List(traitlets.Unicode()).tag(sync=True)
     states = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, view: Mapping[str, Any], columns: bytes, actions: Actions | None = None) -> None:
+    def __init__(self, view: Mapping[str, object], columns: bytes, actions: Actions | None = None) -> None:
         self._actions = actions or Actions()
         self.places = False
         """True once a front end has said that it can write into the notebook's cells."""
         super().__init__(view=dict(view), columns=columns, actions=self._actions.names())
         self.on_msg(self._answer)
 
-    def show(self, view: Mapping[str, Any], columns: bytes) -> None:
+    def show(self, view: Mapping[str, object], columns: bytes) -> None:
         """Have another view shown in the place of this one, once what it takes time for is there."""
         if self.comm is not None:
             with self.hold_sync():
@@ -98,7 +98,7 @@ class ReportWidget(anywidget.AnyWidget):
             bundle["text/plain"] = "Grape: timelines and memory, shown by front ends with Jupyter widgets"
         return shown
 
-    def _answer(self, _: Any, content: Mapping[str, Any], buffers: Any) -> None:
+    def _answer(self, _: object, content: Mapping[str, object], buffers: object) -> None:
         """A message of the view: {"request": number, "action": name, "target": its argument}."""
         request, action, target = content.get("request"), content.get("action"), content.get("target")
         if action == "places":
@@ -113,7 +113,7 @@ class ReportWidget(anywidget.AnyWidget):
             reply = {"error": said(error)}
         self.send({"request": request, **reply})
 
-    def _perform(self, action: str, target: Any) -> dict[str, Any]:
+    def _perform(self, action: str, target: Any) -> dict[str, object]:
         if action not in self._actions.names():
             return {"error": f"this view cannot {action}"}
         if action in ("trace", "page"):

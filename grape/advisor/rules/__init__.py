@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from ...model import CODES, CellEvidence, Finding
 from ..cost import MachineCosts
@@ -22,7 +22,7 @@ class Rule(Protocol):
 
 
 def _rule(code: str) -> Rule:
-    module: Any = import_module(f".{code[:3].lower()}xx.{code.lower()}", __name__)
+    module: object = import_module(f".{code[:3].lower()}xx.{code.lower()}", __name__)
     return cast("Rule", module)
 
 

@@ -9,7 +9,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import GrapeError
 from ...options import Options
@@ -32,7 +32,7 @@ class ScriptSession:
     torch reads when it is loaded. A script that loads it inside a function is looked at from its last statement on.
     """
 
-    def __init__(self, *, name: str, file: str, source: str, options: Options, namespace: dict[str, Any]) -> None:
+    def __init__(self, *, name: str, file: str, source: str, options: Options, namespace: dict[str, object]) -> None:
         self._name = name
         self._file = file
         self._source = source

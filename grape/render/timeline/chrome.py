@@ -45,7 +45,7 @@ def chrome_trace(report: ReportData) -> dict[str, object]:
     }
 
 
-def _metadata(kind: str, pid: int, tid: int, **args: Any) -> dict[str, object]:
+def _metadata(kind: str, pid: int, tid: int, **args: object) -> dict[str, object]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
 
 

@@ -123,7 +123,7 @@ def _spent(shown: Sequence[Spent]) -> list[dict[str, object]]:
     ]
 
 
-def _lines(report: ReportData) -> dict[str, Any]:
+def _lines(report: ReportData) -> dict[str, object]:
     """All lines, and the numbers of those to show where others are folded; None of these is a gap. `found`: numbers of
     the findings that stand below a line.
     """
@@ -274,7 +274,7 @@ def _finding(report: ReportData, finding: Finding) -> dict[str, object]:
     }
 
 
-def _fix(fix: Fix) -> dict[str, Any]:
+def _fix(fix: Fix) -> dict[str, object]:
     """`changes`: for where the lines around them are shown."""
     return {"id": fix.id, "diff": clean(shown_diff(fix.diff)), "changes": "\n".join(changed_lines(fix.diff))}
 

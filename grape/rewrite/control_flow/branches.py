@@ -32,7 +32,7 @@ def as_block(suite: Any, lines: tuple[int, int]) -> Statements:
     return list(suite.body)
 
 
-def lower_block_statement(lowerer: Rewriter, node: Any, context: Context, needs: frozenset[Jump]) -> Statements:
+def lower_block_statement(lowerer: Rewriter, node: object, context: Context, needs: frozenset[Jump]) -> Statements:
     """A compound statement whose jumps `context` provides for."""
     lines = lines_of(node) or (1, 1)
     if isinstance(node, cst.If):

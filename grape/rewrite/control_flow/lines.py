@@ -55,7 +55,7 @@ def lines_of(statement: object) -> tuple[int, int] | None:
     return None
 
 
-def line_of(statement: Any) -> int:
+def line_of(statement: object) -> int:
     lines = lines_of(statement)
     return 0 if lines is None else lines[0]
 

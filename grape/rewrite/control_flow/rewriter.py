@@ -38,7 +38,7 @@ class Rewriter(Selection):
         raise NotImplementedError
 
     def with_flags(
-        self, node: Any, needs: frozenset[Jump], rest: Statements, context: Context
+        self, node: object, needs: frozenset[Jump], rest: Statements, context: Context
     ) -> tuple[Statements, Context, Statements]:
         """Flags for the jumps out of `node`: their initialization, the context for `node`, and `rest` guarded."""
         lines = lines_of(node) or (1, 1)

@@ -34,12 +34,12 @@ class Selection:
         lines = lines_of(statement)
         return lines is not None and lines[0] not in self._refused and self._wanted(*lines)
 
-    def selected(self, node: Any, scope: Scope) -> bool:
+    def selected(self, node: object, scope: Scope) -> bool:
         if isinstance(node, cst.If) and is_guard(node):
             return True
         return isinstance(node, (cst.If, cst.While)) and not is_plain(node.test, scope.plain) and self.wants(node)
 
-    def crosses(self, node: Any, scope: Scope) -> frozenset[Jump]:
+    def crosses(self, node: object, scope: Scope) -> frozenset[Jump]:
         """The jumps out of `node` that leave a selected construct on their way."""
         if isinstance(node, cst.If):
             if self.selected(node, scope):

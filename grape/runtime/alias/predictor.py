@@ -284,7 +284,7 @@ class Predictor:
 
     # -- patches -----------------------------------------------------------------------------------------------------
 
-    def _patch(self, owner: Any, attribute: str, rule: Rule) -> None:
+    def _patch(self, owner: object, attribute: str, rule: Rule) -> None:
         name = (id(owner), attribute)
         if name in self._patched or not hasattr(owner, attribute):
             return
@@ -292,7 +292,7 @@ class Predictor:
         inherited = attribute not in vars(owner)
 
         @functools.wraps(original)
-        def stand_in(*args: Any, **kwargs: object) -> object:
+        def stand_in(*args: object, **kwargs: object) -> object:
             if self.paused or get_ident() != self._thread or process_group():
                 return original(*args, **kwargs)
             frame = sys._getframe(1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -123,7 +122,7 @@ def _where(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     return Plan(tuple(one.shape), one.dtype, args, lambda out: torch.where(condition, one, other, out=out))
 
 
-def _binary(function: Callable[..., Any], integers: bool) -> Rule:
+def _binary(function: Callable[..., object], integers: bool) -> Rule:
     def rule(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
         if kwargs or len(args) != 2:
             return None

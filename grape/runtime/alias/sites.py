@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(slots=True, eq=False)
 class Site:
-    code: Any
+    code: object
     region: PredictedRegion
     rule: Rule
     name: tuple[int, str]

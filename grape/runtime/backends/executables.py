@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from .protocol import Graph, Prepared
 
@@ -86,7 +86,7 @@ class UpdatableGraph(Graph, Protocol):
         the graph has nodes that cannot be updated, or draws random numbers and nobody knows how many."""
         ...
 
-    def drew(self, before: object, after: Any) -> None:
+    def drew(self, before: object, after: object) -> None:
         """The random states (`Backend.rng_state`) before and after an eager run of what the graph does. At most once,
         before anything else is asked of it."""
         ...

@@ -99,7 +99,7 @@ class Slot:
         """The same for others to hold, who may resize it: then it gets memory of its own, and is here no more."""
         return growable(self.address, self._backend.device, nbytes)
 
-    def occupy(self, keeper: Any, cdata: int, idle: int, storage: Any = None) -> None:
+    def occupy(self, keeper: Any, cdata: int, idle: int, storage: object = None) -> None:
         """From now on the storage `cdata` lives here; `idle` is its use count while only `keeper` refers to it.
 
         `keeper` must hold every reference that the count includes: if one went, a living occupant would seem dead. It
@@ -192,7 +192,7 @@ class SlotStore:
         self._slots[role] = made
         return made
 
-    def recorded(self, tensor: torch.Tensor, stream: Any) -> None:
+    def recorded(self, tensor: torch.Tensor, stream: object) -> None:
         """The person told the allocator that `stream` uses `tensor`. It does not own slots: their next writer waits."""
         cdata = tensor.untyped_storage()._cdata
         if any(slot.cdata == cdata for slot in self):

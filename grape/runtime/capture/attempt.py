@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -80,7 +80,7 @@ class _Attempt:
         self.arguments_before = places(self.layout)
         self.watch = EffectWatch(request.tracer.positions)
 
-        def body() -> Any:
+        def body() -> object:
             with self.watch:
                 return request.function(*args, **kwargs)
 

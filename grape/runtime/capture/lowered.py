@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -52,7 +51,7 @@ def survey_call(
     return surveyed
 
 
-def refuse_flags(result: Any) -> None:
+def refuse_flags(result: object) -> None:
     """Raise `Stop` where a result holds a truth value of the device."""
     if any(isinstance(leaf, Flag) for leaf in tree_leaves(result)):
         raise Stop(Refused.because(Reason.TRUTH_RETURNED))
@@ -67,7 +66,7 @@ def check_ties(lowering: NodeLowering, leaving: Layout, given: Sequence[torch.Te
             raise Stop(Refused.because(Reason.TIED_RESULTS))
 
 
-def learn_arms(arms: Arms, eager: EagerRun, surveyed: Surveyed, key: tuple[Hashable, Any]) -> None:
+def learn_arms(arms: Arms, eager: EagerRun, surveyed: Surveyed, key: tuple[Hashable, object]) -> None:
     """The verifying replay ran these branches; so did those of other graphs of the same program."""
     arms.learn()
     arms.program = (eager.call.trace.signature(), tuple(sorted(surveyed.choices.items())))

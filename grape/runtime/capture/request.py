@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...model import NoMemory, NoRoom, Refused, RetryLater, Trace
 from ...tracing import RecordedCall, Tracer
@@ -27,7 +26,7 @@ __all__ = ["Captured", "EagerRun", "Request"]
 class Request:
     """The facts that a capture needs: the person's function, how to call it, and what earlier calls taught."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     root: object
     backend: Backend
     tracer: Tracer
@@ -64,7 +63,7 @@ class Request:
 class Captured:
     """A call that was served eagerly and captured on the way."""
 
-    result: Any
+    result: object
     outcome: Entry | Refused | RetryLater | NoMemory | NoRoom
     trace: Trace
     found: Found = field(default_factory=Found)

@@ -85,7 +85,7 @@ class Floor:
             if self._dead:
                 self._release_dead()
 
-    def enter(self, region: Region, args: Args, kwargs: Kwargs, since: int | None = None) -> Any:
+    def enter(self, region: Region, args: Args, kwargs: Kwargs, since: int | None = None) -> object:
         """Give the region the floor, and call it. `since`: when the call came to Grape, by the account's clock."""
         situation = self._situation
         attention = situation.attention

@@ -112,7 +112,7 @@ def _of_code(code: types.CodeType) -> Iterator[str]:
 
 
 def _reached(
-    names: frozenset[str], namespace: Mapping[str, Any]
+    names: frozenset[str], namespace: Mapping[str, object]
 ) -> Iterator[tuple[frozenset[str], Mapping[str, object], types.FunctionType | None]]:
     """`names`, and what the person's own functions mention that these lead to, each with what it names."""
     yield names, namespace, None

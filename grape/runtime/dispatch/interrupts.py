@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -34,7 +33,7 @@ AGAIN_S = 0.001
 ON_ITS_WAY_S = 0.1
 """Seconds within which one that waits comes again, unless it was sent in the process that this one was forked from."""
 
-_Handler = Callable[[int, FrameType | None], Any]
+_Handler = Callable[[int, FrameType | None], object]
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")

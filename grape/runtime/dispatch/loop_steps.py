@@ -39,7 +39,7 @@ class LoopStep:
     def waste(self, count: int) -> None:
         self.region.wasted += count
 
-    def __call__(self, closure: tuple[object, ...], state: tuple[Any, ...]) -> tuple[object, ...]:
+    def __call__(self, closure: tuple[object, ...], state: tuple[object, ...]) -> tuple[object, ...]:
         result: tuple[object, ...] = self._enter(self.region, (closure, state), {})
         return result
 

@@ -107,7 +107,7 @@ class ModuleRegions:
     def _region_of(self, original: Callable[..., object], module: torch.nn.Module, at: Position) -> Region:
         reference = weakref.ref(module)
 
-        def run(*args: object, **kwargs: Any) -> object:
+        def run(*args: object, **kwargs: object) -> object:
             return original(reference(), *args, **kwargs)
 
         variables = [name for name, value in self.namespace.items() if value is module and not name.startswith("_")]

@@ -120,7 +120,7 @@ class EffectWatch:
             watch.found += [(f"{name}.random", None) for name in (*changed, *came)]
             watch.direct |= bool(changed)
 
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
+    def _replace(self, owner: object, name: str, value: object) -> None:
         original = getattr(owner, name)
         setattr(owner, name, value)
 
@@ -131,7 +131,7 @@ class EffectWatch:
         self._undo.callback(restore)
 
     def _noting(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
-        def noted(*args: Any, **kwargs: Any) -> object:
+        def noted(*args: object, **kwargs: object) -> object:
             self._note(name)
             return function(*args, **kwargs)
 
@@ -140,7 +140,7 @@ class EffectWatch:
     def _noting_warnings(self, function: Callable[..., None]) -> Callable[..., None]:
         """`warnings.warn`, which counts the frames above it: it is told how many there are."""
 
-        def warn(message: Any, category: Any = None, stacklevel: int = 1, *more: object, **named: Any) -> None:
+        def warn(message: object, category: object = None, stacklevel: int = 1, *more: object, **named: object) -> None:
             self._note("warn")
             function(message, category, _level(stacklevel, sys._getframe(1)), *more, **named)
 
@@ -159,7 +159,7 @@ class EffectWatch:
         return show
 
     def _keeping(self, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        def kept(*args: Any, **kwargs: Any) -> torch.Tensor:
+        def kept(*args: object, **kwargs: object) -> torch.Tensor:
             state = function(*args, **kwargs)
             if self._is_mine():
                 self._states.append(state)
@@ -237,7 +237,7 @@ def _bytes(state: torch.Tensor) -> bytes:
     return bytes(state.untyped_storage())
 
 
-def _random_states() -> dict[str, Any]:
+def _random_states() -> dict[str, object]:
     """The states of the host's global random generators, in comparable form."""
     states: dict[str, object] = {"random": random.getstate()}
     drawn = sys.modules.get("numpy.random")  # which numpy imports once somebody asks for it

@@ -74,7 +74,7 @@ class GuardSet:
         except Exception as error:  # a nested tensor has no size
             raise TooLarge("the code") from error
 
-    def _let_go(self, root: Any) -> None:
+    def _let_go(self, root: object) -> None:
         """A module is the person's: guarding it must not keep it alive. Its graphs die with it."""
         self._root: weakref.ref[torch.nn.Module] | None = None
         if isinstance(root, torch.nn.Module):
@@ -140,7 +140,7 @@ class GuardSet:
     def places_of(self, wanted: Collection[int]) -> list[tuple[object, object]]:
         """The dicts and lists that hold the tensors with these identities, each with the key or index."""
         dicts = {id(one): one for one in (*self._dicts, *(attributes for attributes, _ in self._modules))}.values()
-        places: list[tuple[object, Any]] = [
+        places: list[tuple[object, object]] = [
             (one, key) for one in dicts for key, value in one.items() if id(value) in wanted
         ]
         return [*places, *((one, i) for one in self._lists for i, value in enumerate(one) if id(value) in wanted)]
@@ -265,7 +265,7 @@ class GuardSet:
         except Exception as error:
             return f"a value that cannot be compared ({type(error).__name__})"
 
-    def _blame(self, holder: Any) -> None:
+    def _blame(self, holder: object) -> None:
         where = self._places_of.get(id(holder))
         if where and where not in self.culprits:
             self.culprits.append(where)

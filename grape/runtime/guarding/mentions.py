@@ -6,14 +6,13 @@ import dis
 import re
 import types
 from collections.abc import Sequence
-from typing import Any
 
 from ...model import Position
 
 __all__ = ["blamed"]
 
 
-def blamed(function: Any, paths: Sequence[str], at: Position) -> tuple[str, Position]:
+def blamed(function: object, paths: Sequence[str], at: Position) -> tuple[str, Position]:
     """By which path the code reaches what has changed, and the one line of `function` that mentions it.
 
     Of `paths`, such as ``scheduler.last_epoch``, the first counts whose beginning stands on one line only. Where there

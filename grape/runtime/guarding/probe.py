@@ -42,14 +42,14 @@ class Tensors:
         return any(check(*leaves) for check in self._checks)
 
 
-Found = tuple[list[torch.Tensor], list[Any]]
+Found = tuple[list[torch.Tensor], list[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
     """`check` takes (args, kwargs). `exact` probes also compare which arguments share memory."""
 
-    check: Callable[[Any], Found | None]
+    check: Callable[[object], Found | None]
     tensors: Tensors
     exact: bool
 
@@ -72,7 +72,7 @@ class _Writer:
         self.containers: dict[int, str] = {}
         self.count = 0
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: object) -> str:
         name = f"k{len(self.names)}"
         self.names[name] = value
         return name
@@ -127,7 +127,7 @@ class _Writer:
         leaf = f"{name}.is_leaf and " if tensor.requires_grad else ""
         self.need(f"({leaf}{name}.grad is not None) is {has}")
 
-    def static(self, value: Any, expression: str) -> None:
+    def static(self, value: object, expression: str) -> None:
         name = self.constant(value)
         if value is None or isinstance(value, bool):
             self.need(f"{expression} is {value}")

@@ -51,7 +51,7 @@ def rebuild(root: object, leaves: Sequence[object], containers: dict[int, object
     return build(root)
 
 
-def new_tuple(cls: type, items: list[Any]) -> object:
+def new_tuple(cls: type, items: list[object]) -> object:
     """A tuple, a namedtuple (past its `__new__`), or one of torch's own (`torch.Size`, results of `max`, ...)."""
     if cls is tuple:
         return tuple(items)
@@ -67,7 +67,7 @@ def new_container(node: Node) -> object:
     return (types.SimpleNamespace if issubclass(node.cls, types.SimpleNamespace) else object).__new__(node.cls)
 
 
-def _set_item(target: Any, name: Any, value: Any) -> None:
+def _set_item(target: Any, name: object, value: object) -> None:
     """Set an item past any override, in the way that keeps an OrderedDict's order intact."""
     from collections import OrderedDict
 

@@ -16,7 +16,7 @@ import torch
 __all__ = ["shared", "shared_key", "shared_objects", "shared_tensors"]
 
 _T = TypeVar("_T")
-_S = TypeVar("_S", bound=Sequence[Any])
+_S = TypeVar("_S", bound=Sequence[object])
 
 
 def shared(value: _T, others: Iterable[_T]) -> _T:

@@ -90,7 +90,7 @@ class Layout:
     """The structure of one tree: `root`, the `key`, the tensors, their paths, and the containers by number."""
 
     root: Any = None
-    key: tuple[Any, ...] = ()
+    key: tuple[object, ...] = ()
     leaves: list[torch.Tensor] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     containers: list[object] = field(default_factory=list)
@@ -116,7 +116,7 @@ def leaf_meta(tensor: torch.Tensor) -> tuple[object, ...]:
 class _Flattener:
     def __init__(self) -> None:
         self.layout = Layout()
-        self.key: list[Any] = []
+        self.key: list[object] = []
         self.seen: dict[int, int] = {}
         self.tensors: dict[int, int] = {}
         self.storages: dict[int, tuple[int, int]] = {}
@@ -167,7 +167,7 @@ class _Flattener:
             self.key.append(tuple(tensor.__dict__))
         return number
 
-    def container(self, value: Any, path: str) -> object:
+    def container(self, value: object, path: str) -> object:
         cls = type(value)
         number = self.seen[id(value)] = len(self.layout.containers)
         odd = why_odd(cls)
@@ -237,7 +237,7 @@ def _is_known_tuple(cls: type) -> bool:
     return cls is torch.Size or structure or (hasattr(cls, "_fields") and cls.__dictoffset__ == 0)
 
 
-def _is_key(name: Any) -> bool:
+def _is_key(name: object) -> bool:
     if isinstance(name, tuple):
         return all(map(_is_key, name))
     return not isinstance(name, (float, complex)) and isinstance(name, (*_PLAIN, *_STATELESS))
@@ -258,7 +258,7 @@ class _Identity:
         return id(self.value)
 
 
-def _identity(value: Any) -> object:
+def _identity(value: object) -> object:
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return value
     if isinstance(value, (slice, range)):
@@ -284,7 +284,7 @@ def flatten(value: object, path: str = "") -> Layout:
 
 def stateful(layout: Layout) -> tuple[object, ...]:
     """The arguments with state or code that the key does not hold: modules, functions, classes."""
-    found: list[Any] = []
+    found: list[object] = []
     pending = [layout.root]
     while pending:
         node = pending.pop()

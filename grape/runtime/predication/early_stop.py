@@ -105,7 +105,7 @@ class Iteration:
         self._device = device
         self.moved: set[int] = set()
 
-    def __call__(self, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[object, ...]:
+    def __call__(self, closure: tuple[tuple[object, ...], ...], state: tuple[object, ...]) -> tuple[object, ...]:
         """The next state. Raises `Stopped` in ordinary Python, where the loop has been left."""
         going = negate(state[self._stop])
         if isinstance(going, Flag):
@@ -116,7 +116,7 @@ class Iteration:
             raise Stopped
         return tuple([_flag(new, self._device) if at == self._stop else new for at, new in enumerate(after)])
 
-    def _once(self, closure: tuple[tuple[object, ...], ...], state: tuple[Any, ...]) -> tuple[object, ...]:
+    def _once(self, closure: tuple[tuple[object, ...], ...], state: tuple[object, ...]) -> tuple[object, ...]:
         names = state if self._test_of is None else state[: self._stop]
         result = self._run_of(closure[0])(*names)
         after = (result,) if len(names) == 1 else () if not names else tuple(result)
@@ -124,7 +124,9 @@ class Iteration:
             after = (*after, negate(self._test_of(closure[1])(*after)))
         return after
 
-    def _lowered(self, going: Flag, closure: tuple[tuple[Any, ...], ...], state: tuple[Any, ...]) -> tuple[object, ...]:
+    def _lowered(
+        self, going: Flag, closure: tuple[tuple[object, ...], ...], state: tuple[Any, ...]
+    ) -> tuple[object, ...]:
         lowering = lowering_for(going)
         assert lowering is not None
 
@@ -168,7 +170,7 @@ def _maker(function: FunctionType) -> Callable[[tuple[object, ...]], Callable[..
     return lambda closure: FunctionType(code, namespace, name, None, tuple(map(CellType, closure)))
 
 
-def _may_be(value: Any) -> frozenset[int]:
+def _may_be(value: object) -> frozenset[int]:
     """The storages of which one may be that of `value`, in a plain program."""
     lowering = active_lowering()  # not from a closure: what a body can reach there, it may not change
     if lowering is None or not isinstance(value, torch.Tensor):
@@ -189,8 +191,8 @@ def _flag(value: object, device: torch.device) -> torch.Tensor:
 
 
 def while_ahead(
-    test: Callable[..., Any],
-    body: Callable[..., Any],
+    test: Callable[..., object],
+    body: Callable[..., object],
     carried: tuple[object, ...],
     initial: tuple[object, ...] = (),
 ) -> tuple[object, ...] | None:
@@ -200,7 +202,7 @@ def while_ahead(
 
 
 def run_ahead(
-    times: int, body: Callable[..., Any], carried: tuple[object, ...], stop: int, initial: tuple[object, ...] = ()
+    times: int, body: Callable[..., object], carried: tuple[object, ...], stop: int, initial: tuple[object, ...] = ()
 ) -> tuple[object, ...] | None:
     """The state after up to `times` iterations, the last of which may be wasted; `state[stop]` is a bool again.
 
@@ -278,7 +280,7 @@ def _run_ahead(
     return (*state[:stop], stopped_at is not None, *state[stop + 1 :])
 
 
-def _device_of(values: tuple[Any, ...]) -> torch.device | None:
+def _device_of(values: tuple[object, ...]) -> torch.device | None:
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return next((one for one in devices if one.type != "cpu"), devices[0] if devices else None)
 
@@ -287,5 +289,5 @@ def _alone(holders: Holders, state: tuple[object, ...], moved: Collection[int]) 
     return all(holders.alone(state, position) for position in moved if isinstance(state[position], torch.Tensor))
 
 
-def _is_plain(function: Callable[..., Any]) -> TypeGuard[FunctionType]:
+def _is_plain(function: Callable[..., object]) -> TypeGuard[FunctionType]:
     return isinstance(function, FunctionType) and not function.__defaults__ and not function.__kwdefaults__

@@ -50,7 +50,7 @@ _REPEATABLE: tuple[type, ...] = (
 )
 
 
-def maybe(read: Callable[[], Any]) -> Any:
+def maybe(read: Callable[[], object]) -> object:
     """The value of the name that `read` reads, or `UNBOUND`."""
     try:
         return read()
@@ -60,11 +60,11 @@ def maybe(read: Callable[[], Any]) -> Any:
 
 def branch(
     condition: Any,
-    true_fn: Callable[..., Any],
-    false_fn: Callable[..., Any],
-    operands: tuple[Any, ...] = (),
+    true_fn: Callable[..., object],
+    false_fn: Callable[..., object],
+    operands: tuple[object, ...] = (),
     places: tuple[Place, ...] = (),
-) -> Any:
+) -> object:
     """`if condition:`, as a function of the names that the branches assign.
 
     `places` are the attributes and items that a branch assigns.
@@ -86,14 +86,14 @@ def loop(
     carried: tuple[Any, ...],
     live: tuple[bool, ...],
     places: tuple[Place, ...] = (),
-) -> Any:
+) -> object:
     """`while cond:`, as a function of the names that the body assigns; one name is passed bare, several as a tuple.
 
     `live` names are read after the loop. `places` are the attributes, items and global names that the body assigns.
     """
     count = len(carried)
 
-    def body(*state: Any) -> tuple[Any, ...]:
+    def body(*state: object) -> tuple[object, ...]:
         result = body_fn(*state)
         return () if count == 0 else (result,) if count == 1 else result
 
@@ -123,20 +123,20 @@ def loop(
 
 
 def repeat(
-    items: Iterable[Any],
+    items: Iterable[object],
     body_fn: Callable[..., Any],
-    carried: tuple[Any, ...],
+    carried: tuple[object, ...],
     live: tuple[bool, ...],
     stop: int,
     places: tuple[Place, ...] = (),
-) -> Any:
+) -> object:
     """`for _ in items:` with a body that does not look at the item, as a function of the names that it assigns.
 
     The loop is left before an iteration where `carried[stop]` is true. The rest is as in `loop`.
     """
     count = len(carried)
 
-    def body(*state: Any) -> tuple[Any, ...]:
+    def body(*state: object) -> tuple[object, ...]:
         result = body_fn(*state)
         return (result,) if count == 1 else tuple(result)
 
@@ -165,14 +165,14 @@ def repeat(
     return carried[0] if count == 1 else carried
 
 
-def both(first: Any, second: Callable[[], Any]) -> Any:
+def both(first: Any, second: Callable[[], object]) -> object:
     """`first and second()`."""
     if lowering_for(first) is None:
         return second() if truth(first) else first
     return cond(first, lambda: _truth(second()), lambda: False)
 
 
-def either(first: Any, second: Callable[[], Any]) -> Any:
+def either(first: Any, second: Callable[[], object]) -> object:
     """`first or second()`."""
     if lowering_for(first) is None:
         return first if truth(first) else second()
@@ -187,7 +187,7 @@ def _truth(value: Any) -> bool | Flag:
     raise refuse(f"a {type(value).__name__} beside a condition that is only known on the device", "GR102")
 
 
-def check(condition: Any, text: str | None = None) -> Any:
+def check(condition: object, text: str | None = None) -> object:
     """The condition of an `assert`. In a capture it is remembered, and counts as true."""
     lowering = lowering_for(condition)
     if lowering is None:
@@ -198,7 +198,7 @@ def check(condition: Any, text: str | None = None) -> Any:
     return True
 
 
-def ended(stopped: bool | Flag, *items: Iterable[Any]) -> bool:
+def ended(stopped: bool | Flag, *items: Iterable[object]) -> bool:
     """True where a `for` loop over `items` is left now. One that the device may have left goes on, nullified."""
     if not isinstance(stopped, Flag):
         return stopped
@@ -215,13 +215,13 @@ def lost(stopped: bool | Flag) -> bool:
     return isinstance(stopped, Flag)
 
 
-def memory(owner: Any) -> Any:
+def memory(owner: object) -> object:
     """`owner`, one of whose items is assigned. In a body on the device it must be a tensor."""
     if inside_body() and not isinstance(owner, torch.Tensor):
         raise refuse(f"a branch assigns an item of a {type(owner).__name__}", "GR404")
     return owner
 
 
-def names(namespace: dict[str, Any], *listed: str) -> tuple[Place, ...]:
+def names(namespace: dict[str, object], *listed: str) -> tuple[Place, ...]:
     """The places of global names; `namespace` is the caller's `globals()`."""
     return tuple(Item(lambda: namespace, partial(str, name)) for name in listed)

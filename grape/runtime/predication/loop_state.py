@@ -64,12 +64,12 @@ class LoopState:
         copy_bits(made, value)
         return made
 
-    def saw(self, func: Any, args: Args, kwargs: Kwargs) -> None:
+    def saw(self, func: object, args: Args, kwargs: Kwargs) -> None:
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         self._touched.update(_storage(tensor) for tensor in tensors)
         self._overwritten.update(_storage(tensor) for tensor in written_by(func, args, kwargs))
 
-    def made(self, func: Any, result: Any) -> None:
+    def made(self, func: Any, result: object) -> None:
         if func.is_view or func._schema.is_mutable:
             return
         for leaf in tree_leaves(result):
@@ -77,7 +77,7 @@ class LoopState:
                 # The weak reference keeps the address of the storage object from being used again.
                 self._own.setdefault(_storage(leaf), StorageWeakRef(leaf.untyped_storage()))
 
-    def advance(self, after: tuple[Any, ...]) -> None:
+    def advance(self, after: tuple[object, ...]) -> None:
         """Record that the next iteration sees `after`."""
         self._after = after
         with torch.no_grad(), self._mode.aside():
@@ -111,13 +111,13 @@ class LoopState:
             )
         )
 
-    def finish(self) -> tuple[Any, ...]:
+    def finish(self) -> tuple[object, ...]:
         """The values after the loop."""
         originals: dict[int, int] = {}
         for value in map(_tensor, self._carried):
             if value is not None:
                 originals[_storage(value)] = originals.get(_storage(value), 0) + 1
-        results: list[Any] = []
+        results: list[object] = []
         for value, fixed, new in zip(self._carried, self.values, self._after, strict=True):
             if isinstance(value, torch.Tensor):
                 results.append(self._result(value, fixed, new, originals[_storage(value)]))
@@ -147,7 +147,7 @@ class LoopState:
         return value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return repr(value) if value is None or isinstance(value, (int, float, str)) else type(value).__name__
 
 

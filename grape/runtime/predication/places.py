@@ -47,7 +47,7 @@ class Item:
         self._owner = owner
         self._key = key
 
-    def get(self) -> Any:
+    def get(self) -> object:
         owner = self._owner()
         if isinstance(owner, torch.Tensor):
             return None
@@ -99,7 +99,7 @@ def stateful(
     count = len(carried)
     before = tuple(place.get() for place in places)
 
-    def fill(state: tuple[Any, ...]) -> None:
+    def fill(state: tuple[object, ...]) -> None:
         for place, value in zip(places, state, strict=True):
             place.set(value)
 

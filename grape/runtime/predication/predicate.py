@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
 
 import torch
 
@@ -58,10 +57,10 @@ class Predicate:
         self._stack.enter_context(mode)
         self._stack.enter_context(mode.block(pred))
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def select(self, inside: Any, outside: Any) -> Any:
+    def select(self, inside: object, outside: object) -> object:
         """`inside` where the condition held, else `outside`: a tensor (or tuple of tensors) made by select.
 
         Both must agree in shape, dtype, strides and device. Call it inside the block or after it.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ..guarding.guards import GuardSet, TooLarge
 from ..state import ABSENT
@@ -24,7 +23,7 @@ _CONTAINERS = (list, set, collections.deque)
 class _Snapshot(GuardSet):
     """A guard set that can also put back what lists, dicts, sets, cells, globals and attributes held."""
 
-    def __init__(self, root: Any, more: tuple[Any, ...]) -> None:
+    def __init__(self, root: object, more: tuple[object, ...]) -> None:
         super().__init__(root, more)
         dicts = [*self._dicts, *[attributes for attributes, _ in self._modules]]
         self._dict_contents = [(value, dict(value)) for value in dicts]
@@ -51,12 +50,12 @@ class _Snapshot(GuardSet):
                 setattr(owner, name, item)
 
 
-def _same(one: Collection[Any], other: Collection[object]) -> bool:
+def _same(one: Collection[object], other: Collection[object]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 @contextmanager
-def unchanged(body: Callable[..., Any], operands: tuple[object, ...] = ()) -> Iterator[None]:
+def unchanged(body: Callable[..., object], operands: tuple[object, ...] = ()) -> Iterator[None]:
     """Raise where what runs inside, `body(*operands)`, changes Python objects that it can reach.
 
     Raises `CaptureFailed` (GR404) where it does, after putting back what can be put back.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -59,7 +58,7 @@ class EagerCalls:
         self._note_results(result, args, kwargs)
         return result
 
-    def _note_results(self, result: Any, args: Args, kwargs: Kwargs) -> None:
+    def _note_results(self, result: object, args: Args, kwargs: Kwargs) -> None:
         region = self._region
         with contextlib.suppress(Unsupported):
             region.lifetimes.leave(region.calls, flatten((result, args, kwargs), "result"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -122,7 +121,7 @@ class Observer:
         watch.calls.limit = self._region.situation.attention.left_ms * 1e6 / EVENT_NS
         watch.calls.on_limit = self._stops_here
 
-        def body() -> Any:
+        def body() -> object:
             with watch, person_runs():
                 began = time.perf_counter_ns()
                 self.body_ns = began, began

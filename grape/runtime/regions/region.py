@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -46,7 +45,7 @@ class Region(RegionState):
     def __init__(
         self,
         situation: Situation,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         root: object,
         name: str,
         at: Position,

@@ -6,7 +6,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -88,7 +87,7 @@ class RegionState:
         """Copied arguments whose makers were looked for, and those too small for a prediction."""
 
     @property
-    def root(self) -> Any:
+    def root(self) -> object:
         """Where the guards start; None for a module that was deleted."""
         return self._root() if self._root is not None else self._function_root
 

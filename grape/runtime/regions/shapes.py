@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..guarding.sharing import shared, shared_key
 from ..guarding.structure import Layout, Node, Static, stateful
 from .shape import Shape
@@ -13,7 +11,7 @@ __all__ = ["Shapes"]
 VARIANTS = 8
 
 
-class Shapes(dict[Any, Shape]):
+class Shapes(dict[object, Shape]):
     """By the key of a call's layout and the modes it came under."""
 
     def __init__(self) -> None:
@@ -57,7 +55,7 @@ class Shapes(dict[Any, Shape]):
             self._newest = None
 
 
-def _first_difference(one: Any, other: object, path: str = "args") -> str | None:
+def _first_difference(one: object, other: object, path: str = "args") -> str | None:
     """The path of the first plain value that differs between two layouts' roots of one structure, or None."""
     if isinstance(one, Static) and isinstance(other, Static):
         same = type(one.value) is type(other.value) and (

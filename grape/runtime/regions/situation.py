@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...model import Position, Refused
 from ...tracing import Tracer
@@ -32,7 +32,7 @@ class KnownRegion(Protocol):
     starved_beside: int
     owner: object
     situation: Situation
-    function: Callable[..., Any]
+    function: Callable[..., object]
 
     @property
     def entries(self) -> list[Entry]: ...

@@ -21,7 +21,7 @@ from ..training.consumed import seal
 
 __all__ = ["Build", "compile_build"]
 
-Build = Callable[[Sequence[torch.Tensor], Sequence[Any], Sequence[torch.Tensor]], Any]
+Build = Callable[[Sequence[torch.Tensor], Sequence[object], Sequence[torch.Tensor]], Any]
 """Takes argument leaves, argument containers, and the outputs of the graph, in order; gives the result."""
 
 
@@ -137,11 +137,11 @@ def _made_under(leaf: torch.Tensor, inference: bool) -> torch.Tensor:
 
 
 def compile_build(
-    root: Any,
+    root: object,
     origin: Sequence[int | Callable[[Sequence[torch.Tensor]], torch.Tensor] | None],
     changes: Sequence[Node],
     existing: Mapping[int, int],
-    outside: Mapping[int, Any],
+    outside: Mapping[int, object],
     consumed: Mapping[int, str],
     inference: Mapping[int, bool] = types.MappingProxyType({}),
 ) -> Build:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -97,7 +96,7 @@ def alias_of(root: torch.Tensor, how: str, shape: Sequence[int], stride: Sequenc
 
 
 def first_difference(
-    eager: Sequence[Look], replayed: Sequence[torch.Tensor], made: Mapping[int, Any]
+    eager: Sequence[Look], replayed: Sequence[torch.Tensor], made: Mapping[int, object]
 ) -> tuple[int, str] | None:
     """The first result of which Python sees something else than of the eager one: its number, and what that is.
 

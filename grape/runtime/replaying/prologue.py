@@ -117,7 +117,7 @@ class _Run:
             self.bases[number] = (leaves[index], int(leaves[index].storage_offset()))
 
     def go(self) -> Outcome:
-        values: list[Any] = []
+        values: list[object] = []
         tensors: list[torch.Tensor] = []
         reads = set(self.prologue.reads)
         inputs = set(self.prologue.inputs)

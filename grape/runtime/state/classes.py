@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from typing import Any
 
 import torch
 
@@ -24,7 +23,7 @@ _WATCHED = (torch.nn.Module, torch.Tensor)
 """Grape and torch refer to these weakly themselves."""
 
 
-def attributes_of(value: Any) -> dict[str, object] | None:
+def attributes_of(value: object) -> dict[str, object] | None:
     """The dict of an object's attributes, past whatever its class says; None where it has none."""
     try:
         found = object.__getattribute__(value, "__dict__")

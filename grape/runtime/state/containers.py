@@ -31,7 +31,7 @@ _POINTER = ctypes.sizeof(ctypes.c_void_p)
 PATIENCE = 4
 """So many times a dict may be found written but unchanged before it is compared by its items."""
 
-Attributes = tuple[dict[str, Any], Callable[[dict[str, Any]], tuple[Any, ...]]]
+Attributes = tuple[dict[str, object], Callable[[dict[str, object]], tuple[object, ...]]]
 
 
 def _addresses(values: tuple[object, ...]) -> bytes:
@@ -39,7 +39,7 @@ def _addresses(values: tuple[object, ...]) -> bytes:
     return ctypes.string_at(id(values) + _ITEMS, len(values) * _POINTER)
 
 
-def _identities(values: tuple[Any, ...]) -> object:
+def _identities(values: tuple[object, ...]) -> object:
     """Equal for the very same objects in the same order, as long as somebody holds them."""
     return tuple(map(id, values))
 
@@ -64,7 +64,7 @@ class _Compared:
         self._identities = _identities(self.saved)
         self.sizes = self.measure()
 
-    def values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[object]:
         read = [values_of(names) for names, values_of in self.attributes]
         return chain.from_iterable([*read, *map(dict.values, self.filled), *self.filled, *self.lists])
 
@@ -83,7 +83,7 @@ class Contents:
     """
 
     def __init__(
-        self, dicts: Sequence[dict[object, Any]], lists: Sequence[list[object]], attributes: Sequence[Attributes]
+        self, dicts: Sequence[dict[object, object]], lists: Sequence[list[object]], attributes: Sequence[Attributes]
     ) -> None:
         self._all = _Compared(dicts, lists, attributes)
         self._written: Counter[int] = Counter()
@@ -97,7 +97,7 @@ class Contents:
     def _divide(self, restless: Collection[int]) -> None:
         """Dicts by the number of their last write, all others and those in `restless`, by identity, by their items."""
 
-        def steady(one: dict[Any, Any]) -> bool:
+        def steady(one: dict[Any, object]) -> bool:
             return _dict_version is not None and type(one) is dict and id(one) not in restless
 
         everything = self._all
@@ -131,7 +131,7 @@ class Contents:
             return self._all.same()
         return True
 
-    def values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[object]:
         """Every value and every key of a dict, in the order of `saved`. Raises KeyError where an attribute is gone."""
         return self._all.values()
 

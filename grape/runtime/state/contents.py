@@ -30,7 +30,7 @@ LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 """Values without state: what they are, they stay."""
 
 
-def read(owner: Any, name: str, absent: object) -> Any:
+def read(owner: object, name: str, absent: object) -> object:
     """`getattr`, for closure cells that may be empty as well."""
     try:
         return getattr(owner, name, absent)
@@ -66,7 +66,7 @@ def getter(names: list[str]) -> object:
     return lambda attributes: tuple([attributes[name] for name in names])
 
 
-def is_defined_again(one: Any, other: object, codes: Iterable[tuple[types.FunctionType, types.CodeType]]) -> bool:
+def is_defined_again(one: object, other: object, codes: Iterable[tuple[types.FunctionType, types.CodeType]]) -> bool:
     """True where two functions do the same: as when the cell that defines `other` ran again.
 
     Both are plain ones, without closure, defaults and attributes. A `def` makes another object of the same code.

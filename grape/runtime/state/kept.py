@@ -29,8 +29,8 @@ class KeptState:
         self,
         dicts: Iterable[dict[object, object]],
         lists: Iterable[list[object]],
-        items: Iterable[tuple[Any, str, Any]],
-        attributes: Iterable[tuple[Any, str, Any]],
+        items: Iterable[tuple[Any, str, object]],
+        attributes: Iterable[tuple[object, str, object]],
         tensors: Sequence[torch.Tensor],
     ) -> None:
         known = {id(one): one for one in (*dicts, *lists)}

@@ -80,8 +80,8 @@ class Names:
     """
 
     def __init__(self, roots: tuple[object, ...]) -> None:
-        self.items: list[tuple[Any, str, Any]] = []
-        self.attributes: list[tuple[Any, str, Any]] = []
+        self.items: list[tuple[Any, str, object]] = []
+        self.attributes: list[tuple[Any, str, object]] = []
         self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
         self.states: list[tuple[Callable[[], object], object]] = []
         self._global_names: dict[int, list[tuple[int, str]]] = {}
@@ -265,7 +265,7 @@ class Names:
             elif is_module and type(value) is property and type(value.fget) is types.FunctionType:
                 self._pending.append((value.fget, f"{cls.__name__}.{name}"))
 
-    def _attribute_of_class(self, value: Any, name: str, where: str, base: type) -> None:
+    def _attribute_of_class(self, value: object, name: str, where: str, base: type) -> None:
         if name in _WHEN_MADE:
             self._postponed.append((value, where, frozenset({("made", base), "__class__", "type"})))
         elif name in _SELDOM_CALLED or not name.startswith("__"):

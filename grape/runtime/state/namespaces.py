@@ -25,7 +25,7 @@ _version: Callable[[object], int] | None = getattr(
 )
 PATIENCE = 4
 """So many times a namespace may be found written, with every name as it was, before its names are looked up always."""
-Item = tuple[Mapping[str, Any], str, Any]
+Item = tuple[Mapping[str, object], str, object]
 """A namespace, a name, and what it meant."""
 
 
@@ -118,7 +118,7 @@ class Variants:
         return self._own[number]
 
 
-def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _alike(one: dict[str, object], other: dict[str, object]) -> bool:
     values = [(one.get(name), other.get(name)) for name in {**one, **other}]
     resolved = ((_stands_for(a), _stands_for(b)) for a, b in values)
     return all(a is b or _is_grapes(a) or _is_grapes(b) for a, b in resolved)

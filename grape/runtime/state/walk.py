@@ -73,9 +73,9 @@ class Reach(Names):
         self.sources: dict[int, tuple[str, torch.Tensor]] = {}
         self.dicts: list[dict[Any, object]] = []
         self.lists: list[Any] = []
-        self.modules: list[tuple[dict[str, Any], Any]] = []
+        self.modules: list[tuple[dict[str, object], Any]] = []
         self.places_of: dict[int, str] = {}
-        self.objects: list[Any] = []
+        self.objects: list[object] = []
         self.tensors: list[torch.Tensor] = []
         self.names: list[str] = []
         self.seen: dict[int, Any] = {}
@@ -87,7 +87,7 @@ class Reach(Names):
         for hooks in HOOKS_OF_ALL_OPTIMIZERS:
             self._dict(hooks, "hooks of all optimizers")
         self._walk()
-        named: list[Any] = [*(function for function, _ in self.codes), *self._known_classes]
+        named: list[object] = [*(function for function, _ in self.codes), *self._known_classes]
         for name in sorted(self._mentioned & {"__name__", "__qualname__"}):  # as `repr` of a dataclass does
             self.attributes += [(one, name, getattr(one, name)) for one in named]
         self._roots = ()  # what was found may be let go of; see `GuardSet`
@@ -308,7 +308,7 @@ class Reach(Names):
             else:
                 self._postponed.append((attributes[name], place, frozenset({name})))
 
-    def _kind(self, value: Any, where: str) -> None:
+    def _kind(self, value: object, where: str) -> None:
         """The class of an object, and that it is the object's still."""
         self.objects.append(value)
         self._class(type(value), where, by_name=False)
@@ -318,7 +318,7 @@ class Reach(Names):
         if attributes is not None:
             self._attributes_of(attributes, where, type(value))
 
-    def _object(self, value: Any, where: str) -> None:
+    def _object(self, value: object, where: str) -> None:
         self._kind(value, where)
         for base in type(value).__mro__:
             for name in slots_of(base):

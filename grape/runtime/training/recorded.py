@@ -133,5 +133,5 @@ def _take(
 
 
 @functools.cache
-def _attributes(kind: Any) -> tuple[str, ...]:
+def _attributes(kind: object) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_saved_"))

@@ -33,7 +33,7 @@ class StandIns:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Inside, the dicts and lists that the region reads hold the stand-ins."""
-        taken: list[tuple[Any, Any, torch.Tensor]] = []
+        taken: list[tuple[Any, object, torch.Tensor]] = []
         before = [(one, dict(one)) for one in self._attributes]
         try:
             for holder, key in self._places:

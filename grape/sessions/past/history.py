@@ -25,7 +25,7 @@ from .digest import digest_of
 __all__ = ["CellKey", "History", "Led", "Mode", "Past", "key_of", "recalled_shapes"]
 
 Mode = Literal["watch", "serve", "leave", "stream"]
-CellKey = tuple[str, frozenset[Any]]
+CellKey = tuple[str, frozenset[object]]
 
 MOST_CELLS = 256
 _MAGIC = re.compile(r"^([ \t]*)[%!].*$", re.MULTILINE)

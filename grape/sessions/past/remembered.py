@@ -111,7 +111,7 @@ def _position(at: Position, cell: str) -> dict[str, object]:
     return {"file": at.file if _holds(at, cell) else _ELSEWHERE, "line": at.line, "function": at.function}
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def _finding(one: Finding) -> dict[str, object]:
     return {
         "code": one.code,
         "severity": one.severity,
@@ -169,7 +169,7 @@ def _value(row: Mapping[str, object], name: str, kind: type[_T]) -> _T:
     return _is(value, kind, f"'{name}'")
 
 
-def _optional(row: Mapping[str, Any], name: str, kind: type[_T]) -> _T | None:
+def _optional(row: Mapping[str, object], name: str, kind: type[_T]) -> _T | None:
     return None if name in row and row[name] is None else _value(row, name, kind)
 
 

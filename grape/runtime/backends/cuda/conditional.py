@@ -99,7 +99,7 @@ class Bodies:
                 if loop is not None:
                     self._steer(handle, pred, loop, stream, first=False)
 
-    def _node(self, loop: int | None, pred: torch.Tensor) -> tuple[Any, int]:
+    def _node(self, loop: int | None, pred: torch.Tensor) -> tuple[object, int]:
         """Add a node behind what the current stream has recorded; the graph of its body, and its handle.
 
         `loop` is the number of a WHILE node in its graph, None for an IF node.
@@ -128,7 +128,7 @@ class Bodies:
         driver.call("cuStreamUpdateCaptureDependencies", stream.cuda_stream, [node], None, 1, int(replace))
         return parameters.conditional.phGraph_out[0], int(handle)
 
-    def _recording(self, stream: torch.cuda.Stream) -> tuple[Any, list[Any], list[Any] | None]:
+    def _recording(self, stream: torch.cuda.Stream) -> tuple[object, list[object], list[object] | None]:
         """The graph that a stream records into, and what comes before its next node, with data of the edges."""
         status, _, graph, behind, edges, count = self._driver.call("cuStreamGetCaptureInfo", stream.cuda_stream)
         if int(status) != int(self._driver.types.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE):
@@ -147,11 +147,11 @@ class Bodies:
         types = (ctypes.c_ulonglong, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
         self._launch(self._kernels.steer_loop, (values, types), stream)
 
-    def _launch(self, kernel: Any, arguments: Any, stream: torch.cuda.Stream) -> None:
+    def _launch(self, kernel: object, arguments: object, stream: torch.cuda.Stream) -> None:
         self._driver.call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream.cuda_stream, arguments, 0)
 
     @contextmanager
-    def _captured(self, stream: torch.cuda.Stream, graph: Any, watch: CaptureWatch) -> Iterator[None]:
+    def _captured(self, stream: torch.cuda.Stream, graph: object, watch: CaptureWatch) -> Iterator[None]:
         driver = self._driver
         mode = driver.types.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         try:
@@ -182,8 +182,8 @@ def _no_waiting(watch: CaptureWatch) -> Iterator[None]:
     """Refuse what would invalidate a body's capture and the one around it at once: the driver crashes ending those."""
     thread, owner, undo = get_ident(), torch._C, ExitStack()
 
-    def stand_in(original: Any) -> Any:
-        def refused() -> Any:
+    def stand_in(original: Any) -> object:
+        def refused() -> object:
             if get_ident() != thread:
                 return original()
             raise watch.refuse(CaptureFailed("GR405", "it waits for the whole device in a branch that became a body"))

@@ -38,7 +38,7 @@ class DriverError(RuntimeError):
         self.code = code
 
 
-def _library() -> Any:
+def _library() -> object:
     """Raises OSError."""
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
@@ -49,7 +49,7 @@ class Driver:
     `library` loads the driver itself, or raises OSError.
     """
 
-    def __init__(self, bindings: Any, library: Callable[[], Any] = _library) -> None:
+    def __init__(self, bindings: Any, library: Callable[[], object] = _library) -> None:
         self.types = bindings
         self._library = library
 
@@ -64,14 +64,14 @@ class Driver:
                 return found
         raise DriverError(name, NOT_SUPPORTED)
 
-    def call(self, name: str, *args: Any) -> Any:
+    def call(self, name: str, *args: object) -> Any:
         """Call the function, and return nothing, one value, or a tuple. Raises `DriverError`."""
         error, *results = self.function(name)(*args)
         if int(error):
             raise DriverError(name, int(error))
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
-    def succeeds(self, name: str, *args: Any) -> bool:
+    def succeeds(self, name: str, *args: object) -> bool:
         return not int(self.function(name)(*args)[0])
 
     def plain(self, symbol: str, pointers: int) -> Callable[..., int] | None:

@@ -15,7 +15,7 @@ __all__ = ["CudaReservation", "pool_bytes", "reserve", "segments"]
 
 _ROOM = 64
 """A range is so many times larger than what is needed first; addresses cost nothing."""
-_driver: Any = None
+_driver: object = None
 _keep_alive = ctypes.pythonapi.Py_IncRef
 _keep_alive.argtypes, _keep_alive.restype = [ctypes.py_object], None
 
@@ -34,11 +34,11 @@ def segments(pool: tuple[int, int]) -> list[dict[str, Any]]:
     """
     for number in pool:
         _keep_alive(number)
-    found: list[dict[str, Any]] = torch.cuda.memory_snapshot(pool)
+    found: list[dict[str, object]] = torch.cuda.memory_snapshot(pool)
     return found
 
 
-def _load() -> Any:
+def _load() -> object:
     global _driver
     if _driver is None:
         try:
@@ -73,7 +73,7 @@ class CudaReservation:
         self._device = device
         self._limit = limit
         self._granularity = granularity
-        self._handles: list[tuple[int, int, Any]] = []
+        self._handles: list[tuple[int, int, object]] = []
         self.address = address
         self.nbytes = 0
 
@@ -118,7 +118,7 @@ class CudaReservation:
         self.nbytes = wanted
         return True
 
-    def _create(self, size: int) -> Any:
+    def _create(self, size: int) -> object:
         error, handle = self._driver.cuMemCreate(size, _properties(self._driver, self._device), 0)
         return handle if not int(error) else None
 

@@ -43,7 +43,7 @@ class CaptureWatch(TorchDispatchMode):
         # Else the first operator under the mode imports all of torch._dynamo, about a second.
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.OpOverload) and draws(func, args, kwargs):
             self.drew = self.drew or self._here(args, kwargs)
@@ -60,7 +60,7 @@ class CaptureWatch(TorchDispatchMode):
             loop.makes(made)
         return result
 
-    def _here(self, args: Any, kwargs: Any) -> bool:
+    def _here(self, args: object, kwargs: Any) -> bool:
         """True where an operator that draws does so on the device; what it draws on the CPU is no part of the graph."""
         devices = {leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         return self._device.type in (devices or {torch.device(kwargs.get("device") or "cpu").type})
@@ -106,7 +106,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self._made: set[int] = set()
-        self._held: dict[int, Any] = {}
+        self._held: dict[int, object] = {}
 
     def reads(self, storages: list[Any]) -> None:
         for storage in storages:
@@ -117,6 +117,6 @@ class _Loop:
         self._made.update(storage._cdata for storage in storages if storage._cdata not in self._held)
 
 
-def _storages(tree: Any) -> list[Any]:
+def _storages(tree: object) -> list[object]:
     tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
     return [tensor.untyped_storage() for tensor in tensors if tensor.layout == torch.strided]

@@ -30,11 +30,11 @@ class PreparedWrites:
     of their parameters in `memory`, whose place must not change. `others`: number, node, kind and parameters.
     """
 
-    memory: Any
+    memory: object
     numbers: tuple[int, ...]
     nodes: tuple[int, ...]
     structures: tuple[int, ...]
-    others: tuple[tuple[int, Any, int, bytes], ...]
+    others: tuple[tuple[int, object, int, bytes], ...]
     nbytes: int
 
     def alone(self, number: int) -> PreparedWrites:
@@ -94,7 +94,7 @@ class NodeWriter:
             return False
         return all(self._write(executable, *other[1:]) for other in prepared.others)
 
-    def _write(self, executable: Any, handle: Any, kind: int, parameters: bytes) -> bool:
+    def _write(self, executable: object, handle: object, kind: int, parameters: bytes) -> bool:
         if kind == MEMCPY and parameters:
             ctypes.memmove(self._memcpy.getPtr(), parameters, MEMCPY_BYTES)
             context = self._driver.call("cuCtxGetCurrent")

@@ -107,7 +107,7 @@ class CaptureMode(TorchDispatchMode):
             debug_poison=debug_poison,
         )
 
-    def _dispatch(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def _dispatch(self, func: object, args: Args, kwargs: Kwargs) -> object:
         if not isinstance(func, torch._ops.OpOverload):
             raise CaptureFailed("GR405", f"{func} cannot be captured on the CPU")
         if func.namespace == "profiler":  # marks in a profile (`record_function`)

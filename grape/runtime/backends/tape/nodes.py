@@ -114,7 +114,7 @@ def fits(described: tuple[object, ...], node: Node) -> bool:
 
 def flat(structure: Structure) -> list[tuple[Any, ...]]:
     """The descriptions in node order."""
-    found: list[tuple[Any, ...]] = []
+    found: list[tuple[object, ...]] = []
     for described in structure:
         found.append(described)
         if described[0] in _CONDITIONAL:
@@ -170,7 +170,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(*args, **kwargs)
         self._numbers: dict[int, int] = {}
 
-    def persistent_id(self, thing: object) -> Any:
+    def persistent_id(self, thing: object) -> object:
         if type(thing) in _PLAIN:
             return None
         if isinstance(thing, torch.Tensor):

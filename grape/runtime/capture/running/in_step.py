@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -125,7 +124,7 @@ class InStep:
     ) -> tuple[Graph, object]:
         request, backend = self._request, self._request.backend
 
-        def body() -> Any:
+        def body() -> object:
             with ExitStack() as stack:
                 if backend.kind == "cuda":
                     stack.enter_context(HostConstants(lockstep, backend.device))
@@ -151,7 +150,7 @@ class InStep:
         finally:
             self._restore_gradients()
 
-    def _issue(self, body: Callable[[], Any]) -> tuple[Graph, object]:
+    def _issue(self, body: Callable[[], object]) -> tuple[Graph, object]:
         with self._draws.alone() as as_drawn:
             graph, result = self._record(body)
             if not as_drawn():

@@ -77,7 +77,7 @@ class Lockstep(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             return self._step(func, args, kwargs)
 
-    def _step(self, func: object, args: Args, kwargs: Kwargs) -> Any:
+    def _step(self, func: object, args: Args, kwargs: Kwargs) -> object:
         reference = self._reference
         ops = reference.trace.ops
         expected = ops[self._next] if self._next < len(ops) else None

@@ -57,13 +57,13 @@ class PairRun(InStep):
 
     def _restore_gradients(self) -> None: ...
 
-    def _issue(self, body: Callable[[], Any]) -> tuple[Graph, Any]:
+    def _issue(self, body: Callable[[], object]) -> tuple[Graph, object]:
         if self._pool is not None:
             return super()._issue(body)
         with autocast_cache_off():
             return _NoGraph(), body()
 
-    def _record(self, body: Callable[[], Any]) -> tuple[Graph, object]:
+    def _record(self, body: Callable[[], object]) -> tuple[Graph, object]:
         return self._request.backend.capture(body, self._pool)
 
     def _end_graphs(self, leaving: Layout, born: set[int]) -> dict[int, str]:
@@ -225,7 +225,7 @@ class _SavedHooks:
         autograd: Any = torch._C._autograd
         self._original = original = autograd._push_saved_tensors_default_hooks
 
-        def push(*args: object) -> Any:
+        def push(*args: object) -> object:
             self.used = True
             return original(*args)
 

@@ -140,7 +140,7 @@ class _Merge:
         self._select = select
         self._made: dict[tuple[int, int], object] = {}
 
-    def value(self, one: Any, other: object) -> object:
+    def value(self, one: object, other: object) -> object:
         if one is other:
             return one
         if isinstance(one, Unbound) or isinstance(other, Unbound):
@@ -195,7 +195,7 @@ class _Merge:
         raise refuse(f"the branches give two {_kind(one)} objects, which cannot become one")
 
 
-def _has_truth(value: Any) -> bool:
+def _has_truth(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1
 
 

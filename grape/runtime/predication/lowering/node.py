@@ -112,7 +112,7 @@ class NodeLowering(SelectLowering):
             with self._within(key, 0):
                 return super().repeat(times, body_fn, carried, stop=stop, live=live)
 
-        def test(left: torch.Tensor, *state: Any) -> Flag:
+        def test(left: torch.Tensor, *state: object) -> Flag:
             going = left > 0
             stopped = state[stop]
             if isinstance(stopped, Flag):
@@ -121,7 +121,7 @@ class NodeLowering(SelectLowering):
                 going = torch.zeros_like(going)
             return Flag(going)
 
-        def body(left: torch.Tensor, *state: Any) -> tuple[Any, ...]:
+        def body(left: torch.Tensor, *state: object) -> tuple[object, ...]:
             return left - 1, *body_fn(*state)
 
         with torch.no_grad():

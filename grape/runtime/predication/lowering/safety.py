@@ -99,7 +99,7 @@ def _draws(given: _Positional) -> bool:
     return not ("dropout_p" in given or "query" in given) or any(value != 0 for value in probabilities)
 
 
-def _refuse_mask(func: Any, name: str, given: _Positional) -> None:
+def _refuse_mask(func: object, name: str, given: _Positional) -> None:
     positions = given.get(_POSITIONS[name])
     listed = positions if isinstance(positions, (list, tuple)) else [positions]
     masked = any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for item in listed)

@@ -139,7 +139,7 @@ class SelectLowering:
                     drifting[position] |= not same_plain(new, old)
             return without_counts(after)
 
-        def without_counts(state: tuple[Any, ...]) -> tuple[object, ...]:
+        def without_counts(state: tuple[object, ...]) -> tuple[object, ...]:
             return tuple(None if position in counts else value for position, value in enumerate(state))
 
         merged = self.cond(going, run, lambda: without_counts(before))
@@ -188,7 +188,7 @@ class SelectLowering:
         return merge_values(pred, if_true, if_false, select)
 
     def _advance(
-        self, on: torch.Tensor, after: tuple[Any, ...], before: tuple[object, ...], drifting: list[bool]
+        self, on: torch.Tensor, after: tuple[object, ...], before: tuple[object, ...], drifting: list[bool]
     ) -> tuple[object, ...]:
         """The state after one iteration that may be nullified.
 
@@ -205,7 +205,7 @@ class SelectLowering:
         return tuple(state)
 
 
-def _is_host_value(value: Any) -> bool:
+def _is_host_value(value: object) -> bool:
     """A Python number or string that counts iterations; truth values become flags instead."""
     return isinstance(value, (int, float, complex, str)) and not isinstance(value, bool)
 

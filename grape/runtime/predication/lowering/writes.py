@@ -130,7 +130,7 @@ class Observer(Protocol):
 
     def saw(self, func: object, args: Args, kwargs: Kwargs) -> None: ...
 
-    def made(self, func: object, result: Any) -> None: ...
+    def made(self, func: object, result: object) -> None: ...
 
 
 class WriteMode(TorchDispatchMode):
@@ -231,7 +231,7 @@ class WriteMode(TorchDispatchMode):
                     f"{func} writes to a tensor that shares memory with another one, or not, depending on data", "GR102"
                 )
 
-    def _keep(self, func: Any, args: Args, kwargs: Kwargs) -> None:
+    def _keep(self, func: object, args: Args, kwargs: Kwargs) -> None:
         written = written_by(func, args, kwargs)
         for tensor in written:
             if not _has_storage(tensor):

@@ -139,7 +139,7 @@ class CudaExecutable:
     def __init__(
         self,
         executables: Executables,
-        handle: Any,
+        handle: object,
         source: GraphSource,
         inspected: Inspected | None,
         nodes: int,
@@ -283,7 +283,7 @@ class TorchExecutable:
     def waits(self) -> bool:
         return False
 
-    def update_from(self, graph: Any) -> bool:
+    def update_from(self, graph: object) -> bool:
         return False
 
     def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:

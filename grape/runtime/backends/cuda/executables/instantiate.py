@@ -7,8 +7,6 @@ takes of the host what that launch then need not.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..driver import OUT_OF_MEMORY, Driver, DriverError
@@ -24,9 +22,9 @@ class Instantiation:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._stream: Any = None
+        self._stream: object = None
 
-    def of(self, graph: Any) -> Any:
+    def of(self, graph: object) -> object:
         """The handle of a new executable, on the device. That device is current.
 
         Raises torch.OutOfMemoryError, `DriverError`.
@@ -42,7 +40,7 @@ class Instantiation:
                 torch.cuda.empty_cache()
         raise AssertionError
 
-    def _uploaded(self, handle: Any) -> Any:
+    def _uploaded(self, handle: object) -> object:
         driver = self._driver
         try:
             if self._stream is None:

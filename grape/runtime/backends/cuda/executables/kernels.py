@@ -39,9 +39,9 @@ extern "C" __global__ void grape_steer_loop(unsigned long long handle, const uns
 class Kernels:
     """Functions of one module, which lives as long as the process: graphs use them."""
 
-    module: Any
-    set_condition: Any
-    steer_loop: Any
+    module: object
+    set_condition: object
+    steer_loop: object
 
 
 _kernels: dict[torch.device, Kernels] = {}

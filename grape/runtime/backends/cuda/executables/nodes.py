@@ -84,7 +84,7 @@ class Inspected:
     `chain`: each node needs just the one before, so that nodes of two graphs can be paired in one way only.
     """
 
-    handles: tuple[Any, ...]
+    handles: tuple[object, ...]
     kinds: tuple[int, ...]
     parameters: tuple[bytes, ...]
     topology: str
@@ -95,7 +95,7 @@ class Inspected:
         return sum(map(len, self.parameters))
 
 
-def inspect(driver: Driver, graph: Any, *, preferred_clusters: bool = True) -> Inspected | None:
+def inspect(driver: Driver, graph: object, *, preferred_clusters: bool = True) -> Inspected | None:
     """None for a graph with nodes that cannot be updated: bodies, host functions, events, allocations.
 
     `preferred_clusters`: whether the device knows them (`PREFERRED_CLUSTERS`); then kernels that are launched in
@@ -129,7 +129,7 @@ def _is_chain(edges: Sequence[tuple[int, ...]], nodes: int) -> bool:
     return len(edges) == len(after) == len(set(after.values())) == max(nodes - 1, 0)
 
 
-def _edges(driver: Driver, graph: Any, handles: Sequence[Any]) -> list[tuple[int, ...]]:
+def _edges(driver: Driver, graph: object, handles: Sequence[Any]) -> list[tuple[int, ...]]:
     """Pairs of node numbers, with what the edge is about (ports and kind)."""
     *_, count = driver.call("cuGraphGetEdges", graph, 0)
     if not count:
@@ -152,7 +152,7 @@ class _Reader:
         known = driver.types.CUkernelNodeAttrID.__members__
         self._attributes = [(name, known[name], nbytes) for name, nbytes in _NODE_ATTRIBUTES if name in known]
 
-    def read(self, handle: Any, kind: int) -> tuple[tuple[Any, ...], bytes] | None:
+    def read(self, handle: object, kind: int) -> tuple[tuple[object, ...], bytes] | None:
         """Read what an update cannot change, and what it can."""
         if kind == KERNEL:
             return self._kernel(handle)
@@ -162,7 +162,7 @@ class _Reader:
             return self._memset(handle)
         return (("empty",), b"") if kind == _EMPTY else None
 
-    def _kernel(self, handle: Any) -> tuple[tuple[Any, ...], bytes] | None:
+    def _kernel(self, handle: object) -> tuple[tuple[object, ...], bytes] | None:
         found = self._driver.call("cuGraphKernelNodeGetParams", handle)
         functions = int(found.func), int(found.kern)
         if functions == (0, 0):
@@ -209,11 +209,11 @@ class _Reader:
             values.append(-int(error) if int(error) else int(value))
         return tuple(values)
 
-    def _attribute(self, handle: Any, attribute: Any, nbytes: int) -> str:
+    def _attribute(self, handle: object, attribute: object, nbytes: int) -> str:
         error, value = self._driver.function("cuGraphKernelNodeGetAttribute")(handle, attribute)
         return f"error {int(error)}" if int(error) else ctypes.string_at(value.getPtr(), nbytes).hex()
 
-    def _memcpy(self, handle: Any) -> tuple[tuple[Any, ...], bytes]:
+    def _memcpy(self, handle: object) -> tuple[tuple[object, ...], bytes]:
         found = self._driver.call("cuGraphMemcpyNodeGetParams", handle)
         raw = ctypes.string_at(found.getPtr(), MEMCPY_BYTES)
         _, height, depth = _MEMCPY_EXTENT.unpack_from(raw, MEMCPY_BYTES - _MEMCPY_EXTENT.size)
@@ -221,7 +221,7 @@ class _Reader:
             return ("memcpy", raw), b""
         return ("memcpy", int(found.srcMemoryType), int(found.dstMemoryType)), raw
 
-    def _memset(self, handle: Any) -> tuple[tuple[Any, ...], bytes]:
+    def _memset(self, handle: object) -> tuple[tuple[object, ...], bytes]:
         found = self._driver.call("cuGraphMemsetNodeGetParams", handle)
         raw = ctypes.string_at(found.getPtr(), MEMSET_BYTES)
         *_, nbytes, _, height = _MEMSET_FIELDS.unpack(raw)
