@@ -20,6 +20,7 @@ enum class Effect : uint8_t {
   Changes,  // how operators compute: what was recorded is forgotten
   Spreads,  // over autograd's threads
   Fuses,    // launches kernels of TorchScript's over pointers, in backward passes as well
+  Exchanges,  // reads, and runs operators of its own whose results it reads: none of them is deferred
 };
 
 struct Watched {
@@ -91,22 +92,29 @@ inline constexpr std::array WATCHED = {
     Watched{"record_event", Effect::Reads, "Stream", false},
     Watched{"wait_stream", Effect::Reads, "Stream", false},
     // Of a backend by itself; those of a process group are operators.
-    Watched{"allreduce", Effect::Reads, "Backend", false},
-    Watched{"allreduce_coalesced", Effect::Reads, "Backend", false},
-    Watched{"allgather", Effect::Reads, "Backend", false},
-    Watched{"_allgather_base", Effect::Reads, "Backend", false},
-    Watched{"allgather_coalesced", Effect::Reads, "Backend", false},
-    Watched{"alltoall", Effect::Reads, "Backend", false},
-    Watched{"alltoall_base", Effect::Reads, "Backend", false},
-    Watched{"broadcast", Effect::Reads, "Backend", false},
-    Watched{"gather", Effect::Reads, "Backend", false},
-    Watched{"recv", Effect::Reads, "Backend", false},
-    Watched{"recv_anysource", Effect::Reads, "Backend", false},
-    Watched{"reduce", Effect::Reads, "Backend", false},
-    Watched{"reduce_scatter", Effect::Reads, "Backend", false},
-    Watched{"_reduce_scatter_base", Effect::Reads, "Backend", false},
-    Watched{"scatter", Effect::Reads, "Backend", false},
-    Watched{"send", Effect::Reads, "Backend", false},
+    Watched{"allreduce", Effect::Exchanges, "Backend", false},
+    Watched{"allreduce_coalesced", Effect::Exchanges, "Backend", false},
+    Watched{"allgather", Effect::Exchanges, "Backend", false},
+    Watched{"_allgather_base", Effect::Exchanges, "Backend", false},
+    Watched{"allgather_coalesced", Effect::Exchanges, "Backend", false},
+    Watched{"alltoall", Effect::Exchanges, "Backend", false},
+    Watched{"alltoall_base", Effect::Exchanges, "Backend", false},
+    Watched{"broadcast", Effect::Exchanges, "Backend", false},
+    Watched{"gather", Effect::Exchanges, "Backend", false},
+    Watched{"recv", Effect::Exchanges, "Backend", false},
+    Watched{"recv_anysource", Effect::Exchanges, "Backend", false},
+    Watched{"reduce", Effect::Exchanges, "Backend", false},
+    Watched{"reduce_scatter", Effect::Exchanges, "Backend", false},
+    Watched{"_reduce_scatter_base", Effect::Exchanges, "Backend", false},
+    Watched{"scatter", Effect::Exchanges, "Backend", false},
+    Watched{"send", Effect::Exchanges, "Backend", false},
+    // Issues what was called since the coalescing began.
+    Watched{"_end_coalescing", Effect::Exchanges, "Backend", false},
+    Watched{"_end_coalescing", Effect::Exchanges, "ProcessGroup", false},
+    // A callback runs on the thread that completes the future, where no operator is seen.
+    Watched{"then", Effect::Reads, "Future", false},
+    Watched{"add_done_callback", Effect::Reads, "Future", false},
+    Watched{"set_result", Effect::Reads, "Future", false},
 };
 
 inline constexpr size_t DATA_PTR = 1;
@@ -188,22 +196,30 @@ struct Readers {
       return args && PyTuple_Check(args) && PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, 0) : nullptr;
     }
     // Who is told how long it takes.
-    static Engine* waits() { return effect == Effect::Reads ? engine : nullptr; }
+    static Engine* waits() { return effect == Effect::Reads || effect == Effect::Exchanges ? engine : nullptr; }
+    template <class F>
+    static PyObject* call(F f) {
+      std::optional<c10::impl::ExcludeDispatchKeyGuard> guard;
+      if (effect == Effect::Exchanges) guard.emplace(KEY);
+      return f();
+    }
     static PyObject* plain(PyObject* self, PyObject* args) {
       if (N == DATA_PTR && compares_addresses()) return original(self, args);
       Engine::Inside inside(waits());
-      return prepare(target(self, args), effect) ? original(self, args) : nullptr;
+      return prepare(target(self, args), effect) ? call([&] { return original(self, args); }) : nullptr;
     }
     static PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
       Engine::Inside inside(waits());
       if (!prepare(target(self, args), effect)) return nullptr;
-      return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(original))(self, args, kwargs);
+      return call([&] { return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(original))(self, args, kwargs); });
     }
     static PyObject* fast(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
       Engine::Inside inside(waits());
       if (!prepare(nullptr, effect)) return nullptr;
-      return reinterpret_cast<PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)>(
-          reinterpret_cast<void*>(original))(self, args, count, names);
+      return call([&] {
+        return reinterpret_cast<PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)>(
+            reinterpret_cast<void*>(original))(self, args, count, names);
+      });
     }
     static bool install() {
       PyMethodDef* found = std::strcmp(WATCHED[N].of, "torch._C") ? method(WATCHED[N].of, WATCHED[N].name) : function(WATCHED[N].name);
