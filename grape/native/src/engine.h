@@ -98,12 +98,13 @@ class Engine {
   // False once it is closed, and in a forked child. Memory is exposed, and operators change, during a pause as well.
   bool is_alive() const { return alive_; }
   bool is_paused() const { return alive_ && !open_; }
-  // Issues what is pending and defers nothing any more: kernels that nothing announces may run at any time.
-  void bar() {
+  // Issues what is pending and defers nothing any more: kernels that nothing announces may run at any time, or threads
+  // that do not carry the key.
+  void bar(Reason why) {
     flush();
-    barred_ = true;
+    barred_ = why;
   }
-  bool is_barred() const { return barred_; }
+  bool is_barred() const { return barred_ != Reason::None; }
   void in_forked_child() { open_ = alive_ = false; }
   const Device& device() const { return *device_; }
 
@@ -136,7 +137,7 @@ class Engine {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY);
     if (!open_.load(std::memory_order_relaxed) || !device_->concerns(op.arguments, *stack)) return run(op, below, stack);
     count_thread();
-    Reason apart = barred_ ? Reason::Fused : passing_ ? Reason::Capturing : torch::profiler::impl::profilerEnabled() ? Reason::Profiled
+    Reason apart = is_barred() ? barred_.load() : passing_ ? Reason::Capturing : torch::profiler::impl::profilerEnabled() ? Reason::Profiled
         : !is_followed() ? Reason::Thread : below.has(c10::DispatchKey::Python) ? Reason::Mode
         : !device_->is_current()                                ? Reason::Stream : Reason::None;
     if (apart != Reason::None) {
@@ -1080,7 +1081,8 @@ class Engine {
   Saves saves_;
   Finder finder_;
   std::mutex mutex_;
-  std::atomic<bool> open_{false}, alive_{false}, barred_{false};
+  std::atomic<bool> open_{false}, alive_{false};
+  std::atomic<Reason> barred_{Reason::None};
   std::atomic<bool> passing_{false};
   std::atomic<bool> timing_{false}, deferring_{false};  // there are laps to time; a served one was begun last
   // In operators, and in waiting for the device, while laps are timed; in comparing what runs as written.

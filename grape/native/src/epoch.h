@@ -3,6 +3,8 @@
 //   E1  Behind a launch every live storage holds what eager code would have put there: no epoch needs the one before.
 //   E2  A storage that pending operators write is bound to one slot only.
 //   E3  What pending operators read from outside is held, or lent, until they are issued.
+//   E6  Of memory from outside a launch writes what its operators write, and nothing beside it: there a collective or
+//       another thread may write at the same time.
 #pragma once
 #include "fragment.h"
 #include "launcher.h"
@@ -38,7 +40,7 @@ class Epoch {
       make_room(fragment, slot, base, tenancy_of(storage));
       if (base != slot.address) {
         copies_in_.push_back({slot.address, base, slot.span});
-        if (slot.changed) copies_out_.push_back({weakly(storage), base - data, id});
+        if (slot.changed) slot.out = copies_out_.size(), copies_out_.push_back({weakly(storage), base - data, id});
       }
     }
     if (Tenancy* tenancy = tenancy_of(storage)) {
@@ -71,7 +73,7 @@ class Epoch {
     if (slot.kept) {
       storage = device_.storage(slot.nbytes);
       slot.last_kept = c10::weak_intrusive_ptr<StorageImpl>(storage.getWeakStorageImpl());
-      copies_out_.push_back({slot.last_kept, 0, id});
+      copies_out_.push_back({slot.last_kept, 0, id, /*made=*/true});
     } else {
       storage = slot.home->lend();
     }
@@ -95,16 +97,7 @@ class Epoch {
     for (const Copy& copy : copies_in_) count(copies.in, copy.n);
     device_.copy(copies_in_);
     auto raised = launcher.launch(fragment, first, last, whole);
-    copying_out_.clear();
-    for (Out& copy : copies_out_) {
-      auto storage = copy.to.lock();
-      if (!storage) continue;  // nobody has it any more
-      const Slot& slot = fragment.slots[copy.slot];
-      char* data = static_cast<char*>(const_cast<void*>(storage->data()));
-      if (slot.span && copy.offset + slot.span <= storage->nbytes()) copying_out_.push_back({data + copy.offset, slot.address, slot.span}), count(copies.out, slot.span);
-      trash.storages.push_back(std::move(storage));
-    }
-    device_.copy(copying_out_);
+    if (!copies_out_.empty()) copy_out(fragment, first, last);
     end();
     return raised;
   }
@@ -131,7 +124,14 @@ class Epoch {
   Trash trash;  // to be emptied without a lock
 
  private:
-  struct Out { c10::weak_intrusive_ptr<StorageImpl> to; int64_t offset; int slot; };
+  // Where a slot's bytes go: all of them if it was made, else those that were changed.
+  struct Out {
+    c10::weak_intrusive_ptr<StorageImpl> to;
+    int64_t offset;
+    int slot;
+    bool made = false;
+    std::vector<std::pair<int64_t, int64_t>> changed = {};  // from, to
+  };
   struct Claim { uint64_t epoch = 0; bool written = false; };
 
   void end_leases() {
@@ -142,6 +142,60 @@ class Epoch {
   size_t residue(const char* address) const { return alignment_class(reinterpret_cast<uintptr_t>(address), device_.alignment); }
 
   void count(size_t& n, size_t bytes) { n++, copies.bytes += bytes; }
+
+  void copy_out(Fragment& fragment, size_t first, size_t last) {
+    std::vector<const Input*> strided;
+    for (size_t i = first; i < last; i++)
+      for (const Input& in : fragment.steps[i].inputs) {
+        if (!in.written || in.kind != Input::Outside) continue;
+        Out* copy = out_of(fragment, in.slot);
+        if (!copy || copy->made) continue;
+        if (in.layout.is_dense()) copy->changed.emplace_back(in.at, in.at + static_cast<int64_t>(in.layout.span()));
+        else strided.push_back(&in);
+      }
+    copying_out_.clear();
+    std::vector<std::pair<at::Tensor, at::Tensor>> elements;
+    for (Out& copy : copies_out_) {
+      auto storage = copy.to.lock();
+      if (!storage) continue;  // nobody has it any more
+      const Slot& slot = fragment.slots[copy.slot];
+      char* to = static_cast<char*>(const_cast<void*>(storage->data())) + copy.offset;
+      bool fits = slot.span && copy.offset + slot.span <= storage->nbytes();
+      if (copy.made) copy.changed.emplace_back(0, static_cast<int64_t>(slot.span));
+      if (fits) {
+        for (auto [from, end] : merged(copy.changed)) {
+          auto n = static_cast<size_t>(end - from);
+          copying_out_.push_back({to + from, slot.address + from, n}), count(copies.out, n);
+        }
+        for (const Input* in : strided) {
+          if (in->slot != copy.slot) continue;
+          Slot outside;
+          outside.span = slot.span;
+          outside.lies_at(to, device_);
+          elements.emplace_back(outside.tensor(in->layout, in->at, device_), slot.tensor(in->layout, in->at, device_));
+          count(copies.out, elements.back().first.nbytes());
+        }
+      }
+      trash.storages.push_back(std::move(storage));
+    }
+    device_.copy(copying_out_);
+    BelowEverything guard;
+    for (auto& [to, from] : elements) to.copy_(from);
+  }
+
+  Out* out_of(const Fragment& fragment, int slot) {
+    size_t out = fragment.slots[slot].out;
+    return out < copies_out_.size() && copies_out_[out].slot == slot ? &copies_out_[out] : nullptr;
+  }
+
+  static std::vector<std::pair<int64_t, int64_t>> merged(std::vector<std::pair<int64_t, int64_t>>& ranges) {
+    std::sort(ranges.begin(), ranges.end());
+    std::vector<std::pair<int64_t, int64_t>> all;
+    for (auto& range : ranges)
+      if (!all.empty() && range.first <= all.back().second) all.back().second = std::max(all.back().second, range.second);
+      else all.push_back(range);
+    return all;
+  }
 
   bool claim(StorageImpl* storage, bool write) {  // E2
     Claim& claim = claims_[storage];

@@ -34,6 +34,7 @@ struct Slot {
   uint64_t epoch = 0;           // in which the two below hold
   StorageImpl* storage = nullptr;
   char* base = nullptr;         // where the slot's first byte lies in that storage
+  size_t out = 0;               // its place among the epoch's copies back, if it is there
 
   char* last = nullptr;         // where it lay before, to settle there if it stays
   uint64_t lender = 0;          // which home that was, if any

@@ -20,6 +20,8 @@ enum class Effect : uint8_t {
   Changes,  // how operators compute: what was recorded is forgotten
   Spreads,  // over autograd's threads
   Fuses,    // launches kernels of TorchScript's over pointers, in backward passes as well
+  Serves,   // calls of other processes, on threads without the key, and reads what it sends
+  Exchanges,  // reads, and runs operators of its own whose results it reads: none of them is deferred
 };
 
 struct Watched {
@@ -90,23 +92,31 @@ inline constexpr std::array WATCHED = {
     Watched{"query", Effect::Reads, "Stream", false},
     Watched{"record_event", Effect::Reads, "Stream", false},
     Watched{"wait_stream", Effect::Reads, "Stream", false},
+    Watched{"_set_and_start_rpc_agent", Effect::Serves, "torch._C._distributed_rpc", false},
     // Of a backend by itself; those of a process group are operators.
-    Watched{"allreduce", Effect::Reads, "Backend", false},
-    Watched{"allreduce_coalesced", Effect::Reads, "Backend", false},
-    Watched{"allgather", Effect::Reads, "Backend", false},
-    Watched{"_allgather_base", Effect::Reads, "Backend", false},
-    Watched{"allgather_coalesced", Effect::Reads, "Backend", false},
-    Watched{"alltoall", Effect::Reads, "Backend", false},
-    Watched{"alltoall_base", Effect::Reads, "Backend", false},
-    Watched{"broadcast", Effect::Reads, "Backend", false},
-    Watched{"gather", Effect::Reads, "Backend", false},
-    Watched{"recv", Effect::Reads, "Backend", false},
-    Watched{"recv_anysource", Effect::Reads, "Backend", false},
-    Watched{"reduce", Effect::Reads, "Backend", false},
-    Watched{"reduce_scatter", Effect::Reads, "Backend", false},
-    Watched{"_reduce_scatter_base", Effect::Reads, "Backend", false},
-    Watched{"scatter", Effect::Reads, "Backend", false},
-    Watched{"send", Effect::Reads, "Backend", false},
+    Watched{"allreduce", Effect::Exchanges, "Backend", false},
+    Watched{"allreduce_coalesced", Effect::Exchanges, "Backend", false},
+    Watched{"allgather", Effect::Exchanges, "Backend", false},
+    Watched{"_allgather_base", Effect::Exchanges, "Backend", false},
+    Watched{"allgather_coalesced", Effect::Exchanges, "Backend", false},
+    Watched{"alltoall", Effect::Exchanges, "Backend", false},
+    Watched{"alltoall_base", Effect::Exchanges, "Backend", false},
+    Watched{"broadcast", Effect::Exchanges, "Backend", false},
+    Watched{"gather", Effect::Exchanges, "Backend", false},
+    Watched{"recv", Effect::Exchanges, "Backend", false},
+    Watched{"recv_anysource", Effect::Exchanges, "Backend", false},
+    Watched{"reduce", Effect::Exchanges, "Backend", false},
+    Watched{"reduce_scatter", Effect::Exchanges, "Backend", false},
+    Watched{"_reduce_scatter_base", Effect::Exchanges, "Backend", false},
+    Watched{"scatter", Effect::Exchanges, "Backend", false},
+    Watched{"send", Effect::Exchanges, "Backend", false},
+    // Issues what was called since the coalescing began.
+    Watched{"_end_coalescing", Effect::Exchanges, "Backend", false},
+    Watched{"_end_coalescing", Effect::Exchanges, "ProcessGroup", false},
+    // A callback runs on the thread that completes the future, where no operator is seen.
+    Watched{"then", Effect::Reads, "Future", false},
+    Watched{"add_done_callback", Effect::Reads, "Future", false},
+    Watched{"set_result", Effect::Reads, "Future", false},
 };
 
 inline constexpr size_t DATA_PTR = 1;
@@ -125,7 +135,8 @@ struct Readers {
     std::string error;
     Py_BEGIN_ALLOW_THREADS  // who holds the engine's lock may need the GIL
     try {
-      if (effect == Effect::Fuses) engine->bar();
+      if (effect == Effect::Fuses) engine->bar(Reason::Fused);
+      else if (effect == Effect::Serves) engine->bar(Reason::Remote);
       else if (effect != Effect::Changes) engine->flush();
       else if (auto raised = engine->forget()) std::rethrow_exception(raised);
     } catch (const std::exception& e) {
@@ -188,25 +199,34 @@ struct Readers {
       return args && PyTuple_Check(args) && PyTuple_GET_SIZE(args) ? PyTuple_GET_ITEM(args, 0) : nullptr;
     }
     // Who is told how long it takes.
-    static Engine* waits() { return effect == Effect::Reads ? engine : nullptr; }
+    static Engine* waits() { return effect == Effect::Reads || effect == Effect::Exchanges ? engine : nullptr; }
+    template <class F>
+    static PyObject* call(F f) {
+      std::optional<c10::impl::ExcludeDispatchKeyGuard> guard;
+      if (effect == Effect::Exchanges) guard.emplace(KEY);
+      return f();
+    }
     static PyObject* plain(PyObject* self, PyObject* args) {
       if (N == DATA_PTR && compares_addresses()) return original(self, args);
       Engine::Inside inside(waits());
-      return prepare(target(self, args), effect) ? original(self, args) : nullptr;
+      return prepare(target(self, args), effect) ? call([&] { return original(self, args); }) : nullptr;
     }
     static PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* kwargs) {
       Engine::Inside inside(waits());
       if (!prepare(target(self, args), effect)) return nullptr;
-      return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(original))(self, args, kwargs);
+      return call([&] { return reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(original))(self, args, kwargs); });
     }
     static PyObject* fast(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
       Engine::Inside inside(waits());
       if (!prepare(nullptr, effect)) return nullptr;
-      return reinterpret_cast<PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)>(
-          reinterpret_cast<void*>(original))(self, args, count, names);
+      return call([&] {
+        return reinterpret_cast<PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)>(
+            reinterpret_cast<void*>(original))(self, args, count, names);
+      });
     }
     static bool install() {
-      PyMethodDef* found = std::strcmp(WATCHED[N].of, "torch._C") ? method(WATCHED[N].of, WATCHED[N].name) : function(WATCHED[N].name);
+      constexpr bool of_module = std::string_view(WATCHED[N].of).substr(0, 8) == "torch._C";
+      PyMethodDef* found = of_module ? function(WATCHED[N].of, WATCHED[N].name) : method(WATCHED[N].of, WATCHED[N].name);
       if (!found) return !WATCHED[N].required;
       int kind = found->ml_flags & (METH_VARARGS | METH_KEYWORDS | METH_NOARGS | METH_O | METH_FASTCALL);
       if (kind == (METH_VARARGS | METH_KEYWORDS)) {
@@ -245,8 +265,8 @@ struct Readers {
     if (found && PyCFunction_Check(found)) return reinterpret_cast<PyCFunctionObject*>(found)->m_ml;
     return found && Py_IS_TYPE(found, &PyMethodDescr_Type) ? reinterpret_cast<PyMethodDescrObject*>(found)->d_method : nullptr;
   }
-  static PyMethodDef* function(const char* name) {
-    PyObject* module = PyImport_ImportModule("torch._C");
+  static PyMethodDef* function(const char* of, const char* name) {
+    PyObject* module = PyImport_ImportModule(of);
     PyObject* found = module ? PyObject_GetAttrString(module, name) : nullptr;
     Py_XDECREF(module);
     if (!found) PyErr_Clear();

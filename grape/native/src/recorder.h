@@ -72,7 +72,7 @@ class Recorder {
       if (step.run != Reason::None) break;
       if (!given.layout.fits(given.tensor) || given.tensor.storage().data() != given.data) step.run = Reason::Metadata;
       if (!step.inputs[given.input].written) continue;
-      step.inputs[given.input].bumps = static_cast<uint8_t>(version(given.tensor) - given.version);
+      step.inputs[given.input].bumps = bumps(step, given);
       step.bumps = step.bumps || step.inputs[given.input].bumps;
     }
     size_t base = stack.size() - op.returns;
@@ -305,6 +305,22 @@ class Recorder {
     uint32_t version;
     size_t input;
   };
+
+  // How often the kernel counted this argument up. Those of a list may share one counter, as views of one storage do.
+  uint8_t bumps(const Step& step, const Given& given) const {
+    uint32_t now = version(given.tensor), all = now - given.version;
+    if (all < 2) return static_cast<uint8_t>(all);
+    c10::VariableVersion counter = given.tensor.unsafeGetTensorImpl()->version_counter();
+    uint32_t sharing = 0;
+    for (const Given& other : given_) {
+      if (!step.inputs[other.input].written) continue;
+      uint32_t before = version(other.tensor);
+      counter.set_version(static_cast<int64_t>(now) + 1);
+      sharing += version(other.tensor) != before;
+      counter.set_version(now);
+    }
+    return static_cast<uint8_t>(all / sharing);
+  }
 
   static bool is_given_generator(const Stack& stack, const Operator& op) {
     return std::any_of(stack.end() - static_cast<std::ptrdiff_t>(op.arguments), stack.end(), [](const IValue& value) { return value.isGenerator(); });

@@ -54,6 +54,12 @@ struct Layout {
     }
     return static_cast<size_t>(last + 1) * dtype.itemsize();
   }
+  // No byte lies between its elements.
+  bool is_dense() const {
+    size_t all = dtype.itemsize();
+    for (int64_t n : sizes) all *= static_cast<size_t>(n);
+    return all == span();
+  }
 };
 
 // On the CPU, without dimensions.
