@@ -1,0 +1,123 @@
+"""What the ranks of a process group tell each other at the end of a cell, through the store that the group has.
+
+Never by a collective, which would wait for ranks that run something else. Nobody waits here but rank 0, for less than a
+second. Who cannot be heard is missing.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ...tracing import Group
+
+__all__ = ["Exchange", "exchange"]
+
+PATIENCE_S = 0.5
+"""That rank 0 waits for the others, in all; half as long after a cell at which somebody was missing."""
+LEAST_PATIENCE_S = 0.03
+_BESIDE_S = 0.25
+"""That a store may take longer, which answers within a millisecond."""
+_POLL_S = 0.002
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Of this process. Ranks count their cells alike: by source, from the beginning of the process group."""
+
+    _group: Group | None = None
+    _closed: dict[str, int] = field(default_factory=dict)
+    _last: str | None = None
+    """The key under which this rank posted last."""
+    _patience_s: float = PATIENCE_S
+    _silent: bool = False
+    """The store did not answer once, and is not asked again."""
+
+    def tell(self, group: Group, source: str, message: str) -> dict[int, str]:
+        """Post `message` about the cell with this `source`. In rank 0, what the others posted of it, by rank; elsewhere
+        nothing. Raises nothing.
+        """
+        if self._group is None or self._group.of() is not group.of():
+            self._closed, self._last, self._patience_s, self._silent = {}, None, PATIENCE_S, False
+        self._group = group
+        digest = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        number = self._closed[digest] = self._closed.get(digest, 0) + 1
+        key, last = f"grape/{digest}/{number}", self._last
+        store = group.store()
+        if store is None or self._silent:
+            return {}
+        if group.rank == 0:
+            talk = partial(_read, store, group.size, key, self._patience_s)
+        else:
+            self._last = f"{key}/{group.rank}"
+            talk = partial(_post, store, self._last, message, last)
+        waits_s = self._patience_s if group.rank == 0 else 0.0
+        found = _within(waits_s + _BESIDE_S, talk)
+        self._silent = found is None
+        if group.rank == 0:
+            missed = found is None or len(found) < group.size - 1
+            self._patience_s = max(LEAST_PATIENCE_S, self._patience_s / 2) if missed else PATIENCE_S
+        return found or {}
+
+
+exchange = Exchange()
+
+
+def _post(store: Any, key: str, message: str, last: str | None) -> dict[int, str]:
+    store = _apart(store)
+    if last is not None:
+        _delete(store, last)  # rank 0 may have been gone by then
+    store.set(key, message)
+    return {}
+
+
+def _read(store: Any, size: int, key: str, patience_s: float) -> dict[int, str]:
+    store = _apart(store)
+    found: dict[int, str] = {}
+    until = time.monotonic() + patience_s
+    while True:
+        for rank in range(1, size):
+            name = f"{key}/{rank}"
+            if rank not in found and store.check([name]):
+                found[rank] = store.get(name).decode()
+                _delete(store, name)
+        if len(found) == size - 1 or time.monotonic() >= until:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _apart(store: Any) -> Any:
+    """With a connection of its own: another thread of the person's, or of torch's, may be waiting in the store."""
+    with contextlib.suppress(Exception):
+        return store.clone()
+    return store
+
+
+def _delete(store: Any, key: str) -> None:
+    with contextlib.suppress(Exception):  # a store in a file keeps what it has
+        store.delete_key(key)
+
+
+def _within(seconds: float, talk: Callable[[], dict[int, str]]) -> dict[int, str] | None:
+    """The result of `talk`; None where it does not come in time. It runs on a thread that nobody's hooks see."""
+    done = _thread.allocate_lock()
+    done.acquire()
+    found: list[dict[int, str]] = []
+
+    def run() -> None:
+        try:
+            found.append(talk())
+        except BaseException:  # the store is gone, with the process that had it
+            found.append({})
+        finally:
+            done.release()
+
+    _thread.start_new_thread(run, ())
+    done.acquire(timeout=seconds)
+    return found[0] if found else None
