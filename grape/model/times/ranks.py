@@ -145,9 +145,7 @@ def _exchanges(meetings: Sequence[Meeting], at_ns: Sequence[Sequence[int]]) -> l
         if not all(times[n] for times in at_ns):
             continue
         before = found[-1][-1] if found else None
-        if before is not None and (
-            meetings[n].goes_on or any(times[n] < _last(at_ns, before) for times in at_ns)
-        ):
+        if before is not None and (meetings[n].goes_on or any(times[n] < _last(at_ns, before) for times in at_ns)):
             found[-1].append(n)
         else:
             found.append([n])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ...advisor import advise
 from ...failures import surviving
 from ...model import CellEvidence, Finding, MachineCosts, Position
-from ...model.times.ranks import Late, Meeting, RanksEvidence, RankTimes, compared
+from ...model.times.ranks import Late, RanksEvidence, RankTimes, compared
 from ...render import Report, build_report
 from ...streams import Arrivals
 from ...tracing import forget_group, group_of_run
@@ -28,9 +30,7 @@ _NO_CLOCK = "not all of their arrivals were measured"
 _OTHERS = "they issued different collectives"
 
 
-def beside_ranks(
-    report: Report, source: str, met: Arrivals | None = None, shown: Callable[[str], str] = str
-) -> Report:
+def beside_ranks(report: Report, source: str, met: Arrivals | None = None, shown: Callable[[str], str] = str) -> Report:
     """The same where there is no process group. `met`: this rank's arrivals at collectives; `shown` turns the file name
     of code into the name to show. Raises nothing.
     """
@@ -39,7 +39,7 @@ def beside_ranks(
         return _with_children(report)
     with surviving("it told the other ranks of the cell, or heard of theirs"):
         mine = _told(group.rank, report.evidence, met)
-        heard = exchange.tell(group, source, json.dumps(mine))
+        heard = exchange.tell(group, source, json.dumps(mine), partial(_overlaps, mine["began_s"]))
         ranks = RanksEvidence(rank=group.rank, size=group.size)
         if group.rank == 0:
             said = [mine, *(json.loads(text) for _, text in sorted(heard.items()))]
@@ -60,9 +60,12 @@ def _with_children(report: Report) -> Report:
 def _told(rank: int, evidence: CellEvidence, met: Arrivals | None) -> dict[str, Any]:
     """What this rank says of itself, as JSON has it."""
     collectives, met = None if met is None else met.met, met or _NOTHING_MET
+    wall_ms, now_s = evidence.time.wall_ms if evidence.time else evidence.wall_ms, time.time()
     return {
         "rank": rank,
-        "wall_ms": evidence.time.wall_ms if evidence.time else evidence.wall_ms,
+        "began_s": now_s - wall_ms / 1e3,
+        "ended_s": now_s,
+        "wall_ms": wall_ms,
         "operators": sum(stream.operators for stream in evidence.streams),
         "matched": sum(stream.matched for stream in evidence.streams),
         "error": evidence.error is not None,
@@ -70,6 +73,14 @@ def _told(rank: int, evidence: CellEvidence, met: Arrivals | None) -> dict[str, 
         "names": hashlib.blake2b("\n".join(one.operator for one in met.meetings).encode(), digest_size=8).hexdigest(),
         "at_us": [at_ns // 1000 for at_ns in met.at_ns],
     }
+
+
+def _overlaps(began_s: float, message: str) -> bool:
+    """True where the run that the message is about went on, for the most part, after `began_s`: runs of one cell begin
+    and end together, and one of another time is an earlier one.
+    """
+    other = json.loads(message)
+    return bool((other["began_s"] + other["ended_s"]) / 2 >= began_s)
 
 
 def _compared(said: Sequence[dict[str, Any]], met: Arrivals, size: int, *, parts: bool) -> RanksEvidence:

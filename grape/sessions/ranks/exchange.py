@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,31 +29,31 @@ _POLL_S = 0.002
 
 @dataclass(slots=True)
 class Exchange:
-    """Of this process. Ranks count their cells alike: by source, from the beginning of the process group."""
+    """Of this process. A rank has one key for each source, and posts there what it ran last of it: to count the runs
+    would part ranks for good once one of them ran the cell alone.
+    """
 
     _group: Group | None = None
-    _closed: dict[str, int] = field(default_factory=dict)
     _last: str | None = None
     """The key under which this rank posted last."""
     _patience_s: float = PATIENCE_S
     _silent: bool = False
     """The store did not answer once, and is not asked again."""
 
-    def tell(self, group: Group, source: str, message: str) -> dict[int, str]:
-        """Post `message` about the cell with this `source`. In rank 0, what the others posted of it, by rank; elsewhere
-        nothing. Raises nothing.
+    def tell(self, group: Group, source: str, message: str, is_of_now: Callable[[str], bool]) -> dict[int, str]:
+        """Post `message` about the cell with this `source`. In rank 0, what the others posted of it, by rank, as far as
+        it `is_of_now` and no earlier run's; elsewhere nothing. Raises nothing.
         """
         if self._group is None or self._group.of() is not group.of():
-            self._closed, self._last, self._patience_s, self._silent = {}, None, PATIENCE_S, False
+            self._last, self._patience_s, self._silent = None, PATIENCE_S, False
         self._group = group
         digest = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        number = self._closed[digest] = self._closed.get(digest, 0) + 1
-        key, last = f"grape/{digest}/{number}", self._last
+        key, last = f"grape/{digest}", self._last
         store = group.store()
         if store is None or self._silent:
             return {}
         if group.rank == 0:
-            talk = partial(_read, store, group.size, key, self._patience_s)
+            talk = partial(_read, store, group.size, key, self._patience_s, is_of_now)
         else:
             self._last = f"{key}/{group.rank}"
             talk = partial(_post, store, self._last, message, last)
@@ -71,13 +71,13 @@ exchange = Exchange()
 
 def _post(store: Any, key: str, message: str, last: str | None) -> dict[int, str]:
     store = _apart(store)
-    if last is not None:
-        _delete(store, last)  # rank 0 may have been gone by then
+    if last is not None and last != key:
+        _delete(store, last)  # rank 0 has not read it
     store.set(key, message)
     return {}
 
 
-def _read(store: Any, size: int, key: str, patience_s: float) -> dict[int, str]:
+def _read(store: Any, size: int, key: str, patience_s: float, is_of_now: Callable[[str], bool]) -> dict[int, str]:
     store = _apart(store)
     found: dict[int, str] = {}
     until = time.monotonic() + patience_s
@@ -85,8 +85,10 @@ def _read(store: Any, size: int, key: str, patience_s: float) -> dict[int, str]:
         for rank in range(1, size):
             name = f"{key}/{rank}"
             if rank not in found and store.check([name]):
-                found[rank] = store.get(name).decode()
-                _delete(store, name)
+                message = store.get(name).decode()
+                if is_of_now(message):
+                    found[rank] = message
+                    _delete(store, name)
         if len(found) == size - 1 or time.monotonic() >= until:
             return found
         time.sleep(_POLL_S)

@@ -20,8 +20,8 @@ from ...tracing import group_of_run
 from ..engine import CELLS, Engine
 from ..past.again import evidence_again, report_again, why_no_graphs
 from ..past.history import Past
-from ..ranks import beside_ranks, count_children
 from ..process import engine_and_ms
+from ..ranks import beside_ranks, count_children
 from ..running import NESTED, Cell
 from ..timing import CellClock, CellRuns
 from .by_streams import PROFILE, hindrance, settings_for

@@ -44,13 +44,13 @@ def _finding(ranks: RanksEvidence, rank: int, mine: list[Late], share: float) ->
     times, ms = sum(late.times for late in mine), sum(late.ms for late in mine)
     wall = {one.rank: one.wall_ms for one in ranks.shown}
     two = ranks.size == 2
-    others, behind = ("rank waits", "that") if two else ("ranks wait", "the next to last")
+    others, later = ("rank waits", "later") if two else ("ranks wait", "behind the next to last")
     where = via(worst.user, worst.inner) if library(worst.user, worst.inner) else ""
     return Finding(
         code=CODE,
         severity="costly",
         message=f"the other {others} for rank {rank} at `{_name(worst.operator)}`{where}: it comes "
-        f"{milliseconds(ms / times)} behind {behind} at {times:,} exchanges, {share:.0%} of the cell",
+        f"{milliseconds(ms / times)} {later} at {times:,} exchanges, {share:.0%} of the cell",
         at=worst.user or worst.inner,
         evidence=(
             ("executions", times),
