@@ -103,7 +103,7 @@ def test_rank_0_waits_half_a_second_and_then_less(store: Any) -> None:
         begin = time.perf_counter()
         assert asking.tell(group(0, store), "x", "mine", always) == {}
         took.append(time.perf_counter() - begin)
-    assert 0.45 < took[0] < 2 and took[1] < took[0] and took[2] < took[1]
+    assert 0.45 < took[0] < 3 and took[1] < took[0] and took[2] < took[1]
 
 
 class Stuck:
@@ -130,7 +130,7 @@ def test_a_store_that_fails_costs_nobody_anything(rank: int, raises: bool) -> No
     try:
         begin = time.perf_counter()
         assert telling.tell(group(rank, stuck), "x", "mine", always) == {}
-        assert time.perf_counter() - begin < 2
+        assert time.perf_counter() - begin < 4
         begin = time.perf_counter()
         assert telling.tell(group(rank, stuck), "x", "mine", always) == {}
         assert raises or time.perf_counter() - begin < 0.05, "it is not asked again"

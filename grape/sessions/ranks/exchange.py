@@ -22,8 +22,8 @@ __all__ = ["Exchange", "exchange"]
 PATIENCE_S = 0.5
 """That rank 0 waits for the others, in all; half as long after a cell at which somebody was missing."""
 LEAST_PATIENCE_S = 0.03
-_BESIDE_S = 0.25
-"""That a store may take longer, which answers within a millisecond."""
+_BESIDE_S = 1.0
+"""That a store may take longer, which answers within a millisecond on a machine that is not busy."""
 _POLL_S = 0.002
 
 
@@ -37,20 +37,20 @@ class Exchange:
     _last: str | None = None
     """The key under which this rank posted last."""
     _patience_s: float = PATIENCE_S
-    _silent: bool = False
-    """The store did not answer once, and is not asked again."""
+    _asked: list[dict[int, str]] | None = None
+    """Where the store did not answer in time: its answer will be in there. Until then it is not asked again."""
 
     def tell(self, group: Group, source: str, message: str, is_of_now: Callable[[str], bool]) -> dict[int, str]:
         """Post `message` about the cell with this `source`. In rank 0, what the others posted of it, by rank, as far as
         it `is_of_now` and no earlier run's; elsewhere nothing. Raises nothing.
         """
         if self._group is None or self._group.of() is not group.of():
-            self._last, self._patience_s, self._silent = None, PATIENCE_S, False
+            self._last, self._patience_s, self._asked = None, PATIENCE_S, None
         self._group = group
         digest = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         key, last = f"grape/{digest}", self._last
         store = group.store()
-        if store is None or self._silent:
+        if store is None or self._asked == []:
             return {}
         if group.rank == 0:
             talk = partial(_read, store, group.size, key, self._patience_s, is_of_now)
@@ -58,12 +58,12 @@ class Exchange:
             self._last = f"{key}/{group.rank}"
             talk = partial(_post, store, self._last, message, last)
         waits_s = self._patience_s if group.rank == 0 else 0.0
-        found = _within(waits_s + _BESIDE_S, talk)
-        self._silent = found is None
+        self._asked = _begin(talk, waits_s + _BESIDE_S)
+        found = self._asked[0] if self._asked else {}
         if group.rank == 0:
-            missed = found is None or len(found) < group.size - 1
+            missed = len(found) < group.size - 1
             self._patience_s = max(LEAST_PATIENCE_S, self._patience_s / 2) if missed else PATIENCE_S
-        return found or {}
+        return found
 
 
 exchange = Exchange()
@@ -106,8 +106,10 @@ def _delete(store: Any, key: str) -> None:
         store.delete_key(key)
 
 
-def _within(seconds: float, talk: Callable[[], dict[int, str]]) -> dict[int, str] | None:
-    """The result of `talk`; None where it does not come in time. It runs on a thread that nobody's hooks see."""
+def _begin(talk: Callable[[], dict[int, str]], within_s: float) -> list[dict[int, str]]:
+    """The result of `talk` will be in the list; this waits for it no longer than so. It runs on a thread that nobody's
+    hooks see.
+    """
     done = _thread.allocate_lock()
     done.acquire()
     found: list[dict[int, str]] = []
@@ -121,5 +123,5 @@ def _within(seconds: float, talk: Callable[[], dict[int, str]]) -> dict[int, str
             done.release()
 
     _thread.start_new_thread(run, ())
-    done.acquire(timeout=seconds)
-    return found[0] if found else None
+    done.acquire(timeout=within_s)
+    return found
