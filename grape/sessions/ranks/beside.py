@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -15,19 +16,30 @@ from ...failures import surviving
 from ...model import CellEvidence, Finding, MachineCosts, Position
 from ...model.times.ranks import Late, RanksEvidence, RankTimes, compared
 from ...render import Report, build_report
-from ...streams import Arrivals
+from ...streams import Arrivals, Stream
 from ...tracing import forget_group, group_of_run
 from ..past.told import sources
 from ..streamed.stream_evidence import findings_beside
 from .children import children
 from .exchange import exchange
 
-__all__ = ["beside_ranks"]
+__all__ = ["arrivals_of", "beside_ranks"]
 
 _NOTHING_MET = Arrivals(meetings=(), at_ns=(), met=0)
 _PARTS = "groups of some of the ranks exchange tensors as well"
 _NO_CLOCK = "not all of their arrivals were measured"
 _OTHERS = "they issued different collectives"
+
+
+def arrivals_of(stream: Stream | None) -> Arrivals | None:
+    """This rank's arrivals at the collectives of the run, where a stream served it in a process group; nothing is
+    pending any more. Raises nothing: what is wrong with the device is the person's, who meets it in the next cell.
+    """
+    if stream is None or group_of_run() is None:
+        return None
+    with contextlib.suppress(Exception):
+        return stream.arrivals()
+    return None
 
 
 def beside_ranks(report: Report, source: str, met: Arrivals | None = None, shown: Callable[[str], str] = str) -> Report:

@@ -16,12 +16,11 @@ from ...options import Options
 from ...quiet import without_warnings
 from ...render import Report, build_report
 from ...streams import Arrivals, Building, Evidence, Stream, shared
-from ...tracing import group_of_run
 from ..engine import CELLS, Engine
 from ..past.again import evidence_again, report_again, why_no_graphs
 from ..past.history import Past
 from ..process import engine_and_ms
-from ..ranks import beside_ranks, count_children
+from ..ranks import arrivals_of, beside_ranks, count_children
 from ..running import NESTED, Cell
 from ..timing import CellClock, CellRuns
 from .by_streams import PROFILE, hindrance, settings_for
@@ -192,8 +191,7 @@ class StreamedSession:
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()
         self._drained_ms = (time.perf_counter() - done) * 1e3
-        if stream is not None and group_of_run() is not None:
-            self._met = stream.arrivals()
+        self._met = arrivals_of(stream)
         if self._look is not None:
             self._look.stop()
         self._wall_ms = self._clock.end()
