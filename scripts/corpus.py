@@ -15,7 +15,7 @@ A comment of finding codes at the end of a line labels that line with these find
 names the codes that a careless rule would find here. With ``device: cpu`` the cell runs under a session on the tape;
 with ``device: cuda`` evidence is recorded on fake CUDA tensors (`corpus_cuda`), and the other headers say what the
 device would have measured. With ``cold: sin`` that operator takes long where it meets a shape for the first time, as
-those do that make plans.
+those do that make plans. With ``device: ranks`` so many ``ranks`` run the cell (`corpus_ranks`).
 
 Cells may also stand in the tests of a rule, `tests/unit/test_rules_grnnn.py`, as a literal: ``CELLS = {name: text}``.
 """
@@ -139,6 +139,10 @@ def run_cell(cell: CorpusCell) -> tuple[Finding, ...]:
 
         with contextlib.redirect_stdout(io.StringIO()):
             return record_cell(cell)
+    if cell.device == "ranks":
+        from .corpus_ranks import run_ranks
+
+        return run_ranks(cell.setup, cell.source, int(cell.headers["ranks"]), _NAMES["cell"])
     quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     with quiet[0], quiet[1], _main() as main, cold(cell.headers.get("cold")):
         return _on_the_tape(cell, main)

@@ -36,6 +36,7 @@ from mutations import (
     letting_go,
     on_device,
     pairs,
+    ranks,
     streams,
     streams_first,
     streams_memory,
@@ -681,6 +682,7 @@ ROWS = (
     *on_device.ROWS,
     *streams.ROWS,
     *streams_first.ROWS,
+    *ranks.ROWS,
     *streams_memory.ROWS,
     *streams_recurrent.ROWS,
 )

@@ -14,6 +14,7 @@ from .times.lines import LineTime, LineTimes
 from .times.loading import LoaderWait
 from .times.machine import MachineCosts
 from .times.measured import Measured, quartiles
+from .times.ranks import Late, RanksEvidence, RankTimes
 from .times.spent import Kind, Part, Spent
 from .times.timeline import DEVICE_WORK, Category, Event, Lane, MemoryCurve, Timeline
 from .trace import DECISION, HOST_RANDOM, HostRead, OpRecord, TensorView, Trace
@@ -39,6 +40,7 @@ __all__ = [
     "HostRead",
     "Kind",
     "Lane",
+    "Late",
     "Later",
     "LineTime",
     "LineTimes",
@@ -53,6 +55,8 @@ __all__ = [
     "OwnTime",
     "Part",
     "Position",
+    "RankTimes",
+    "RanksEvidence",
     "Reason",
     "Refused",
     "RegionEvidence",

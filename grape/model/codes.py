@@ -41,6 +41,7 @@ _KNOWN = {
     "GR405": _Known("unsupported", rewrite="no_grad", in_libraries=True),
     "GR406": _Known("not-worthwhile"),
     "GR501": _Known("launch-bound"),
+    "GR601": _Known("straggler"),
 }
 """A finding is known because it stands here. Its rule is in `advisor/rules/`, its page in `advisor/pages/`."""
 

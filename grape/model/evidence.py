@@ -16,6 +16,7 @@ from .times.cell_time import CellTime
 from .times.lines import LineTimes
 from .times.loading import LoaderWait
 from .times.measured import Measured
+from .times.ranks import RanksEvidence
 from .times.spent import Spent
 from .times.timeline import MemoryCurve, Timeline
 from .trace import Trace
@@ -165,5 +166,9 @@ class CellEvidence:
     """When graphs were captured, from the start of the cell, which is that of `memory` too."""
     lines: LineTimes | None = None
     """Time by line of the cell, of the last run that was watched; None where it was too short, or not looked at."""
+    ranks: RanksEvidence | None = None
+    """Set where the process belongs to a process group of several ranks."""
+    children: int = 0
+    """Processes that were forked off while the cell ran."""
     spent: tuple[Spent, ...] | None = None
     """Set where a report is read from its JSON, and this cannot be told from the rest."""

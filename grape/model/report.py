@@ -194,6 +194,7 @@ class ReportData:
                 "peak_allocated_bytes": cell.memory.peak_allocated_bytes,
                 "peak_reserved_bytes": cell.memory.peak_reserved_bytes,
                 "graph_memory": cell.graph_memory.to_dict() if cell.graph_memory else None,
+                "ranks": cell.ranks.to_dict() if cell.ranks else None,
                 "lines": cell.lines.to_dict() if cell.lines else None,
                 "decisions": [
                     {

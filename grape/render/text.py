@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..model import Finding, Kind, ReportData, Spent
 from .lines import CellLines, Line, cell_lines, lines_title
 from .memory_rows import memory_bars, memory_title
+from .ranks import IN_RANK_0, RANK_HEADER, is_of_another_rank, rank_line, rank_notes, rank_rows
 from .spent import legend, spent
 from .streams import stream_lines
 from .summary import (
@@ -86,6 +87,9 @@ def render_text(report: ReportData, width: int | None = None, color: bool = Fals
 
 
 def _print(console: Console, report: ReportData, *, details: bool) -> None:
+    if is_of_another_rank(report) and not details:
+        console.print(clean(rank_line(report)), soft_wrap=True)
+        return
     console.print(clean(report.verdict), style="bold", soft_wrap=True)
     console.print(headline(report), style="dim")
     if report.evidence.error:
@@ -93,6 +97,7 @@ def _print(console: Console, report: ReportData, *, details: bool) -> None:
     for note in report.evidence.notes:
         console.print(f"note: {one_line(note, 200)}", style="dim")
     _spent(console, spent(report))
+    _ranks(console, report)
     lines = cell_lines(report)
     _lines(console, report, lines)
     _findings(console, report, lines.placed)
@@ -120,6 +125,23 @@ def _details(console: Console, report: ReportData) -> None:
     _bars(console, time_title(report), time_bars(report))
     _strips(console, strips(report))
     _bars(console, memory_title(report), memory_bars(report))
+
+
+def _ranks(console: Console, report: ReportData) -> None:
+    from rich.text import Text
+
+    if is_of_another_rank(report):
+        console.print(f"note: {clean(rank_line(report).partition(':')[0])}; {IN_RANK_0}", style="dim")
+    shown = rank_rows(report)
+    if not shown:
+        return
+    console.print()
+    widths = [max(map(len, column)) for column in zip(RANK_HEADER, *shown, strict=True)]
+    for row in (RANK_HEADER, *shown):
+        cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)]
+        console.print(Text("  ".join(cells)), soft_wrap=True)
+    for note in rank_notes(report):
+        console.print(clean(note))
 
 
 def _spent(console: Console, shown: tuple[Spent, ...]) -> None:

@@ -18,6 +18,7 @@ from .engine import CELLS, Engine
 from .line_times import CellLines
 from .past.history import recalled_shapes
 from .process import engine, engine_and_ms
+from .ranks import beside_ranks, count_children
 from .running import NESTED, Cell
 from .seen import SeenCell
 from .timing import CellClock
@@ -70,6 +71,7 @@ class Session(SeenCell):
         ahead_ms = self.cell.ahead_ms + took_ms
         self._clock = CellClock(owner.situation.attention, ahead_ms=ahead_ms, since=self.cell.since)
         owner.session = self
+        count_children()
         try:
             self._install(owner, code)
         except BaseException:
@@ -245,7 +247,9 @@ class Session(SeenCell):
             raise UsageError("this session is not open")
         try:
             with without_warnings(), owner.situation.attention.spend("report"):
-                return self._report(owner, error)
+                report = beside_ranks(self._report(owner, error), self.cell.source)
+                self.report = owner.report = report
+                return report
         finally:
             self._let_go(owner, finished=error is None)
 

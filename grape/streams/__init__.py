@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from .arrivals import Arrivals
 from .captures import prepare
 from .counts import Evidence, Settings
 from .keeper import Building, Keeper, shared
 from .session import Stream, open_stream
 
-__all__ = ["Building", "Evidence", "Keeper", "Settings", "Stream", "open_stream", "prepare", "shared"]
+__all__ = ["Arrivals", "Building", "Evidence", "Keeper", "Settings", "Stream", "open_stream", "prepare", "shared"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import FrameType
 
 from ..model import Position
-from ..tracing import PositionFinder
+from ..tracing import PositionFinder, remember_group
 
 __all__ = ["Place", "Places"]
 
@@ -37,6 +37,11 @@ class Places:
             known = self._numbers[place] = len(self._places)
             self._places.append((_position(place[0]), _position(place[1])))
         return known
+
+    def meet(self) -> int:
+        """The same at a collective, whose process group may be gone at the end of the run."""
+        remember_group()
+        return self.here()
 
     def of(self, number: int) -> Place:
         return self._places[number]

@@ -17,6 +17,7 @@ from ..model.stream import Stop, added
 from ..native import Unavailable
 from ..tracing.positions import OWN_FOLDER
 from . import compiled, extensions, profilers, threads
+from .arrivals import Arrivals, read
 from .captures import Captures, is_prepared, watch
 from .counts import FROM_THE_ENGINE, Evidence, Settings
 from .places import Places
@@ -53,16 +54,20 @@ class Stream:
             captures = Captures(self._session, self._cuda)
             self._session.on_capture(captures.capture)
             self._graphs.callback(captures.close)
-        self._session.on_place(self._places.here)
+        self._place(Places())
         self._watch()
         missing: list[str] = self._session.open()
         return missing
 
     def look_anew(self, *, first: bool = False) -> None:
         """Other code runs from now on: its operators are placed anew. The `first` time more may be spent."""
-        self._places = Places()
-        self._session.on_place(self._places.here)
+        self._place(Places())
         self._session.look_anew(first)
+
+    def _place(self, places: Places) -> None:
+        self._places = places
+        self._session.on_place(places.here)
+        self._session.on_arrival(places.meet)
 
     def _watch(self) -> None:
         self._undo.callback(threads.watch(self._session.join, self._session.leave))
@@ -142,6 +147,12 @@ class Stream:
         """Without the stops, which take longer."""
         found: dict[str, Any] = self._session.evidence()
         return Evidence(**{name: found[name] for name in FROM_THE_ENGINE})
+
+    def arrivals(self) -> Arrivals:
+        """At the collectives since the last look, which are forgotten here. Nothing may be pending; where the device
+        has something to do, this waits for it.
+        """
+        return read(self._session.arrivals(), self._places.of)
 
     def charge(self, user: int) -> None:
         """Count for this user from now on what runs as written."""
@@ -283,9 +294,11 @@ def _hook_process() -> None:
 
 
 def _at_exit() -> None:
-    """Graphs and their memory go while there is a device."""
-    if _current is not None and _hooked == os.getpid():
-        _current.close()
+    """Graphs and their memory, and marks of arrivals, go while there is a device."""
+    stream = _current
+    if stream is not None and _hooked == os.getpid():
+        stream.close()
+        stream.arrivals()
 
 
 def _before_fork() -> None:

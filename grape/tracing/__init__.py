@@ -3,7 +3,16 @@
 from .busy import busy, grape_works, is_profiled, is_watched, person_runs
 from .escapes import EscapeWatch
 from .escaping import COMPILED, SPARSE
-from .groups import BESIDE_GROUP, COLLECTIVES, process_group
+from .groups import (
+    BESIDE_GROUP,
+    COLLECTIVES,
+    Group,
+    forget_group,
+    group_of_run,
+    process_group,
+    remember_group,
+    started_as_rank,
+)
 from .imports import when_imported
 from .operators import HOST_READS, tensors_in
 from .positions import PositionFinder, is_between, is_grape_code, is_own_code
@@ -21,6 +30,7 @@ __all__ = [
     "LIMIT",
     "SPARSE",
     "EscapeWatch",
+    "Group",
     "PositionFinder",
     "RecordedCall",
     "Recorder",
@@ -28,7 +38,9 @@ __all__ = [
     "UnseenMode",
     "busy",
     "contents_of",
+    "forget_group",
     "grape_works",
+    "group_of_run",
     "is_between",
     "is_grape_code",
     "is_own_code",
@@ -37,6 +49,8 @@ __all__ = [
     "person_runs",
     "process_group",
     "record",
+    "remember_group",
+    "started_as_rank",
     "tensors_in",
     "warnings_of_the_caller",
     "when_imported",

@@ -28,7 +28,7 @@ WHEN = rows_of(
     ("streams first: on the reference", "situation.unhurried or ", ""),
     ("streams first: on a CPU", ' or situation.backend.kind != "cuda"', ""),
     ("streams first: only on a GPU beside a process group, too", " and not process_group()", ""),
-    ("streams first: where something hinders them", "hindrance(owner) is not None", "False"),
+    ("streams first: where something hinders them", "if hindrance(owner) is not None", "if False"),
     ("streams first: where no stream can be opened", "return shared.prepare() is None", "return True"),
     ("streams first: regions look at the second run", "led.runs >= FEWEST_RUNS and ", ""),
     ("streams first: regions look before runs are alike", "led.settled and ", ""),

@@ -353,6 +353,7 @@ def test_the_contract_of_a_report() -> None:
             "peak_allocated_bytes": 100,
             "peak_reserved_bytes": 200,
             "graph_memory": None,
+            "ranks": None,
             "lines": None,
             "decisions": [
                 {

@@ -28,6 +28,8 @@ NOT_TENSORS = _names("""
     use_deterministic_algorithms set_float32_matmul_precision device_count synchronize current_stream
     Stream Event empty_cache get_rng_state get_device_name memory_allocated
     max_memory_allocated reset_peak_memory_stats script trace freeze clip_grad_norm_ result_type promote_types can_cast
+    is_available current_device init_process_group destroy_process_group is_initialized get_rank get_world_size
+    get_local_rank get_node_local_rank get_backend new_group init_device_mesh barrier
 """)
 """Functions of torch that return no tensor."""
 

@@ -22,6 +22,7 @@ from ..parser import option_words
 from ..written.outputs import check_outputs, found, has_color, width
 from ..written.page import check_view_name
 from .main_module import Statement, become_main, show_own_frames, statements
+from .rank import own_file, own_rank
 from .script_session import ScriptSession
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Script:
         engine_named(options.engine)
         path = Path(name)
         check_view_name(arguments.view)
-        outputs = (arguments.json, arguments.html, arguments.view, arguments.trace)
+        outputs = [own_file(file) for file in (arguments.json, arguments.html, arguments.view, arguments.trace)]
         check_outputs(path, "script", [file for file in outputs if file is not None])
         try:
             source = path.read_bytes()
@@ -80,10 +81,10 @@ class Script:
             source=source,
             words=tuple(arguments.words),
             options=options,
-            json=arguments.json,
-            html=arguments.html,
-            view=arguments.view,
-            trace=arguments.trace,
+            json=outputs[0],
+            html=outputs[1],
+            view=outputs[2],
+            trace=outputs[3],
             fail_on=arguments.fail_on,
         )
 
@@ -186,8 +187,9 @@ class _End:
         script = self._script
         words = f"{shlex.quote(script.name)} --report {shlex.quote(script.json) if script.json else 'FILE'}"
         report = replace(report.with_fixes(), notebook=words)
-        self._tell(f"\nGrape: {script.name}")
-        self._tell(report.to_text(width=width(), color=has_color(sys.stderr)).rstrip())
+        if own_rank() == 0 or report.evidence.error is not None:  # rank 0 tells of all
+            self._tell(f"\nGrape: {script.name}")
+            self._tell(report.to_text(width=width(), color=has_color(sys.stderr)).rstrip())
         found_here = found([(script.name, report.to_dict())], script.fail_on)
         if script.json is not None:
             self._try(write_text, script.json, report.to_json(), "the report")

@@ -18,6 +18,9 @@
 
 namespace grape {
 
+// A moment on the device's clock.
+using Mark = std::optional<c10::Event>;
+
 struct Copy {
   char* to;
   const char* from;
@@ -71,6 +74,9 @@ class Device {
   virtual void enter_stream(std::optional<c10::StreamGuard>& guard) const {}
   // The current stream waits for what was launched so far.
   virtual void let_wait(uint64_t launched) {}
+
+  // Of the current stream: when it comes there. False where it has no clock, or none now.
+  virtual bool mark(Mark& mark) const { return false; }
 
   // The allocator waits for the current stream before it gives the tensor's memory to others.
   virtual void used_here(const at::Tensor& t) {}
@@ -157,6 +163,15 @@ class Cuda final : public Device {
     c10::Event event(c10::kCUDA);
     event.record(stream_);
     event.block(other);
+  }
+
+  bool mark(Mark& mark) const override {
+    c10::Stream stream = impl_.getStream(place);
+    int capturing = 0;
+    if (capturing_(stream.native_handle(), &capturing) || capturing) return last_error_(), false;
+    if (!mark) mark.emplace(c10::kCUDA, c10::EventFlag::BACKEND_DEFAULT);  // the one with a time
+    mark->record(stream);
+    return true;
   }
 
   void used_here(const at::Tensor& t) override { t.record_stream(impl_.getStream(place)); }

@@ -2,6 +2,7 @@
 // later, with its segment; what does not match runs as written, behind what is pending.
 #pragma once
 #include "allowance.h"
+#include "arrivals.h"
 #include "as_written.h"
 #include "epoch.h"
 #include "finder.h"
@@ -123,7 +124,9 @@ class Engine {
   // A backward pass begins, which may go on in threads of autograd's.
   void begin_backward() {
     count_thread();
-    if (open_.load(std::memory_order_relaxed)) backwards++;
+    if (!open_.load(std::memory_order_relaxed)) return;
+    backwards++;
+    if (arrivals_.wants_pass()) arrivals_.begin_pass(stands());
   }
 
   // While the person captures, operators are passed through.
@@ -144,6 +147,7 @@ class Engine {
       if (!passing_) flush();
       if (!passing_ && !device_->is_current()) leave_to_other_stream(op, *stack);
       { std::lock_guard lock(mutex_); counts.seen++, counts.written[index(apart)]++; }
+      if (op.meets && !passing_) arrive(op);
       return run(op, below, stack);
     }
     if (op.refers && Referring::keeps_memory(op, *stack, *device_)) return run(op, below, stack);  // as a view, in no fragment
@@ -185,6 +189,7 @@ class Engine {
     if (capture_now) capture();
     if (decision == Decision::Answered) return;
     if (placer) place(op, written, placer);
+    if (op.meets) arrive(op);
     auto began = written.run.weight || times ? Clock::now() : Clock::time_point();
     size_t warned = 0;
     try {
@@ -295,6 +300,7 @@ class Engine {
   void look_anew(bool first) {
     std::lock_guard lock(mutex_);
     stops_.look_anew();
+    arrivals_.look_anew();
     allowance_.begin(totals(), first);
   }
   void charge(int user) {
@@ -305,6 +311,15 @@ class Engine {
     std::lock_guard lock(mutex_);
     return stops_.rows();
   }
+
+  // Where the caller stands, at a collective or a pass backward: asked as `Placer`s are.
+  void on_arrival(Placer placer) {
+    std::unique_lock lock(mutex_);
+    std::swap(meeting_, placer);
+    lock.unlock();
+  }
+  // The collectives of the run so far, which are forgotten here, and how many there were. Nothing is pending.
+  std::pair<std::vector<Arrivals::Row>, uint64_t> arrivals() { return arrivals_.take(*device_); }
 
   // True: the segment that is wanted was issued on the stream that is captured.
   bool issue_captured() {
@@ -398,6 +413,22 @@ class Engine {
     }
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     for (const at::Tensor& t : lent) device_->used_here(t);
+  }
+
+  // Behind what is pending. May raise: Ctrl-C.
+  void arrive(const Operator& op) {
+    int pass = torch::autograd::get_current_graph_task_id();
+    arrivals_.arrive(op.handle.schema().name(), arrivals_.wants_place() ? stands() : AsWritten::NOT_NOW, pass, *device_);
+  }
+  int stands() {
+    c10::impl::ExcludeDispatchKeyGuard guard(KEY);
+    Within within;
+    Placer placer;
+    {
+      std::lock_guard lock(mutex_);
+      placer = meeting_;
+    }
+    return placer ? placer() : AsWritten::NOT_NOW;
   }
 
   // Asks where it stands, with no lock held. May raise: Ctrl-C.
@@ -1096,8 +1127,9 @@ class Engine {
   Launcher launcher_;
   Allowance allowance_;
   std::function<bool()> capturer_;
-  Placer placer_;
+  Placer placer_, meeting_;
   AsWritten stops_;
+  Arrivals arrivals_;
   Written written_;  // of the operator that is compared now
   bool answering_ = false;  // the operator before was answered
   uint64_t forgotten_ = 0;  // times that all fragments were

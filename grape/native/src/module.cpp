@@ -99,16 +99,24 @@ class Session {
 
   // Called where the engine wants to know where in the person's code an operator stands, on any thread.
   void on_place(py::function here) {
+    Engine::Placer placer = placer_of(std::move(here));
+    py::gil_scoped_release release;
+    engine_->on_place(std::move(placer));
+  }
+  void on_arrival(py::function here) {
+    Engine::Placer placer = placer_of(std::move(here));
+    py::gil_scoped_release release;
+    engine_->on_arrival(std::move(placer));
+  }
+  static Engine::Placer placer_of(py::function here) {
     auto held = std::shared_ptr<py::function>(new py::function(std::move(here)), [](py::function* f) {
       py::gil_scoped_acquire gil;
       delete f;
     });
-    Engine::Placer placer = [held = std::move(held)] {
+    return [held = std::move(held)] {
       py::gil_scoped_acquire gil;
       return is_traced() ? int{AsWritten::NOT_NOW} : with_errors_of_torch([&] { return (*held)().cast<int>(); });
     };
-    py::gil_scoped_release release;
-    engine_->on_place(std::move(placer));
   }
   void look_anew(bool first) {
     py::gil_scoped_release release;
@@ -212,6 +220,18 @@ class Session {
     return rows;
   }
 
+  // Of the collectives of this run, the last ones, and how many there were. They are forgotten here.
+  py::tuple arrivals() {
+    std::pair<std::vector<Arrivals::Row>, uint64_t> found;
+    {
+      py::gil_scoped_release release;
+      found = engine_->arrivals();
+    }
+    py::list rows;
+    for (const Arrivals::Row& row : found.first) rows.append(py::make_tuple(row.op, row.place, row.pass, row.at_ns));
+    return py::make_tuple(rows, found.second);
+  }
+
  private:
   static std::unique_ptr<Device> device(int cuda) {
     if (cuda < 0) return std::make_unique<Device>();
@@ -257,9 +277,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("leave", &Session::leave)
       .def("on_capture", &Session::on_capture)
       .def("on_place", &Session::on_place)
+      .def("on_arrival", &Session::on_arrival)
       .def("look_anew", &Session::look_anew)
       .def("charge", &Session::charge)
       .def("as_written", &Session::as_written)
+      .def("arrivals", &Session::arrivals)
       .def("issue_captured", &Session::issue_captured)
       .def("captured", &Session::captured)
       .def("refused", &Session::refused)

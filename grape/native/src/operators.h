@@ -46,6 +46,7 @@ struct Operator {
   bool refers = false;                // has a tensor refer to another storage
   bool rounds_once = false;           // exact in its floats as well: IEEE says what comes out, wherever they lie
   int scale = -1;                     // if this argument is one
+  bool meets = false;                 // other ranks, which wait for this one
   bool lends = false;                 // memory to another stream, or to a copy that is made later
   uint64_t kernel_checked = 0;        // when `registrations` was that
   bool in_python = false;
@@ -103,6 +104,7 @@ struct Operator {
     }
     lends = schema.name() == "aten::record_stream" || schema.name() == "aten::_lazy_clone";
     has_state = keeps_state(schema.name());
+    meets = is_collective(schema.name()) && !is_of_two(schema.name());
     if (is_collective(schema.name())) always = Reason::Collective;
     else if (!is_of_torch(schema.name())) always = Reason::Foreign;
     else if (generator || op.hasTag(at::Tag::nondeterministic_seeded) || has_state) always = Reason::Random;
@@ -188,6 +190,13 @@ struct Operator {
   static bool is_collective(const std::string& name) {
     for (const char* start : {"c10d::", "c10d_functional::", "_c10d_functional::", "_c10d_functional_autograd::", "_dtensor::", "symm_mem::"})
       if (name.rfind(start, 0) == 0) return true;
+    return false;
+  }
+
+  // Exchanges between two ranks, and waits for what is under way.
+  static bool is_of_two(const std::string& name) {
+    for (const char* part : {"::send", "::recv", "::isend", "::irecv", "::batch_p2p", "::wait_tensor"})
+      if (name.find(part) != std::string::npos) return true;
     return false;
   }
 

@@ -4,6 +4,7 @@
 #include "engine.h"
 
 #include <Python.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <array>
@@ -129,7 +130,7 @@ struct Readers {
   // False: an exception is set.
   static bool prepare(PyObject* value, Effect effect) {
     if (!engine || !engine->is_alive()) return true;
-    if (effect == Effect::Spreads) return engine->begin_backward(), true;
+    if (effect == Effect::Spreads) return begin_backward();
     if (effect == Effect::Fuses && engine->is_barred()) return true;
     if (effect != Effect::Changes && !engine->device().is_cpu() && is_of_the_cpu(value)) return true;  // nothing of it is pending
     std::string error;
@@ -152,6 +153,14 @@ struct Readers {
       if (t.defined() && is_plain(t) && !(engine->is_paused() && asked_by_grape())) engine->expose(storage_of(t));
     }
     return true;
+  }
+
+  static bool begin_backward() {
+    try {
+      return engine->begin_backward(), true;
+    } catch (python_error& raised) {  // Ctrl-C
+      return raised.restore(), false;
+    }
   }
 
   // Recurrent layers look at each call whether their weights lie in one piece of memory; nothing is read there.

@@ -13,6 +13,7 @@ from itertools import groupby
 from ...model import Finding, ReportData
 from ..lines import cell_lines
 from ..memory_rows import memory_bars, memory_title
+from ..ranks import RANK_HEADER, is_of_another_rank, rank_line, rank_notes, rank_rows
 from ..spent import spent
 from ..streams import stream_lines
 from ..summary import (
@@ -44,6 +45,16 @@ def render_html(report: ReportData) -> str:
     """One ``<div>``: the verdict, one picture, the warm lines, the findings that matter most; the rest is folded. All
     text that came from the person's code is escaped.
     """
+    if is_of_another_rank(report):
+        whole = f"<details><summary>{prose(rank_line(report))}</summary>{_whole(report)}</details>"
+        return f'<div style="{_FRAME}">{whole}</div>'
+    return f'<div style="{_FRAME}">{_whole(report)}</div>'
+
+
+_FRAME = "font-size:13px;line-height:1.4;max-width:960px;overflow-x:auto;text-align:left"
+
+
+def _whole(report: ReportData) -> str:
     lines, shown = cell_lines(report), shown_findings(report)
     parts = [
         f'<div style="font-size:15px;font-weight:600;margin:0 0 2px 0">{prose(report.verdict)}</div>',
@@ -51,13 +62,22 @@ def render_html(report: ReportData) -> str:
         raised_html(report.evidence.error),
         *(f'<div style="{QUIET}">note: {prose(note)}</div>' for note in report.evidence.notes),
         spent_html(spent(report)),
+        _ranks(report),
         lines_html(report, lines, _finding_at_line),
         *(_finding(one) for index, one in enumerate(report.findings[:shown]) if index not in lines.placed),
         _next(report),
         _details(report),
     ]
-    body = "".join(part for part in parts if part)
-    return f'<div style="font-size:13px;line-height:1.4;max-width:960px;overflow-x:auto;text-align:left">{body}</div>'
+    return "".join(part for part in parts if part)
+
+
+def _ranks(report: ReportData) -> str:
+    shown = rank_rows(report)
+    if not shown:
+        return ""
+    notes = "".join(f'<div style="{QUIET}">{safe(note)}</div>' for note in rank_notes(report))
+    cells = (tuple(map(safe, row)) for row in shown)
+    return f"{heading('ranks')}{table(RANK_HEADER, cells, right=frozenset(range(len(RANK_HEADER))))}{notes}"
 
 
 def _details(report: ReportData) -> str:

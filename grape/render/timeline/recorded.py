@@ -12,6 +12,7 @@ from ...model import (
     Finding,
     Fix,
     GraphMemory,
+    Late,
     LineTime,
     LineTimes,
     Measured,
@@ -19,6 +20,8 @@ from ...model import (
     OwnTime,
     Part,
     Position,
+    RanksEvidence,
+    RankTimes,
     RegionEvidence,
     RegionReport,
     Served,
@@ -57,6 +60,7 @@ def recorded_report(content: Json) -> Report:
             notes=tuple(cell["notes"]),
             graph_memory=_graph_memory(cell["graph_memory"]),
             time=_time(cell),
+            ranks=_ranks(cell.get("ranks")),
             lines=_lines(cell.get("lines")),
             spent=tuple(map(_spent, cell.get("spent") or ())),
         ),
@@ -121,6 +125,24 @@ def _line(value: Json) -> LineTime:
     return LineTime(line=value["line"], ms=value["ms"], replayed_ms=value["replayed_ms"], grown_bytes=grown)
 
 
+def _ranks(value: Json | None) -> RanksEvidence | None:
+    if value is None:
+        return None
+    known = {name: value[name] for name in ("rank", "size", "window_ms", "apart")}
+    shown = tuple(RankTimes(**one) for one in value["shown"])
+    return RanksEvidence(**known, shown=shown, late=tuple(map(_late, value["late"])))
+
+
+def _late(value: Json) -> Late:
+    counted = {name: value[name] for name in ("rank", "operator", "times", "ms")}
+    return Late(**counted, user=_place(value), inner=None)
+
+
+def _place(value: Json) -> Position | None:
+    file = value["file"]
+    return Position(file=file, line=value["line"], function=value["function"]) if file is not None else None
+
+
 def _spent(value: Json) -> Spent:
     parts = [Part(kind=kind, ms=value[f"{kind}_ms"]) for kind in KINDS]
     return Spent(when=value["when"], total_ms=value["total_ms"], parts=tuple(part for part in parts if part.ms > 0))
@@ -137,11 +159,10 @@ def _stream(stream: Json) -> StreamEvidence:
 
 
 def _stop(stop: Json) -> Stop:
-    file = stop["file"]
     return Stop(
         operator=stop["operator"],
         reason=stop["reason"],
-        user=Position(file=file, line=stop["line"], function=stop["function"]) if file is not None else None,
+        user=_place(stop),
         inner=None,
         times=stop["times"],
         total_ns=round(stop["total_ms"] * 1e6),

@@ -51,7 +51,7 @@ def _body(evidence: CellEvidence, regions: tuple[RegionReport, ...], findings: S
     if not gpu_measured(evidence) and (main is not None or ran_torch(evidence) or evidence.torch_ran):
         return _without_gpu(evidence, main, regions, change)
     if main is None and not ran_torch(evidence):
-        why = _TOO_SMALL if evidence.torch_ran else "no PyTorch work in this cell"
+        why = _TOO_SMALL if evidence.torch_ran else _nothing_here(evidence)
         return "; ".join([*change, why])
     if main is None:
         return _joined(change, _without_regions(evidence))
@@ -67,7 +67,7 @@ def _streamed(evidence: CellEvidence, change: list[str]) -> str:
     seen = sum(stream.operators for stream in evidence.streams)
     matched = sum(stream.matched for stream in evidence.streams)
     if not seen:
-        what = "no PyTorch work in this cell"
+        what = _nothing_here(evidence)
     elif matched:
         segments = sum(stream.segments for stream in evidence.streams)
         groups = f"{plural(segments, 'group')} instead of one by one"
@@ -82,6 +82,13 @@ def _streamed(evidence: CellEvidence, change: list[str]) -> str:
     else:
         what = f"of {plural(seen, 'operator')} none came often enough to be recorded"
     return "; ".join([*head, *change, what] if not head else [*head, what, *change])
+
+
+def _nothing_here(evidence: CellEvidence) -> str:
+    if not evidence.children:
+        return "no PyTorch work in this cell"
+    runs = "child process, which runs" if evidence.children == 1 else "child processes, which run"
+    return f"no PyTorch work in this process; the cell started {count(evidence.children)} {runs} as written"
 
 
 _TOO_SMALL = "its PyTorch work is too small to gain"

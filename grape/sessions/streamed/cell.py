@@ -15,26 +15,25 @@ from ...model import CallsAccount, CellEvidence, CellTime, Finding, StreamEviden
 from ...options import Options
 from ...quiet import without_warnings
 from ...render import Report, build_report
-from ...streams import Building, Evidence, Stream, shared
+from ...streams import Arrivals, Building, Evidence, Stream, shared
 from ..engine import CELLS, Engine
 from ..past.again import evidence_again, report_again, why_no_graphs
 from ..past.history import Past
-from ..past.told import findings_as
 from ..process import engine_and_ms
+from ..ranks import arrivals_of, beside_ranks, count_children
 from ..running import NESTED, Cell
 from ..timing import CellClock, CellRuns
-from .by_streams import hindrance, settings_for
-from .first_look import LOADER, FirstLook, found_in_source
+from .by_streams import PROFILE, hindrance, settings_for
+from .first_look import FirstLook, with_first
 from .judged import after_streamed_run, did_other_work, without_streams
 from .lead import WARM, after_led_run, after_timed_run, has_to_be_timed
-from .stream_evidence import findings_beside, stream_evidence, streamed_findings, with_sources
+from .stream_evidence import stream_evidence, streamed_findings, with_sources
 
 if TYPE_CHECKING:
     from ...fixing import FixesLater
 
 __all__ = ["StreamedSession"]
 
-_PROFILE = "operator streams have nothing to look on at (--profile); --engine regions has"
 _TIMED = "this run tells whether operator streams make it faster"
 _CUT_SHORT = "this run was to tell whether operator streams make it faster, and did not get to its end"
 _STOPPED = "what came after an import ran as written: "
@@ -71,6 +70,7 @@ class StreamedSession:
         self._engine: Engine | None = None
         self._entered = False
         self._found: Evidence | None = None
+        self._met: Arrivals | None = None
         self._as_written: str | None = None
         self._is_timed = False
         self._is_building = False
@@ -87,6 +87,7 @@ class StreamedSession:
         if owner.session is not None:
             raise UsageError(NESTED)
         self._engine = owner
+        count_children()
         ahead_ms = self.cell.ahead_ms + made_ms
         self._clock = CellClock(owner.situation.attention, ahead_ms=ahead_ms, since=self.cell.since)
         owner.situation.attention.begin_run(Allowance())
@@ -105,7 +106,7 @@ class StreamedSession:
         if self._past is None and not self._leads and owner.release_regions():
             self._notes = (_RELEASED,)
         self._is_timed = has_to_be_timed(before)
-        self._as_written = _PROFILE if self.options.profile else hindrance(owner) or _TIMED * self._is_timed or None
+        self._as_written = PROFILE if self.options.profile else hindrance(owner) or _TIMED * self._is_timed or None
         if self._as_written is not None:
             return
         entered = shared.enter(self, settings_for(self.options.memory_budget))
@@ -154,7 +155,8 @@ class StreamedSession:
         failure = error if error is not None else self._late
         try:
             with without_warnings(), owner.situation.attention.spend("report"):
-                self.report = owner.report = self._report(owner, failure)
+                report = self._report(owner, failure)
+                self.report = owner.report = beside_ranks(report, self.cell.source, self._met, self._shown)
         finally:
             self._let_go(owner, finished=failure is None)
         return self.report
@@ -172,6 +174,7 @@ class StreamedSession:
         owner, self._engine = self._engine, None
         if owner is None:
             return None
+        stream = shared.stream if self._entered else None
         if self._entered:
             self._entered = False
             if shared.stream is not None and shared.stream.stopped:
@@ -187,6 +190,7 @@ class StreamedSession:
         with contextlib.suppress(Exception):  # an error of the device is the person's, who meets it in the next cell
             owner.situation.backend.synchronize()
         self._drained_ms = (time.perf_counter() - done) * 1e3
+        self._met = arrivals_of(stream)
         if self._look is not None:
             self._look.stop()
         self._wall_ms = self._clock.end()
@@ -241,14 +245,8 @@ class StreamedSession:
     ) -> tuple[CellEvidence, tuple[Finding, ...]]:
         """With the time of the lines, and what the source says beside what was seen."""
         past = self._led_by(owner)
-        if past is None:
-            lines = self._look.times(self._clock) if self._look is not None else None
-            more = found_in_source(evidence)
-        else:
-            lines = past.evidence.lines
-            said = [one for one in past.findings if one.from_source or one.code == LOADER]
-            more = findings_as(said, past.evidence.file, evidence.file)
-        return replace(evidence, lines=lines), findings_beside(findings, more)
+        lines = self._look.times(self._clock) if past is None and self._look is not None else None
+        return with_first(evidence, findings, past, lines)
 
     def _remember(
         self,

@@ -13,16 +13,18 @@ from ...failures import surviving
 from ...model import CellEvidence, Finding, LineTimes, LoaderWait
 from ...streams import shared
 from ..line_times import CellLines
+from ..past.told import findings_as
 from ..running import Cell
-from .stream_evidence import shown_at
+from .stream_evidence import findings_beside, shown_at
 
 if TYPE_CHECKING:
     from ..engine import Engine
+    from ..past.history import Past
     from ..timing import CellClock
 
-__all__ = ["LOADER", "FirstLook", "found_in_source"]
+__all__ = ["FirstLook", "with_first"]
 
-LOADER = "GR303"
+_LOADER = "GR303"
 """The finding that later runs, in which loaders are not timed, have from the first one."""
 
 _READING_MS, _BESIDE_MS, _SHARE = 0.1, 30.0, 0.02
@@ -68,7 +70,22 @@ class FirstLook:
         return self._lines.times(clock.work_ms, 1, None)
 
 
-def found_in_source(evidence: CellEvidence) -> tuple[Finding, ...]:
+def with_first(
+    evidence: CellEvidence, findings: tuple[Finding, ...], past: Past | None, lines: LineTimes | None
+) -> tuple[CellEvidence, tuple[Finding, ...]]:
+    """With the time of the `lines`, and what the source says beside what was seen: of this run, which is the first
+    where there is no `past`, else as then.
+    """
+    if past is None:
+        more = _found_in_source(evidence)
+    else:
+        lines = past.evidence.lines
+        said = [one for one in past.findings if one.from_source or one.code == _LOADER]
+        more = findings_as(said, past.evidence.file, evidence.file)
+    return replace(evidence, lines=lines), findings_beside(findings, more)
+
+
+def _found_in_source(evidence: CellEvidence) -> tuple[Finding, ...]:
     """Findings about the cell's own lines that its source, and that of the cells before it, are enough for. None where
     to read it would take longer than a person should wait; of cells before it those are read that leave the time.
     """

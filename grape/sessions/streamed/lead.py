@@ -39,14 +39,14 @@ PAID = 0.5
 
 def leads(owner: Engine, options: Options) -> bool:
     """True where streams would serve a cell of which nothing is known. Beside a process group regions serve none."""
-    from ...tracing import process_group
+    from ...tracing import process_group, started_as_rank
 
     if options.profile or options.rewrite or engine_named(options.engine) != "auto":
         return False
     situation = owner.situation
     if hindrance(owner) is not None:
         return False
-    if (situation.unhurried or situation.backend.kind != "cuda") and not process_group():
+    if (situation.unhurried or situation.backend.kind != "cuda") and not (process_group() or started_as_rank()):
         return False
     return shared.prepare() is None
 

@@ -1,0 +1,181 @@
+"""Several ranks under `grape run`, and processes that a cell starts: one report, and the numbers of a plain run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed
+
+from tests.processes import ROOT
+from tests.property.stream_programs import needs_compiler
+
+pytestmark = [
+    needs_compiler,
+    pytest.mark.skipif(
+        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="torch without gloo"
+    ),
+]
+
+SCRIPT = """\
+import random, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank, how = dist.get_rank(), sys.argv[1]
+random.seed(0)
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 2)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(60):
+    if how == "late" and rank == 1:
+        time.sleep(0.02)
+    loss = model(torch.randn(4, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+if how == "raises" and rank == 1:
+    raise ValueError("no more data")
+ends = [round(loss.item(), 12), random.random(), torch.rand(1).item()]
+print(f"rank {rank} ends with {ends}\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "GRAPE_REFERENCE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    for _ in range(4):
+        done = subprocess.run(
+            [*launcher, *arguments],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        if "terminate called without an active exception" not in done.stderr:
+            break  # else torch with gloo aborted at its exit, as it does now and then, without Grape too
+    return done
+
+
+def ends(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return sorted(line for line in done.stdout.splitlines() if "ends with" in line)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_rank_0_reports_for_all_and_names_the_straggler(script: Path) -> None:
+    plain = torchrun(script, "train.py", "late")
+    done = torchrun(script, "-m", "grape", "run", "--json", "report.json", "train.py", "late")
+    assert (plain.returncode, done.returncode) == (0, 0), plain.stderr + done.stderr
+    assert ends(done) == ends(plain) and len(ends(done)) == 2, "same losses, same random numbers afterwards"
+    assert done.stderr.count("Grape: train.py") == 1
+    assert "waited for others" in done.stderr and "imbalance" in done.stderr
+    report = json.loads((script / "report.json").read_text())
+    ranks = report["cell"]["ranks"]
+    assert (ranks["rank"], ranks["size"], ranks["missing"], ranks["apart"]) == (0, 2, [], None)
+    assert [one["rank"] for one in ranks["shown"]] == [0, 1]
+    assert all(one["matched"] > 0 and one["collectives"] >= 60 for one in ranks["shown"])
+    waits = [one["waits_ms"] for one in ranks["shown"]]
+    assert waits[0] > 500 and waits[1] < waits[0] / 4
+    (finding,) = (one for one in report["findings"] if one["code"] == "GR601")
+    assert finding["message"].startswith("the other rank waits for rank 1 at `allreduce`: it comes ")
+    assert (finding["file"], finding["line"]) == ("train.py", SCRIPT.splitlines().index("    loss.backward()") + 1)
+    assert not [one for one in report["findings"] if one["code"] == "GR102"], "`rank == 1` is no tensor's value"
+
+
+def test_a_rank_that_raises_reports_itself_and_each_may_have_a_file(script: Path) -> None:
+    done = torchrun(script, "-m", "grape", "run", "--json", "report-{rank}.json", "train.py", "raises")
+    assert done.returncode != 0
+    assert "ValueError: no more data" in done.stderr and "stopped by ValueError" in done.stderr
+    other = json.loads((script / "report-1.json").read_text())["cell"]
+    assert other["error"] == "ValueError: no more data"
+    assert (other["ranks"]["rank"], other["ranks"]["shown"]) == (1, [])
+
+
+FORKED = """
+import os, sys
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "grape")
+
+def cell(source):
+    shell.run_cell(source).raise_error()
+
+cell('''
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+from torch import nn
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+net = make()
+def train(rank, name):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{name}.store", rank=rank, world_size=2)
+    model = nn.parallel.DistributedDataParallel(make())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(30):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + rank))
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    torch.save([p.detach() for p in model.module.parameters()], f"{name}.{rank}")
+    dist.destroy_process_group()
+''')
+start = "mp.start_processes(train, args=(NAME,), nprocs=2, start_method='fork')"
+work = "for _ in range(60): y = net(torch.ones(2, 8)).sum()"
+engine = sys.argv[1]
+cell(f"NAME = {os.path.abspath('plain')!r}\\n{start}")
+cell(f"%%grape --engine {engine}\\nNAME = {os.path.abspath('alone')!r}\\n{start}")
+import grape
+alone = grape.last.verdict
+cell(f"%%grape --engine {engine}\\n{work}\\nNAME = {os.path.abspath('beside')!r}\\n{start}")
+cell(f"{work}\\nNAME = {os.path.abspath('later')!r}\\n{start}")
+plain = torch.load("plain.0")
+same = [
+    all(map(torch.equal, plain, torch.load(f"{name}.{rank}")))
+    for name in ("plain", "alone", "beside", "later") for rank in (0, 1)
+]
+assert all(same), same
+print("verdict:", alone)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+@pytest.mark.parametrize("engine", ["regions", "streams"])
+def test_children_of_a_cell_train_as_without_grape(engine: str, tmp_path: Path) -> None:
+    """In the manner of `accelerate.notebook_launcher`: forked in a cell, with functions of the notebook."""
+    (tmp_path / "cells.py").write_text(FORKED)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "GRAPE_REFERENCE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "cells.py", engine]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "the cell started 2 child processes, which run as written" in done.stdout
+    verdict = done.stdout.partition("verdict:")[2]
+    assert "no PyTorch work in this process; the cell started 2 child processes" in verdict
