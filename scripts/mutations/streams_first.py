@@ -27,7 +27,7 @@ WHEN = rows_of(
     ("streams first: under a named engine", ' or engine_named(options.engine) != "auto"', ""),
     ("streams first: on the reference", "situation.unhurried or ", ""),
     ("streams first: on a CPU", ' or situation.backend.kind != "cuda"', ""),
-    ("streams first: only on a GPU beside a process group, too", " and not process_group()", ""),
+    ("streams first: only on a GPU beside a process group, too", " and not (process_group() or started_as_rank())", ""),
     ("streams first: where something hinders them", "if hindrance(owner) is not None", "if False"),
     ("streams first: where no stream can be opened", "return shared.prepare() is None", "return True"),
     ("streams first: regions look at the second run", "led.runs >= FEWEST_RUNS and ", ""),
@@ -71,7 +71,7 @@ EXPOSED = (
         "a backend's collectives are not seen",
         (RANKS,),
         "readers.h",
-        'Watched{"allreduce", Effect::Reads, "Backend", false},',
+        'Watched{"allreduce", Effect::Exchanges, "Backend", false},',
         "",
     ),
     _row(

@@ -81,7 +81,7 @@ MEMORY_ROWS = (
         "changes not copied back",
         (CONTRACT,),
         "epoch.h",
-        ("if (slot.changed) copies_out_", "if (false) copies_out_"),
+        ("if (slot.changed) slot.out", "if (false) slot.out"),
     ),
     _row(
         "alignment not compared",
