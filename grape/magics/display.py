@@ -104,7 +104,8 @@ class CellDisplay:
         if error is not None:
             shown: object = _folded(report)
         else:
-            shown = _brief(report) if brief else _unfolded(report)
+            alone = report.evidence.ranks is None  # else its table is another at each run
+            shown = _brief(report) if brief and alone else _unfolded(report)
         self._take_back()
         display(shown)
 

@@ -206,6 +206,13 @@ def test_who_is_missing_is_said(two: Any) -> None:
     assert "missing: 1 rank (1), not heard within half a second" in seen.to_text()
 
 
+def test_a_group_that_is_gone_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = Group(rank=0, size=2, store=lambda: None, of=lambda: None, has_parts=False, groups=1)
+    monkeypatch.setattr(beside, "group_of_run", lambda: gone)
+    seen = beside.beside_ranks(build_report(tape_cell(), ()), "x")
+    assert "not compared: the process group was destroyed before the cell ended" in seen.to_text(width=120)
+
+
 def test_other_ranks_have_a_line(two: Any) -> None:
     seen = two.report(1, None)
     line = "rank 1 of 2: no PyTorch work in this cell; "

@@ -26,6 +26,7 @@ from .exchange import exchange
 __all__ = ["arrivals_of", "beside_ranks"]
 
 _NOTHING_MET = Arrivals(meetings=(), at_ns=(), met=0)
+_GONE = "the process group was destroyed before the cell ended"
 _PARTS = "groups of some of the ranks exchange tensors as well"
 _NO_CLOCK = "not all of their arrivals were measured"
 _OTHERS = "they issued different collectives"
@@ -50,12 +51,14 @@ def beside_ranks(report: Report, source: str, met: Arrivals | None = None, shown
     if group is None or group.size == 1:
         return _with_children(report)
     with surviving("it told the other ranks of the cell, or heard of theirs"):
+        gone = group.store() is None
         mine = _told(group.rank, report.evidence, met)
         heard = exchange.tell(group, source, json.dumps(mine), partial(_overlaps, mine["began_s"]))
         ranks = RanksEvidence(rank=group.rank, size=group.size)
         if group.rank == 0:
             said = [mine, *(json.loads(text) for _, text in sorted(heard.items()))]
             ranks = _compared(said, met or _NOTHING_MET, group.size, parts=group.has_parts)
+            ranks = replace(ranks, apart=_GONE) if gone else ranks
         report = _with(report, ranks, shown)
     forget_group()
     return report
