@@ -245,7 +245,7 @@ WAY = (
         "waiting outside of operators is no part of a lap",
         ("tests/unit/test_streams_graphs.py", "-k", "waiting_outside"),
         "readers.h",
-        ("return effect == Effect::Reads ? engine : nullptr;", "return nullptr;"),
+        ("return effect == Effect::Reads || effect == Effect::Exchanges ? engine : nullptr;", "return nullptr;"),
     ),
     _row(
         "records outlive a change of how operators compute",
