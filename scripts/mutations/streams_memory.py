@@ -13,6 +13,7 @@ CONTRACT = "tests/unit/test_streams_contract.py"
 ISOLATION = "tests/unit/test_streams_isolation.py"
 GRAPHS = "tests/unit/test_streams_graphs.py"
 DRAWS = "tests/unit/test_streams_draws.py"
+COLLECTIVES = "tests/unit/test_streams_collectives.py"
 MEMORY = "tests/unit/test_streams_memory.py"
 FAULTS = "tests/property/test_stream_faults.py"
 
@@ -22,6 +23,24 @@ def _row(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) 
 
 
 MEMORY_ROWS = (
+    _row(
+        "E6: whole slots are copied back",
+        (COLLECTIVES, "-k", "beside"),
+        "epoch.h",
+        ("if (copy.made) copy.changed", "copy.changed"),
+    ),
+    _row(
+        "E6: what is not dense is not copied back",
+        (COLLECTIVES, "-k", "beside"),
+        "epoch.h",
+        ("else strided.push_back(&in);", ""),
+    ),
+    _row(
+        "a list over one version counter counts once for each pair",
+        (COLLECTIVES, "-k", "version"),
+        "recorder.h",
+        ("static_cast<uint8_t>(all / sharing)", "static_cast<uint8_t>(all)"),
+    ),
     _row(
         "H1: a home is always vacant",
         (CONTRACT, "-k", "kept_result"),

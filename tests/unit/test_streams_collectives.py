@@ -1,0 +1,69 @@
+"""What collectives rely on, without any: memory beside what is written, and versions of views of one bucket."""
+
+from __future__ import annotations
+
+import _thread
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.property.stream_programs import device, needs_compiler  # noqa: F401
+from tests.unit.test_streams_contract import agrees
+
+pytestmark = needs_compiler
+
+
+@pytest.mark.parametrize("part", ["half", "columns", "every third", "one"])
+def test_memory_beside_what_is_written_is_not_written(part: str) -> None:
+    """E6: a thread without the key, as a backend's is, writes there while a segment runs."""
+    large = torch.randn(400, 400)
+
+    def other(x: Tensor) -> Tensor:
+        rest = x[128:]
+        return {"half": rest, "columns": rest.view(16, 8)[:, 2:5], "every third": rest[::3], "one": rest[70]}[part]
+
+    def loop() -> list[Tensor]:
+        kept = []
+        for _ in range(20):
+            x = torch.ones(256) * 1.0
+            kept.append(x)  # so that the next one lies elsewhere
+            x.sum().item()
+            done: list[bool] = []
+
+            def write(x: Tensor = x, done: list[bool] = done) -> None:
+                time.sleep(0.002)
+                x[:128].fill_(7)
+                done.append(True)
+
+            _thread.start_new_thread(write, ())
+            rest = other(x)
+            rest.add_(1)
+            y = large
+            for _ in range(4):
+                y = (y @ large).tanh()
+            rest.mul_(0.5)
+            rest.sum().item()
+            while not done:
+                time.sleep(0.0005)
+            x.mul_(0.5).add_(0.25)
+            x.sum().item()
+        return kept
+
+    agrees(loop)
+
+
+def test_lists_of_views_count_their_version_as_without_a_stream() -> None:
+    def loop() -> list[Any]:
+        x = torch.ones(64)
+        views = [x[:16], x[16:32], x[32:]]
+        other = torch.ones(8)
+        for _ in range(30):
+            torch._foreach_mul_([*views, other], 0.9)
+            torch._foreach_add_([*views, other], 0.1)
+            x.sum().item()
+        return [x, other, x._version, other._version]
+
+    agrees(loop)
