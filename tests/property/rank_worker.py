@@ -79,6 +79,7 @@ def compared(task: dict[str, Any]) -> dict[str, Any]:
 
 def main(rank: int) -> None:
     warnings.simplefilter("ignore")
+    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
     answers, sys.stdout = sys.stdout, sys.stderr
