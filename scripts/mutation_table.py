@@ -26,6 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import hypothesis  # noqa: F401
 import pytest
 import torch
+import torch._dynamo  # noqa: F401
 from mutations import (
     ahead,
     calls,
