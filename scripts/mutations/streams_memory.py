@@ -250,6 +250,12 @@ CAPTURES = (
         ("if (!fragment->live && has_earned(*fragment) && ", "if (!fragment->live && "),
     ),
     _row(
+        "what operators take as written is not measured",
+        (GRAPHS, "-k", "take_longer"),
+        "pace.h",
+        ("std::max(LEAST_NS, usual - COMPARED_NS)", "LEAST_NS"),
+    ),
+    _row(
         "captures without end",
         (GRAPHS, "-k", "never_stays"),
         "engine.h",
