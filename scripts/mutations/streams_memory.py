@@ -36,6 +36,18 @@ MEMORY_ROWS = (
         ("else strided.push_back(&in);", ""),
     ),
     _row(
+        "E7: a backend by itself is not watched",
+        (COLLECTIVES, "-k", "by_itself"),
+        "readers.h",
+        ('Watched{"allgather", Effect::Exchanges, "Backend", false},', ""),
+    ),
+    _row(
+        "E7: a callback of a future is not watched",
+        (COLLECTIVES, "-k", "callback"),
+        "readers.h",
+        ('Watched{"then", Effect::Reads, "Future", false},', ""),
+    ),
+    _row(
         "a list over one version counter counts once for each pair",
         (COLLECTIVES, "-k", "version"),
         "recorder.h",

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+import torch._dynamo  # noqa: F401 - the table imports it, and it wraps functions of torch for good
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -1,9 +1,12 @@
-"""What collectives rely on, without any: memory beside what is written, and versions of views of one bucket."""
+"""What collectives rely on, in one process: memory beside what is written, versions of views of one bucket, backends and
+futures that see what is pending.
+"""
 
 from __future__ import annotations
 
 import _thread
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -65,5 +68,48 @@ def test_lists_of_views_count_their_version_as_without_a_stream() -> None:
             torch._foreach_add_([*views, other], 0.1)
             x.sum().item()
         return [x, other, x._version, other._version]
+
+    agrees(loop)
+
+
+@pytest.fixture
+def backend() -> Iterator[Any]:
+    """Of a group with one rank."""
+    dist = pytest.importorskip("torch.distributed")
+    if not (dist.is_available() and dist.is_gloo_available()):
+        pytest.skip("torch without gloo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD._get_backend(torch.device("cpu"))
+    dist.destroy_process_group()
+
+
+def test_a_backend_by_itself_sees_what_is_pending(backend: Any) -> None:
+    """E7: its methods are no operators."""
+
+    def loop() -> list[Tensor]:
+        x, kept = torch.ones(8), []
+        for _ in range(20):
+            given, got = torch.tanh(x * 1.5), torch.empty(8)
+            backend.allgather([[got]], [given]).wait()
+            x = got + 0.25
+            kept.append(x)
+        return kept
+
+    agrees(loop)
+
+
+def test_a_callback_of_a_future_sees_what_is_pending(backend: Any) -> None:
+    """E7: it runs on a thread without the key."""
+    import torch.distributed as dist
+
+    def loop() -> list[Tensor]:
+        x, kept = torch.ones(8), []
+        for _ in range(20):
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            scale = torch.tanh(x * 1.5)
+            got = work.get_future().then(lambda _, scale=scale: scale.clone()).wait()
+            x = got + 0.25
+            kept.append(x)
+        return kept
 
     agrees(loop)

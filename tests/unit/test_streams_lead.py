@@ -171,6 +171,11 @@ def test_what_streams_make_faster_or_may_yet_goes_on(as_written: float, rested: 
     assert past.led is not None and past.led.timed and past.streamless is None
 
 
+def test_captures_of_a_run_do_not_put_its_gain_in_doubt() -> None:
+    past = run(run(None), saved=0.0, capture_ms=200.0)
+    assert past.led is not None and past.led.gains and not has_to_be_timed(past)
+
+
 def test_captures_of_the_run_that_is_compared_are_no_loss() -> None:
     past = timed(run(run(None, saved=0.0), saved=0.0, capture_ms=300.0), 900)
     assert past.led is not None and past.streamless is None, "700 ms, once they are made"

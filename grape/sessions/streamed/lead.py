@@ -32,7 +32,7 @@ UNTOLD = 2
 WARM = 2
 """The first run that tells what later ones will be like; until then more may be spent on captures."""
 GAIN = 0.05
-"""Of the plain cell. Estimates of it are off by 12% in the median: a run that saved less may have lost."""
+"""Of the plain cell, captures apart. Estimates of it are off by 12% in the median: what saved less may have lost."""
 PAID = 0.5
 """What streams have saved so far, as a share of the plain cell: a run that regions look at goes without them."""
 
@@ -83,6 +83,9 @@ def after_led_run(
     operators, matched = (found.operators, found.matched) if found is not None else (1, 0)
     share = matched / operators if operators else 0.0
     saved = (time.plain_ms - time.wall_ms) / time.plain_ms if time.plain_ms else 0.0
+    later_ms = time.wall_ms - time.own.capture_ms  # what is captured now serves later runs as well
+    gains = found is None or found.waiting >= MOST_WAIT * operators
+    gains = gains or (time.plain_ms is not None and time.plain_ms - later_ms >= GAIN * time.plain_ms)
     now = Led(
         runs=led.runs + 1,
         matched=share,
@@ -90,8 +93,8 @@ def after_led_run(
         saved=led.saved + saved,
         trains=led.trains or (found is not None and found.backwards > 0),
         untold=led.untold + 1 if found is not None and time.plain_ms is None else 0,
-        wall_ms=time.wall_ms - time.own.capture_ms,
-        gains=found is None or saved >= GAIN or found.waiting >= MOST_WAIT * operators,
+        wall_ms=later_ms,
+        gains=gains,
         held_back=found is not None and found.rested > 0,
         timed=led.timed,
     )
