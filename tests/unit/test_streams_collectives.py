@@ -1,5 +1,5 @@
-"""What collectives rely on, in one process: memory beside what is written, versions of views of one bucket, backends and
-futures that see what is pending.
+"""What collectives rely on, in one process: memory beside what is written, versions of views of one bucket, backends
+and futures that see what is pending.
 """
 
 from __future__ import annotations
@@ -87,29 +87,29 @@ def test_a_backend_by_itself_sees_what_is_pending(backend: Any) -> None:
     """E7: its methods are no operators."""
 
     def loop() -> list[Tensor]:
-        x, kept = torch.ones(8), []
-        for _ in range(20):
+        kept = []
+        for x in torch.arange(160.0).view(20, 8):
             given, got = torch.tanh(x * 1.5), torch.empty(8)
             backend.allgather([[got]], [given]).wait()
-            x = got + 0.25
-            kept.append(x)
+            kept.append(got + 0.25)
         return kept
 
     agrees(loop)
 
 
 def test_a_callback_of_a_future_sees_what_is_pending(backend: Any) -> None:
-    """E7: it runs on a thread without the key."""
+    """E7: it runs on a thread without the key, for the exchange takes longer than to ask for it."""
     import torch.distributed as dist
 
+    large, copy, xs = torch.ones(1 << 21), torch.empty(1 << 21), torch.randn(60, 8)
+
     def loop() -> list[Tensor]:
-        x, kept = torch.ones(8), []
-        for _ in range(20):
-            work = dist.all_reduce(torch.ones(1), async_op=True)
+        kept = []
+        for x in xs:
+            work = dist.all_gather([copy], large, async_op=True)
             scale = torch.tanh(x * 1.5)
             got = work.get_future().then(lambda _, scale=scale: scale.clone()).wait()
-            x = got + 0.25
-            kept.append(x)
+            kept.append(got + 0.25)
         return kept
 
     agrees(loop)
