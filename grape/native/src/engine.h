@@ -998,11 +998,8 @@ class Engine {
   Handed hand_out(const Step& step) {
     Handed handed;
     for (const Output& output : step.outputs)
-      for (const Made& made : output.made) {
-        bool again = false;
-        for (auto& [slot, same] : handed) again = again || slot == made.slot;
-        if (!again && made.slot >= 0) handed.emplace_back(made.slot, epoch_.hand_out(*fragment_, made.slot));
-      }
+      for (const Made& made : output.made)
+        if (made.slot >= 0 && !epoch_.has(fragment_->slots[made.slot])) handed.emplace_back(made.slot, epoch_.hand_out(*fragment_, made.slot));
     return handed;
   }
 
@@ -1013,12 +1010,15 @@ class Engine {
     for (const Output& output : step.outputs)
       returned.push_back(output.argument >= 0 ? stack[base + output.argument] : IValue());
     stack.resize(base);
+    size_t next = 0;  // results come in the order of what was handed out, but where two lie in one storage
     auto make = [&](const Made& made) -> at::Tensor {
       if (made.slot == -1) return at::Tensor();
       if (made.slot == -3) return zero(c10::typeMetaToScalarType(made.layout.dtype));
       c10::Storage storage;
-      for (auto& [slot, same] : handed)
-        if (slot == made.slot) storage = same;
+      if (made.slot >= 0) {
+        for (size_t tries = 0; handed[next].first != made.slot && tries < handed.size(); tries++) next = (next + 1) % handed.size();
+        storage = handed[next].second;
+      }
       if (!storage) storage = device_->storage(0);
       // A new TensorImpl each time, of the current mode; nobody but the caller holds it.
       auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(device_->key), made.layout.dtype);

@@ -9,8 +9,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <tuple>
+#include <utility>
 
 namespace grape {
 
@@ -54,11 +57,25 @@ struct Layout {
     }
     return static_cast<size_t>(last + 1) * dtype.itemsize();
   }
-  // No byte lies between its elements.
+  // No byte lies between its elements, and each belongs to one of them.
   bool is_dense() const {
-    size_t all = dtype.itemsize();
-    for (int64_t n : sizes) all *= static_cast<size_t>(n);
-    return all == span();
+    c10::SmallVector<std::pair<int64_t, int64_t>, 5> steps;  // stride, size
+    for (size_t i = 0; i < sizes.size(); i++)
+      if (sizes[i] != 1) steps.emplace_back(strides[i], sizes[i]);
+    std::sort(steps.begin(), steps.end());
+    int64_t all = 1;
+    for (auto [stride, size] : steps) {
+      if (stride != all) return false;
+      all *= size;
+    }
+    return true;
+  }
+  // The same elements, each once as far as that is easy to see: of what was expanded.
+  Layout once() const {
+    Layout layout = *this;
+    for (size_t i = 0; i < sizes.size(); i++)
+      if (strides[i] == 0 && sizes[i] > 1) layout.sizes[i] = 1;
+    return layout;
   }
 };
 
