@@ -935,6 +935,7 @@ class Engine {
   }
 
   Match compare(Step& step, Operator& op, const Stack& stack, Reason& reason) {
+    if (step.counts_below != counts_below()) return Match::Other;
     size_t base = stack.size() - op.arguments;
     for (size_t i = 0; i < op.arguments; i++) {
       const IValue& value = stack[base + i];

@@ -2,7 +2,9 @@
 #pragma once
 #include "fragment.h"
 
+#include <numeric>
 #include <string>
+#include <unordered_set>
 
 namespace grape {
 
@@ -19,6 +21,7 @@ class Recorder {
     Step step;
     step.op = &op;
     step.signature = signature;
+    step.counts_below = counts_below();
     step.run = op.always == Reason::Checks && !device_.is_cpu() ? Reason::None : op.always;
     still_ = op.draws_nothing(stack);
     if (still_ && step.run == Reason::Random) step.run = Reason::None;
@@ -317,17 +320,24 @@ class Recorder {
     for (const Given& given : given_)
       if (step.inputs[given.input].written && version(given.tensor) != given.version) counted.push_back(&given);
     if (counted.empty()) return;
+    std::unordered_set<StorageImpl*> storages;
+    bool may_share = false;
+    for (const Given* given : counted)
+      may_share = !storages.insert(storage_of(given->tensor)).second || version(given->tensor) - given->version > 1 || may_share;
     auto counter = [](const Given* given) { return given->tensor.unsafeGetTensorImpl()->version_counter(); };
     std::vector<uint32_t> now;
     for (const Given* given : counted) now.push_back(version(given->tensor));
-    if (counted.size() > 1)
+    std::vector<size_t> last(counted.size()), sharing(counted.size(), 0), met(counted.size(), 0);
+    std::iota(last.begin(), last.end(), 0);
+    if (may_share) {
       for (size_t i = 0; i < counted.size(); i++) counter(counted[i]).set_version(static_cast<int64_t>(i));
-    std::vector<uint32_t> last(counted.size(), 0), sharing(counted.size(), 0), met(counted.size(), 0);
-    for (size_t i = 0; i < counted.size() && counted.size() > 1; i++) last[i] = version(counted[i]->tensor);
-    for (size_t i = 0; i < counted.size(); i++) sharing[last[i]]++, counter(counted[i]).set_version(now[i]);
+      for (size_t i = 0; i < counted.size(); i++) last[i] = version(counted[i]->tensor);
+      for (size_t i = 0; i < counted.size(); i++) counter(counted[i]).set_version(now[i]);
+    }
+    for (size_t group : last) sharing[group]++;
     for (size_t i = 0; i < counted.size(); i++) {
-      uint32_t all = now[i] - counted[i]->version, n = sharing[last[i]];
-      uint32_t bumps = all / n + (met[last[i]]++ < all % n);
+      size_t all = now[i] - counted[i]->version, n = sharing[last[i]];
+      size_t bumps = all / n + (met[last[i]]++ < all % n);
       if (bumps > UINT8_MAX) step.run = Reason::Metadata;
       step.inputs[counted[i]->input].bumps = static_cast<uint8_t>(bumps);
       step.bumps = step.bumps || bumps;

@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
@@ -130,6 +131,12 @@ inline bool holds_tensor(const IValue& value) {
   for (const IValue& element : value.toListRef())
     if (element.isTensor()) return true;
   return false;
+}
+
+// Whether kernels count versions by the operators that they call: nothing of autograd's came before. So it is for what
+// takes tensors of the inference mode outside of it, and for factories.
+inline bool counts_below() {
+  return !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView) && !c10::InferenceMode::is_enabled();
 }
 
 // Equal by bits, so that 0.0 is not -0.0 and a NaN is itself; what cannot be compared is not equal.
