@@ -1,17 +1,20 @@
-"""What collectives rely on, without any: memory beside what is written, and versions of views of one bucket."""
+"""What collectives rely on, mostly without any: memory beside what is written, and versions of views of one bucket."""
 
 from __future__ import annotations
 
 import _thread
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from grape.streams import Stream, open_stream
 from tests.property.stream_programs import device, needs_compiler  # noqa: F401
-from tests.unit.test_streams_contract import agrees, under_a_stream
+from tests.unit.test_streams_contract import EAGER_TO_MATCH, agrees, under_a_stream
 
 pytestmark = needs_compiler
 
@@ -109,3 +112,22 @@ def test_long_lists_are_recorded_in_time_that_grows_as_they_do() -> None:
     _, evidence = under_a_stream(loop)
     assert evidence.matched > 0
     assert evidence.record_ns < 1e9  # about 0.05 s; it was 5 s
+
+
+@pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo")
+def test_a_barrier_of_a_backend_by_itself_comes_behind_what_is_pending() -> None:
+    """E7, as for its other methods."""
+    untyped: Any = dist
+    backend = untyped.ProcessGroupGloo(untyped.HashStore(), 0, 1, timedelta(seconds=10))
+    stream = open_stream(EAGER_TO_MATCH)
+    assert isinstance(stream, Stream), stream
+    with stream:
+        x = torch.ones(4)
+        for _ in range(20):
+            x = (x * 0.9 + 0.1).tanh()
+        y = x * 0.9 + 0.1
+        before = stream.counts()
+        backend.barrier().wait()
+        behind = stream.counts()
+    assert before.issued < before.matched == behind.issued
+    assert y.shape == (4,)

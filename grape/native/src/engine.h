@@ -242,8 +242,10 @@ class Engine {
     std::chrono::steady_clock::time_point since_{};
   };
 
-  // Issues what is pending. From any thread.
+  // Issues what is pending. From any thread. In a forked child nothing is, and a thread that is not there may have had
+  // the lock.
   void flush() {
+    if (!alive_) return;
     Inside inside(this);
     std::exception_ptr raised;
     Trash trash;  // emptied behind the lock
