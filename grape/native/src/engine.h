@@ -68,7 +68,7 @@ class Engine {
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     owner_ = std::this_thread::get_id(), open_ = alive_ = true;
     opened_++, deferring_ = false;
     allowance_.resume();
@@ -79,7 +79,7 @@ class Engine {
     std::exception_ptr raised;
     Trash trash;
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       launch();
       raised = std::exchange(raised_, nullptr);
       take_trash(trash);
@@ -90,7 +90,7 @@ class Engine {
   void close() {
     auto raised = forget();
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       open_ = alive_ = false;
       exposed_.clear();
     }
@@ -146,7 +146,7 @@ class Engine {
     if (apart != Reason::None) {
       if (!passing_) flush();
       if (!passing_ && !device_->is_current()) leave_to_other_stream(op, *stack);
-      { std::lock_guard lock(mutex_); counts.seen++, counts.written[index(apart)]++; }
+      { auto lock = locked(); counts.seen++, counts.written[index(apart)]++; }
       if (op.meets && !passing_) arrive(op);
       return run(op, below, stack);
     }
@@ -163,7 +163,7 @@ class Engine {
     Written written;
     Placer placer;
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       sampling_ = (++counts.seen & 63) == 0;
       bool aside = !fragment_ || !fragment_->live;
       counts.aside += aside;
@@ -197,7 +197,7 @@ class Engine {
       if (decision == Decision::Record) warned = run_and_listen(op, below, stack);
       else run(op, below, stack);
     } catch (...) {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       counts.raised++;
       recorder_.reset();
       leave();
@@ -207,7 +207,7 @@ class Engine {
     if (times && written.earns) saves_.note(Clock::now() - began);
     if (decision == Decision::Run) return written.run.weight ? took(written, began) : void();
     auto ended = times ? Clock::now() : Clock::time_point();
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (!open_) return;  // its own kernel closed the session
     if (decision == Decision::Record && recorder_ && recording == recording_) return record(op, *stack, signature, warned > 0);
     observe(op, signature);
@@ -218,7 +218,7 @@ class Engine {
   void call_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     if (open_) {
       flush();
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       counts.seen++, counts.written[index(Reason::Foreign)]++;
     }
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
@@ -250,7 +250,7 @@ class Engine {
     std::exception_ptr raised;
     Trash trash;  // emptied behind the lock
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       launch();
       answering_ = false;
       raised = std::exchange(raised_, nullptr);
@@ -267,7 +267,7 @@ class Engine {
     } catch (...) {
       raised = std::current_exception();
     }
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     leave();
     recorder_.reset();
     Operator::registrations++;
@@ -282,7 +282,7 @@ class Engine {
 
   // Memory that is read or written without operators from now on: nothing that touches it is deferred.
   void expose(StorageImpl* storage) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (exposed_.size() > 1024)
       for (auto it = exposed_.begin(); it != exposed_.end();) it = it->second.use_count() == 0 ? exposed_.erase(it) : std::next(it);
     exposed_.emplace(storage, c10::weak_intrusive_ptr<StorageImpl>(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage)));
@@ -295,28 +295,28 @@ class Engine {
   // Where in the person's code the caller stands, as a number that Python gives; `NOT_NOW` where it cannot say.
   using Placer = std::function<int()>;
   void on_place(Placer placer) {
-    std::unique_lock lock(mutex_);
+    auto lock = locked();
     std::swap(placer_, placer);
     lock.unlock();  // what is dropped may need the GIL
   }
   void look_anew(bool first) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     stops_.look_anew();
     arrivals_.look_anew();
     allowance_.begin(totals(), first);
   }
   void charge(int user) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     stops_.charge(user);
   }
   std::vector<AsWritten::Row> as_written() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     return stops_.rows();
   }
 
   // Where the caller stands, at a collective or a pass backward: asked as `Placer`s are.
   void on_arrival(Placer placer) {
-    std::unique_lock lock(mutex_);
+    auto lock = locked();
     std::swap(meeting_, placer);
     lock.unlock();
   }
@@ -325,7 +325,7 @@ class Engine {
 
   // True: the segment that is wanted was issued on the stream that is captured.
   bool issue_captured() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     launch();
     Segment* segment = wanted();
     if (!segment) return false;
@@ -339,11 +339,11 @@ class Engine {
   }
   // No step can be blamed for what capture or executable say.
   void refused(const std::string& why) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (wanted()) refuse(nullptr, why);
   }
   void captured(void* executable, uint64_t number) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     auto graph = std::make_unique<CudaGraph>(static_cast<const Cuda&>(*device_), executable, number, dropped, captured_draws_);
     if (wanted()) keep(std::move(graph));
   }
@@ -381,6 +381,16 @@ class Engine {
     AsWritten::Run run;
   };
 
+  // K5: who has the lock may need the GIL, to drop a tensor that Python has as well.
+  std::unique_lock<std::mutex> locked() const {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock) return lock;
+    PyThreadState* thread = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+    lock.lock();
+    if (thread) PyEval_RestoreThread(thread);
+    return lock;
+  }
+
   static double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
   static size_t index(Reason reason) { return static_cast<size_t>(reason); }
 
@@ -398,7 +408,7 @@ class Engine {
     std::vector<at::Tensor> lent;
     bool gradients = !device_->is_current() && torch::autograd::get_current_graph_task_id() != -1;
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
         for_each_tensor(stack[i], [&](const at::Tensor& t) {
           if (!t.defined() || !device_->holds(t)) return;
@@ -427,7 +437,7 @@ class Engine {
     Within within;
     Placer placer;
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       placer = meeting_;
     }
     return placer ? placer() : AsWritten::NOT_NOW;
@@ -438,7 +448,7 @@ class Engine {
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     Within within;
     int found = placer();
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (written.forgotten != forgotten_) return;
     stops_.found(written.step->stop, found);
     count(op, written);
@@ -462,7 +472,7 @@ class Engine {
   }
   void took(const Written& written, Clock::time_point began) {
     auto took = Clock::now() - began;
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     stops_.took(written.run, took.count());
   }
 
@@ -479,13 +489,13 @@ class Engine {
     }
     if (device_->is_cpu()) pretend();
     Trash trash;
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     std::swap(trash, captured_);
   }
 
   // On the CPU a capturer, if there is one, may only refuse.
   void pretend() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     launch();
     Segment* segment = wanted();
     if (!segment) return;
@@ -508,7 +518,7 @@ class Engine {
 
   // Until its segment was launched over the same memory for so often again.
   void postpone() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (Segment* segment = wanted()) segment->steady = 0, segment->captures--;
     wanted_ = nullptr;
   }
@@ -1114,7 +1124,7 @@ class Engine {
   double price_;  // of a capture, in milliseconds
   Saves saves_;
   Finder finder_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::atomic<bool> open_{false}, alive_{false};
   std::atomic<Reason> barred_{Reason::None};
   std::atomic<bool> passing_{false};
