@@ -33,7 +33,7 @@ MEMORY_ROWS = (
         "E6: what is not dense is not copied back",
         (COLLECTIVES, "-k", "beside"),
         "epoch.h",
-        ("else strided.push_back(&in);", ""),
+        ("else copy->strided.push_back({in.at, std::move(written)});", ""),
     ),
     _row(
         "E7: a backend by itself is not watched",
@@ -51,7 +51,7 @@ MEMORY_ROWS = (
         "a list over one version counter counts once for each pair",
         (COLLECTIVES, "-k", "version"),
         "recorder.h",
-        ("static_cast<uint8_t>(all / sharing)", "static_cast<uint8_t>(all)"),
+        ("size_t bumps = all / n + (met[last[i]]++ < all % n);", "size_t bumps = all;"),
     ),
     _row(
         "H1: a home is always vacant",

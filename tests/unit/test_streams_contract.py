@@ -935,3 +935,15 @@ def nothing_is_open() -> Iterator[None]:
     stream = open_stream()
     assert isinstance(stream, Stream), stream
     stream.close()
+
+
+def test_a_copy_of_an_inference_tensor_has_the_version_of_such_a_copy() -> None:
+    """Outside of the inference mode nothing of autograd's comes before its kernel, which counts what it copies to."""
+
+    def loop() -> list[Tensor]:
+        with torch.inference_mode():
+            y = torch.ones(4, 3)
+        x = y.clone()
+        return [(y if i % 9 == 8 else x).clone() for i in range(40)]
+
+    agrees(loop)

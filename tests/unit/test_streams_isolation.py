@@ -6,6 +6,8 @@ from __future__ import annotations
 import copy
 import io
 import os
+import subprocess
+import sys
 import textwrap
 import threading
 import time
@@ -854,3 +856,27 @@ def test_functions_of_torchscript_that_were_only_defined_are_no_obstacle(device:
         print(ran())
     """
     assert lines_of(textwrap.dedent(SCRIPTED) + textwrap.dedent(code), tmp_path) == ["True None False", "True"]
+
+
+def test_nobody_waits_for_the_engine_who_holds_what_it_waits_for() -> None:
+    """K5: with the GIL, which whoever has the lock needs to drop a tensor of Python's."""
+    code = """
+import faulthandler, threading, time, torch
+from tests.unit.test_streams_contract import EAGER_TO_MATCH
+from grape.streams import open_stream
+faulthandler.dump_traceback_later(60, exit=True)
+stop = []
+def other():
+    x = torch.ones(8)
+    while not stop:
+        for _ in range(30): x = (x * 0.9).tanh()
+        x.numpy()
+with open_stream(EAGER_TO_MATCH):
+    threads = [threading.Thread(target=other) for _ in range(3)]
+    for thread in threads: thread.start()
+    x, end = torch.ones(8), time.monotonic() + 4
+    while time.monotonic() < end: x = (x * 0.9 + 0.1).tanh()
+    stop.append(1)
+    for thread in threads: thread.join()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=Path(__file__).parents[2])

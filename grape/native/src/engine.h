@@ -68,7 +68,7 @@ class Engine {
 
   // Also after a pause, and then on any thread: nothing is pending.
   void open() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     owner_ = std::this_thread::get_id(), open_ = alive_ = true;
     opened_++, deferring_ = false;
     allowance_.resume();
@@ -79,7 +79,7 @@ class Engine {
     std::exception_ptr raised;
     Trash trash;
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       launch();
       raised = std::exchange(raised_, nullptr);
       take_trash(trash);
@@ -90,7 +90,7 @@ class Engine {
   void close() {
     auto raised = forget();
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       open_ = alive_ = false;
       exposed_.clear();
     }
@@ -146,7 +146,7 @@ class Engine {
     if (apart != Reason::None) {
       if (!passing_) flush();
       if (!passing_ && !device_->is_current()) leave_to_other_stream(op, *stack);
-      { std::lock_guard lock(mutex_); counts.seen++, counts.written[index(apart)]++; }
+      { auto lock = locked(); counts.seen++, counts.written[index(apart)]++; }
       if (op.meets && !passing_) arrive(op);
       return run(op, below, stack);
     }
@@ -163,7 +163,7 @@ class Engine {
     Written written;
     Placer placer;
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       sampling_ = (++counts.seen & 63) == 0;
       bool aside = !fragment_ || !fragment_->live;
       counts.aside += aside;
@@ -197,7 +197,7 @@ class Engine {
       if (decision == Decision::Record) warned = run_and_listen(op, below, stack);
       else run(op, below, stack);
     } catch (...) {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       counts.raised++;
       recorder_.reset();
       leave();
@@ -207,7 +207,7 @@ class Engine {
     if (times && written.earns) saves_.note(Clock::now() - began);
     if (decision == Decision::Run) return written.run.weight ? took(written, began) : void();
     auto ended = times ? Clock::now() : Clock::time_point();
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (!open_) return;  // its own kernel closed the session
     if (decision == Decision::Record && recorder_ && recording == recording_) return record(op, *stack, signature, warned > 0);
     observe(op, signature);
@@ -218,7 +218,7 @@ class Engine {
   void call_unknown(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     if (open_) {
       flush();
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       counts.seen++, counts.written[index(Reason::Foreign)]++;
     }
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
@@ -242,13 +242,15 @@ class Engine {
     std::chrono::steady_clock::time_point since_{};
   };
 
-  // Issues what is pending. From any thread.
+  // Issues what is pending. From any thread. In a forked child nothing is, and a thread that is not there may have had
+  // the lock.
   void flush() {
+    if (!alive_) return;
     Inside inside(this);
     std::exception_ptr raised;
     Trash trash;  // emptied behind the lock
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       launch();
       answering_ = false;
       raised = std::exchange(raised_, nullptr);
@@ -265,7 +267,7 @@ class Engine {
     } catch (...) {
       raised = std::current_exception();
     }
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     leave();
     recorder_.reset();
     Operator::registrations++;
@@ -280,7 +282,7 @@ class Engine {
 
   // Memory that is read or written without operators from now on: nothing that touches it is deferred.
   void expose(StorageImpl* storage) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (exposed_.size() > 1024)
       for (auto it = exposed_.begin(); it != exposed_.end();) it = it->second.use_count() == 0 ? exposed_.erase(it) : std::next(it);
     exposed_.emplace(storage, c10::weak_intrusive_ptr<StorageImpl>(c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage)));
@@ -293,28 +295,28 @@ class Engine {
   // Where in the person's code the caller stands, as a number that Python gives; `NOT_NOW` where it cannot say.
   using Placer = std::function<int()>;
   void on_place(Placer placer) {
-    std::unique_lock lock(mutex_);
+    auto lock = locked();
     std::swap(placer_, placer);
     lock.unlock();  // what is dropped may need the GIL
   }
   void look_anew(bool first) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     stops_.look_anew();
     arrivals_.look_anew();
     allowance_.begin(totals(), first);
   }
   void charge(int user) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     stops_.charge(user);
   }
   std::vector<AsWritten::Row> as_written() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     return stops_.rows();
   }
 
   // Where the caller stands, at a collective or a pass backward: asked as `Placer`s are.
   void on_arrival(Placer placer) {
-    std::unique_lock lock(mutex_);
+    auto lock = locked();
     std::swap(meeting_, placer);
     lock.unlock();
   }
@@ -323,7 +325,7 @@ class Engine {
 
   // True: the segment that is wanted was issued on the stream that is captured.
   bool issue_captured() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     launch();
     Segment* segment = wanted();
     if (!segment) return false;
@@ -337,11 +339,11 @@ class Engine {
   }
   // No step can be blamed for what capture or executable say.
   void refused(const std::string& why) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (wanted()) refuse(nullptr, why);
   }
   void captured(void* executable, uint64_t number) {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     auto graph = std::make_unique<CudaGraph>(static_cast<const Cuda&>(*device_), executable, number, dropped, captured_draws_);
     if (wanted()) keep(std::move(graph));
   }
@@ -379,6 +381,16 @@ class Engine {
     AsWritten::Run run;
   };
 
+  // K5: who has the lock may need the GIL, to drop a tensor that Python has as well.
+  std::unique_lock<std::mutex> locked() const {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock) return lock;
+    PyThreadState* thread = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+    lock.lock();
+    if (thread) PyEval_RestoreThread(thread);
+    return lock;
+  }
+
   static double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
   static size_t index(Reason reason) { return static_cast<size_t>(reason); }
 
@@ -396,7 +408,7 @@ class Engine {
     std::vector<at::Tensor> lent;
     bool gradients = !device_->is_current() && torch::autograd::get_current_graph_task_id() != -1;
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       for (size_t i = stack.size() - op.arguments; i < stack.size(); i++)
         for_each_tensor(stack[i], [&](const at::Tensor& t) {
           if (!t.defined() || !device_->holds(t)) return;
@@ -425,7 +437,7 @@ class Engine {
     Within within;
     Placer placer;
     {
-      std::lock_guard lock(mutex_);
+      auto lock = locked();
       placer = meeting_;
     }
     return placer ? placer() : AsWritten::NOT_NOW;
@@ -436,7 +448,7 @@ class Engine {
     c10::impl::ExcludeDispatchKeyGuard guard(KEY);
     Within within;
     int found = placer();
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (written.forgotten != forgotten_) return;
     stops_.found(written.step->stop, found);
     count(op, written);
@@ -460,7 +472,7 @@ class Engine {
   }
   void took(const Written& written, Clock::time_point began) {
     auto took = Clock::now() - began;
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     stops_.took(written.run, took.count());
   }
 
@@ -477,13 +489,13 @@ class Engine {
     }
     if (device_->is_cpu()) pretend();
     Trash trash;
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     std::swap(trash, captured_);
   }
 
   // On the CPU a capturer, if there is one, may only refuse.
   void pretend() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     launch();
     Segment* segment = wanted();
     if (!segment) return;
@@ -506,7 +518,7 @@ class Engine {
 
   // Until its segment was launched over the same memory for so often again.
   void postpone() {
-    std::lock_guard lock(mutex_);
+    auto lock = locked();
     if (Segment* segment = wanted()) segment->steady = 0, segment->captures--;
     wanted_ = nullptr;
   }
@@ -935,6 +947,7 @@ class Engine {
   }
 
   Match compare(Step& step, Operator& op, const Stack& stack, Reason& reason) {
+    if (step.counts_below != counts_below()) return Match::Other;
     size_t base = stack.size() - op.arguments;
     for (size_t i = 0; i < op.arguments; i++) {
       const IValue& value = stack[base + i];
@@ -998,11 +1011,8 @@ class Engine {
   Handed hand_out(const Step& step) {
     Handed handed;
     for (const Output& output : step.outputs)
-      for (const Made& made : output.made) {
-        bool again = false;
-        for (auto& [slot, same] : handed) again = again || slot == made.slot;
-        if (!again && made.slot >= 0) handed.emplace_back(made.slot, epoch_.hand_out(*fragment_, made.slot));
-      }
+      for (const Made& made : output.made)
+        if (made.slot >= 0 && !epoch_.has(fragment_->slots[made.slot])) handed.emplace_back(made.slot, epoch_.hand_out(*fragment_, made.slot));
     return handed;
   }
 
@@ -1013,12 +1023,16 @@ class Engine {
     for (const Output& output : step.outputs)
       returned.push_back(output.argument >= 0 ? stack[base + output.argument] : IValue());
     stack.resize(base);
+    size_t next = 0;  // results come in the order of what was handed out, but where two lie in one storage
     auto make = [&](const Made& made) -> at::Tensor {
       if (made.slot == -1) return at::Tensor();
       if (made.slot == -3) return zero(c10::typeMetaToScalarType(made.layout.dtype));
       c10::Storage storage;
-      for (auto& [slot, same] : handed)
-        if (slot == made.slot) storage = same;
+      if (made.slot >= 0) {
+        for (size_t tries = 0; tries < handed.size() && !storage; tries++)
+          if (handed[next].first == made.slot) storage = handed[next].second;
+          else next = (next + 1) % handed.size();
+      }
       if (!storage) storage = device_->storage(0);
       // A new TensorImpl each time, of the current mode; nobody but the caller holds it.
       auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(device_->key), made.layout.dtype);
@@ -1111,7 +1125,7 @@ class Engine {
   double price_;  // of a capture, in milliseconds
   Saves saves_;
   Finder finder_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::atomic<bool> open_{false}, alive_{false};
   std::atomic<Reason> barred_{Reason::None};
   std::atomic<bool> passing_{false};

@@ -57,6 +57,9 @@ class Epoch {
     return Bound::Yes;
   }
 
+  // Whether the slot is bound since the last launch.
+  bool has(const Slot& slot) const { return slot.epoch == number_; }
+
   // What an operator of the fragment makes, in its home if that is vacant.
   c10::Storage hand_out(Fragment& fragment, int id) {
     Slot& slot = fragment.slots[id];
@@ -94,10 +97,15 @@ class Epoch {
   }
 
   std::exception_ptr launch(Launcher& launcher, Fragment& fragment, size_t first, size_t last, Segment* whole) {
-    for (const Copy& copy : copies_in_) count(copies.in, copy.n);
-    device_.copy(copies_in_);
-    auto raised = launcher.launch(fragment, first, last, whole);
-    if (!copies_out_.empty()) copy_out(fragment, first, last);
+    std::exception_ptr raised;
+    try {
+      for (const Copy& copy : copies_in_) count(copies.in, copy.n);
+      device_.copy(copies_in_);
+      raised = launcher.launch(fragment, first, last, whole);
+      if (!copies_out_.empty()) copy_out(fragment, first, last);
+    } catch (...) {  // nothing of it is pending any more, whatever happened
+      if (!raised) raised = std::current_exception();
+    }
     end();
     return raised;
   }
@@ -124,6 +132,13 @@ class Epoch {
   Trash trash;  // to be emptied without a lock
 
  private:
+  struct Strided {
+    int64_t at;
+    Layout layout;
+
+    auto key() const { return std::tie(at, layout.sizes, layout.strides); }
+    bool same(const Strided& other) const { return key() == other.key() && layout.dtype == other.layout.dtype; }
+  };
   // Where a slot's bytes go: all of them if it was made, else those that were changed.
   struct Out {
     c10::weak_intrusive_ptr<StorageImpl> to;
@@ -131,6 +146,7 @@ class Epoch {
     int slot;
     bool made = false;
     std::vector<std::pair<int64_t, int64_t>> changed = {};  // from, to
+    std::vector<Strided> strided = {};  // what was changed element by element
   };
   struct Claim { uint64_t epoch = 0; bool written = false; };
 
@@ -144,14 +160,14 @@ class Epoch {
   void count(size_t& n, size_t bytes) { n++, copies.bytes += bytes; }
 
   void copy_out(Fragment& fragment, size_t first, size_t last) {
-    std::vector<const Input*> strided;
     for (size_t i = first; i < last; i++)
       for (const Input& in : fragment.steps[i].inputs) {
         if (!in.written || in.kind != Input::Outside) continue;
         Out* copy = out_of(fragment, in.slot);
         if (!copy || copy->made) continue;
-        if (in.layout.is_dense()) copy->changed.emplace_back(in.at, in.at + static_cast<int64_t>(in.layout.span()));
-        else strided.push_back(&in);
+        Layout written = in.layout.once();
+        if (written.is_dense()) copy->changed.emplace_back(in.at, in.at + static_cast<int64_t>(written.span()));
+        else copy->strided.push_back({in.at, std::move(written)});
       }
     copying_out_.clear();
     std::vector<std::pair<at::Tensor, at::Tensor>> elements;
@@ -167,13 +183,14 @@ class Epoch {
           auto n = static_cast<size_t>(end - from);
           copying_out_.push_back({to + from, slot.address + from, n}), count(copies.out, n);
         }
-        for (const Input* in : strided) {
-          if (in->slot != copy.slot) continue;
+        if (!copy.strided.empty()) {
           Slot outside;
           outside.span = slot.span;
           outside.lies_at(to, device_);
-          elements.emplace_back(outside.tensor(in->layout, in->at, device_), slot.tensor(in->layout, in->at, device_));
-          count(copies.out, elements.back().first.nbytes());
+          for (const Strided& part : distinct(copy.strided)) {
+            elements.emplace_back(outside.tensor(part.layout, part.at, device_), slot.tensor(part.layout, part.at, device_));
+            count(copies.out, elements.back().first.nbytes());
+          }
         }
       }
       trash.storages.push_back(std::move(storage));
@@ -186,6 +203,12 @@ class Epoch {
   Out* out_of(const Fragment& fragment, int slot) {
     size_t out = fragment.slots[slot].out;
     return out < copies_out_.size() && copies_out_[out].slot == slot ? &copies_out_[out] : nullptr;
+  }
+
+  static std::vector<Strided>& distinct(std::vector<Strided>& parts) {
+    std::sort(parts.begin(), parts.end(), [](const Strided& a, const Strided& b) { return a.key() < b.key(); });
+    parts.erase(std::unique(parts.begin(), parts.end(), [](const Strided& a, const Strided& b) { return a.same(b); }), parts.end());
+    return parts;
   }
 
   static std::vector<std::pair<int64_t, int64_t>> merged(std::vector<std::pair<int64_t, int64_t>>& ranges) {

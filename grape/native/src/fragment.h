@@ -88,6 +88,7 @@ struct Step {
   bool ends = false;          // its segment, which has this number
   size_t segment = 0;
   bool bumps = false;         // a version counter
+  bool counts_below = false;  // versions of what it makes are those of such a call
   uint32_t refused = 0;       // times that it matched but for where its tensors lie
   Alignments* alignments = nullptr;  // of its tensors, once it was refused for them
   uint32_t splits = 0;        // times that its segment was launched behind it, unforeseen

@@ -102,6 +102,7 @@ inline constexpr std::array WATCHED = {
     Watched{"allgather_coalesced", Effect::Exchanges, "Backend", false},
     Watched{"alltoall", Effect::Exchanges, "Backend", false},
     Watched{"alltoall_base", Effect::Exchanges, "Backend", false},
+    Watched{"barrier", Effect::Exchanges, "Backend", false},
     Watched{"broadcast", Effect::Exchanges, "Backend", false},
     Watched{"gather", Effect::Exchanges, "Backend", false},
     Watched{"recv", Effect::Exchanges, "Backend", false},

@@ -2,7 +2,9 @@
 #pragma once
 #include "fragment.h"
 
+#include <numeric>
 #include <string>
+#include <unordered_set>
 
 namespace grape {
 
@@ -19,6 +21,7 @@ class Recorder {
     Step step;
     step.op = &op;
     step.signature = signature;
+    step.counts_below = counts_below();
     step.run = op.always == Reason::Checks && !device_.is_cpu() ? Reason::None : op.always;
     still_ = op.draws_nothing(stack);
     if (still_ && step.run == Reason::Random) step.run = Reason::None;
@@ -71,12 +74,10 @@ class Recorder {
     for (const Given& given : given_) {
       if (step.run != Reason::None) break;
       if (!given.layout.fits(given.tensor) || given.tensor.storage().data() != given.data) step.run = Reason::Metadata;
-      if (!step.inputs[given.input].written) continue;
-      step.inputs[given.input].bumps = bumps(step, given);
-      step.bumps = step.bumps || step.inputs[given.input].bumps;
     }
+    if (step.run == Reason::None) count_bumps(step);
     size_t base = stack.size() - op.returns;
-    std::vector<std::pair<StorageImpl*, size_t>> fresh;  // and how many of the results lie there
+    Fresh fresh{views_.size(), {}};
     for (size_t r = 0; r < op.returns && step.run == Reason::None; r++) {
       const IValue& value = stack[base + r];
       Output output;
@@ -89,13 +90,13 @@ class Recorder {
       if (output.argument < 0 && !output.list && output.made.size() + output.number.isInt() != 1 && step.run == Reason::None) step.run = Reason::Opaque;
       step.outputs.push_back(std::move(output));
     }
-    for (auto [storage, count] : fresh)  // somebody else has it as well: a cache, or the operator's own memory
+    for (auto [storage, count] : fresh.storages)  // somebody else has it as well: a cache, or the operator's own memory
       if (step.run == Reason::None && c10::raw::intrusive_ptr::use_count(storage) > count) step.run = Reason::Aliased;
     if (step.run == Reason::None)
       for (size_t i = 0; i < step.inputs.size(); i++)
         if (step.inputs[i].written && step.inputs[i].slot >= 0) views_[step.inputs[i].slot].written = true;
     if (step.run != Reason::None) {
-      for (auto [storage, count] : fresh) {  // it lies where the operator put it
+      for (auto [storage, count] : fresh.storages) {  // it lies where the operator put it
         views_[made_.at(storage)].storage = nullptr;
         made_.erase(storage);
       }
@@ -162,6 +163,12 @@ class Recorder {
     bool written = false, made = false;
   };
 
+  // What the last operator made: a view each, from this one on, and how many of its results lie there.
+  struct Fresh {
+    size_t first;
+    std::vector<std::pair<StorageImpl*, size_t>> storages;
+  };
+
   // Weakly: autograd accumulates gradients in place only where nobody else has their storage.
   // False: its memory moved since it was seen first.
   bool hold(const at::Tensor& t) {
@@ -213,7 +220,7 @@ class Recorder {
     return in;
   }
 
-  Made made(Step& step, const at::Tensor& t, std::vector<std::pair<StorageImpl*, size_t>>& fresh) {
+  Made made(Step& step, const at::Tensor& t, Fresh& fresh) {
     Made m;
     if (!t.defined()) return m;
     if (still_ && t.is_cpu() && t.dim() == 0 && is_plain(t) && !device_.is_cpu()) {  // a seed that was not drawn
@@ -231,13 +238,13 @@ class Recorder {
     m.version = static_cast<uint8_t>(version(t));
     StorageImpl* storage = storage_of(t);
     if (storage->nbytes() == 0) { m.slot = -2; return m; }
-    bool again = false;
-    for (auto& [other, count] : fresh)
-      if (other == storage) count++, again = true;
-    if (!again) {
+    auto known = made_.find(storage);
+    if (known != made_.end() && static_cast<size_t>(known->second) >= fresh.first) {
+      fresh.storages[static_cast<size_t>(known->second) - fresh.first].second++;
+    } else {
       if (seen_.count(storage) || !is_torchs_own(storage, device_)) { step.run = Reason::Aliased; return m; }
       if (m.at != 0) step.run = Reason::Metadata;  // it has the argument's place in a storage: see `copies_storage`
-      fresh.emplace_back(storage, 1);
+      fresh.storages.emplace_back(storage, 1);
       made_.emplace(storage, static_cast<int>(views_.size()));
       views_.push_back({storage, static_cast<char*>(const_cast<void*>(storage->data())), 0, storage->nbytes(), true, true});
       hold(t);
@@ -306,20 +313,35 @@ class Recorder {
     size_t input;
   };
 
-  // How often the kernel counted this argument up. Those of a list may share one counter, as views of one storage do.
-  uint8_t bumps(const Step& step, const Given& given) const {
-    uint32_t now = version(given.tensor), all = now - given.version;
-    if (all < 2) return static_cast<uint8_t>(all);
-    c10::VariableVersion counter = given.tensor.unsafeGetTensorImpl()->version_counter();
-    uint32_t sharing = 0;
-    for (const Given& other : given_) {
-      if (!step.inputs[other.input].written) continue;
-      uint32_t before = version(other.tensor);
-      counter.set_version(static_cast<int64_t>(now) + 1);
-      sharing += version(other.tensor) != before;
-      counter.set_version(now);
+  // How often the kernel counted each written argument up. Those of a list may share one counter, as views of one storage
+  // do: they share what it moved. Who shares is seen by a mark that each leaves, for counters cannot be compared.
+  void count_bumps(Step& step) {
+    std::vector<const Given*> counted;
+    for (const Given& given : given_)
+      if (step.inputs[given.input].written && version(given.tensor) != given.version) counted.push_back(&given);
+    if (counted.empty()) return;
+    std::unordered_set<StorageImpl*> storages;
+    bool may_share = false;
+    for (const Given* given : counted)
+      may_share = !storages.insert(storage_of(given->tensor)).second || version(given->tensor) - given->version > 1 || may_share;
+    auto counter = [](const Given* given) { return given->tensor.unsafeGetTensorImpl()->version_counter(); };
+    std::vector<uint32_t> now;
+    for (const Given* given : counted) now.push_back(version(given->tensor));
+    std::vector<size_t> last(counted.size()), sharing(counted.size(), 0), met(counted.size(), 0);
+    std::iota(last.begin(), last.end(), 0);
+    if (may_share) {
+      for (size_t i = 0; i < counted.size(); i++) counter(counted[i]).set_version(static_cast<int64_t>(i));
+      for (size_t i = 0; i < counted.size(); i++) last[i] = version(counted[i]->tensor);
+      for (size_t i = 0; i < counted.size(); i++) counter(counted[i]).set_version(now[i]);
     }
-    return static_cast<uint8_t>(all / sharing);
+    for (size_t group : last) sharing[group]++;
+    for (size_t i = 0; i < counted.size(); i++) {
+      size_t all = now[i] - counted[i]->version, n = sharing[last[i]];
+      size_t bumps = all / n + (met[last[i]]++ < all % n);
+      if (bumps > UINT8_MAX) step.run = Reason::Metadata;
+      step.inputs[counted[i]->input].bumps = static_cast<uint8_t>(bumps);
+      step.bumps = step.bumps || bumps;
+    }
   }
 
   static bool is_given_generator(const Stack& stack, const Operator& op) {

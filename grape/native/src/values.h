@@ -5,12 +5,16 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <tuple>
+#include <utility>
 
 namespace grape {
 
@@ -54,11 +58,25 @@ struct Layout {
     }
     return static_cast<size_t>(last + 1) * dtype.itemsize();
   }
-  // No byte lies between its elements.
+  // No byte lies between its elements, and each belongs to one of them.
   bool is_dense() const {
-    size_t all = dtype.itemsize();
-    for (int64_t n : sizes) all *= static_cast<size_t>(n);
-    return all == span();
+    c10::SmallVector<std::pair<int64_t, int64_t>, 5> steps;  // stride, size
+    for (size_t i = 0; i < sizes.size(); i++)
+      if (sizes[i] != 1) steps.emplace_back(strides[i], sizes[i]);
+    std::sort(steps.begin(), steps.end());
+    int64_t all = 1;
+    for (auto [stride, size] : steps) {
+      if (stride != all) return false;
+      all *= size;
+    }
+    return true;
+  }
+  // The same elements, each once as far as that is easy to see: of what was expanded.
+  Layout once() const {
+    Layout layout = *this;
+    for (size_t i = 0; i < sizes.size(); i++)
+      if (strides[i] == 0 && sizes[i] > 1) layout.sizes[i] = 1;
+    return layout;
   }
 };
 
@@ -113,6 +131,12 @@ inline bool holds_tensor(const IValue& value) {
   for (const IValue& element : value.toListRef())
     if (element.isTensor()) return true;
   return false;
+}
+
+// Whether kernels count versions by the operators that they call: nothing of autograd's came before. So it is for what
+// takes tensors of the inference mode outside of it, and for factories.
+inline bool counts_below() {
+  return !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView) && !c10::InferenceMode::is_enabled();
 }
 
 // Equal by bits, so that 0.0 is not -0.0 and a NaN is itself; what cannot be compared is not equal.
