@@ -13,7 +13,7 @@ from tests.property.rank_team import Team
 from tests.property.stream_programs import needs_compiler
 
 DEVICES = ("cpu", "pretended")
-PROGRAMS = 24
+PROGRAMS = 12
 CASES = (
     "beside_what_is_in_flight",
     "around_what_is_in_flight",
