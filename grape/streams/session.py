@@ -35,7 +35,7 @@ class Stream:
         native_settings.graphs = device != "cpu"
         extension.own_folder(_REGIONS)
         self._extension = extension
-        self._cuda = torch.device("cuda", _own_device()) if device == "cuda" else None
+        self._cuda = torch.device("cuda", own_device()) if device == "cuda" else None
         native_settings.warm = self._cuda is not None and is_prepared(self._cuda)
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
         self._undo, self._graphs = ExitStack(), ExitStack()
@@ -241,7 +241,7 @@ def _automatic() -> Literal["cpu", "cuda"]:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _own_device() -> int:
+def own_device() -> int:
     """The index of the device whose operators are deferred: the current one, or that of the rank, which a script that
     `torchrun` started makes current later.
     """

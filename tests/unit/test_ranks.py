@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from grape.model import RanksEvidence, RankTimes
 from grape.model.times.ranks import Meeting, compared
@@ -18,6 +19,7 @@ from grape.render import build_report
 from grape.sessions.ranks import beside
 from grape.sessions.ranks.exchange import Exchange
 from grape.streams import Arrivals
+from grape.streams.session import own_device
 from grape.tracing import Group
 from tests.unit.sample_evidence import cell, tape_cell
 from tests.unit.trace_builder import at
@@ -245,3 +247,19 @@ def test_the_table() -> None:
 @pytest.mark.parametrize(("forked", "words"), [(1, "1 child process, which runs"), (4, "4 child processes, which run")])
 def test_work_of_children_is_not_called_none(forked: int, words: str) -> None:
     assert words + " as written" in build_report(tape_cell(time=None, children=forked), ()).verdict
+
+
+@pytest.mark.parametrize(
+    ("current", "rank", "devices", "served"),
+    [(0, None, 2, 0), (0, "1", 2, 1), (0, "1", 1, 0), (1, "0", 2, 1), (0, "first", 2, 0)],
+)
+def test_a_rank_is_served_on_its_own_device(
+    current: int, rank: str | None, devices: int, served: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`torchrun` says which before the script makes it the current one; one device may be all that the rank sees."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    assert own_device() == served
