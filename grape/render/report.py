@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..model import FEWEST_SAMPLES, CellEvidence, Finding, RegionEvidence, RegionReport, ReportData
 from .timeline.timelines import named_timelines
@@ -44,7 +45,7 @@ class Report(ReportData):
         made: tuple[Finding, ...] | None = getattr(self.make_fixes, "made", None)
         return self.findings if made is None else made
 
-    def to_dict(self, *, fixes: bool = False) -> dict[str, object]:
+    def to_dict(self, *, fixes: bool = False) -> dict[str, Any]:
         """The contract: see `docs/report.md`. Plain values only; `json.dumps` takes it. `fixes` as for `with_fixes`."""
         from .spent import spent
 

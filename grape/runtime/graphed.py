@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Callable
 from threading import get_ident
-from typing import overload
+from typing import Any, overload
 
 import torch
 
@@ -72,7 +72,7 @@ class GraphedFunction:
         self._running = False
         self._unwatch: Callable[[], None] = lambda: None
 
-    def __call__(self, *args: object, **kwargs: object) -> object:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._thread is None:
             self._thread = get_ident()
         if self._running or get_ident() != self._thread or streams.inside or is_transformed() or process_group():

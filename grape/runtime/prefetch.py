@@ -33,7 +33,7 @@ SIDE_STREAM = True
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
-def prefetch(loader: Iterable[object], device: torch.device | str | int) -> Prefetch:
+def prefetch(loader: Iterable[Any], device: torch.device | str | int) -> Prefetch:
     """`loader` with the tensors of each batch on `device`: ``for x, y in grape.prefetch(loader, "cuda")``.
 
     Batches may be tensors, or tuples, lists and dicts of them, nested; anything else in them stays as it is. The
@@ -60,11 +60,11 @@ def _check_iterable(loader: object) -> None:
 class Prefetch:
     """A loader whose batches come on a device. Each `iter` begins anew; it has the loader's length, if that has one."""
 
-    def __init__(self, loader: Iterable[object], device: torch.device) -> None:
+    def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
         self._loader = loader
         self._device = device
 
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self) -> Iterator[Any]:
         batches = iter(self._loader)
         if self._device.type != "cuda" or not torch.cuda.is_available():  # then `to` says in its own words why not
             return _Moved(batches, self._device)
@@ -84,28 +84,28 @@ class Prefetch:
 class _Moved:
     """Ordinary copies, for a device without streams, or one that is not there."""
 
-    def __init__(self, batches: Iterator[object], device: torch.device) -> None:
+    def __init__(self, batches: Iterator[Any], device: torch.device) -> None:
         self._batches = batches
         self._device = device
 
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> object:
+    def __next__(self) -> Any:
         return _mapped(next(self._batches), lambda tensor: tensor.to(self._device))
 
 
 class _InTime:
     """The copy of a batch begins when the loop asks for it: the device is still busy with the last one."""
 
-    def __init__(self, batches: Iterator[object], copies: _Copies) -> None:
+    def __init__(self, batches: Iterator[Any], copies: _Copies) -> None:
         self._batches = batches
         self._copies = copies
 
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> object:
+    def __next__(self) -> Any:
         batch = next(self._batches)
         return self._copies.start(batch).hand_over()
 
@@ -113,16 +113,16 @@ class _InTime:
 class _Ahead:
     """The copy of a batch begins before the loop gets the one before it. What the loader raises waits for its turn."""
 
-    def __init__(self, batches: Iterator[object], copies: _Copies) -> None:
+    def __init__(self, batches: Iterator[Any], copies: _Copies) -> None:
         self._batches = batches
         self._copies = copies
         self._next: list[_Begun] = []
         self._error: Exception | None = None
 
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> object:
+    def __next__(self) -> Any:
         if not self._next and self._error is None:
             self._draw()
         if not self._next and self._error is not None:
@@ -143,13 +143,13 @@ class _Begun:
     """A batch whose copies are under way on a side stream until `event`; its memory belongs to `stream`."""
 
     def __init__(
-        self, batch: object, stream: torch.cuda.Stream | None = None, event: torch.cuda.Event | None = None
+        self, batch: Any, stream: torch.cuda.Stream | None = None, event: torch.cuda.Event | None = None
     ) -> None:
         self._batch = batch
         self._stream = stream
         self._event = event
 
-    def hand_over(self) -> object:
+    def hand_over(self) -> Any:
         """The batch, for the current stream, which waits for the copies."""
         if self._stream is not None and self._event is not None:
             current = torch.cuda.current_stream(self._stream.device)
@@ -177,7 +177,7 @@ class _Copies:
         self._device = device
         self._fresh = fresh
 
-    def start(self, batch: object) -> _Begun:
+    def start(self, batch: Any) -> _Begun:
         """The batch with its copies under way; nothing waits on the CPU.
 
         The memory belongs to the loop's stream, on which what used it before may still run, so the copies wait for
@@ -219,7 +219,7 @@ def _mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """`batch` with `move` of each tensor, in containers of the same kinds; where nothing moved, `batch` itself."""
     if isinstance(batch, torch.Tensor):
         return move(batch)
-    values: list[object]
+    values: list[Any]
     if type(batch) is dict:
         values = list(batch.values())
     elif type(batch) in (list, tuple) or (isinstance(batch, tuple) and hasattr(batch, "_fields")):
@@ -254,7 +254,7 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
 
-def _makes_fresh_batches(loader: object) -> bool:
+def _makes_fresh_batches(loader: Any) -> bool:
     """True where each batch is stacked and pinned anew, so that nobody writes to its memory later."""
     return (
         type(loader) is DataLoader
@@ -264,7 +264,7 @@ def _makes_fresh_batches(loader: object) -> bool:
     )
 
 
-def _is_prepared_ahead(loader: object) -> bool:
+def _is_prepared_ahead(loader: Any) -> bool:
     """True where one batch more changes nothing that the loop can see.
 
     The items are made in worker processes, which are ahead by several batches anyway, and the order of the items is

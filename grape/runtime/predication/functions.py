@@ -16,7 +16,7 @@ from .lowering.truth import is_tensor_predicate, truth
 __all__ = ["cond", "lowering_for", "while_loop"]
 
 
-def lowering_for(condition: object) -> Lowering | None:
+def lowering_for(condition: Any) -> Lowering | None:
     """Who decides this condition on the device; None where Python does."""
     if not is_tensor_predicate(condition):
         return None
@@ -28,10 +28,10 @@ def lowering_for(condition: object) -> Lowering | None:
 
 def cond(
     pred: bool | int | float | torch.Tensor | Flag,
-    true_fn: Callable[..., object],
-    false_fn: Callable[..., object],
-    operands: Sequence[object] = (),
-) -> object:
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    operands: Sequence[Any] = (),
+) -> Any:
     """`true_fn(*operands)` if `pred` is true, else `false_fn(*operands)`. The signature is that of `torch.cond`.
 
     A Python value, and outside of a capture a tensor too, takes ordinary control flow: one of the two is called, and
@@ -46,8 +46,8 @@ def cond(
 
 
 def while_loop(
-    cond_fn: Callable[..., Any], body_fn: Callable[..., object], carried_inputs: Sequence[object]
-) -> tuple[object, ...]:
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]
+) -> tuple[Any, ...]:
     """The carried values once `cond_fn(*carried)` is false. The signature is that of `torch.while_loop`.
 
     `body_fn(*carried)` returns the next carried values, as a tuple of the same length. In a capture, a condition that
@@ -57,7 +57,7 @@ def while_loop(
     """
     carried = tuple(carried_inputs)
 
-    def body(*state: object) -> tuple[object, ...]:
+    def body(*state: Any) -> tuple[Any, ...]:
         result = body_fn(*state)
         if not isinstance(result, (tuple, list)) or len(result) != len(carried):
             raise UsageError(f"the body of while_loop must return a tuple of the {len(carried)} carried values")
