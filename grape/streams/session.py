@@ -263,7 +263,8 @@ def _no_cuda() -> str:
 
 
 def _in_the_way(extension: ModuleType) -> Unavailable | None:
-    if torch.distributed.rpc.is_available() and torch._C._distributed_rpc._is_current_rpc_agent_set():
+    rpc = getattr(torch._C, "_distributed_rpc", None)  # not in every build of torch
+    if rpc is not None and rpc._is_current_rpc_agent_set():
         return Unavailable("torch.distributed.rpc serves other processes on threads whose operators would not be seen")
     others = threads.others()
     if others:

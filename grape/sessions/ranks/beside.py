@@ -13,13 +13,13 @@ from typing import Any
 
 from ...advisor import advise
 from ...failures import surviving
-from ...model import CellEvidence, Finding, MachineCosts, Position
+from ...model import CellEvidence, Finding, MachineCosts
 from ...model.times.ranks import Late, RanksEvidence, RankTimes, compared
 from ...render import Report, build_report
 from ...streams import Arrivals, Stream
 from ...tracing import forget_group, group_of_run
 from ..past.told import sources
-from ..streamed.stream_evidence import findings_beside
+from ..streamed.stream_evidence import findings_beside, shown_at
 from .children import children
 from .exchange import exchange
 
@@ -135,7 +135,7 @@ def _times(one: dict[str, Any], waits_ms: float | None) -> RankTimes:
 
 
 def _with(report: Report, ranks: RanksEvidence, shown: Callable[[str], str]) -> Report:
-    ranks = replace(ranks, late=tuple(replace(one, user=_at(one.user, shown)) for one in ranks.late))
+    ranks = replace(ranks, late=tuple(replace(one, user=shown_at(one.user, shown)) for one in ranks.late))
     evidence = replace(report.evidence, ranks=ranks)
     if ranks.late and not evidence.sources:
         evidence = replace(evidence, sources=sources(shown))
@@ -143,10 +143,6 @@ def _with(report: Report, ranks: RanksEvidence, shown: Callable[[str], str]) -> 
     more = advise(alone, MachineCosts())
     fixes = _Beside(report.make_fixes, more) if report.make_fixes is not None else None
     return build_report(evidence, findings_beside(report.findings, more), fixes)
-
-
-def _at(position: Position | None, shown: Callable[[str], str]) -> Position | None:
-    return None if position is None else replace(position, file=shown(position.file))
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,8 @@ class StreamedSession:
         if self._past is None and not self._leads and owner.release_regions():
             self._notes = (_RELEASED,)
         self._is_timed = has_to_be_timed(before)
-        self._as_written = PROFILE if self.options.profile else hindrance(owner) or _TIMED * self._is_timed or None
+        timed = _TIMED if self._is_timed else None
+        self._as_written = PROFILE if self.options.profile else hindrance(owner) or timed
         if self._as_written is not None:
             return
         entered = shared.enter(self, settings_for(self.options.memory_budget))
