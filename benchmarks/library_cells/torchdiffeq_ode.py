@@ -6,7 +6,7 @@ from torchdiffeq import odeint, odeint_adjoint
 
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
-steps, size = (20, 20) if device == "cuda" else (4, 10)
+steps, size = (6, 20) if device == "cuda" else (4, 10)
 times = torch.linspace(0.0, 5.0, 100, device=device)
 matrix = torch.tensor([[-0.1, 2.0], [-2.0, -0.1]], device=device)
 

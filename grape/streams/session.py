@@ -148,6 +148,13 @@ class Stream:
         found: dict[str, Any] = self._session.evidence()
         return Evidence(**{name: found[name] for name in FROM_THE_ENGINE})
 
+    def fragments(self) -> list[dict[str, Any]]:
+        """What became of each fragment: whether it is `live`, what its operators have `earned_ms` of the `price_ms` of its
+        captures, how many of its segments have graphs, what it saved, and why operators of it run as written.
+        """
+        rows: list[dict[str, Any]] = self._session.fragments()
+        return rows
+
     def arrivals(self) -> Arrivals:
         """At the collectives since the last look, which are forgotten here. Nothing may be pending; where the device
         has something to do, this waits for it.

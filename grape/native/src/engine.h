@@ -4,6 +4,7 @@
 #include "allowance.h"
 #include "arrivals.h"
 #include "as_written.h"
+#include "described.h"
 #include "epoch.h"
 #include "finder.h"
 #include "graphs.h"
@@ -357,6 +358,12 @@ class Engine {
   size_t steps() const { return finder_.steps(); }
   size_t bytes() const { return finder_.bytes(); }
   const std::string& last_divergence() const { return last_divergence_; }
+  std::vector<Described> described() {
+    auto lock = locked();
+    std::vector<Described> rows;
+    finder_.each([&](const Fragment& fragment) { rows.emplace_back(fragment, price_of(fragment)); });
+    return rows;
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -748,7 +755,7 @@ class Engine {
     if (doubted_ || fragment_ || recorder_ || !finder_.room() || finder_.is_lost(context)) return;
     if (size_t period = finder_.periods.found(); period && period != period_) {
       period_ = period;
-      iteration_ = finder_.iteration(period);
+      iteration_ = finder_.periods.is_served(period) ? 0 : finder_.iteration(period);
     } else if (period_ && !finder_.periods.holds(period_)) {
       period_ = 0;
     }
@@ -785,7 +792,7 @@ class Engine {
         pace.doubt();
       }
     }
-    if (!doubted_ && fragment->steps.size() < settings_.longest && !fragment->is_iteration()) look_further(*fragment);
+    if (!doubted_ && fragment->inner) look_further(*fragment);
     bool rests = this->rests(*fragment), enters = !doubted_ && !fragment->dead && !rests;
     counts.rested += rests;
     if (enters) enter(fragment);
@@ -799,7 +806,7 @@ class Engine {
     if (outer_ || recorder_ || counts.seen < look_at_ || overdrawn()) return;
     look_at_ = counts.seen + std::min(settings_.settled, SELDOM);
     size_t period = finder_.periods.longer(2 * fragment.steps.size());
-    if (!period || period == too_large_) return;
+    if (!period || period == too_large_ || finder_.periods.is_served(period)) return;
     outer_head_ = finder_.iteration(period);
     Fragment* known = finder_.behind(outer_head_);
     if ((known && known->steps.size() >= period) || finder_.is_lost(outer_head_)) return;
@@ -880,7 +887,7 @@ class Engine {
 
   void advance() {
     const Step& step = fragment_->steps[at_++];
-    finder_.followed(step.signature, step.op->kind(), at_ == 1 || step.run != Reason::None);
+    finder_.followed(step.signature, step.op->kind(), at_ == 1 || step.run != Reason::None, fragment_->inner);
     strays_ = 0;
     if (step.ends) launch();
     if (outer_ && begin_outer(finder_.followed_context())) return;

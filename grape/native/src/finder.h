@@ -18,14 +18,14 @@ class Finder {
   // The same, of an operator that no fragment followed.
   void push(uint64_t signature, uint8_t kind) {
     push(signature);
-    periods.push(signature, kind);
+    periods.push(signature, kind, false);
     periods.meet(context());
     if (kind & Operator::READ) read_ = at_;
   }
 
-  // Of an operator that a fragment followed. `marks`: it may come once in an iteration around it.
-  void followed(uint64_t signature, uint8_t kind, bool marks) {
-    periods.push(signature, kind);
+  // Of an operator that a fragment followed, perhaps an inner loop's. `marks`: it may come once in an iteration around it.
+  void followed(uint64_t signature, uint8_t kind, bool marks, bool inner) {
+    periods.push(signature, kind, !inner);
     if (marks) periods.meet(followed_context());
   }
 

@@ -149,6 +149,7 @@ struct Fragment {
   int ended = 0;            // times that nothing was known of what came behind it
   bool dead = false;
   bool uncut = true;        // a step runs as written, or a segment ends elsewhere, since it was cut
+  bool inner = false;       // shorter than a segment, and no iteration, when it was cut: an inner loop's
   bool large = false;       // there was no room for its homes
   bool live = false;        // its operators are deferred; until it has earned that, they are only compared
   double earned = 0;        // milliseconds that its operators took as written
@@ -229,6 +230,7 @@ struct Fragment {
     std::vector<Segment> before;
     std::swap(before, segments);
     uncut = false;
+    inner = steps.size() < longest && !is_iteration();
     deferred = 0;
     size_t n = 0;
     for (size_t i = 0; i < steps.size(); i++) {

@@ -207,6 +207,32 @@ class Session {
     return all;
   }
 
+  py::list fragments() {
+    std::vector<Described> found;
+    {
+      py::gil_scoped_release release;
+      found = engine_->described();
+    }
+    py::list rows;
+    for (const Described& one : found) {
+      py::dict row;
+      row["operators"] = one.operators;
+      row["segments"] = one.segments;
+      row["graphs"] = one.graphs;
+      row["entered"] = one.entered;
+      row["live"] = one.live;
+      row["dead"] = one.dead;
+      row["large"] = one.large;
+      row["earned_ms"] = one.earned_ms;
+      row["price_ms"] = one.price_ms;
+      row["saved_ms"] = one.saved_ms;
+      row["spent_ms"] = one.spent_ms;
+      row["as_written"] = one.as_written;
+      rows.append(row);
+    }
+    return rows;
+  }
+
   // What ran as written since the last look.
   py::list as_written() const {
     std::vector<AsWritten::Row> found;
@@ -290,7 +316,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("flush", &Session::flush)
       .def("in_forked_child", &Session::in_forked_child)
       .def("kernels", &Session::kernels)
-      .def("evidence", &Session::evidence);
+      .def("evidence", &Session::evidence)
+      .def("fragments", &Session::fragments);
   m.def("own_folder", [](const std::string& folder) { grape::Readers::own_folder = folder; });
   m.def("refusal", &grape::Registration::refusal);
   m.def("loads", &grape::Objects::loads);

@@ -16,10 +16,10 @@ class Periods {
  public:
   Periods(size_t longest, size_t settled, size_t shortest) : longest_(longest), settled_(settled), shortest_(shortest), ring_(SIZE), kinds_(SIZE) {}
 
-  // Of an operator that a fragment followed: no new distance is looked for.
-  void push(uint64_t signature, uint8_t kind) {
+  // No new distance is looked for. `served`: by a fragment that is no inner loop's.
+  void push(uint64_t signature, uint8_t kind, bool served) {
     at(n_) = signature;
-    kinds_[n_ % SIZE] = kind;
+    kinds_[n_ % SIZE] = served ? kind | SERVED : kind;
     for (Candidate& c : candidates_)
       if (c.period && at(n_ - c.period) == signature) c.run++;
       else c.period = 0;
@@ -54,6 +54,13 @@ class Periods {
     return best;
   }
 
+  // Whether fragments served most of the last so many operators: those to come have what they need.
+  bool is_served(size_t period) const {
+    size_t served = 0;
+    for (size_t k = 1; k <= period; k++) served += (kinds_[(n_ - k) % SIZE] & SERVED) != 0;
+    return 2 * served > period;
+  }
+
   // What repeats and is longer than the fragment that serves now, of so many operators: an iteration around a loop. It was
   // seen twice, or, without a read, three times.
   size_t longer(size_t fragment) const {
@@ -84,6 +91,7 @@ class Periods {
 
  private:
   static constexpr size_t ROOM = 32768, SIZE = 4 * ROOM;
+  static constexpr uint8_t SERVED = 0x80;  // beside an operator's kind
   struct Candidate {
     size_t period = 0, run = 0;
   };
