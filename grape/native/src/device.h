@@ -64,6 +64,14 @@ class Device {
     return at::Tensor(std::move(impl));
   }
 
+  // A number that lies there, of another's memory.
+  at::Tensor word(int64_t* address) const {
+    c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(int64_t), at::DataPtr(address, place), nullptr, false);
+    return tensor(std::move(storage), caffe2::TypeMeta::Make<int64_t>(), {}, {});
+  }
+  // Numbers, before what comes next on the current stream. They may go as soon as this returns.
+  virtual void upload(void* to, const std::vector<int64_t>& numbers) const { std::memcpy(to, numbers.data(), numbers.size() * sizeof(int64_t)); }
+
   // True where an operator has something to do with the device.
   virtual bool concerns(size_t arguments, const Stack& stack) const { return true; }
   // True where an operator would be issued on the stream that the session defers on.
@@ -111,6 +119,11 @@ class Cuda final : public Device {
   void copy(const Copy& copy) const override {
     constexpr int device_to_device = 3;
     check(copy_(copy.to, copy.from, copy.n, device_to_device, impl_.getStream(place).native_handle()), "cudaMemcpyAsync");
+  }
+
+  void upload(void* to, const std::vector<int64_t>& numbers) const override {
+    constexpr int host_to_device = 1;
+    check(copy_(to, numbers.data(), numbers.size() * sizeof(int64_t), host_to_device, handle_), "cudaMemcpyAsync");
   }
 
   // Many small ones as one kernel: the host takes as long for each copy as for a kernel.

@@ -52,8 +52,7 @@ class Philox final : public Draws {
     find(set_offset_, "_ZN2at17CUDAGeneratorImpl28set_philox_offset_per_threadEm");
   }
 
-  // Attention's seed is a result as well, which lies elsewhere in a capture.
-  bool serves(const Operator& op) const override { return !op.has_state && op.dropout < 0; }
+  bool serves(const Operator& op) const override { return !op.has_state; }
 
   Draw now() const override {
     auto state = move(0);

@@ -492,7 +492,8 @@ class Engine {
       if (!capturer_()) return postpone();
       auto took = Clock::now() - begin;
       counts.capture_ns += took.count();
-      if (price_ > 0 && is_warm_.exchange(true)) price_ += 0.2 * (std::max(0.1, milliseconds(took) - CAPTURED * length) - price_);
+      // One that took far longer waited for something else.
+      if (price_ > 0 && is_warm_.exchange(true)) price_ += 0.2 * (std::clamp(milliseconds(took) - CAPTURED * length, 0.1, 4 * price_) - price_);
     }
     if (device_->is_cpu()) pretend();
     Trash trash;
@@ -577,6 +578,11 @@ class Engine {
     if (++segment->captures > settings_.captures) {
       for (size_t i = segment->first; i < segment->last; i++) fragment_->demote(fragment_->steps[i], Reason::Moves);
       return;
+    }
+    if (!segment->seeds.empty() && !segment->words) try {
+      segment->words = device_->allocate(segment->seeds.size() * sizeof(int64_t));
+    } catch (const c10::Error&) {
+      return;  // no memory
     }
     wanted_ = fragment_;
     first_ = segment->first, last_ = segment->last;
@@ -995,6 +1001,7 @@ class Engine {
 
   bool same_tensor(const Input& in, const at::Tensor& t, Reason& reason) const {
     if (in.kind == Input::Any) return true;
+    if (in.kind == Input::Seed) return take_number(in, t);
     if (!t.defined() || in.kind == Input::Undefined) return !t.defined() && in.kind == Input::Undefined;
     if (in.kind == Input::Number) {
       if (!device_->is_scalar(t) || is_number(t) != is_number(in.number) || t.dtype() != in.layout.dtype) return false;
@@ -1002,6 +1009,13 @@ class Engine {
       return true;
     }
     return device_->holds(t) && !is_number(t) && in.layout.fits(t);
+  }
+
+  // What it is now goes to the kernel. Nothing of the operator is pending yet.
+  static bool take_number(const Input& in, const at::Tensor& t) {
+    if (!t.defined() || !t.is_cpu() || t.dim() != 0 || !is_plain(t) || t.scalar_type() != at::kLong) return false;
+    std::memcpy(in.number.mutable_data_ptr(), t.const_data_ptr(), t.itemsize());
+    return true;
   }
 
   // R1: nobody but pending operators moved the generator since the first of them drew.
@@ -1032,8 +1046,12 @@ class Engine {
     stack.resize(base);
     size_t next = 0;  // results come in the order of what was handed out, but where two lie in one storage
     auto make = [&](const Made& made) -> at::Tensor {
-      if (made.slot == -1) return at::Tensor();
-      if (made.slot == -3) return zero(c10::typeMetaToScalarType(made.layout.dtype));
+      if (made.slot == Made::UNDEFINED) return at::Tensor();
+      if (made.slot == Made::UNREAD || made.slot == Made::SEED || made.slot == Made::OFFSET) {
+        at::Tensor number = zero(c10::typeMetaToScalarType(made.layout.dtype));
+        if (made.slot != Made::UNREAD) *number.mutable_data_ptr<int64_t>() = static_cast<int64_t>(made.slot == Made::SEED ? step.drawn.seed : step.drawn.offset);
+        return number;
+      }
       c10::Storage storage;
       if (made.slot >= 0) {
         for (size_t tries = 0; tries < handed.size() && !storage; tries++)

@@ -53,7 +53,8 @@ struct Slot {
 };
 
 struct Input {
-  enum Kind : uint8_t { Undefined, Number, Empty, Outside, Any } kind = Undefined;
+  // A seed is one of attention's two numbers: another one each time.
+  enum Kind : uint8_t { Undefined, Number, Empty, Outside, Any, Seed } kind = Undefined;
   bool written = false;
   uint8_t bumps = 0;  // of the version counter, by the kernel itself: foreach and fused operators do what autograd does for others
   int slot = -1;
@@ -69,7 +70,8 @@ struct Argument {
 };
 
 struct Made {
-  int slot = -1;  // -1: undefined, -2: without elements, -3: a number on the CPU that nobody reads
+  static constexpr int UNDEFINED = -1, EMPTY = -2, UNREAD = -3, SEED = -4, OFFSET = -5;  // the last three: numbers on the CPU
+  int slot = UNDEFINED;
   uint8_t version = 0;  // `full` fills, and so counts, what it returns
   int64_t at = 0;
   Layout layout;
@@ -115,9 +117,18 @@ class Graph {
   uint64_t checked = ~0ull;    // the fragment's generation in which they did
 };
 
+// A graph's kernels read attention's numbers from memory, where they are written before each launch.
+struct Seed {
+  size_t step;
+  uint32_t input;
+  size_t argument;
+};
+
 // Operators that are launched together: between them nothing has to run.
 struct Segment {
   size_t first, last;
+  std::vector<Seed> seeds;
+  at::DataPtr words;       // of all of them, while there is a graph
   std::vector<int> slots;  // all that it reads or writes
   std::unique_ptr<Graph> graph;
   uint64_t moves = 0;      // of its slots, when it was launched last
@@ -287,7 +298,7 @@ struct Fragment {
     step.built = generation;
     auto tensor = [&](const Input& in) -> at::Tensor {
       if (in.kind == Input::Undefined) return at::Tensor();
-      if (in.kind == Input::Number || in.kind == Input::Any) return in.number;
+      if (in.kind == Input::Number || in.kind == Input::Any || in.kind == Input::Seed) return in.number;
       if (in.kind == Input::Outside) return slots[in.slot].tensor(in.layout, in.at, device);
       Slot none;
       none.lies_at(nullptr, device);
@@ -339,9 +350,13 @@ struct Fragment {
   Segment segment(size_t first, size_t last, std::vector<Segment>& before) const {
     for (Segment& old : before)
       if (old.first == first && old.last == last) return std::move(old);
-    Segment made{first, last};
+    Segment made;
+    made.first = first, made.last = last;
     for (size_t i = first; i < last; i++) {
       if (made.draws < 0 && steps[i].moves) made.draws = static_cast<std::ptrdiff_t>(i);
+      for (size_t a = 0; a < steps[i].arguments.size(); a++)
+        for (uint32_t k = steps[i].arguments[a].first; k < steps[i].arguments[a].end; k++)
+          if (steps[i].inputs[k].kind == Input::Seed) made.seeds.push_back({i, k, a});
       for (const Input& in : steps[i].inputs)
         if (in.slot >= 0) made.slots.push_back(in.slot);
       for (const Output& out : steps[i].outputs)

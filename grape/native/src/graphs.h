@@ -33,18 +33,13 @@ class CudaGraph final : public Graph {
   bool launch(const Draw* draw) override {
     if (draw) {  // before each launch: other graphs may be told by the same words
       BelowEverything guard;
-      word(draws_.seed_.ptr).fill_(static_cast<int64_t>(draw->seed));
-      word(draws_.offset_.ptr).fill_(static_cast<int64_t>(draw->offset));
+      device_.word(draws_.seed_.ptr).fill_(static_cast<int64_t>(draw->seed));
+      device_.word(draws_.offset_.ptr).fill_(static_cast<int64_t>(draw->offset));
     }
     return device_.launch(executable_);
   }
 
  private:
-  at::Tensor word(int64_t* address) const {
-    c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(int64_t), at::DataPtr(address, device_.place), nullptr, false);
-    return device_.tensor(std::move(storage), caffe2::TypeMeta::Make<int64_t>(), {}, {});
-  }
-
   const Cuda& device_;
   void* executable_;
   uint64_t number_;

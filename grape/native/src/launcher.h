@@ -16,7 +16,10 @@ class Launcher {
     if (whole && whole->graph) {
       try {
         const Draw* draw = whole->draws < 0 ? nullptr : &fragment.steps[whole->draws].drawn;
-        if (fragment.lies_as_captured(*whole) && whole->graph->launch(draw)) return graphs++, whole->served++, nullptr;
+        if (fragment.lies_as_captured(*whole)) {
+          tell(fragment, *whole);
+          if (whole->graph->launch(draw)) return graphs++, whole->served++, nullptr;
+        }
       } catch (...) {
         whole->graph.reset();
         return std::current_exception();
@@ -49,7 +52,7 @@ class Launcher {
     BelowEverything guard;
     for (size_t i = segment.first; i < segment.last; i++) {
       try {
-        issue(fragment, fragment.steps[i], &trash);
+        issue(fragment, fragment.steps[i], &trash, &segment);
       } catch (const std::exception& error) {
         stack_.clear();
         why = error.what();
@@ -62,9 +65,20 @@ class Launcher {
   uint64_t graphs = 0, stale = 0;  // launched; dropped because a slot had moved
 
  private:
-  void issue(Fragment& fragment, Step& step, Trash* rehome) {
+  // Attention's numbers, to the graph that is launched next.
+  void tell(const Fragment& fragment, const Segment& segment) const {
+    if (segment.seeds.empty()) return;
+    std::vector<int64_t> numbers;
+    for (const Seed& seed : segment.seeds) numbers.push_back(*fragment.steps[seed.step].inputs[seed.input].number.const_data_ptr<int64_t>());
+    device_.upload(segment.words.get(), numbers);
+  }
+
+  void issue(Fragment& fragment, Step& step, Trash* rehome, const Segment* captured = nullptr) {
     if (step.built != fragment.generation) fragment.build(step);
     stack_.assign(step.issue.begin(), step.issue.end());
+    if (captured)
+      for (size_t k = 0; k < captured->seeds.size(); k++)
+        if (&fragment.steps[captured->seeds[k].step] == &step) stack_[captured->seeds[k].argument] = device_.word(static_cast<int64_t*>(captured->words.get()) + k);
     step.op->handle.redispatchBoxed(c10::DispatchKeySet(device_.key), &stack_);
     for (size_t r = 0; r < step.outputs.size(); r++) {
       size_t k = 0;

@@ -27,6 +27,9 @@ inline constexpr std::array<const char*, static_cast<size_t>(Reason::Count)> REA
 
 enum class Treatment : uint8_t { Boxed, Transparent };
 
+// What attention tells its backward pass of the random numbers that it drew.
+enum class Drawn : uint8_t { No, Seed, Offset };
+
 struct Operator {
   c10::OperatorHandle handle;
   size_t arguments, returns;
@@ -41,6 +44,7 @@ struct Operator {
   int training = -1;                  // the same of what draws
   int lengths = -1;                   // of packed sequences
   std::vector<bool> seed;             // by argument: what was drawn, if anything was
+  std::vector<Drawn> drawn;           // by return: the same
   bool has_state = false;             // of its own, that random numbers come from
   bool hands_on = false;              // an argument, as a result of which its schema does not say so
   bool refers = false;                // has a tensor refer to another storage
@@ -84,6 +88,7 @@ struct Operator {
       bool tensors = kind == c10::TypeKind::TensorType ||
           (kind == c10::TypeKind::ListType && value.type()->containedType(0)->kind() == c10::TypeKind::TensorType);
       tensors_only = tensors_only && tensors;
+      drawn.push_back(value.name() == "philox_seed" ? Drawn::Seed : value.name() == "philox_offset" ? Drawn::Offset : Drawn::No);
     }
     pointwise = op.hasTag(at::Tag::pointwise);
     exact = pointwise || by_position(schema.name());

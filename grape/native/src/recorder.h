@@ -46,7 +46,7 @@ class Recorder {
         argument.kind = value.isTensor() ? Argument::Tensor : value.isOptionalTensorList() ? Argument::Optionals : Argument::Tensors;
         if (argument.kind == Argument::Tensors && !value.isTensorList()) step.run = Reason::Opaque;
         for_each_tensor(value, [&](const at::Tensor& t) {
-          if (still_ && op.seed[i] && t.defined() && t.is_cpu()) return step.inputs.push_back(any());
+          if (op.seed[i] && is_drawn(t)) return step.inputs.push_back(seed(still_ ? Input::Any : Input::Seed));
           step.inputs.push_back(input(step, t, op.writes[i]));
           integers = integers || (device_.is_cpu() && t.defined() && !is_number(t) && c10::isIntegralType(t.scalar_type(), /*includeBool=*/false));
         });
@@ -84,9 +84,9 @@ class Recorder {
       output.argument = op.returned_argument[r];
       if (op.hands_on && output.argument < 0 && value.isTensor()) output.argument = handed_on(step, value.toTensor());
       output.list = value.isTensorList();
-      if (still_ && value.isInt()) output.number = value;  // of lengths, which follow from the arguments' layouts
+      if ((still_ || op.dropout >= 0) && value.isInt()) output.number = value;  // of lengths, which follow from the arguments' layouts
       else if (output.argument < 0)
-        for_each_tensor(value, [&](const at::Tensor& t) { output.made.push_back(made(step, t, fresh)); });
+        for_each_tensor(value, [&](const at::Tensor& t) { output.made.push_back(made(step, t, fresh, op.drawn[r])); });
       if (output.argument < 0 && !output.list && output.made.size() + output.number.isInt() != 1 && step.run == Reason::None) step.run = Reason::Opaque;
       step.outputs.push_back(std::move(output));
     }
@@ -212,19 +212,29 @@ class Recorder {
     return in;
   }
 
-  // A seed that nobody reads.
-  static Input any() {
+  // One of the two numbers that tell where attention's came from; of `Any` nobody reads it.
+  static Input seed(Input::Kind kind) {
     Input in;
-    in.kind = Input::Any;
+    in.kind = kind;
     in.number = zero(at::kLong);
     return in;
   }
+  bool is_drawn(const at::Tensor& t) const {
+    return !device_.is_cpu() && t.defined() && t.is_cpu() && t.dim() == 0 && is_plain(t) && t.scalar_type() == at::kLong;
+  }
 
-  Made made(Step& step, const at::Tensor& t, Fresh& fresh) {
+  Made made(Step& step, const at::Tensor& t, Fresh& fresh, Drawn drawn) {
     Made m;
     if (!t.defined()) return m;
     if (still_ && t.is_cpu() && t.dim() == 0 && is_plain(t) && !device_.is_cpu()) {  // a seed that was not drawn
-      m.slot = -3;
+      m.slot = Made::UNREAD;
+      m.layout = Layout::of(t);
+      return m;
+    }
+    if (drawn != Drawn::No && step.moves && is_drawn(t)) {
+      auto value = static_cast<uint64_t>(*static_cast<const int64_t*>(t.const_data_ptr()));
+      if (value != (drawn == Drawn::Seed ? drawn_->seed : drawn_->offset)) return step.run = Reason::Random, m;
+      m.slot = drawn == Drawn::Seed ? Made::SEED : Made::OFFSET;
       m.layout = Layout::of(t);
       return m;
     }
@@ -237,7 +247,7 @@ class Recorder {
     m.at = byte_offset(t);
     m.version = static_cast<uint8_t>(version(t));
     StorageImpl* storage = storage_of(t);
-    if (storage->nbytes() == 0) { m.slot = -2; return m; }
+    if (storage->nbytes() == 0) { m.slot = Made::EMPTY; return m; }
     auto known = made_.find(storage);
     if (known != made_.end() && static_cast<size_t>(known->second) >= fresh.first) {
       fresh.storages[static_cast<size_t>(known->second) - fresh.first].second++;
