@@ -34,6 +34,8 @@ FIRST_SHARE, FIRST_MS = 0.15, 60.0
 SECOND_SHARE, SECOND_MS = 0.2, 300.0
 """The same of a second run, where streams would serve the cell instead; else what it captures is bounded by what that
 is expected to save."""
+LOOK_MS = 3000.0
+"""The milliseconds of a look at a cell that streams served so far: see `LONG_MS` in `lead.py`."""
 LATER_SHARE, LATER_MS = 0.02, 5.0
 """The same from the third run on."""
 
@@ -162,7 +164,7 @@ class Session(SeenCell):
         owner = self._engine
         if owner is None or (past.streamless is None and not self._streams_would_serve(owner)):
             return Allowance()
-        return Allowance(share=SECOND_SHARE, beside_ms=SECOND_MS)
+        return Allowance(share=SECOND_SHARE, beside_ms=SECOND_MS if past.led is None else LOOK_MS)
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended: functions that it defined become candidates. `code` is the next one."""

@@ -51,6 +51,7 @@ class Captures:
         self._session = session
         self._device = device
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._dropped: list[tuple[torch.cuda.Event, list[torch.cuda.CUDAGraph]]] = []
         self._made = 0
         self._warm: set[int] = set()
         self._begin = torch.cuda.CUDAGraph.capture_begin
@@ -71,11 +72,15 @@ class Captures:
                 self._capture()
             except Exception as error:
                 self._session.refused(str(error))
-        self._forget(self._session.dropped())
+        self._drop(self._session.dropped())
 
     def close(self) -> None:
         """Destroy all graphs."""
-        self._forget(list(self._graphs))
+        torch.cuda.synchronize(self._device)  # they may run
+        for graph in (*self._graphs.values(), *(graph for _, some in self._dropped for graph in some)):
+            graph.reset()
+        self._graphs.clear()
+        self._dropped.clear()
 
     def _capture(self) -> None:
         graph, pool = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.graph_pool_handle()
@@ -118,12 +123,14 @@ class Captures:
         cell.add_(1)
         self._end(graph)
 
-    def _forget(self, numbers: list[int]) -> None:
-        if numbers:
-            torch.cuda.synchronize(self._device)  # they may run
-        for number in numbers:
-            graph = self._graphs.pop(number, None)
-            if graph is not None:
+    def _drop(self, numbers: list[int]) -> None:
+        """Graphs that may still run: each is destroyed once the device has passed this point, for which nobody waits."""
+        if graphs := [graph for number in numbers if (graph := self._graphs.pop(number, None)) is not None]:
+            passed = torch.cuda.Event()
+            passed.record(self._deferred_on)
+            self._dropped.append((passed, graphs))
+        while self._dropped and self._dropped[0][0].query():
+            for graph in self._dropped.pop(0)[1]:
                 graph.reset()
 
 

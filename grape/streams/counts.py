@@ -23,7 +23,7 @@ class Settings:
     settled: int = 1000  # operators for which a period without a host read holds before it is recorded
     hot: int = 3  # of what has no period: times that a context is met before what follows is recorded
     patience: int = 4000  # and operators since the first of them
-    budget: int = 4 << 30  # bytes of all homes
+    budget: int | None = None  # bytes of all homes; None: an eighth of the device's memory, on the CPU 4 GiB
     strays: int = 16  # operators in a row that may come in between
     issue: bool = True  # False: nothing is computed, to measure what matching alone takes
     device: Literal["auto", "cpu", "pretended", "cuda"] = "auto"

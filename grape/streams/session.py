@@ -31,11 +31,14 @@ class Stream:
         given = asdict(settings)
         device = given.pop("device")
         for name, value in given.items():
-            setattr(native_settings, name, value)
+            if value is not None:
+                setattr(native_settings, name, value)
         native_settings.graphs = device != "cpu"
         extension.own_folder(_REGIONS)
         self._extension = extension
         self._cuda = torch.device("cuda", own_device()) if device == "cuda" else None
+        if settings.budget is None:
+            native_settings.budget = _budget_on(self._cuda)
         native_settings.warm = self._cuda is not None and is_prepared(self._cuda)
         self._session = extension.Session(native_settings, -1 if self._cuda is None else self._cuda.index)
         self._undo, self._graphs = ExitStack(), ExitStack()
@@ -204,6 +207,10 @@ _REGIONS = os.path.join(OWN_FOLDER, "runtime", "")
 _current: Stream | None = None
 _closed: list[Stream] = []
 _hooked = 0
+
+
+def _budget_on(device: torch.device | None) -> int:
+    return 4 << 30 if device is None else torch.cuda.get_device_properties(device).total_memory // 8
 
 
 _FUSED = "TorchScript ran in this process, and no operator announces the kernels that it fuses"

@@ -135,6 +135,7 @@ def test_regions_look_once_and_streams_keep_what_they_recorded(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lead, "PAID", -1e9)
+    monkeypatch.setattr(lead, "LONG_MS", 0.0)
     monkeypatch.setattr(lead, "UNTOLD", 99)  # on a CPU nothing tells what is saved
     monkeypatch.setattr(lead, "WARM", 99)
     for _ in range(3):
@@ -154,6 +155,7 @@ def test_regions_look_once_and_streams_keep_what_they_recorded(
 
 def test_a_cell_that_trains_stays_with_streams(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lead, "PAID", -1e9)
+    monkeypatch.setattr(lead, "LONG_MS", 0.0)
     monkeypatch.setattr(lead, "WARM", 99)
     monkeypatch.setattr(lead, "UNTOLD", 99)
     notebook.run("weight = torch.randn(8, 8, requires_grad=True)")
