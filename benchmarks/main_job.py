@@ -83,6 +83,10 @@ took = time.perf_counter() - began
 """
 
 
+RUNS = 3
+"""Of the cell under Grape."""
+
+
 def milliseconds(stamps: list[float]) -> list[float]:
     return [(b - a) * 1e3 for a, b in itertools.pairwise(stamps)]
 
@@ -103,10 +107,11 @@ def fixed_length(shell: Any, steps: int) -> dict[str, Any]:
     eager, eager_logits = milliseconds(space["stamps"]), space["logits"]
     run(shell, STREAMED.format(steps=steps))
     eager_streamed = space["streamed"] / steps * 1e3
-    began = time.perf_counter()
-    run(shell, "%%grape --no-widget" + FIXED.format(steps=steps))
-    report = shell.user_ns["grape"].last
-    grape, grape_logits = milliseconds(space["stamps"]), space["logits"]
+    cells = []
+    for _ in range(RUNS):  # on a slow host the first looks on only, and the second captures
+        cells.append(run(shell, "%%grape --no-widget" + FIXED.format(steps=steps)))
+        report = shell.user_ns["grape"].last
+        grape, grape_logits = milliseconds(space["stamps"]), space["logits"]
     half = statistics.median(eager) / 2
     first = next((i for i, ms in enumerate(grape) if ms < half), None)
     after = [ms for ms in grape[first or 0 :] if ms < half * 1.5]
@@ -125,7 +130,8 @@ def fixed_length(shell: Any, steps: int) -> dict[str, Any]:
         "after_streamed_ms": streamed,
         "speedup_streamed": eager_streamed / streamed,
         "first_replay_s": sum(grape[:first]) / 1e3 if first is not None else None,
-        "cell_s": time.perf_counter() - began,
+        "cells_s": cells,
+        "plain_cell_s": sum(eager) / 1e3,
         "identical": same,
         "verdict": report.verdict,
         "region": report.to_dict()["regions"],

@@ -124,7 +124,7 @@ class Captures:
         self._end(graph)
 
     def _drop(self, numbers: list[int]) -> None:
-        """Graphs that may still run: each is destroyed once the device has passed this point, for which nobody waits."""
+        """Graphs that may still run: they are destroyed once the device has passed this point. Nobody waits for it."""
         if graphs := [graph for number in numbers if (graph := self._graphs.pop(number, None)) is not None]:
             passed = torch.cuda.Event()
             passed.record(self._deferred_on)

@@ -152,9 +152,7 @@ class Stream:
         return Evidence(**{name: found[name] for name in FROM_THE_ENGINE})
 
     def fragments(self) -> list[dict[str, Any]]:
-        """What became of each fragment: whether it is `live`, what its operators have `earned_ms` of the `price_ms` of its
-        captures, how many of its segments have graphs, what it saved, and why operators of it run as written.
-        """
+        """What became of each fragment: see `StreamedFunction.fragments`."""
         rows: list[dict[str, Any]] = self._session.fragments()
         return rows
 

@@ -24,6 +24,12 @@ def _row(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) 
 
 MEMORY_ROWS = (
     _row(
+        "a run that comes again is recorded as one iteration",
+        ("tests/unit/test_streams_fragments.py", "-k", "comes_again"),
+        "periods.h",
+        ("return 2 * served > period;", "return false;"),
+    ),
+    _row(
         "E6: whole slots are copied back",
         (COLLECTIVES, "-k", "beside"),
         "epoch.h",

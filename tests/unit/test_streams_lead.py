@@ -23,6 +23,9 @@ from grape.sessions.streamed.lead import (
 from tests.unit.sample_past import LEFT
 
 
+LONG = 10_000.0
+
+
 def run(
     past: Past | None,
     *,
@@ -34,6 +37,7 @@ def run(
     waiting: int = 0,
     rested: int = 0,
     capture_ms: float = 0.0,
+    as_written_ms: float = 1000.0,
 ) -> Past:
     found = StreamEvidence(
         name="In[1]",
@@ -57,9 +61,9 @@ def run(
         backwards=backwards,
         rested=rested,
     )
-    plain_ms = None if saved is None else 1000.0
+    plain_ms = None if saved is None else as_written_ms
     own = OwnTime(capture_ms=capture_ms)
-    time = CellTime(wall_ms=1000 * (1 - (saved or 0.0)), plain_ms=plain_ms, basis="", own=own)
+    time = CellTime(wall_ms=as_written_ms * (1 - (saved or 0.0)), plain_ms=plain_ms, basis="", own=own)
     return after_led_run(
         past,
         evidence=LEFT.evidence,
@@ -74,7 +78,7 @@ def run(
 def looked_at_after(**kinds: float | bool) -> int | None:
     past: Past | None = None
     for number in range(1, 9):
-        past = run(past, **kinds)  # type: ignore[arg-type]
+        past = run(past, **{"as_written_ms": LONG, **kinds})  # type: ignore[arg-type]
         if past.led is None:
             return None
         if may_be_looked_at(past.led):
@@ -88,12 +92,13 @@ def test_regions_look_once_streams_are_settled_and_have_paid_for_it() -> None:
     assert looked_at_after(saved=0.0) is None
     assert looked_at_after(matched=60) is None, "something in it needs the host"
     assert looked_at_after(backwards=1) is None, "it trains"
+    assert looked_at_after(as_written_ms=8000.0) is None, "a look takes too much of it"
 
 
 def test_two_runs_have_to_be_alike() -> None:
-    past = run(run(run(None, matched=70), matched=80), matched=90)
+    past = run(run(run(None, matched=70), matched=80), matched=90, as_written_ms=LONG)
     assert past.led is not None and not may_be_looked_at(past.led)
-    past = run(past, matched=92)
+    past = run(past, matched=92, as_written_ms=LONG)
     assert past.led is not None and may_be_looked_at(past.led)
 
 

@@ -4,6 +4,7 @@
 //
 //   R1  Pending operators that draw were matched one behind the other: nobody else moved the generator between them.
 //   R2  Behind a launch the generator is as it was before it.
+//   R3  A pass backward through attention draws again what its forward pass drew: it is told, also in a graph.
 #pragma once
 #include "device.h"
 #include "operators.h"

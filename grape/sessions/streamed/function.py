@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from ...errors import UsageError
 from ...options import budget_bytes
@@ -80,6 +80,13 @@ class StreamedFunction(Generic[P, R]):
         operators are the cell's.
         """
         return self._evidence if self._closed else shared.evidence(self._user)
+
+    def fragments(self) -> list[dict[str, Any]]:
+        """A row for each piece of a loop that the stream of this process recorded, in whichever cell or function: how
+        many `operators`, `segments` and `graphs` it has, whether it serves (`live`), what its operators have
+        `earned_ms` of the `price_ms` of its graphs, what it `saved_ms`, and how many run `as_written`, by reason.
+        """
+        return shared.stream.fragments() if shared.stream is not None else []
 
     def close(self) -> None:
         """Give back what was recorded, unless others are served by it. Calls run as written from then on."""
