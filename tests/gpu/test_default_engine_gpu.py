@@ -14,6 +14,7 @@ import grape
 from grape.magics import load, unload
 from grape.options import ENGINE, REFERENCE
 from grape.sessions import close_engine, engine
+from grape.sessions.streamed import lead
 from grape.streams import shared
 from tests.property.stream_programs import needs_compiler
 
@@ -81,7 +82,10 @@ def test_training_is_streamed_and_captures_anew_what_it_has_paid_for(shell: Inte
     assert past.led is not None and past.led.trains and past.led.runs == 3
 
 
-def test_regions_look_beside_the_stream_and_results_are_the_same(shell: InteractiveShell) -> None:
+def test_regions_look_beside_the_stream_and_results_are_the_same(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lead, "LONG_MS", 0.0)
     run(shell, INFER)
     plain = shell.user_ns["y"].clone()
     engines = []
