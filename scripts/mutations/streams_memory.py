@@ -24,6 +24,15 @@ def _row(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) 
 
 MEMORY_ROWS = (
     _row(
+        "what has not served for long keeps its memory",
+        (GRAPHS, "-k", "served_for_long"),
+        "engine.h",
+        (
+            "Fragment* unused = counts.seen > UNUSED ? finder_.unused(fragment, counts.seen - UNUSED) : nullptr;",
+            "Fragment* unused = nullptr;",
+        ),
+    ),
+    _row(
         "a run that comes again is recorded as one iteration",
         ("tests/unit/test_streams_fragments.py", "-k", "comes_again"),
         "periods.h",

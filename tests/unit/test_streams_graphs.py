@@ -386,6 +386,23 @@ def test_nothing_is_captured_before_the_eyes_of_who_traces_python() -> None:
     assert not [name for name in called if "grape/streams" in name]
 
 
+def test_what_has_not_served_for_long_gives_its_memory_to_others() -> None:
+    def loop(n: int, steps: int) -> Tensor:
+        x = torch.ones(n)
+        for _ in range(steps):
+            x = torch.tanh(x * 1.5) - 0.25
+        return x
+
+    def cells() -> list[Tensor]:
+        first = loop(1000, 60)
+        others = loop(7, 18_000)  # small, and for long
+        return [first, others, loop(1001, 60), loop(1000, 60), first * 2, loop(1001, 200)]
+
+    evidence = agrees(cells, shortest=1, hot=2, budget=16_000)
+    assert evidence.written.get("no room for its results", 0) < 250, "the last two take turns: one of them waits"
+    assert evidence.matched > 0.97 * evidence.seen, evidence
+
+
 def test_a_fragment_without_room_for_its_results_runs_as_written() -> None:
     def loop() -> list[Tensor]:
         x = torch.ones(1000)

@@ -863,7 +863,7 @@ class Engine {
   void enter(Fragment* fragment) {
     if (fragment->uncut) fragment->cut(settings_.longest);
     if (!fragment->live && has_earned(*fragment) && !overdrawn()) {
-      fragment->large = !finder_.afford(*fragment);
+      fragment->large = !afford(*fragment);
       if (!fragment->large) try {
         fragment->begin_to_live(price_of(*fragment));
       } catch (const c10::Error&) {
@@ -874,7 +874,20 @@ class Engine {
     fragment_ = fragment;
     at_ = from_ = strays_ = period_ = 0;
     fragment->entered++;
+    fragment->last = counts.seen;
     counts.entered++;
+  }
+
+  // Room for its homes. What has not served for long, as code does that ran in other cells, gives up its own.
+  bool afford(const Fragment& fragment) {
+    while (!finder_.could_afford(fragment)) {
+      Fragment* unused = counts.seen > UNUSED ? finder_.unused(fragment, counts.seen - UNUSED) : nullptr;
+      if (!unused || unused == fragment_ || unused == doubted_) return false;
+      if (wanted_ == unused) wanted_ = nullptr;
+      finder_.release(*unused);
+      unused->rest(epoch_.trash);
+    }
+    return finder_.afford(fragment);
   }
 
   // It takes memory that code as written does without.
@@ -1137,6 +1150,7 @@ class Engine {
 
   static constexpr double CAPTURED = 0.01;    // milliseconds, roughly, of an operator that is captured
   static constexpr size_t COLD = 40;          // captures, that the first one of a process takes as long as
+  static constexpr uint64_t UNUSED = 50000;   // operators, for which a fragment does not serve
   static constexpr size_t SELDOM = 1000;       // operators between two looks for an outer iteration
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
   static constexpr int OFTEN = 4;

@@ -88,6 +88,14 @@ class Finder {
   }
 
   bool could_afford(const Fragment& fragment) const { return bytes_ + fragment.bytes() <= budget_; }
+  // Which live fragment was left longest ago, before so many operators had been seen, if `fragment` alone has room.
+  Fragment* unused(const Fragment& fragment, uint64_t before) const {
+    Fragment* oldest = nullptr;
+    if (fragment.bytes() > budget_) return nullptr;
+    for (auto& one : fragments_)
+      if (one->live && one->last < before && (!oldest || one->last < oldest->last)) oldest = one.get();
+    return oldest;
+  }
   // Whether there is room for its homes, which it has from now on.
   bool afford(const Fragment& fragment) {
     if (!could_afford(fragment)) return false;

@@ -157,6 +157,7 @@ struct Fragment {
   uint64_t head = 0;        // the context in front of its first operator
   uint64_t generation = 0;  // counts the slots' moves
   uint64_t entered = 0, failed = 0;
+  uint64_t last = 0;        // operators that had been seen when it was entered last
   int ended = 0;            // times that nothing was known of what came behind it
   bool dead = false;
   bool uncut = true;        // a step runs as written, or a segment ends elsewhere, since it was cut
@@ -197,6 +198,12 @@ struct Fragment {
   void starve(Trash& trash) {
     large = true;
     earned = -std::numeric_limits<double>::infinity();
+    release(trash);
+  }
+
+  // Others need its memory, while nothing of it is pending. It may earn its captures again.
+  void rest(Trash& trash) {
+    earned = 0;
     release(trash);
   }
 
