@@ -34,6 +34,7 @@ class Settings:
     steady: int = 2  # launches of a segment over the same memory before it is captured, more with each capture
     captures: int = 6  # of one segment
     price: float = 0.5  # milliseconds of a capture beside its operators, until measured; 0: nothing has to be earned
+    unused: int = 50_000  # operators for which a fragment does not serve, before others may have its memory
     doubt: int = 32  # laps of a fragment after which it is compared with code as written; 0: never
 
 

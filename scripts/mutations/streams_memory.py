@@ -28,7 +28,7 @@ MEMORY_ROWS = (
         (GRAPHS, "-k", "served_for_long"),
         "engine.h",
         (
-            "Fragment* unused = counts.seen > UNUSED ? finder_.unused(fragment, counts.seen - UNUSED) : nullptr;",
+            "Fragment* unused = counts.seen > settings_.unused ? finder_.unused(fragment, counts.seen - settings_.unused) : nullptr;",
             "Fragment* unused = nullptr;",
         ),
     ),

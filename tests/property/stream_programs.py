@@ -524,9 +524,10 @@ def settings_of(seed: int, device: Literal["auto", "cuda"] = "auto") -> Settings
         steady=r.choice([0, 1, 2]),
         price=r.choice([0, 0, 1e-4, 0.01]),
         doubt=r.choice([0, 0, 1, 9]),
-        budget=r.choice([1 << 32, 1 << 32, 1 << 32, 20_000, 1000]),
+        budget=r.choice([1 << 32, 1 << 32, 1 << 32, 20_000, 6000, 1000]),
         furthest=r.choice([4000, 4000, 60]),
         captures=r.choice([1, 6, 6]),
+        unused=r.choice([50_000, 50_000, 0, 40]),
     )
 
 

@@ -22,7 +22,6 @@ from grape.sessions.streamed.lead import (
 )
 from tests.unit.sample_past import LEFT
 
-
 LONG = 10_000.0
 
 

@@ -41,6 +41,7 @@ struct Settings {
   double price = 0.5;     // milliseconds that a capture takes beside its operators, until some were measured; 0: nothing
                           // has to be earned
   bool warm = false;      // the first capture takes no longer than others
+  size_t unused = 50'000; // operators for which a fragment does not serve, before others may have its memory
   size_t doubt = 32;      // laps of a fragment after which it is compared with code as written; 0: never
 };
 
@@ -881,7 +882,7 @@ class Engine {
   // Room for its homes. What has not served for long, as code does that ran in other cells, gives up its own.
   bool afford(const Fragment& fragment) {
     while (!finder_.could_afford(fragment)) {
-      Fragment* unused = counts.seen > UNUSED ? finder_.unused(fragment, counts.seen - UNUSED) : nullptr;
+      Fragment* unused = counts.seen > settings_.unused ? finder_.unused(fragment, counts.seen - settings_.unused) : nullptr;
       if (!unused || unused == fragment_ || unused == doubted_) return false;
       if (wanted_ == unused) wanted_ = nullptr;
       finder_.release(*unused);
@@ -1150,7 +1151,6 @@ class Engine {
 
   static constexpr double CAPTURED = 0.01;    // milliseconds, roughly, of an operator that is captured
   static constexpr size_t COLD = 40;          // captures, that the first one of a process takes as long as
-  static constexpr uint64_t UNUSED = 50000;   // operators, for which a fragment does not serve
   static constexpr size_t SELDOM = 1000;       // operators between two looks for an outer iteration
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
   static constexpr int OFTEN = 4;

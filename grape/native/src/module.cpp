@@ -291,6 +291,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("captures", &Settings::captures)
       .def_readwrite("price", &Settings::price)
       .def_readwrite("warm", &Settings::warm)
+      .def_readwrite("unused", &Settings::unused)
       .def_readwrite("doubt", &Settings::doubt);
   py::class_<Session>(m, "Session")
       .def(py::init<const Settings&, int>())
