@@ -76,8 +76,10 @@ class Captures:
 
     def close(self) -> None:
         """Destroy all graphs."""
-        torch.cuda.synchronize(self._device)  # they may run
-        for graph in (*self._graphs.values(), *(graph for _, some in self._dropped for graph in some)):
+        graphs = [*self._graphs.values(), *(graph for _, some in self._dropped for graph in some)]
+        if graphs:
+            torch.cuda.synchronize(self._device)  # they may run
+        for graph in graphs:
             graph.reset()
         self._graphs.clear()
         self._dropped.clear()

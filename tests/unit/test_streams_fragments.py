@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 import torch._dynamo  # optimizers import it, and it wraps functions of torch for good
 from torch import nn
 
 import grape
-from grape.streams import Settings, Stream, open_stream
+from grape.streams import Settings, Stream, captures, open_stream
 from tests.property.stream_programs import device, needs_compiler  # noqa: F401
 
 pytestmark = needs_compiler
@@ -76,3 +78,42 @@ def test_a_function_tells_of_its_fragments(monkeypatch: pytest.MonkeyPatch) -> N
         assert step.fragments() == []
         step()
         assert any(row["live"] for row in step.fragments()), step.as_written
+
+
+def test_a_loop_whose_numbers_change_is_recorded_with_what_is_around_it() -> None:
+    """Most operators of the inner loop have another number in each of its rounds, and the same in each outer one."""
+
+    choose = random.Random(1)
+    inner = [choose.choice((torch.tanh, torch.sin, torch.neg, None, None, None)) for _ in range(150)]
+
+    def outer() -> None:
+        y = torch.ones(4, 6)
+        for i in range(50):
+            y = torch.cos(y) if i % 3 else torch.abs(y)
+        for k in range(6):
+            for operator in inner:
+                y = operator(y) if operator is not None else y * (0.5 + k)
+        y.sum().item()
+
+    stream = open_stream(SETTINGS)
+    assert isinstance(stream, Stream), stream
+    with stream:
+        for _ in range(15):
+            outer()
+        before = stream.counts()
+        outer()
+        now = stream.counts()
+    assert now.matched - before.matched > 0.9 * (now.seen - before.seen)
+
+
+def test_a_stream_that_made_no_graph_waits_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may close while the device is captured, or has failed."""
+
+    def synchronize(_: torch.device) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setitem(captures._streams, gpu, object())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: object())
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    captures.Captures(object(), gpu).close()

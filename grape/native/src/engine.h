@@ -494,7 +494,10 @@ class Engine {
       auto took = Clock::now() - begin;
       counts.capture_ns += took.count();
       // One that took far longer waited for something else.
-      if (price_ > 0 && is_warm_.exchange(true)) price_ += 0.2 * (std::clamp(milliseconds(took) - CAPTURED * length, 0.1, 4 * price_) - price_);
+      if (price_ > 0 && is_warm_.exchange(true)) {
+        double beside = std::max(0.1, milliseconds(took) - CAPTURED * length);
+        price_ += 0.2 * (std::min(beside, std::max(0.1, 4 * price_)) - price_);
+      }
     }
     if (device_->is_cpu()) pretend();
     Trash trash;
@@ -907,7 +910,8 @@ class Engine {
 
   void advance() {
     const Step& step = fragment_->steps[at_++];
-    finder_.followed(step.signature, step.op->kind(), at_ == 1 || step.run != Reason::None, fragment_->inner);
+    bool served = !fragment_->inner && step.run != Reason::Number;  // a number may be the same in an iteration around it
+    finder_.followed(step.signature, step.op->kind(), at_ == 1 || step.run != Reason::None, served);
     strays_ = 0;
     if (step.ends) launch();
     if (outer_ && begin_outer(finder_.followed_context())) return;

@@ -23,9 +23,9 @@ class Finder {
     if (kind & Operator::READ) read_ = at_;
   }
 
-  // Of an operator that a fragment followed, perhaps an inner loop's. `marks`: it may come once in an iteration around it.
-  void followed(uint64_t signature, uint8_t kind, bool marks, bool inner) {
-    periods.push(signature, kind, !inner);
+  // Of an operator that a fragment followed. `marks`: it may come once in an iteration around it. `served`: see `Periods`.
+  void followed(uint64_t signature, uint8_t kind, bool marks, bool served) {
+    periods.push(signature, kind, served);
     if (marks) periods.meet(followed_context());
   }
 

@@ -16,7 +16,7 @@ class Periods {
  public:
   Periods(size_t longest, size_t settled, size_t shortest) : longest_(longest), settled_(settled), shortest_(shortest), ring_(SIZE), kinds_(SIZE) {}
 
-  // No new distance is looked for. `served`: by a fragment that is no inner loop's.
+  // No new distance is looked for. `served`: by a fragment that is no inner loop's, and with its own numbers.
   void push(uint64_t signature, uint8_t kind, bool served) {
     at(n_) = signature;
     kinds_[n_ % SIZE] = served ? kind | SERVED : kind;
