@@ -461,6 +461,20 @@ def test_an_operator_that_looks_at_its_data_raises_before_the_next_one() -> None
     agrees(loop)
 
 
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 2.5, math.inf])
+def test_distances_look_at_no_data(p: float) -> None:
+    def loop() -> list[Any]:
+        x, out = torch.linspace(-1, 1, 40).view(8, 5).requires_grad_(), []
+        for _ in range(40):
+            distances = torch.cdist(x * 2.0, x + 0.5, p=p)
+            (slope,) = torch.autograd.grad((distances + 1.0).sum(), x)
+            x = (x - 0.01 * slope).detach().requires_grad_()
+            out += [distances.detach(), slope]
+        return out
+
+    assert "checks its data" not in agrees(loop).written
+
+
 # 5: homes and lifetimes
 
 
