@@ -81,7 +81,7 @@ def with_refusals(code: str, evidence: CellEvidence, found: Iterable[Finding], a
             message=f"`{region.name}` stays eager: {_named(evidence, region, refusal.why)}",
             at=refusal.at or region.at,
             region=region.name,
-            evidence=refusal.evidence,
+            evidence=(("refused", refusal.reason.name), *refusal.evidence),
             advice=refusal.reason.advice or advice,
         )
 

@@ -14,7 +14,8 @@ def test_a_refusal_names_the_line_and_keeps_its_evidence() -> None:
     assert finding.message == (
         "`step` stays eager: the capture ran other operators than the eager call: expected a, found b"
     )
-    assert (finding.at, finding.severity, finding.evidence) == (at(12), "blocker", evidence)
+    assert (finding.at, finding.severity) == (at(12), "blocker")
+    assert finding.evidence == (("refused", "DIVERGED"), *evidence)
 
 
 def test_other_refusals_are_not_this() -> None:
