@@ -24,12 +24,18 @@ def _row(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) 
 
 MEMORY_ROWS = (
     _row(
+        "numbers that change count as served",
+        ("tests/unit/test_streams_fragments.py", "-k", "whose_numbers_change"),
+        "engine.h",
+        ("!fragment_->inner && step.run != Reason::Number;", "!fragment_->inner;"),
+    ),
+    _row(
         "what has not served for long keeps its memory",
         (GRAPHS, "-k", "served_for_long"),
         "engine.h",
         (
-            "Fragment* unused = counts.seen > settings_.unused ? finder_.unused(fragment, counts.seen - settings_.unused) : nullptr;",
-            "Fragment* unused = nullptr;",
+            "finder_.unused(fragment, counts.seen - settings_.unused)",
+            "nullptr",
         ),
     ),
     _row(
