@@ -15,6 +15,7 @@ GRAPHS = "tests/unit/test_streams_graphs.py"
 DRAWS = "tests/unit/test_streams_draws.py"
 COLLECTIVES = "tests/unit/test_streams_collectives.py"
 MEMORY = "tests/unit/test_streams_memory.py"
+CAPTURES = "tests/unit/test_streams_captures.py"
 FAULTS = "tests/property/test_stream_faults.py"
 
 
@@ -23,6 +24,36 @@ def _row(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) 
 
 
 MEMORY_ROWS = (
+    _row(
+        "a segment is captured before those whose results it reads",
+        (CAPTURES, "-k", "waits_for_the_graphs"),
+        "engine.h",
+        ("segment->waited < PATIENT && ", "false && "),
+    ),
+    _row(
+        "homes that other graphs read move at a capture",
+        (CAPTURES, "-k", "graphs_of_others"),
+        "graphs.h",
+        ("if (fragment.has_graph_elsewhere(made.slot, segment)) return {slot.address, slot.nbytes};", ""),
+    ),
+    _row(
+        "the rest of a pass has no graphs once it is cut anew",
+        (CAPTURES, "-k", "cut_anew"),
+        "engine.h",
+        ("fragment_->live && fragment_->uncut", "false"),
+    ),
+    _row(
+        "a segment that is cut short one time in eight goes on",
+        (CAPTURES, "-k", "often_cut_short"),
+        "engine.h",
+        ("SELDOM_CUT * last.splits", "2 * last.splits"),
+    ),
+    _row(
+        "what waits for its graphs is given up at once",
+        (CAPTURES, "-k", "not_given_up_at_once"),
+        "engine.h",
+        ("pace.excused++ < UNFAIR", "false"),
+    ),
     _row(
         "numbers that change count as served",
         ("tests/unit/test_streams_fragments.py", "-k", "whose_numbers_change"),

@@ -229,7 +229,7 @@ def test_an_interrupt_in_a_capture_comes_before_or_behind_its_operator(
 ) -> None:
     if device != "pretended":
         pytest.skip("nothing is captured")
-    for n in all_or(3, 9, request):
+    for n in all_or(3, 4, request):
         faults, left, passed = Faults(at=-1), [n], []
 
         def capture(_: Stream, faults: Faults = faults, left: list[int] = left, passed: list[int] = passed) -> None:

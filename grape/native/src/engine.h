@@ -523,7 +523,9 @@ class Engine {
   void keep(std::unique_ptr<Graph> graph) {
     counts.captured++;
     graph->frozen = std::move(frozen_);
-    wanted()->graph = std::move(graph);
+    Segment& segment = *wanted();
+    segment.copied = std::count_if(segment.made.begin(), segment.made.end(), [&](int slot) { return wanted_->has_graph_elsewhere(slot, segment); });
+    segment.graph = std::move(graph);
     if (capturer_) wanted_->spent_ns += static_cast<double>((Clock::now() - capture_began_).count());
     wanted_ = nullptr;
   }
@@ -579,6 +581,7 @@ class Engine {
   void consider_capture(Segment* segment) {
     if (!settings_.graphs || !segment || segment->graph || fragment_->uncut || fragment_->steady(*segment) < settings_.steady << segment->captures) return;
     if (overdrawn(*fragment_)) return;
+    if (segment->waited < PATIENT && fragment_->waits_for_others(*segment)) return segment->waited++, void();
     if (++segment->captures > settings_.captures) {
       for (size_t i = segment->first; i < segment->last; i++) fragment_->demote(fragment_->steps[i], Reason::Moves);
       return;
@@ -762,7 +765,7 @@ class Engine {
     if (outer_ && begin_outer(context)) return;
     if (Fragment* next = finder_.behind(context)) return arrive(next);
     if (doubted_ && counts.seen > doubted_until_) judge();
-    if (doubted_ || fragment_ || recorder_ || !finder_.room() || finder_.is_lost(context)) return;
+    if (doubted_ || fragment_ || recorder_ || counts.seen < resting_until_ || !finder_.room() || finder_.is_lost(context)) return;
     if (size_t period = finder_.periods.found(); period && period != period_) {
       period_ = period;
       iteration_ = finder_.periods.is_served(period) ? 0 : finder_.iteration(period);
@@ -804,7 +807,7 @@ class Engine {
     }
     if (!doubted_ && fragment->inner) look_further(*fragment);
     bool rests = this->rests(*fragment), enters = !doubted_ && !fragment->dead && !rests;
-    counts.rested += rests;
+    if (rests) counts.rested++, resting_until_ = counts.seen + fragment->steps.size();  // what it would serve is recorded
     if (enters) enter(fragment);
     deferring_ = enters && fragment->live;
     pace.begin(deferring_, doubted_ != nullptr, marks());
@@ -857,6 +860,7 @@ class Engine {
     double ratio = pace.judge();
     if (ratio <= WORTHWHILE) return pace.wait(8 * pace.laps()), pace.lost = 0, void();
     pace.wait(pace.laps() + settings_.doubt);
+    if (settings_.graphs && !fragment->is_captured() && pace.excused++ < UNFAIR) return;
     if (++pace.lost < 2 && ratio < 1.2) return;
     if (fragment->saved_ns > 0 && pace.lost < OFTEN) return;
     counts.lost++;
@@ -965,13 +969,14 @@ class Engine {
       if (match == Match::Other) return match;
       if (reason == Reason::Room) launch(), starve(*fragment_);
       // Numbers that changed will change again; memory elsewhere may have been an exception.
-      if (reason == Reason::Number || (++step.refused >= 8 && 2 * step.refused > fragment_->entered)) fragment_->demote(step, reason);
+      if (reason == Reason::Number || (++step.refused >= REFUSED && SELDOM_FITS * step.refused > fragment_->entered)) fragment_->demote(step, reason);
     }
     counts.written[index(reason)]++;
     bool cuts = std::exchange(answering_, false);
     if (reason == Reason::Unearned) written_.earns = true;
     else if (reason != Reason::Room) written_ = {&step, reason, cuts, false, forgotten_, {}};
     launch();
+    cut_anew();
     from_ = at_ + 1;
     advance();
     return Match::Written;
@@ -1123,7 +1128,7 @@ class Engine {
     counts.segments++;
     counts.partial += !whole;
     // Something launches there each time that is no operator, or none of this fragment.
-    if (Step& last = fragment_->steps[at_ - 1]; !whole && !last.ends && ++last.splits >= 3 && 2 * last.splits > fragment_->entered) fragment_->split(last);
+    if (Step& last = fragment_->steps[at_ - 1]; !whole && !last.ends && ++last.splits >= REFUSED && SELDOM_CUT * last.splits > fragment_->entered) fragment_->split(last);
     if (!settings_.issue) return epoch_.end();
     auto begin = sampling_ ? Clock::now() : Clock::time_point();
     std::optional<c10::StreamGuard> guard;
@@ -1135,7 +1140,13 @@ class Engine {
     if (by_one) counts.issue_ns += (Clock::now() - issued).count();
     if (raised && by_one) starve(*fragment_);  // of memory, as good as surely: what checks its data is not deferred
     else consider_capture(whole);
+    cut_anew();
     if (sampling_) launching_ += Clock::now() - begin;
+  }
+
+  // Nothing is pending. What comes next in this pass has its graphs, too.
+  void cut_anew() {
+    if (fragment_->live && fragment_->uncut) fragment_->cut(settings_.longest);
   }
 
   bool is_exposed(StorageImpl* storage) const {
@@ -1158,6 +1169,12 @@ class Engine {
   static constexpr size_t SELDOM = 1000;       // operators between two looks for an outer iteration
   static constexpr size_t LAPS_WITHOUT = 5;   // that tell what code as written takes
   static constexpr int OFTEN = 4;
+  static constexpr int PATIENT = 16;          // launches that a segment waits for others' captures
+  static constexpr uint32_t REFUSED = 3;      // times that an operator matches but for where its tensors lie, or that its
+                                              // segment was launched behind it, unforeseen
+  static constexpr uint32_t SELDOM_FITS = 4, SELDOM_CUT = 16;  // in one of so many passes: pieces of segments are issued one by
+                                                               // one, which takes longer than a launch more in each pass
+  static constexpr int UNFAIR = 2;            // comparisons that a fragment without all its graphs need not pass
   static constexpr int SELDOM_BEHIND = 64;    // passes between two records behind the same fragment
   static constexpr double WORTHWHILE = 0.97;  // of that
   static inline std::atomic<bool> is_warm_{false};
@@ -1201,7 +1218,7 @@ class Engine {
   std::optional<Draw> drawn_to_;  // the generator behind the last pending operator that draws
   Clock::time_point capture_began_{};
   Fragment* doubted_ = nullptr;  // nothing is deferred, to see what that is worth
-  uint64_t doubted_until_ = 0;
+  uint64_t doubted_until_ = 0, resting_until_ = 0;
   std::unique_ptr<Recorder> recorder_;
   uint64_t recording_ = 0;  // counts the operators that are recorded
   size_t lost_ = 0;         // of them, the last ones that a lost fragment had as well

@@ -130,13 +130,26 @@ struct Segment {
   std::vector<Seed> seeds;
   at::DataPtr words;       // of all of them, while there is a graph
   std::vector<int> slots;  // all that it reads or writes
+  std::vector<int> made;   // of them, results
   std::unique_ptr<Graph> graph;
   uint64_t moves = 0;      // of its slots, when it was launched last
   int steady = 0;          // launches since
   std::ptrdiff_t draws = -1;  // the first step that does
   int captures = 0, failed = 0;  // since one of its graphs was worth it
+  int waited = 0;                // launches, for the graphs of segments whose results it reads
+  size_t copied = 0;             // results that its graph copies to their homes
   uint64_t served = 0;     // launches of its graph
   static constexpr uint64_t WORTH = 20;  // of them make up for a capture
+
+  // Both are sorted.
+  bool makes_any_of(const std::vector<int>& others) const {
+    auto mine = made.begin();
+    for (int slot : others) {
+      mine = std::lower_bound(mine, made.end(), slot);
+      if (mine == made.end() || *mine == slot) return mine != made.end();
+    }
+    return false;
+  }
 };
 
 struct Fragment;
@@ -300,6 +313,20 @@ struct Fragment {
     return segment.steady;
   }
 
+  // Results become homes at a capture: the graph of a segment that reads them there would be stale at once.
+  bool waits_for_others(const Segment& segment) const {
+    return std::any_of(segments.begin(), segments.end(), [&](const Segment& other) {
+      return other.last <= segment.first && !other.graph && other.makes_any_of(segment.slots);
+    });
+  }
+
+  // A graph of another segment has this slot where it lies now.
+  bool has_graph_elsewhere(int slot, const Segment& segment) const {
+    return std::any_of(segments.begin(), segments.end(), [&](const Segment& other) {
+      return &other != &segment && other.graph && std::binary_search(other.slots.begin(), other.slots.end(), slot);
+    });
+  }
+
   void build(Step& step) {
     step.issue.clear();
     step.built = generation;
@@ -368,10 +395,13 @@ struct Fragment {
         if (in.slot >= 0) made.slots.push_back(in.slot);
       for (const Output& out : steps[i].outputs)
         for (const Made& m : out.made)
-          if (m.slot >= 0) made.slots.push_back(m.slot);
+          if (m.slot >= 0) made.made.push_back(m.slot);
     }
-    std::sort(made.slots.begin(), made.slots.end());
-    made.slots.erase(std::unique(made.slots.begin(), made.slots.end()), made.slots.end());
+    made.slots.insert(made.slots.end(), made.made.begin(), made.made.end());
+    for (std::vector<int>* all : {&made.slots, &made.made}) {
+      std::sort(all->begin(), all->end());
+      all->erase(std::unique(all->begin(), all->end()), all->end());
+    }
     return made;
   }
 };

@@ -1,7 +1,8 @@
 // Graphs of segments: of CUDA, and pretended ones on the CPU, which freeze what those freeze.
 //
 //   G1  A graph is launched only while every slot of its segment lies where it lay at the capture.
-//   G2  At the capture an operator's result becomes its home; who lived in the home before keeps the old memory.
+//   G2  At the capture an operator's result becomes its home; who lived in the home before keeps the old memory. Where a
+//       graph of another segment has the home, it stays, and the graph copies the result there.
 //   G3  A capture's memory is its own: what is a temporary in one graph is no home of another. Inside of one graph a
 //       temporary may lie where a later result will, so no slot reads a home of its own fragment where it lies.
 #pragma once
@@ -61,7 +62,7 @@ class PretendedGraph final : public Graph {
         frozen.is_made.push_back(output.argument < 0);
         for (const Made& made : output.made) {
           auto [found, is_new] = results.try_emplace(made.slot);
-          if (is_new) found->second = rehome(fragment, made, trash);
+          if (is_new) found->second = rehome(fragment, segment, made, trash);
           frozen.results.push_back(found->second);
         }
       }
@@ -105,9 +106,10 @@ class PretendedGraph final : public Graph {
     std::vector<std::pair<char*, size_t>> results;
   };
 
-  static std::pair<char*, size_t> rehome(Fragment& fragment, const Made& made, Trash& trash) {
+  static std::pair<char*, size_t> rehome(Fragment& fragment, const Segment& segment, const Made& made, Trash& trash) {
     if (made.slot < 0) return {nullptr, 0};
     Slot& slot = fragment.slots[made.slot];
+    if (fragment.has_graph_elsewhere(made.slot, segment)) return {slot.address, slot.nbytes};
     slot.home->move_out().end(trash);
     slot.lies_at(slot.home->address(), fragment.device);
     fragment.generation++;

@@ -47,7 +47,8 @@ class Launcher {
   }
 
   // Issues a segment while a stream is captured; -1, or the step that cannot be. What the graph's allocator gave an
-  // operator for its result becomes the home, and whoever lived there keeps the memory: see G2.
+  // operator for its result becomes the home, and whoever lived there keeps the memory: see G2. Where another segment's
+  // graph has the home where it is, the result is copied there.
   std::ptrdiff_t issue_captured(Fragment& fragment, const Segment& segment, Trash& trash, std::string& why) {
     BelowEverything guard;
     for (size_t i = segment.first; i < segment.last; i++) {
@@ -90,7 +91,7 @@ class Launcher {
           Slot& slot = fragment.slots[made.slot];
           TORCH_CHECK(made.layout.fits(t) && byte_offset(t) == made.at, step.op->handle.operator_name(), " made another layout than recorded: ", t.sizes(), " ", t.strides(), " at ", byte_offset(t));
           StorageImpl* storage = storage_of(t);
-          if (rehome && slot.home && device_.allocated(storage) && storage->nbytes() == slot.nbytes) {
+          if (rehome && slot.home && !fragment.has_graph_elsewhere(made.slot, *captured) && device_.allocated(storage) && storage->nbytes() == slot.nbytes) {
             char* where = static_cast<char*>(storage->mutable_data());
             slot.home->move_to(storage->set_data_ptr(at::DataPtr(where, device_.place))).end(*rehome);
             slot.lies_at(where, device_);

@@ -219,6 +219,7 @@ class Session {
       row["operators"] = one.operators;
       row["segments"] = one.segments;
       row["graphs"] = one.graphs;
+      row["copied"] = one.copied;
       row["entered"] = one.entered;
       row["live"] = one.live;
       row["dead"] = one.dead;

@@ -76,7 +76,8 @@ class Pace {
     return without > 0 ? with_.inside() / std::max(1.0, without + made_and_freed(without_.between())) : 1.0;
   }
 
-  int lost = 0;  // comparisons in a row
+  int lost = 0;     // comparisons in a row
+  int excused = 0;  // that did not count, as it still waited for its graphs
 
  private:
   // Nanoseconds of an operator, in the last laps.

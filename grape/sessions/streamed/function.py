@@ -83,8 +83,9 @@ class StreamedFunction(Generic[P, R]):
 
     def fragments(self) -> list[dict[str, Any]]:
         """A row for each piece of a loop that the stream of this process recorded, in whichever cell or function: how
-        many `operators`, `segments` and `graphs` it has, whether it serves (`live`), what its operators have
-        `earned_ms` of the `price_ms` of its graphs, what it `saved_ms`, and how many run `as_written`, by reason.
+        many `operators`, `segments` and `graphs` it has, how many results those copy to where other graphs read them
+        (`copied`), whether it serves (`live`), what its operators have `earned_ms` of the `price_ms` of its graphs,
+        what it `saved_ms`, and how many run `as_written`, by reason.
         """
         return shared.stream.fragments() if shared.stream is not None else []
 
