@@ -20,7 +20,7 @@ demo: streams
 
 # A worker that crashes ends the run: pytest-xdist 3.8 waits for ever for one that took its place (its issue 1323).
 test: lint chromium streams
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --nbmake --nbmake-timeout=600
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile
 
 # Operator streams are C++, compiled once for the torch that is installed. Where that fails there are regions only.
 streams: $(VENV)/.grape-installed

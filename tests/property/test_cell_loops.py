@@ -16,7 +16,7 @@ from grape.sessions import close_engine, engine
 
 from .cell_loops import random_cell, random_function_cell, run_cell
 
-PARTS = 10
+PARTS = 6
 
 
 @pytest.fixture(autouse=True)

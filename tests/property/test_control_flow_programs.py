@@ -20,7 +20,7 @@ from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.predication import SelectLowering
 from tests.property.control_flow_programs import INPUTS, Cell, Program, SelectsOnly, bits, call, replays
 
-PROGRAMS = 500
+PROGRAMS = 250
 CELLS = 40
 CAPTURED = 16
 PARTS = 2

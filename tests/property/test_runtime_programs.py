@@ -12,7 +12,7 @@ from grape.runtime.backends.tape.backend import TapeBackend
 from tests.property.programs import Program, codes, run_program, seeded
 
 PARTS = 2
-EXAMPLES = 520
+EXAMPLES = 240
 """For each part, when run with the fixed examples; `--grape-random N` runs N of each."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors")

@@ -25,7 +25,7 @@ from grape.runtime.backends.tape.executable import TapeExecutable
 from tests.property.programs import eager_to_graph, same, seeded
 
 PARTS = 2
-EXAMPLES = 50
+EXAMPLES = 24
 NODE_BYTES = 1000
 LENGTHS = (2, 3, 4, 5, 6, 7, 8)
 

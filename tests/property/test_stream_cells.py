@@ -16,7 +16,7 @@ import grape
 from grape.magics import unload
 from tests.property.stream_programs import Program, needs_compiler
 
-PROGRAMS = 60
+PROGRAMS = 30
 pytestmark = [pytest.mark.filterwarnings("ignore"), needs_compiler]
 
 HEADS = ("%%grape --engine streams\n", "", "%%time\n%%grape --engine streams\n")

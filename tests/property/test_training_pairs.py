@@ -27,7 +27,7 @@ from tests.property.programs import World, seeded
 from tests.property.training import CLASSES, EVENTS, MODELS, OPTIMIZERS, WIDTH
 
 PARTS = 2
-EXAMPLES = 50
+EXAMPLES = 24
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
