@@ -38,6 +38,7 @@ from mutations import (
     pairs,
     ranks,
     streams,
+    streams_captures,
     streams_first,
     streams_memory,
     streams_recurrent,
@@ -686,6 +687,7 @@ ROWS = (
     *streams_first.ROWS,
     *ranks.ROWS,
     *streams_memory.ROWS,
+    *streams_captures.ROWS,
     *streams_recurrent.ROWS,
 )
 

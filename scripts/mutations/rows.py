@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-__all__ = ["ROOT", "Row", "compiled", "edited", "rows_of", "stale"]
+__all__ = ["ROOT", "Row", "compiled", "edited", "of_streams", "rows_of", "stale"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -105,3 +105,8 @@ def compiled(*edits: tuple[str, str, str]) -> Callable[[], None]:
 def rows_of(module: str, tests: tuple[str, ...], *edits: tuple[str, str, str]) -> tuple[Row, ...]:
     """Rows for one module and the same tests; an edit is what the row is called, the old text, the new one."""
     return tuple(Row(what, edited(module, old, new), tests) for what, old, new in edits)
+
+
+def of_streams(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) -> Row:
+    """A row for one file of the extension; an edit is the old text and the new one."""
+    return Row(f"streams: {what}", compiled(*((file, old, new) for old, new in edits)), tests)

@@ -5,7 +5,7 @@ python scripts/mutation_table.py streams
 
 from __future__ import annotations
 
-from .rows import Row, compiled
+from .rows import Row, compiled, of_streams
 
 __all__ = ["ROWS"]
 
@@ -17,12 +17,8 @@ MEMORY = "tests/unit/test_streams_memory.py"
 FAULTS = "tests/property/test_stream_faults.py"
 
 
-def _row(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) -> Row:
-    return Row(f"streams: {what}", compiled(*((file, old, new) for old, new in edits)), tests)
-
-
 VALUES = (
-    _row(
+    of_streams(
         "numbers compared by value",
         (CONTRACT, "-k", "number_that_changed"),
         "values.h",
@@ -31,7 +27,7 @@ VALUES = (
             "    return a.toDouble() == b.toDouble();",
         ),
     ),
-    _row(
+    of_streams(
         "numbers of another type are the same",
         (CONTRACT, "-k", "number_of_another_type"),
         "values.h",
@@ -40,20 +36,22 @@ VALUES = (
             "if ((a.isBool() || a.isInt()) && (b.isBool() || b.isInt())) return true;",
         ),
     ),
-    _row(
+    of_streams(
         "strides not compared",
         (CONTRACT, "-k", "memory_format"),
         "values.h",
         (" && t.strides().equals(c10::IntArrayRef(strides))", ""),
     ),
-    _row("dtypes not compared", (CONTRACT, "-k", "dtype"), "values.h", ("return t.dtype() == dtype && ", "return ")),
-    _row(
+    of_streams(
+        "dtypes not compared", (CONTRACT, "-k", "dtype"), "values.h", ("return t.dtype() == dtype && ", "return ")
+    ),
+    of_streams(
         "any tensor is plain",
         (ISOLATION, "-k", "sparse or meta or subclass"),
         "values.h",
         ("return (t.key_set().raw_repr() & ~ordinary.raw_repr()) == 0 && t.has_storage();", "return t.has_storage();"),
     ),
-    _row(
+    of_streams(
         "numbers inside of tensors not compared",
         (CONTRACT,),
         "engine.h",
@@ -62,7 +60,7 @@ VALUES = (
             "if (false) reason",
         ),
     ),
-    _row(
+    of_streams(
         "types of numbers inside of tensors not compared",
         (CONTRACT, "-k", "number_that_changed"),
         "engine.h",
@@ -71,37 +69,37 @@ VALUES = (
 )
 
 OPERATORS = (
-    _row(
+    of_streams(
         "running statistics are no writes",
         (MEMORY, "-k", "running_statistics"),
         "operators.h",
         (' || argument.name().rfind("running_", 0) == 0', ""),
     ),
-    _row(
+    of_streams(
         "what checks its data is deferred",
         (CONTRACT, "-k", "looks_at_its_data"),
         "operators.h",
         ("else if (checks_data(schema.name())) always = Reason::Checks;", ""),
     ),
-    _row(
+    of_streams(
         "what changes metadata is deferred",
         (CONTRACT, "-k", "where_it_lay"),
         "operators.h",
         ("op.hasTag(at::Tag::inplace_view) || lends || flattens(schema.name()) || ", "lends || "),
     ),
-    _row(
+    of_streams(
         "kernels in Python unseen",
         (ISOLATION, "-k", "kernel_in_python"),
         "operators.h",
         ("in_python = python_registered(handle.dumpState());", ""),
     ),
-    _row(
+    of_streams(
         "kernels of Python looked for once",
         (ISOLATION, "-k", "comes_and_goes"),
         "engine.h",
         ("    Operator::registrations++;\n", ""),
     ),
-    _row(
+    of_streams(
         "warnings not listened for",
         (CONTRACT, "-k", "warning_names"),
         "recorder.h",
@@ -116,25 +114,25 @@ OPERATORS = (
         ),
         (CONTRACT, "-k", "random"),
     ),
-    _row(
+    of_streams(
         "R1: draws whose generator was set in between",
         (CONTRACT, "-k", "who_moves_the_generator"),
         "engine.h",
         ("return !drawn_to_ || draws_->now() == *drawn_to_;", "return true;"),
     ),
-    _row(
+    of_streams(
         "R2: a launch leaves the generator where it was then",
         (CONTRACT, DRAWS, "-k", "random or drawn"),
         "draws.h",
         ("    if (draws_) draws_->restore(draw_);\n", ""),
     ),
-    _row(
+    of_streams(
         "draws of a generator of its own",
         (CONTRACT, "-k", "generator_of_the_person"),
         "recorder.h",
         (" && !is_given_generator(stack, op)", ""),
     ),
-    _row(
+    of_streams(
         "draws into memory in one piece",
         (DRAWS, "-k", "normal"),
         "draws.h",
@@ -143,7 +141,7 @@ OPERATORS = (
             "return t.clone(at::MemoryFormat::Contiguous);",
         ),
     ),
-    _row(
+    of_streams(
         "integers of composite operators deferred",
         (CONTRACT, ISOLATION),
         "recorder.h",
@@ -154,19 +152,19 @@ OPERATORS = (
             "",
         ),
     ),
-    _row(
+    of_streams(
         "what a kernel moved elsewhere is recorded",
         (CONTRACT, "-k", "gives_a_tensor_its_size"),
         "recorder.h",
         ("if (!given.layout.fits(given.tensor) || given.tensor.storage().data() != given.data)", "if (false)"),
     ),
-    _row(
+    of_streams(
         "results that somebody else has are recorded",
         (ISOLATION, CONTRACT),
         "recorder.h",
         ("if (step.run == Reason::None && c10::raw::intrusive_ptr::use_count(storage) > count)", "if (false)"),
     ),
-    _row(
+    of_streams(
         "results that are no fresh memory are recorded",
         (ISOLATION, CONTRACT),
         "recorder.h",
@@ -175,97 +173,97 @@ OPERATORS = (
 )
 
 WAY = (
-    _row(
+    of_streams(
         "a mode of Python's unseen",
         (ISOLATION, "-k", "mode"),
         "engine.h",
         ("below.has(c10::DispatchKey::Python)", "false"),
     ),
-    _row(
+    of_streams(
         "operators of other threads deferred",
         (ISOLATION, "-k", "thread"),
         "engine.h",
         ("!is_followed() ? Reason::Thread : ", ""),
     ),
-    _row(
+    of_streams(
         "operators deferred under a profiler",
         (GRAPHS, "-k", "profiler"),
         "engine.h",
         ("torch::profiler::impl::profilerEnabled()", "false"),
     ),
-    _row(
+    of_streams(
         "captures before who traces Python",
         (GRAPHS, "-k", "traces_python"),
         "module.cpp",
         ("if (thread->c_profilefunc || thread->c_tracefunc) return true;", ""),
     ),
-    _row(
+    of_streams(
         "an operator that raised ends no record",
         (CONTRACT, FAULTS),
         "engine.h",
         ("      counts.raised++;\n      recorder_.reset();\n      leave();\n", "      counts.raised++;\n"),
     ),
-    _row(
+    of_streams(
         "versions not counted",
         (CONTRACT, "-k", "version"),
         "engine.h",
         ("if (step.bumps) bump(step, op, stack);", ""),
     ),
-    _row(
+    of_streams(
         "versions of results not counted",
         (CONTRACT, "-k", "version"),
         "engine.h",
         ("for (uint8_t n = made.version; n && !impl->is_inference(); n--) impl->bump_version();", ""),
     ),
-    _row(
+    of_streams(
         "no sides",
         (CONTRACT, "-k", "becomes_a_side"),
         "engine.h",
         ("!side.fragment && ++side.times >= 2", "false"),
     ),
-    _row(
+    of_streams(
         "records go on through iterations",
         (CONTRACT, "-k", "leads_into"),
         "engine.h",
         ("bool leads = !parent_ && ", "bool leads = false && "),
     ),
-    _row(
+    of_streams(
         "iterations as long as earlier ones begin where those did",
         (CONTRACT, "-k", "behind_such"),
         "engine.h",
         ("return period_ = 0, recorder_.reset();", "return recorder_.reset();"),
     ),
-    _row(
+    of_streams(
         "reads find what is not issued",
         (ISOLATION, "-k", "reads_without"),
         "readers.h",
         ("else if (effect != Effect::Changes) engine->flush();", "else if (effect != Effect::Changes) {}"),
     ),
-    _row(
+    of_streams(
         "waiting outside of operators is no part of a lap",
         ("tests/unit/test_streams_graphs.py", "-k", "waiting_outside"),
         "readers.h",
         ("return effect == Effect::Reads || effect == Effect::Exchanges ? engine : nullptr;", "return nullptr;"),
     ),
-    _row(
+    of_streams(
         "records outlive a change of how operators compute",
         (CONTRACT, "-k", "how_operators"),
         "engine.h",
         ("    deferring_ = timing_ = false;\n    finder_.clear();\n", "    deferring_ = timing_ = false;\n"),
     ),
-    _row(
+    of_streams(
         "any comparison of addresses exposes nothing",
         (ISOLATION,),
         "readers.h",
         ("if (N == DATA_PTR && compares_addresses())", "if (N == DATA_PTR)"),
     ),
-    _row(
+    of_streams(
         "what copies a storage of another size is deferred",
         (CONTRACT, "-k", "copies_a_storage"),
         "operators.h",
         (" || copies_storage(schema.name())", ""),
     ),
-    _row(
+    of_streams(
         "nothing is issued before a pause",
         (ISOLATION, "-k", "pause"),
         "engine.h",

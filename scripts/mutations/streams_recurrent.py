@@ -5,7 +5,7 @@ python scripts/mutation_table.py streams
 
 from __future__ import annotations
 
-from .rows import Row, compiled
+from .rows import of_streams
 
 __all__ = ["ROWS"]
 
@@ -13,61 +13,57 @@ RECURRENT = "tests/unit/test_streams_recurrent.py"
 REFERRING = "tests/unit/test_streams_referring.py"
 
 
-def _row(what: str, tests: tuple[str, ...], file: str, *edits: tuple[str, str]) -> Row:
-    return Row(f"streams: {what}", compiled(*((file, old, new) for old, new in edits)), tests)
-
-
 ROWS = (
-    _row(
+    of_streams(
         "recurrent layers with dropout draw nothing",
         (RECURRENT, "-k", "draws_forward_only"),
         "operators.h",
         ("return is(dropout, 0.0) || (always", "return hands_on || is(dropout, 0.0) || (always"),
     ),
-    _row(
+    of_streams(
         "recurrent layers without dropout draw",
         (RECURRENT, "-k", "without_dropout"),
         "operators.h",
         (' || (hands_on && name == "dropout")', ""),
     ),
-    _row(
+    of_streams(
         "recurrent layers draw where they do not train",
         (RECURRENT, "-k", "does_not_train"),
         "operators.h",
         (" || (always == Reason::Random && is(training, false))", ""),
     ),
-    _row(
+    of_streams(
         "what a recurrent layer kept is not changed by its backward pass",
         (RECURRENT, "-k", "forward_pass_kept"),
         "operators.h",
         ('(argument.name() == "reserve" && schema.name().find("_rnn_backward") != std::string::npos)', "false"),
     ),
-    _row(
+    of_streams(
         "an argument that comes back is memory that somebody else has",
         (RECURRENT, "-k", "without_dropout"),
         "recorder.h",
         ("if (op.hands_on && output.argument < 0 && value.isTensor())", "if (false)"),
     ),
-    _row(
+    of_streams(
         "lengths of packed sequences deferred",
         (RECURRENT, "-k", "packed"),
         "recorder.h",
         ("if (step.run == Reason::None && op.is_packed(stack)) step.run = Reason::Host;", ""),
     ),
-    _row(
+    of_streams(
         "set_ cuts what is pending",
         (REFERRING, "-k", "pending"),
         "engine.h",
         ("if (op.refers && Referring::keeps_memory(op, *stack, *device_)) return run(op, below, stack);", ""),
     ),
-    _row(
+    of_streams(
         "set_ grows memory that is pending",
         (REFERRING, "-k", "has_to_grow"),
         "referring.h",
         ("      if (last >= room) return false;\n", ""),
         ("    return last < room;\n", "    return true;\n"),
     ),
-    _row(
+    of_streams(
         "set_ by the size of another type",
         (REFERRING, "-k", "larger_type"),
         "referring.h",

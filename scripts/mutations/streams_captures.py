@@ -1,0 +1,108 @@
+"""Operator streams: when segments are captured, and what stays of the graphs of others.
+
+python scripts/mutation_table.py streams
+"""
+
+from __future__ import annotations
+
+from .rows import of_streams
+
+__all__ = ["ROWS"]
+
+CAPTURES = "tests/unit/test_streams_captures.py"
+GRAPHS = "tests/unit/test_streams_graphs.py"
+MEMORY = "tests/unit/test_streams_memory.py"
+FAULTS = "tests/property/test_stream_faults.py"
+
+ROWS = (
+    of_streams(
+        "a segment is captured before those whose results it reads",
+        (CAPTURES, "-k", "waits_for_the_graphs"),
+        "engine.h",
+        ("segment->waited < PATIENT && ", "false && "),
+    ),
+    of_streams(
+        "homes that other graphs read move at a capture",
+        (CAPTURES, "-k", "graphs_of_others"),
+        "graphs.h",
+        ("if (fragment.has_graph_elsewhere(made.slot, segment)) return {slot.address, slot.nbytes};", ""),
+    ),
+    of_streams(
+        "the rest of a pass has no graphs once it is cut anew",
+        (CAPTURES, "-k", "cut_anew"),
+        "engine.h",
+        ("fragment_->live && fragment_->uncut", "false"),
+    ),
+    of_streams(
+        "a segment that is cut short one time in eight goes on",
+        (CAPTURES, "-k", "often_cut_short"),
+        "engine.h",
+        ("SELDOM_CUT * last.splits", "2 * last.splits"),
+    ),
+    of_streams(
+        "what waits for its graphs is given up at once",
+        (CAPTURES, "-k", "not_given_up_at_once"),
+        "engine.h",
+        ("pace.excused++ < UNFAIR", "false"),
+    ),
+    of_streams(
+        "G1: stale graphs launched",
+        (GRAPHS,),
+        "fragment.h",
+        ("if (slots[segment.slots[k]].address != graph.frozen[k]) return false;", ""),
+    ),
+    of_streams(
+        "G3: a slot settles in a home of its own fragment",
+        (GRAPHS, "-k", "what_a_pass_leaves"),
+        "epoch.h",
+        (" || (graphs_ && lent && is_made_by(fragment, lent))) return false;", ") return false;"),
+    ),
+    of_streams(
+        "G3: what was free becomes a home of its own fragment",
+        (MEMORY,),
+        "epoch.h",
+        (
+            "if (base != slot.address || lies_in_own_home(fragment, slot, tenancy_of(storage))) {",
+            "if (base != slot.address) {",
+        ),
+    ),
+    of_streams(
+        "captures are free",
+        (GRAPHS, "-k", "as_long_as"),
+        "engine.h",
+        ("if (!fragment->live && has_earned(*fragment) && ", "if (!fragment->live && "),
+    ),
+    of_streams(
+        "what operators take as written is not measured",
+        (GRAPHS, "-k", "take_longer"),
+        "pace.h",
+        ("std::max(LEAST_NS, usual - COMPARED_NS)", "LEAST_NS"),
+    ),
+    of_streams(
+        "captures without end",
+        (GRAPHS, "-k", "never_stays"),
+        "engine.h",
+        ("if (++segment->captures > settings_.captures)", "if (false)"),
+    ),
+    of_streams(
+        "nothing is doubted",
+        (GRAPHS, "-k", "slower_than"),
+        "engine.h",
+        ("if (ratio <= WORTHWHILE)", "if (true)"),
+    ),
+    of_streams(
+        "who lives in a home that is captured loses it",
+        (GRAPHS, "-k", "captured_keeps"),
+        "memory.h",
+        (
+            "occupant->set_data_ptr_noswap(std::move(memory_));",
+            "occupant->set_data_ptr_noswap(device_.allocate(nbytes_));",
+        ),
+    ),
+    of_streams(
+        "a capture that fails is made again without end",
+        (FAULTS, "-k", "memory_that_ends_in_a_capture"),
+        "engine.h",
+        ("else if (++segment.failed == 2)", "else if (false)"),
+    ),
+)
