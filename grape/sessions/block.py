@@ -38,8 +38,9 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
     if chosen.rewrite:
         raise UsageError("rewrite is for cells: a `with` block is part of a file, which runs as it is written")
     chosen = replace(chosen, memory_budget=budget_bytes(chosen.memory_budget))
-    filename, namespace = _caller()
-    cell = Cell(name=filename, source="".join(linecache.getlines(filename)), filename=filename)
+    filename, line, namespace = _caller()
+    source = "".join(linecache.getlines(filename))
+    cell = Cell(name=filename, source=source, filename=filename, line=line)
     current = session_for(options=chosen, cell=cell, namespace=namespace)
     current.open()
     failure: BaseException | None = None
@@ -53,19 +54,19 @@ def session(options: Options | None = None, **settings: Any) -> Iterator[Session
         failure = None  # else its traceback, this frame and what they hold wait for the garbage collector
 
 
-def _caller() -> tuple[str, dict[str, object]]:
-    """The file and the names of the code with the `with` block.
+def _caller() -> tuple[str, int, dict[str, object]]:
+    """The file, the line and the names of the code with the `with` block.
 
     No frame is kept: one that knows itself would keep the block's results, and with them the memory of graphs, until
     the garbage collector comes.
     """
     frame = sys._getframe(2).f_back  # `session`, then contextlib
     if frame is None:
-        return "?", {}
+        return "?", 0, {}
     namespace: dict[str, object] = {**frame.f_globals}
     if frame.f_locals is not frame.f_globals:
         local = frame.f_locals
         namespace.update(local)
         if type(local) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             local.clear()  # a function's: until 3.13 a copy, which would keep what it holds alive
-    return frame.f_code.co_filename, namespace
+    return frame.f_code.co_filename, frame.f_lineno, namespace

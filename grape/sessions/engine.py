@@ -72,7 +72,7 @@ class Engine:
         self.traced: dict[tuple[str, frozenset[CodeType]], tuple[str, Trace]] = {}
         """Traces of what ran outside of regions, under which cell's name, by its source and the code that it could
         call."""
-        self.runs: dict[CellKey | str, CellRuns] = {}
+        self.runs: dict[CellKey | tuple[str, int], CellRuns] = {}
         """Known plain times of cells, by what makes them the same."""
         self.report: Report | None = None
 

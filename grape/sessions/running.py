@@ -35,10 +35,17 @@ class Cell:
     """How much attention it gets; see `history`."""
     key: CellKey | None = None
     """Under which its history is kept; None where it has none."""
+    line: int = 0
+    """Of a `with` block: where it stands in `source`, which is the whole file."""
     ahead_ms: float = 0.0
     """Milliseconds that Grape took of it before its first statement."""
     since: float | None = None
     """When the person began to wait, by `time.perf_counter`; None: when the session opens."""
+
+    @property
+    def place(self) -> CellKey | tuple[str, int]:
+        """What its runs are counted under."""
+        return self.key or (self.source, self.line)
 
     @property
     def rewritten_notes(self) -> tuple[str, ...]:

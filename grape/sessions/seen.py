@@ -183,7 +183,7 @@ class SeenCell:
         return self._lines.times(self._clock.work_ms, self._runs_so_far(), before)
 
     def _runs(self, owner: Engine) -> CellRuns:
-        return owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
+        return owner.runs.setdefault(self.cell.place, CellRuns())
 
     def _timed(self, owner: Engine, evidence: CellEvidence, error: BaseException | None) -> CellEvidence:
         """`evidence` with what the person waited until now, and what the plain cell takes."""

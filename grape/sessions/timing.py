@@ -16,6 +16,8 @@ __all__ = ["AGREES", "CellClock", "CellRuns", "PlainRun", "estimate", "estimate_
 
 NEARLY_PLAIN = 0.05
 """A run in which nothing was replayed and Grape took less than this share tells what the plain cell takes."""
+LEAST_LEFT = 0.001
+"""What Grape takes of operators is estimated by samples: where it leaves less of a run than this, it tells nothing."""
 AGREES = 0.25
 """The time of an earlier run is the plain time of this one only where the estimate is no further off than this: the
 same cell may have more to do than last time."""
@@ -120,7 +122,9 @@ def estimate(wall_ms: float, own: OwnTime, account: CallsAccount, runs: CellRuns
     samples: int | None = None
     if not account.replays:
         basis = "this run, without what Grape took of it"
-        if finished and runs.count > 1 and own.total_ms - own.report_ms <= NEARLY_PLAIN * work_ms:
+        if work_ms < LEAST_LEFT * wall_ms:
+            plain_ms, basis = None, "what Grape took of this run is an estimate, which leaves nothing of it"
+        elif finished and runs.count > 1 and own.total_ms - own.report_ms <= NEARLY_PLAIN * work_ms:
             runs.plain = PlainRun(number=runs.count, ms=work_ms)
     elif runs.plain is not None and account.unknown is None and _agree(runs.plain.ms, plain_ms):
         plain_ms, basis = runs.plain.ms, f"measured in run {runs.plain.number} of this cell"

@@ -31,6 +31,15 @@ expected, code = loop(), step.__code__
 """
 
 SCRIPTS = {
+    "blocks of one file are counted each by itself": """\
+from grape.sessions.process import engine
+for _ in range(3):
+    with grape.session(profile=True):
+        loop()
+with grape.session(profile=True):
+    loop()
+assert sorted(runs.count for runs in engine().runs.values()) == [1, 3]
+""",
     "a block is observed, accelerated and reported": """\
 with grape.session() as session:
     result = loop()

@@ -38,6 +38,14 @@ def test_replays_count_as_the_calls_as_written_that_they_stand_for() -> None:
     assert took.served.to_dict() == {"streams": 0.0, "regions": 0.5, "as_written": 0.5}
 
 
+def test_an_estimate_that_leaves_nothing_of_the_cell_tells_nothing() -> None:
+    runs = CellRuns(count=1)
+    took = estimate(5550.0, OwnTime(observe_ms=5549.94), CallsAccount(), runs)
+    assert (took.plain_ms, took.slower, runs.plain) == (None, False, None)
+    assert "estimate" in took.basis
+    assert estimate(60.0, OwnTime(observe_ms=59.0), CallsAccount(), runs).plain_ms == pytest.approx(1.0)
+
+
 def test_first_calls_are_no_part_of_the_warm_cell() -> None:
     took = estimate(140.0, OWN, CallsAccount(cold_ms=30.0), CellRuns())
     assert (took.plain_ms, took.cold_ms) == (100.0, 30.0)

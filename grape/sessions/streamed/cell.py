@@ -127,7 +127,7 @@ class StreamedSession:
         """True in runs that are still learnt from, in which more may be spent."""
         if (past := self._past) is not None:
             return not past.streamed or (past.led is not None and past.led.runs < WARM)
-        return (runs := owner.runs.get(self.cell.key or self.cell.source)) is None or runs.count < WARM
+        return (runs := owner.runs.get(self.cell.place)) is None or runs.count < WARM
 
     def statement_boundary(self, code: CodeType | None = None) -> None:
         """A top-level statement ended. `code` is the next one."""
@@ -205,7 +205,7 @@ class StreamedSession:
         found = self._stream()
         if error is not None and self._as_written == _TIMED:
             self._as_written = _CUT_SHORT
-        runs = owner.runs.setdefault(self.cell.key or self.cell.source, CellRuns())
+        runs = owner.runs.setdefault(self.cell.place, CellRuns())
         runs.torch_ran |= found is not None and found.operators > 0
         said = f"{type(error).__name__}: {error}" if error is not None else None
         evidence = CellEvidence(
