@@ -12,8 +12,8 @@ import torch._dynamo  # noqa: F401 - optimizers import it, and it wraps function
 from tests.property.stream_programs import Program, device, needs_compiler, outcome  # noqa: F401
 from tests.property.stream_reuse import Reuse
 
-PARTS = 6
-PROGRAMS = 20  # of each part
+PARTS = 3
+PROGRAMS = 40  # of each part
 KINDS: tuple[type[Program], ...] = (Program, Reuse)
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), needs_compiler]
