@@ -57,7 +57,7 @@ def known() -> Any:
 
 def test_a_loop_that_starves_is_found_in_the_first_run_and_told_later(notebook: Notebook) -> None:
     notebook.run(
-        "from torch.utils.data import DataLoader, TensorDataset\ndata = TensorDataset(torch.randn(8192, 8))\n"
+        "from torch.utils.data import DataLoader, TensorDataset\ndata = TensorDataset(torch.randn(49152, 8))\n"
         "w = torch.eye(8)"
     ).raise_error()
     plain = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
@@ -65,7 +65,7 @@ def test_a_loop_that_starves_is_found_in_the_first_run_and_told_later(notebook: 
         report = notebook.under_grape("%%grape\nfor (x,) in DataLoader(data, batch_size=128):\n    y = (x @ w).tanh()")
         assert report["cell"]["engine"] == "streams"
         (starved,) = (one for one in report["findings"] if one["code"] == "GR303")
-        assert starved["line"] == 2 and starved["evidence"]["executions"] == 64
+        assert starved["line"] == 2 and starved["evidence"]["executions"] == 384
         assert torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is plain
 
 
