@@ -113,3 +113,20 @@ def test_a_fragment_without_all_its_graphs_is_not_given_up_at_once() -> None:
     assert evidence.captured == 0
     assert evidence.lost == 1
     assert evidence.matched >= 3 * doubt * operators
+
+
+@pytest.mark.parametrize("switch", [4, 10])
+def test_what_floats_takes_another_alignment_before_its_operator_is_left_as_written(switch: int) -> None:
+    data = torch.randn(4096)
+
+    def loop() -> list[Tensor]:
+        sums = []
+        for i in range(150):
+            offset = 0 if i < switch else 4 if i == switch else 1 + 16 * (i % 3)
+            h = torch.cos(torch.exp(torch.tanh(torch.sigmoid(data[offset : offset + 64]))) * 1.5)
+            sums.append(h.sum())
+        return sums
+
+    evidence = in_segments(loop)
+    assert evidence.written.get("other aliases than recorded", 0) <= 2
+    assert evidence.matched > 0.95 * evidence.seen

@@ -655,7 +655,7 @@ def test_floats_that_are_aligned_otherwise_from_now_on_match_again() -> None:
     buffers = [torch.randn(24) for _ in range(160)]
     xs = [buffer[4:12] if 40 <= i < 100 else buffer[:8] for i, buffer in enumerate(buffers)]
     evidence = agrees(lambda: [torch.tanh(x * 1.5) - x.mean() for x in xs])
-    assert 3 <= evidence.written["other aliases than recorded"] < 40
+    assert 2 <= evidence.written["other aliases than recorded"] < 40
     assert evidence.matched > 0.8 * evidence.seen
 
 

@@ -524,7 +524,7 @@ class Engine {
     counts.captured++;
     graph->frozen = std::move(frozen_);
     Segment& segment = *wanted();
-    segment.copied = std::count_if(segment.made.begin(), segment.made.end(), [&](int slot) { return wanted_->has_graph_elsewhere(slot, segment); });
+    segment.copied = std::count_if(segment.made.begin(), segment.made.end(), [&](int slot) { return wanted_->stays_at_capture(slot, segment); });
     segment.graph = std::move(graph);
     if (capturer_) wanted_->spent_ns += static_cast<double>((Clock::now() - capture_began_).count());
     wanted_ = nullptr;

@@ -281,7 +281,7 @@ class Epoch {
     size_t now = residue(base);
     slot.otherwise = now == slot.residue ? slot.otherwise + 1 : 1;
     slot.residue = now;
-    if (!slot.floating || slot.otherwise < 4 || slot.turned == 2) return false;
+    if (!slot.floating || slot.otherwise < 2 || slot.turned == 2) return false;
     slot.turned++;
     float_at(fragment, slot, base);
     return true;

@@ -192,6 +192,7 @@ struct Fragment {
     live = true;
     settling = settling_price;
     entered = failed = 0;
+    for (Step& step : steps) step.refused = step.splits = 0;
     for (Slot& slot : slots) {
       if (!slot.nbytes) continue;
       slot.home = std::make_unique<Home>(slot.nbytes, device);
@@ -263,7 +264,7 @@ struct Fragment {
     uncut = false;
     inner = steps.size() < longest && !is_iteration();
     deferred = 0;
-    size_t n = 0;
+    size_t n = 0, next = 0;  // of those before, which come in the same order
     for (size_t i = 0; i < steps.size(); i++) {
       n = steps[i].run == Reason::None ? n + 1 : 0;
       deferred += n > 0;
@@ -271,7 +272,9 @@ struct Fragment {
       steps[i].ends = n > 0 && last;
       if (!steps[i].ends) continue;
       steps[i].segment = segments.size();
-      segments.push_back(segment(i + 1 - n, i + 1, before));
+      while (next < before.size() && before[next].first < i + 1 - n) next++;
+      bool same = next < before.size() && before[next].first == i + 1 - n && before[next].last == i + 1;
+      segments.push_back(same ? std::move(before[next]) : segment(i + 1 - n, i + 1));
       n = 0;
     }
   }
@@ -320,10 +323,13 @@ struct Fragment {
     });
   }
 
-  // A graph of another segment has this slot where it lies now.
-  bool has_graph_elsewhere(int slot, const Segment& segment) const {
-    return std::any_of(segments.begin(), segments.end(), [&](const Segment& other) {
-      return &other != &segment && other.graph && std::binary_search(other.slots.begin(), other.slots.end(), slot);
+  // A graph of another segment has this slot where it lies now. A copy there takes the device as long as any kernel; of
+  // what is larger the home moves, and those graphs are made again.
+  bool stays_at_capture(int slot, const Segment& segment) const {
+    return slots[slot].nbytes <= COPIED && std::any_of(segments.begin(), segments.end(), [&](const Segment& other) {
+      if (&other == &segment || !other.graph) return false;
+      auto found = std::lower_bound(other.slots.begin(), other.slots.end(), slot);
+      return found != other.slots.end() && *found == slot && other.graph->frozen[found - other.slots.begin()] == slots[slot].address;
     });
   }
 
@@ -357,6 +363,8 @@ struct Fragment {
   }
 
  private:
+  static constexpr size_t COPIED = 1 << 20;
+
   void release(Trash& trash) {
     live = false;
     segments.clear();
@@ -381,9 +389,7 @@ struct Fragment {
     return most;
   }
 
-  Segment segment(size_t first, size_t last, std::vector<Segment>& before) const {
-    for (Segment& old : before)
-      if (old.first == first && old.last == last) return std::move(old);
+  Segment segment(size_t first, size_t last) const {
     Segment made;
     made.first = first, made.last = last;
     for (size_t i = first; i < last; i++) {

@@ -109,7 +109,7 @@ class PretendedGraph final : public Graph {
   static std::pair<char*, size_t> rehome(Fragment& fragment, const Segment& segment, const Made& made, Trash& trash) {
     if (made.slot < 0) return {nullptr, 0};
     Slot& slot = fragment.slots[made.slot];
-    if (fragment.has_graph_elsewhere(made.slot, segment)) return {slot.address, slot.nbytes};
+    if (fragment.stays_at_capture(made.slot, segment)) return {slot.address, slot.nbytes};
     slot.home->move_out().end(trash);
     slot.lies_at(slot.home->address(), fragment.device);
     fragment.generation++;

@@ -91,7 +91,7 @@ class Launcher {
           Slot& slot = fragment.slots[made.slot];
           TORCH_CHECK(made.layout.fits(t) && byte_offset(t) == made.at, step.op->handle.operator_name(), " made another layout than recorded: ", t.sizes(), " ", t.strides(), " at ", byte_offset(t));
           StorageImpl* storage = storage_of(t);
-          if (rehome && slot.home && !fragment.has_graph_elsewhere(made.slot, *captured) && device_.allocated(storage) && storage->nbytes() == slot.nbytes) {
+          if (rehome && slot.home && !fragment.stays_at_capture(made.slot, *captured) && device_.allocated(storage) && storage->nbytes() == slot.nbytes) {
             char* where = static_cast<char*>(storage->mutable_data());
             slot.home->move_to(storage->set_data_ptr(at::DataPtr(where, device_.place))).end(*rehome);
             slot.lies_at(where, device_);
