@@ -10,7 +10,7 @@ import torch._dynamo  # optimizers import it, and it wraps functions of torch fo
 from torch import nn
 
 import grape
-from grape.streams import Settings, Stream, captures, open_stream
+from grape.streams import Settings, Stream, captures, open_stream, shared
 from tests.property.stream_programs import device, needs_compiler  # noqa: F401
 
 pytestmark = needs_compiler
@@ -117,3 +117,14 @@ def test_a_stream_that_made_no_graph_waits_for_no_device(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: object())
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     captures.Captures(object(), gpu).close()
+
+
+def test_the_first_calls_of_a_function_may_spend_more(monkeypatch: pytest.MonkeyPatch, device: str) -> None:  # noqa: F811
+    looks = []
+    monkeypatch.setattr(shared, "look_anew", lambda first=False: looks.append(first))
+    with grape.stream(lambda x: x.sin() + 1) as first, grape.stream(lambda x: x.cos() + 1) as second:
+        for _ in range(3):
+            first(torch.ones(3))
+            second(torch.ones(3))
+        assert first.as_written is None
+    assert looks == [True, True]

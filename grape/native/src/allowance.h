@@ -12,6 +12,7 @@ class Allowance {
   static constexpr double BESIDE_NS = 5e6;     // beside that
   static constexpr double FIRST_SHARE = 0.05;  // both of code that runs for the first time: what it gets then, later runs
   static constexpr double FIRST_NS = 100e6;    // know to be worth it
+  static constexpr double FIRST_LASTS_NS = 10e9;
   static constexpr double REINVESTED = 0.5;    // of what was saved
 
   // Nanoseconds in all: of captures and records, and what served laps saved.
@@ -32,7 +33,8 @@ class Allowance {
   bool overdrawn(const Totals& totals) const {
     double spent = totals.spent - from_.spent, saved = totals.saved - from_.saved;
     double served = std::chrono::duration<double, std::nano>(served_ + (Clock::now() - since_)).count();
-    double may = first_ ? FIRST_NS + FIRST_SHARE * served : BESIDE_NS + SHARE * served;
+    double young = first_ ? std::min(served, FIRST_LASTS_NS) : 0.0;
+    double may = (first_ ? FIRST_NS : BESIDE_NS) + FIRST_SHARE * young + SHARE * (served - young);
     return spent - std::min(saved, 0.0) > may + REINVESTED * std::max(saved, 0.0);
   }
 

@@ -37,6 +37,7 @@ class StreamedFunction(Generic[P, R]):
         self._settings = settings
         self._evidence: Evidence | None = None
         self._closed = False
+        self._served = False
         self.as_written: str | None = None
         """Why the last call ran as written; None where it was served, and before the first."""
         hold_off(self)
@@ -55,6 +56,10 @@ class StreamedFunction(Generic[P, R]):
         if not isinstance(entered, Stream):
             self.as_written = entered.reason
             return self._fn(*args, **kwargs)
+        if not self._served:
+            self._served = True
+            if engine().session is None:  # else the cell's run says what may be spent
+                shared.look_anew(first=True)
         try:
             try:
                 result = self._fn(*args, **kwargs)
