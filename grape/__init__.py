@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .runtime.predication import flow as flow
     from .runtime.prefetch import prefetch
     from .sessions import StreamedFunction, session, stream
+    from .whatif import WhatIf, what_if
 
     last: Report | None
 
@@ -30,6 +31,7 @@ __all__ = [
     "Predicate",
     "Report",
     "StreamedFunction",
+    "WhatIf",
     "__version__",
     "cond",
     "errors",
@@ -40,6 +42,7 @@ __all__ = [
     "session",
     "stream",
     "unload_ipython_extension",
+    "what_if",
     "while_loop",
 ]
 
@@ -48,12 +51,14 @@ _HOMES = {
     "Predicate": ".runtime.predication",
     "Report": ".render",
     "StreamedFunction": ".sessions",
+    "WhatIf": ".whatif",
     "cond": ".runtime.predication",
     "flow": ".runtime.predication",
     "graph": ".runtime",
     "prefetch": ".runtime.prefetch",
     "session": ".sessions",
     "stream": ".sessions",
+    "what_if": ".whatif",
     "while_loop": ".runtime.predication",
 }
 

@@ -16,7 +16,7 @@ from .documentation import Command, Page, line_help
 from .history import history
 from .rewriting.rewrites import NO_FIX, diff_text, rewrites
 from .rewriting.taken import at_once
-from .source import broken_code
+from .source import broken_code, call_in, evaluated
 
 if TYPE_CHECKING:
     from ..render import Report
@@ -38,6 +38,8 @@ def run_command(line: str) -> str:
         return line_help(COMMANDS.values())
     name, *arguments = words
     command = COMMANDS.get(name)
+    if command is not None and command.takes_code and arguments[:1] not in (["-h"], ["--help"]):
+        arguments = line.split(None, 1)[1:]
     if command is None:
         broken = broken_code(line)
         if broken is not None:
@@ -80,7 +82,7 @@ def _number(command: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _shell() -> object:
+def _shell() -> Any:
     from IPython.core.getipython import get_ipython
 
     return get_ipython()
@@ -207,6 +209,23 @@ def _explain(code: str) -> str:
     return Page(explain(known))
 
 
+def _what_if(code: str) -> str:
+    import ast
+
+    from ..sessions import engine
+    from ..streams import shared
+    from ..whatif import what_if
+
+    call = call_in(code)
+    owner = engine()
+    if owner.session is not None:
+        raise UsageError("this cell runs under Grape; write %grape whatif in a cell of its own")
+    module, args, kwargs = evaluated(call, _shell().user_ns)
+    name = ast.unparse(call.func)
+    with shared.aside():
+        return str(owner.interceptor.undisturbed(lambda: what_if(module, args, kwargs, name=name)))
+
+
 def _history(path: str | None = None) -> str:
     from ..render.files import write_text
 
@@ -264,6 +283,13 @@ COMMANDS: dict[str, Command] = {
         Command(name="trace", argument="FILE", help="write the last timelines for Perfetto", run=_trace),
         Command(name="view", argument="FILE", help="write the interactive view: .html, .json", run=_view),
         Command(name="doctor", argument="", help="driver, torch, bindings: what works here and what not", run=_doctor),
+        Command(
+            name="whatif",
+            argument="CALL",
+            help="measure torch.compile, half precision and more for model(x)",
+            run=_what_if,
+            takes_code=True,
+        ),
         Command(name="explain", argument="CODE", help="what a finding means, for example GR101", run=_explain),
         Command(name="help", argument="", help="this text", run=_help),
     )

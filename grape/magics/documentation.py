@@ -56,6 +56,8 @@ class Command:
     argument: str
     help: str
     run: Callable[..., str]
+    takes_code: bool = False
+    """Its argument is the rest of the line, as it is."""
 
     @property
     def most(self) -> int:

@@ -10,10 +10,23 @@ import ast
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from IPython.core.inputtransformer2 import cell_magic, leading_indent
 
-__all__ = ["MagicLine", "broken_code", "code_behind", "comment_out", "find_magic", "lone_line", "wants_help"]
+from ..errors import UsageError
+
+__all__ = [
+    "MagicLine",
+    "broken_code",
+    "call_in",
+    "code_behind",
+    "comment_out",
+    "evaluated",
+    "find_magic",
+    "lone_line",
+    "wants_help",
+]
 
 _MAGIC = re.compile(r"(?P<indent>[ \t]*)%%grape(?:[ \t]+(?P<options>.*))?$", re.DOTALL)
 
@@ -111,3 +124,24 @@ def _inner_magic(body: list[str]) -> list[str]:
     if not rest or not rest[0].lstrip().startswith("%%"):
         return body
     return [*body[:start], *cell_magic(leading_indent(rest))]
+
+
+def call_in(code: str) -> ast.Call:
+    """The one call that `code` is. Raises `UsageError`."""
+    try:
+        call = ast.parse(code.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise UsageError(f"cannot read '{code}': {error.msg}") from None
+    if not isinstance(call, ast.Call):
+        raise UsageError(f"%grape whatif needs a call of a module, as in %grape whatif model(x), not '{code}'")
+    return call
+
+
+def evaluated(call: ast.Call, names: dict[str, object]) -> tuple[Any, tuple[object, ...], dict[str, object]]:
+    """The callee, and the arguments that it would get."""
+    given = ast.parse("lambda *args, **kwargs: (args, kwargs)", mode="eval").body
+    collect = ast.Call(func=given, args=call.args, keywords=call.keywords)
+    pair = ast.Tuple(elts=[call.func, collect], ctx=ast.Load())
+    expression = ast.fix_missing_locations(ast.Expression(body=pair))
+    module, (args, kwargs) = eval(compile(expression, "<whatif>", "eval"), names)
+    return module, args, kwargs

@@ -5,8 +5,9 @@ It is open while somebody is inside, paused while somebody holds it, and closed 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from subprocess import Popen
 
@@ -154,6 +155,18 @@ class Keeper:
             self.stream.pause()
         else:
             self.close()
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """What runs in the block, on the thread that is served, runs as written. May raise as `leave` does."""
+        stream = self.stream if self._inside else None
+        if stream is not None:
+            stream.pause()
+        try:
+            yield
+        finally:
+            if stream is not None:
+                stream.resume()
 
     def close(self) -> None:
         """Take everything back, whoever holds it."""

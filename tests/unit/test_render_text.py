@@ -21,6 +21,7 @@ from tests.unit.sample_evidence import (
     operators,
     refused,
     region,
+    replay_timeline,
     sample,
     tape_cell,
     took,
@@ -136,6 +137,11 @@ def test_an_empty_report_and_one_with_only_an_error() -> None:
         (cell(region()), (host_sync(fix=fix()),), "%grape apply 2 rewrites In[4], line 11 (GR101 host-sync)"),
         (cell(region()), (host_sync(),), "fix GR101 at In[4], line 11, as said there"),
         (cell(region()), (launch_bound(),), "later cells use the same graphs; %grape undo returns to eager execution"),
+        (
+            cell(region(after=replay_timeline(kernel_us=3.5))),
+            (),
+            "the GPU is busy: %grape whatif model(...), with your call, measures what would help beside graphs",
+        ),
         (cell(region(), time=took(300.0, 420.0)), (), "%grape undo returns to eager execution"),
         (cell(region(outcome="observed")), (), "run the cell again: what was observed now is captured then"),
         (

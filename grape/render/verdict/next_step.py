@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...advisor.cost import idle_share
 from ...model import Finding, Fix, RegionReport, ReportData
 from ..summary import share_of, source_at
 from .said import evidence_of
@@ -12,6 +13,8 @@ __all__ = ["next_step"]
 
 _MATTERS_MOST = 0.25
 """Of the cell's time."""
+_IDLE = 0.15
+"""Share of the GPU's time: below, kernels are what a call takes."""
 
 
 def next_step(report: ReportData) -> str | None:
@@ -41,6 +44,10 @@ def next_step(report: ReportData) -> str | None:
         return replayed if main.outcome == "replayed" else None
     if main.outcome == "observed" and not report.evidence.profile_only:
         return _next_run(report, main)
+    known = evidence_of(report.evidence, main)
+    idle = idle_share(known.after or known.before) if known is not None else None
+    if idle is not None and idle < _IDLE and not report.notebook:
+        return "the GPU is busy: %grape whatif model(...), with your call, measures what would help beside graphs"
     if main.outcome == "replayed" and report.notebook:
         return "put %%grape on top of the cell to have its graphs when the notebook runs"
     if main.outcome == "replayed":
