@@ -171,8 +171,8 @@ def _share(device: torch.device) -> str | None:
         executable = graphs[0].instantiate()
         ways: dict[str, Callable[[int], bool]] = {
             "from a graph": lambda which: executable.update_from(graphs[which]),
-            "node by node": lambda which: executable.update_nodes(
-                list(enumerate(graphs[which].parameters())), graphs[which].attachment
+            "node by node": lambda which: executable.update_prepared(
+                [executable.prepare(list(enumerate(graphs[which].parameters())))], graphs[which].attachment
             ),
         }
         for step, (way, which) in enumerate((way, which) for way in ways for which in (1, 0)):

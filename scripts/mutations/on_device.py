@@ -127,7 +127,7 @@ ROWS = (
         ("pools: the numbers of an id are given up", "        _keep_alive(number)\n", "        pass\n"),
     ),
     *rows_of(
-        "grape.runtime.backends.random_draws",
+        "grape.runtime.backends.operators",
         ("tests/unit/test_random_draws.py",),
         ("draws: dropout draws in evaluation, too", ', "train": False, "training": False}', "}"),
         (

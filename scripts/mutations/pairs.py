@@ -35,7 +35,7 @@ ROWS = (
         ),
         (
             "pairs: an argument that was changed unseen not read again",
-            "if not moved_away and index not in self._placeholders.host:",
+            "if not moved_away and index not in self.placeholders.host:",
             "if False:",
         ),
         (
@@ -73,7 +73,7 @@ ROWS = (
         TESTS,
         (
             "pairs: a backward under autocast is a graph's",
-            "if torch.is_autocast_enabled(self._backend.device.type):",
+            "if torch.is_autocast_enabled(self.backend.device.type):",
             "if False:",
         ),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,12 +24,17 @@ from grape.runtime.backends.cuda.executables.executable import CudaExecutable
 from grape.runtime.backends.cuda.executables.instantiate import Instantiation
 from grape.runtime.backends.cuda.executables.nodes import KERNEL
 from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
-from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits
+from grape.runtime.compression import Limits
+from tests.unit.plain_store import PlainStore
 
 WIDTH = 64
 
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
+
+
+def write_nodes(executable: CudaExecutable, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
+    return executable.update_prepared([executable.prepare(changes)], attachment)
 
 
 @pytest.fixture
@@ -136,7 +141,7 @@ def test_an_executable_that_is_updated_stays_fast(backend: CudaBackend) -> None:
 
     def updated(executable: CudaExecutable) -> float:
         for shape in (second, first):
-            assert executable.update_nodes(shape.all_nodes(), shape.graph.attachment)
+            assert write_nodes(executable, shape.all_nodes(), shape.graph.attachment)
         return launched_ms(executable)
 
     with patch.object(Instantiation, "_uploaded", lambda _made, handle: handle):
@@ -175,7 +180,7 @@ def test_products_in_clusters_share_where_clusters_are_alike(backend: CudaBacken
         executable = made(members[0])
         for first in members:
             for second in members:
-                assert executable.update_nodes(first.all_nodes(), first.graph.attachment)
+                assert write_nodes(executable, first.all_nodes(), first.graph.attachment)
                 first.check(executable.replay)
                 assert executable.update_from(second.graph)
                 second.check(executable.replay)
@@ -192,7 +197,7 @@ def test_one_executable_serves_many_lengths(backend: CudaBackend, way: str) -> N
         done = (
             executable.update_from(shape.graph)
             if way == "whole"
-            else executable.update_nodes(shape.all_nodes(), shape.graph.attachment)
+            else write_nodes(executable, shape.all_nodes(), shape.graph.attachment)
         )
         assert done
         for _ in range(2):
@@ -235,7 +240,7 @@ def test_parameters_serve_when_their_graph_is_gone(backend: CudaBackend) -> None
         shape.graph.release()
     gc.collect()
     for shape, changes, attachment in zip(shapes, nodes, attachments, strict=True):
-        assert executable.update_nodes(changes, attachment)
+        assert write_nodes(executable, changes, attachment)
         shape.check(executable.replay)
     executable.release()
 
@@ -280,7 +285,7 @@ def test_a_node_that_is_refused_takes_back_the_others(backend: CudaBackend, monk
     assert unwelcome in written and written[-1] != unwelcome
     monkeypatch.undo()
     one.check(executable.replay)
-    assert executable.update_nodes(changes, other.graph.attachment)
+    assert write_nodes(executable, changes, other.graph.attachment)
     other.check(executable.replay)
     executable.release()
 
@@ -302,7 +307,7 @@ def test_queued_launches_do_what_they_were_issued_for(backend: CudaBackend, way:
             elif way == "prepared":
                 assert executable.update_prepared([writes], shape.graph.attachment)
             else:
-                assert executable.update_nodes(shape.all_nodes(), shape.graph.attachment)
+                assert write_nodes(executable, shape.all_nodes(), shape.graph.attachment)
             executable.replay()
             found.append(shape.out.clone())
         for one, other in zip(found, wanted, strict=True):
@@ -330,7 +335,7 @@ def test_random_updates_launches_and_evictions(backend: CudaBackend) -> None:
             if chances.random() < 0.5:
                 assert executable.update_from(shape.graph)
             else:
-                assert executable.update_nodes(shape.all_nodes(), shape.graph.attachment)
+                assert write_nodes(executable, shape.all_nodes(), shape.graph.attachment)
             executables[topology] = executable, shape
         shape.check(executable.replay)
     assert switches > 100
@@ -362,7 +367,7 @@ def test_a_store_with_few_executables(backend: CudaBackend, limits: Limits) -> N
     """Admitted, replayed at random, evicted and admitted again."""
     chances = random.Random(5)
     step = network(backend.device)
-    store = ExecutableStore(limits=limits, graph_budget_bytes=1 << 20)
+    store = PlainStore(limits=limits, graph_budget_bytes=1 << 20)
     shapes: dict[int, Shape] = {}
 
     def verify(shape: Shape, launch: Callable[[], None]) -> bool:
@@ -375,13 +380,12 @@ def test_a_store_with_few_executables(backend: CudaBackend, limits: Limits) -> N
         length = chances.choice([16, 24, 33, 48, 64, 65, 96, 128, 200])
         if length not in store:
             shapes[length] = Shape(backend, step, length)
-            assert isinstance(store.admit(length, shapes[length].graph, partial(verify, shapes[length])), Admitted)
+            assert store.admit(length, shapes[length].graph, partial(verify, shapes[length]))
         if chances.random() < 0.02:
             store.forget(length)
             continue
         wanted = shapes[length].refill()
-        outcome = store.replay(length)
-        assert isinstance(outcome, Launched)
+        assert store.serves(length)
         assert torch.equal(shapes[length].out, wanted), length
         launched += 1
         account = store.account()

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits, Unavailable
+from grape.runtime.compression import Limits
+from tests.unit.held_launches import launches_held
+from tests.unit.plain_store import PlainStore
 
 NODE_BYTES = 100
 
@@ -85,7 +87,7 @@ class World:
     """Graphs of many lengths on one tape, in one store, and what each of them should compute."""
 
     backend: TapeBackend
-    store: ExecutableStore
+    store: PlainStore
     device: Fickle
     weight: torch.Tensor = field(default_factory=lambda: torch.linspace(-1, 1, 32))
     places: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -114,16 +116,15 @@ class World:
         self.device.admitting = True
         admitted = self.store.admit(n, self.device.graph(graph), verify)
         self.device.admitting = False
-        return isinstance(admitted, Admitted)
+        return admitted
 
     def call(self, n: int) -> bool:
         """Whether the store served it; it must then be right."""
         wanted = self.expected(n)
-        outcome = self.store.replay(n)
-        if isinstance(outcome, Launched):
+        if self.store.serves(n):
             assert torch.equal(self.places[n][1], wanted), n
             return True
-        assert isinstance(outcome, Unavailable) and outcome.why
+        assert str(self.store.missing)
         return False
 
     def holds(self) -> None:
@@ -136,7 +137,7 @@ class World:
 
 def _world(seed: int, refuse: float = 0.0, lie: float = 0.0, capacity: int | None = None, **store: Any) -> World:
     backend = TapeBackend(poison=True, node_bytes=NODE_BYTES, capacity_bytes=capacity)
-    return World(backend, ExecutableStore(**store), Fickle(random.Random(seed), refuse, lie))
+    return World(backend, PlainStore(**store), Fickle(random.Random(seed), refuse, lie))
 
 
 actions = st.one_of(
@@ -215,11 +216,11 @@ def test_queued_launches_do_what_they_were_issued_for(lengths: list[int], execut
             world.places[n][0].fill_(7.0)
             wanted[len(found)] = _step(given_input, world.weight)
             found.append(torch.empty(n))
-        with world.backend.launches_held():
+        with launches_held(world.backend):
             for n, given_input, result in zip(lengths, inputs, found, strict=True):
                 place, out = world.places[n]
                 world.backend.copy([place], [given_input])
-                assert isinstance(world.store.replay(n), Launched)
+                assert world.store.serves(n)
                 world.backend.copy([result], [out])
             world.store.release()  # while everything still waits
         for result, value in zip(found, wanted, strict=True):

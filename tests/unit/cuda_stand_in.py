@@ -6,7 +6,7 @@ It knows the memory that is handed over, and nothing of what a driver would do w
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 from grape.runtime.backends.cuda.driver import Driver
 from grape.runtime.backends.cuda.executables import nodes as cuda_nodes
+from grape.runtime.backends.cuda.executables.executable import CudaExecutable
 from grape.runtime.backends.cuda.executables.nodes import Inspected
 
 KERNEL, MEMCPY, MEMSET, EMPTY = 0, 1, 2, 5
@@ -177,6 +178,10 @@ def inspected(*parameters: bytes, topology: str = "one", chain: bool = True) -> 
         topology=topology,
         chain=chain,
     )
+
+
+def write_nodes(executable: CudaExecutable, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
+    return executable.update_prepared([executable.prepare(changes)], attachment)
 
 
 class NoDevice(nullcontext[None]):

@@ -178,10 +178,10 @@ def forms(attribute: str) -> Iterator[Form]:
     return others.get(attribute, _lone_forms)()
 
 
-def plan_of(predictor: Predictor, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on: Any) -> Plan | None:
+def plan_of(predictor: Predictor, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
     """As the predictor asks for it."""
     try:
-        plan: Plan | None = rule(on, args, kwargs)
+        plan: Plan | None = rule(args, kwargs)
     except _NOTHING:
         return None
     return plan if plan is not None and predictor._harmless(plan) else None
@@ -223,7 +223,7 @@ def test_what_a_rule_writes_is_what_the_call_returns(owner: Any, name: str, rule
     planned = declined = 0
     with torch.inference_mode() if inference else torch.no_grad():
         for args, kwargs in forms(name):
-            plan = plan_of(predictor, rule, args, kwargs, CPU)
+            plan = plan_of(predictor, rule, args, kwargs)
             if plan is None:
                 declined += 1
                 continue
@@ -257,7 +257,7 @@ HARMFUL: dict[str, Callable[[], Tensor]] = {
 def test_inputs_that_no_prediction_is_made_for(name: str) -> None:
     predictor, tensor = Predictor(CPU, PositionFinder()), HARMFUL[name]()
     clone = next(rule for _, attribute, rule in CALLABLES if attribute == "clone")
-    assert plan_of(predictor, clone, (tensor,), {}, CPU) is None
+    assert plan_of(predictor, clone, (tensor,), {}) is None
     plan = Plan(tuple(tensor.shape), tensor.dtype, (tensor,), lambda out: None)
     assert not predictor._harmless(plan)
     with torch.no_grad():

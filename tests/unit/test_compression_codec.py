@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 import struct
-import zlib
 
 import pytest
 
-from grape.runtime.compression import codec
 from grape.runtime.compression.codec import Base, Record
 
 KINDS = 26
@@ -66,16 +64,6 @@ def test_nodes_that_equal_the_base_cost_nothing() -> None:
     assert len(base.encode(changed)) < len(empty) + 40
 
 
-def test_a_node_is_read_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = Base([random.Random(i).randbytes(90) for i in range(5)])
-    record = Record(base, base.encode([b"", b"x" * 200, *base.nodes[2:4], b"y" * 300]))
-    inflated: list[int] = []
-    original = zlib.decompress
-    monkeypatch.setattr(codec.zlib, "decompress", lambda data: inflated.append(1) or original(data))
-    assert record.node(2) == base.nodes[2] and not inflated
-    assert record.node(1) == b"x" * 200 and len(inflated) == 1
-
-
 def test_opaque_bytes_cost_no_more_than_they_are() -> None:
     random.seed(5)
     base = Base([random.randbytes(600) for _ in range(100)])
@@ -86,7 +74,3 @@ def test_misuse() -> None:
     base = Base([b"a", b"b"])
     with pytest.raises(ValueError, match="3 nodes"):
         base.encode([b"a", b"b", b"c"])
-    with pytest.raises(IndexError):
-        Record(base, base.encode([b"a", b"c"])).node(2)
-    with pytest.raises(IndexError):
-        Record(base, base.encode([b"a", b"c"])).node(-1)

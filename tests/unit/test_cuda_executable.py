@@ -16,9 +16,10 @@ from grape.runtime.backends.cuda.executables import updatable as cuda_updatable
 from grape.runtime.backends.cuda.executables.executable import CudaExecutable, Executables
 from grape.runtime.backends.cuda.executables.nodes import Inspected
 from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
-from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits
+from grape.runtime.compression import Limits
 
-from .cuda_stand_in import RawGraph, StandIn, inspected, kernel, without_a_device
+from .cuda_stand_in import RawGraph, StandIn, inspected, kernel, without_a_device, write_nodes
+from .plain_store import PlainStore
 
 DEVICE = torch.device("cuda", 0)
 
@@ -67,9 +68,9 @@ def test_nodes_are_written_as_they_were_read(stand_in: StandIn) -> None:
     executables = Executables(stand_in.driver, DEVICE)
     first, second = program(random.Random(1)), program(random.Random(2))
     executable = made(executables, stand_in, first)
-    assert executable.update_nodes(changes(second), "attached")
+    assert write_nodes(executable, changes(second), "attached")
     assert contents(stand_in, executable) == second.parameters
-    assert executable.update_nodes(changes(first), "attached")
+    assert write_nodes(executable, changes(first), "attached")
     assert contents(stand_in, executable) == first.parameters
 
 
@@ -79,7 +80,7 @@ def test_a_refused_node_takes_back_those_before_it(stand_in: StandIn, refused: i
     first, second = program(random.Random(1)), program(random.Random(2))
     executable = made(executables, stand_in, first)
     stand_in.refuses = lambda node, parameters: node == refused and parameters == second.parameters[refused]
-    assert not executable.update_nodes(changes(second), "attached")
+    assert not write_nodes(executable, changes(second), "attached")
     assert contents(stand_in, executable) == first.parameters
     executable.replay()
 
@@ -96,7 +97,7 @@ def test_an_interrupt_takes_back_what_was_written(stand_in: StandIn) -> None:
 
     stand_in.refuses = interrupted
     with pytest.raises(KeyboardInterrupt):
-        executable.update_nodes(changes(second), "attached")
+        write_nodes(executable, changes(second), "attached")
     assert contents(stand_in, executable) == first.parameters
 
 
@@ -106,7 +107,7 @@ def test_an_executable_that_cannot_go_back_is_never_launched(stand_in: StandIn) 
     executable = made(executables, stand_in, first)
     stand_in.refuses = lambda node, parameters: node == 3 or (node == 2 and parameters == first.parameters[2])
     with pytest.raises(RuntimeError, match="does not accept again"):
-        executable.update_nodes(changes(second), "attached")
+        write_nodes(executable, changes(second), "attached")
     with pytest.raises(RuntimeError, match="released executable"):
         executable.replay()
     assert not stand_in.held
@@ -120,7 +121,7 @@ def test_a_node_that_has_its_parameters_is_written_all_the_same(stand_in: StandI
     assert executable.update_from(graph(executables, stand_in, second))
     written: list[int] = []
     stand_in.refuses = lambda node, parameters: bool(written.append(node))
-    assert executable.update_nodes(changes(second), "attached")
+    assert write_nodes(executable, changes(second), "attached")
     assert written == list(range(8))  # the empty node has nothing
 
 
@@ -131,7 +132,7 @@ def test_a_refused_update_from_a_graph_changes_nothing(stand_in: StandIn) -> Non
     for error in (910, 2):  # after the second one the stand-in has changed something
         stand_in.update_error = error
         assert not executable.update_from(other)
-        assert executable.update_nodes(changes(first), None)
+        assert write_nodes(executable, changes(first), None)
         assert contents(stand_in, executable) == first.parameters
     stand_in.update_error = 0
     assert executable.update_from(other)
@@ -171,7 +172,7 @@ def test_random_updates_and_refusals_leave_one_of_the_programs(stand_in: StandIn
         done = (
             executable.update_from(graphs[wanted])
             if whole
-            else executable.update_nodes(changes(programs[wanted]), None)
+            else write_nodes(executable, changes(programs[wanted]), None)
         )
         now = wanted if done else now
         refused += not done
@@ -183,7 +184,7 @@ def test_a_store_launches_what_a_shape_is_whatever_was_refused(stand_in: StandIn
     """The compression store over these executables: each launch finds the parameters of its shape."""
     chances = random.Random(9)
     executables = Executables(stand_in.driver, DEVICE)
-    store = ExecutableStore(limits=Limits(executables=3, nbytes=None), graph_budget_bytes=200_000)
+    store = PlainStore(limits=Limits(executables=3, nbytes=None), graph_budget_bytes=200_000)
     programs = [program(chances, nodes=4 + number % 2) for number in range(10)]
     topologies = [f"{len(one.parameters)}" for one in programs]
     programs = [replace(one, topology=name) for one, name in zip(programs, topologies, strict=True)]
@@ -203,10 +204,10 @@ def test_a_store_launches_what_a_shape_is_whatever_was_refused(stand_in: StandIn
         stand_in.update_error = 910 if chances.random() < 0.03 else 0
         if number not in store:
             source = graph(executables, stand_in, programs[number])
-            assert isinstance(store.admit(number, source, partial(verify, number)), Admitted)
+            assert store.admit(number, source, partial(verify, number))
         if chances.random() < 0.03:
             store.forget(number)
-        elif isinstance(store.replay(number), Launched):
+        elif store.serves(number):
             assert is_right(number)
             served += 1
         assert len(stand_in.held) <= 3
@@ -232,7 +233,7 @@ def test_a_graph_is_destroyed_after_the_last_executable_made_from_it(stand_in: S
         with pytest.raises(RuntimeError, match="released"):
             use()
     with pytest.raises(RuntimeError, match="released"):
-        one.update_nodes([], None)
+        write_nodes(one, [], None)
 
 
 def test_a_graph_makes_its_own_executable_when_it_is_first_replayed(stand_in: StandIn) -> None:

@@ -14,7 +14,7 @@ from grape.runtime.backends.cuda.executables.executable import CudaExecutable, E
 from grape.runtime.backends.cuda.executables.updatable import UpdatableCudaGraph
 from grape.runtime.backends.cuda.random import Drawn, RandomPrologue, advance
 
-from .cuda_stand_in import RawGraph, StandIn, inspected, without_a_device
+from .cuda_stand_in import RawGraph, StandIn, inspected, without_a_device, write_nodes
 
 DEVICE = torch.device("cuda", 0)
 
@@ -79,7 +79,7 @@ def test_the_generator_moves_right_before_the_launch(stand_in: StandIn) -> None:
     other, _ = drawing(stand_in, moves=12)
     del stand_in.log[:]
     made.replay()
-    assert made.update_nodes([], other.attachment)
+    assert write_nodes(made, [], other.attachment)
     made.replay()
     assert stand_in.log == ["draws 8", "launch", "draws 12", "launch"]
 

@@ -17,7 +17,7 @@ from grape.runtime.backends.cuda.executables.executable import CudaExecutable, E
 from grape.runtime.backends.cuda.executables.nodes import Inspected
 from grape.runtime.backends.cuda.writes import PreparedWrites
 
-from .cuda_stand_in import StandIn, without_a_device
+from .cuda_stand_in import StandIn, without_a_device, write_nodes
 from .test_cuda_executable import DEVICE, changes, contents, graph, program
 
 NODES = 8
@@ -87,7 +87,7 @@ def test_of_two_sets_that_concern_a_node_the_later_one_counts(stand_in: StandIn)
     wanted = (*world.second.parameters[:2], *world.third.parameters[2:4], *world.second.parameters[4:])
     assert world.contents() == wanted
     stand_in.refuses = unwelcome(5, world.first)
-    assert not world.one.update_nodes(changes(world.first), None)
+    assert not write_nodes(world.one, changes(world.first), None)
     assert world.contents() == wanted
 
 
@@ -143,7 +143,7 @@ def test_one_that_does_not_go_back_is_released(stand_in: StandIn) -> None:
     assert world.one.update_prepared([world.prepared], None)
     stand_in.refuses = lambda node, parameters: node == 3 or (node == 2 and parameters == world.second.parameters[2])
     with pytest.raises(RuntimeError, match="does not accept again"):
-        world.one.update_nodes(changes(world.third), None)
+        write_nodes(world.one, changes(world.third), None)
     with pytest.raises(RuntimeError, match="released executable"):
         world.one.replay()
     world.other.replay()
@@ -193,7 +193,7 @@ def test_r8a_an_interrupt_at_any_line(monkeypatch: pytest.MonkeyPatch, exported:
             assert found in (world.second.parameters, world.third.parameters)
             outcomes.add("second" if found == world.second.parameters else "third")
             stand_in.refuses = unwelcome(6, world.first)
-            assert not world.one.update_nodes(changes(world.first), None)
+            assert not write_nodes(world.one, changes(world.first), None)
             assert world.contents() == found
     assert at > 10 and done is (refused is None)
     assert outcomes == ({"second", "third"} if refused is None else {"third"})
@@ -213,7 +213,7 @@ def test_without_the_drivers_own_function_the_bindings_write(monkeypatch: pytest
         assert world.one.update_prepared([world.prepared], None)
         assert world.contents() == world.second.parameters
         stand_in.refuses = unwelcome(4, world.third)
-        assert not world.one.update_nodes(changes(world.third), None)
+        assert not write_nodes(world.one, changes(world.third), None)
         assert world.contents() == world.second.parameters
     assert stand_in.plain == 0
 
@@ -230,7 +230,7 @@ def test_an_exported_function_takes_addresses_whole() -> None:
 
 def test_what_nobody_can_write_is_not_prepared(stand_in: StandIn) -> None:
     executable = graph(Executables(stand_in.driver, DEVICE), stand_in, None).instantiate()
-    assert not executable.update_prepared([], None) and not executable.update_nodes([], None)
+    assert not executable.update_prepared([], None)
     with pytest.raises(RuntimeError, match="not known"):
         executable.prepare([])
 

@@ -240,7 +240,7 @@ def test_a_missing_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_replay_that_differs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grape.runtime.backends.tape.graph import TapeGraph
+    from grape.runtime.backends.tape.executable import TapeGraph
 
     monkeypatch.setattr(TapeGraph, "replay", lambda self: None)
     check = only(selftest.replay())

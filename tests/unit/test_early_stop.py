@@ -16,6 +16,8 @@ from grape.runtime.predication.lowering.active import in_loop
 from grape.runtime.predication.lowering.merge import NOTHING, UNBOUND
 from grape.sessions import Cell, Session
 
+from .held_launches import launches_held
+
 SOURCE = """
 import torch
 weight = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)) / 3
@@ -124,7 +126,7 @@ def test_what_was_posted_is_not_what_came_later() -> None:
     backend = TapeBackend()
     poll = backend.flag_poll()
     flag = torch.zeros((), dtype=torch.bool)
-    with backend.launches_held():
+    with launches_held(backend):
         poll.post(flag)
         backend.copy([flag], [torch.ones((), dtype=torch.bool)])
         poll.post(flag)

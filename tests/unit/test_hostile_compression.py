@@ -18,7 +18,7 @@ from grape.errors import UsageError
 from grape.runtime import GraphedFunction, Region, account
 from grape.runtime.accounts.memory import enforce_budget, no_room
 from grape.runtime.backends.tape.backend import TapeBackend
-from grape.runtime.backends.tape.executable import TapeExecutable, UpdatableTapeGraph
+from grape.runtime.backends.tape.executable import TapeExecutable, TapeGraph
 from grape.runtime.buffers.placeholders import Placeholders
 from grape.runtime.capture.snapshot import Snapshot
 from grape.runtime.compression import Limits
@@ -205,15 +205,15 @@ def test_a_refused_update_of_the_only_shape(monkeypatch: pytest.MonkeyPatch, roo
         patch.setattr(TapeExecutable, "update_from", lambda self, graph: False)
         patch.setattr(TapeExecutable, "update_prepared", lambda self, sets, attachment: False)
         if not room:
-            make, calls = UpdatableTapeGraph.instantiate, [0]
+            make, calls = TapeGraph.instantiate, [0]
 
-            def once(graph: UpdatableTapeGraph) -> TapeExecutable:
+            def once(graph: TapeGraph) -> TapeExecutable:
                 calls[0] += 1
                 if calls[0] > 1:
                     raise torch.OutOfMemoryError("no device memory")
                 return make(graph)
 
-            patch.setattr(UpdatableTapeGraph, "instantiate", once)
+            patch.setattr(TapeGraph, "instantiate", once)
         world.call(4, 5, 4, 5)
     assert world.region.replays == replays + 2 * room
     assert not room or world.store.account().launches == launches + 2
@@ -241,7 +241,7 @@ def test_an_error_of_the_driver_in_a_switch_costs_a_graph_and_not_the_call(
         raise error("the driver is unhappy")
 
     with monkeypatch.context() as patch:
-        patch.setattr(UpdatableTapeGraph if step == "instantiate" else TapeExecutable, step, fail)
+        patch.setattr(TapeGraph if step == "instantiate" else TapeExecutable, step, fail)
         world.call(5, 4, 5, 4)
     world.call(5, 4, 5, 4)
     world.graphed.release()
@@ -505,7 +505,7 @@ def test_an_executable_that_did_wrong_in_a_trial_is_not_used_again(monkeypatch: 
     lying: list[TapeExecutable] = []
     update, update_prepared = TapeExecutable.update_from, TapeExecutable.update_prepared
 
-    def accept(executable: TapeExecutable, graph: UpdatableTapeGraph) -> bool:
+    def accept(executable: TapeExecutable, graph: TapeGraph) -> bool:
         done = update(executable, graph)
         assert executable._program is not None
         executable._program = replace(executable._program, steps=executable._program.steps[:1])

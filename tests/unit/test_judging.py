@@ -33,7 +33,7 @@ def judged(function: Any, *given: torch.Tensor) -> Any:
     recorder = Recorder(DEVICE, given)
     with _Recording(recorder):
         result = function(*given)
-    backend: Any = types.SimpleNamespace(device=DEVICE, autograd=True)
+    backend: Any = types.SimpleNamespace(device=DEVICE)
     return judge(recorder.finish(), given, [result, *given], (), backend)
 
 

@@ -18,6 +18,7 @@ from grape.runtime.backends.protocol import CaptureFailed
 from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.predication import NodeLowering, SelectLowering, flow
 from grape.runtime.predication.costs.costs import BodyWork, Choice
+from grape.runtime.predication.lowering import select
 
 CPU = torch.device("cpu")
 NAN = float("nan")
@@ -297,8 +298,9 @@ def test_writing_to_what_may_be_shared_is_refused() -> None:
     assert fresh.tolist() == [2, 2]
 
 
-def test_a_loop_that_only_data_ends_is_refused() -> None:
-    with pytest.raises(CaptureFailed, match="only data ends"), SelectLowering(CPU, max_iterations=5).active():
+def test_a_loop_that_only_data_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "MAX_ITERATIONS", 5)
+    with pytest.raises(CaptureFailed, match="only data ends"), SelectLowering(CPU).active():
         grape.while_loop(lambda x: x.sum() < 3, lambda x: (x + 1,), (torch.zeros(()),))
 
 

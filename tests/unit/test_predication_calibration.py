@@ -43,9 +43,6 @@ class Machine:
     def keeps_ns(self, writes: int, nbytes: int) -> float:
         return 5_000 + writes * (self._keep + nbytes / self._kept)
 
-    def launch_ns(self) -> float:
-        return 4_000
-
 
 def test_what_is_measured_is_what_the_machine_does() -> None:
     assert calibrate(Machine()) == NodeCosts(
@@ -57,7 +54,6 @@ def test_what_is_measured_is_what_the_machine_does() -> None:
         cache_nbytes=32 << 20,
         keep_ns=pytest.approx(4_500, rel=2e-3),
         kept_bytes_per_ns=pytest.approx(700),
-        launch_ns=4_000,
         source="a machine, measured",
     )
 
@@ -67,7 +63,7 @@ def test_nonsense_leaves_the_default(nonsense: float) -> None:
     """Without the 8 bytes per ns of a kernel over 4 KB, which count as the kernel's own."""
     costs = {"kernel": nonsense, "taken": nonsense, "skipped": nonsense, "keep": nonsense}
     found = calibrate(Machine(**costs, rate=math.inf, memory=math.inf, kept=math.inf))
-    assert replace(found, source=H200.source, cache_nbytes=H200.cache_nbytes, launch_ns=None) == H200
+    assert replace(found, source=H200.source, cache_nbytes=H200.cache_nbytes) == H200
 
 
 def test_a_cache_of_unknown_size_is_taken_for_the_default_one() -> None:

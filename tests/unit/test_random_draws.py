@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo  # a dispatch mode imports it, and it wraps functions of torch for good
 
-from grape.runtime.backends.random_draws import draws
+from grape.runtime.backends.operators import draws
 
 aten = torch.ops.aten
 X = torch.ones(2, 2)

@@ -17,9 +17,11 @@ from grape.runtime import GraphedFunction, Region, account
 from grape.runtime.accounts.memory import apply_budget
 from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.backends.tape.executable import TapeExecutable
-from grape.runtime.compression import ExecutableStore, Launched, Limits, StoredGraph, Unavailable
-from grape.runtime.compression.members import Kin, PlainUser
+from grape.runtime.compression import ExecutableStore, Limits, StoredGraph
+from grape.runtime.compression.members import Kin
 from tests.property.programs import eager_to_graph
+
+from .plain_store import PlainStore, PlainUser
 
 NODE_BYTES = 1000
 
@@ -382,15 +384,14 @@ class Clock:
 
 def test_a_class_waits_until_its_calls_have_lost_what_an_executable_costs() -> None:
     backend = TapeBackend(node_bytes=100)
-    store = ExecutableStore(limits=Limits(executables=1, nbytes=None), clock_ns=Clock())
+    store = PlainStore(limits=Limits(executables=1, nbytes=None), clock_ns=Clock())
     place = torch.linspace(-1, 1, 4)
     for name, body in (("one", lambda: torch.tanh(place)), ("two", lambda: torch.tanh(place) * 2)):
         graph, _ = backend.capture(body)
         store.admit(name, graph, lambda launch: launch() is None, user=Saver())
-    found = [isinstance(store.replay("one"), Launched) for _ in range(4)]
+    found = [store.serves("one") for _ in range(4)]
     assert found == [False, False, False, True]  # 3 calls lose 120 ns, an executable takes 100
-    waiting = store.replay("two")
-    assert isinstance(waiting, Unavailable) and waiting.waiting
+    assert not store.serves("two") and store.missing is not None and store.missing.waiting
     store.release()
     backend.close()
 

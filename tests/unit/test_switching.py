@@ -12,13 +12,15 @@ import torch._dynamo  # fake tensors import it, and it wraps functions of torch 
 
 from grape.runtime.backends.tape.backend import TapeBackend
 from grape.runtime.backends.tape.executable import TapeExecutable
-from grape.runtime.compression import Admitted, ExecutableStore, Launched, Limits, store, switching
+from grape.runtime.compression import Limits, store, switching
 from grape.runtime.compression.classes import TopologyClass
 from grape.runtime.compression.codec import Base, Record
-from grape.runtime.compression.members import Kin, Loaded, Member, PlainUser
+from grape.runtime.compression.members import Kin, Loaded, Member
 from grape.runtime.compression.residency import Usage
 from grape.runtime.compression.residents import Residents
 from grape.runtime.compression.working_set import shrink
+
+from .plain_store import PlainStore, PlainUser
 
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
@@ -38,7 +40,7 @@ class World:
         self, patch: pytest.MonkeyPatch, *lengths: int, executables: int = 1, whole: bool = False, **store: Any
     ) -> None:
         self.backend = TapeBackend(poison=True, node_bytes=100)
-        self.store = ExecutableStore(limits=Limits(executables=executables, nbytes=None), **store)
+        self.store = PlainStore(limits=Limits(executables=executables, nbytes=None), **store)
         self.made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.whole, self.decoded, self.turn = whole, 0, 0
         patch.setattr(Kin, "prefers_nodes", lambda kin, changes: not self.whole)
@@ -53,7 +55,7 @@ class World:
     def admit(self, length: int) -> None:
         place = torch.linspace(-1, 1, length)
         graph, out = self.backend.capture(lambda: work(place))
-        assert isinstance(self.store.admit(length, graph, lambda launch: launch() is None), Admitted)
+        assert self.store.admit(length, graph, lambda launch: launch() is None)
         self.made[length] = place, out
 
     def call(self, *lengths: int) -> None:
@@ -61,7 +63,7 @@ class World:
             self.turn += 1
             place, out = self.made[length]
             place.copy_(torch.linspace(-2, 2, length) * self.turn)
-            assert isinstance(self.store.replay(length), Launched)
+            assert self.store.serves(length)
             assert torch.equal(out, work(place)), length
 
     def member(self, length: int) -> Member:
@@ -128,7 +130,7 @@ def test_sets_of_nodes_count_in_budget_and_account(monkeypatch: pytest.MonkeyPat
     world = World(monkeypatch, *range(4, 16))
     before = world.store.account()
     nbytes = sum(member.prepared.nbytes for member in world.store._members.values() if member.prepared is not None)
-    assert before.prepared_bytes >= nbytes > 0 and before.host_bytes > before.graph_bytes + before.prepared_bytes
+    assert before.prepared_bytes >= nbytes > 0 and before.record_bytes + before.base_bytes > 0
     budget = world.store.graph_budget_bytes = nbytes // 2
     world.store.apply_limits()
     chances = random.Random(3)

@@ -952,7 +952,6 @@ class _CopiesOfCuda(TapeBackend):
     """Copies as the CUDA backend does, in the modes of the caller."""
 
     copy = CudaBackend.copy  # type: ignore[assignment]
-    _copy = staticmethod(CudaBackend._copy)
 
 
 def test_a_strided_argument_that_requires_a_gradient_is_copied() -> None:

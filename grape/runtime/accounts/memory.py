@@ -98,7 +98,7 @@ def account(situation: Situation, region: KnownRegion | None = None) -> GraphMem
         switches=found.switches,
         evictions=found.evictions,
         refused_updates=found.refused,
-        per_graph_bytes=pool_bytes + found.all_resident.nbytes + sum(entry.private_bytes for entry in entries),
+        per_graph_bytes=pool_bytes + found.all_resident_bytes + sum(entry.private_bytes for entry in entries),
     )
 
 

@@ -14,7 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
@@ -57,7 +58,6 @@ class Predictor:
         self._made: dict[int, Made] = {}
         self._issued: list[Issued] = []
         self._thread = get_ident()
-        self._stream: int | None = None
         self._bytes_per_ns: float | None = None
         self.paused = False
         self.allowed = True
@@ -125,12 +125,12 @@ class Predictor:
             return None
         return "nothing that can write elsewhere makes it"
 
-    def _note(self, frame: Any, rule: Rule, name: tuple[int, str], result: object) -> None:
+    def _note(self, frame: FrameType, rule: Rule, name: tuple[int, str], result: object) -> None:
         key = (id(frame.f_code), frame.f_lasti)
         ordinal = self._counts[key] = self._counts.get(key, -1) + 1
         if type(result) is torch.Tensor and result.device.type == self._device.type:
             storage = result.untyped_storage()
-            outer = frame
+            outer: FrameType | None = frame
             while outer is not None and not is_own_code(outer.f_code.co_filename):
                 outer = outer.f_back
             at = self._positions.at(outer or frame)
@@ -138,7 +138,8 @@ class Predictor:
 
     # -- predicting --------------------------------------------------------------------------------------------------
 
-    def _predict(self, site: Site, original: Any, args: Args, kwargs: Kwargs) -> object:
+    def _predict(self, site: Site, args: Args, kwargs: Kwargs) -> torch.Tensor | None:
+        """What the call gives, where it can be written into the placeholder that will be read; else None."""
         region = site.region
         if site.iteration != region.calls:
             site.iteration, site.ordinal = region.calls, 0
@@ -147,33 +148,28 @@ class Predictor:
         target = site.targets.get(ordinal)
         entries = region.expected if target is not None else ()
         if target is None or not entries:
-            return original(*args, **kwargs)
+            return None
         start = time.perf_counter_ns()
         slot = next((one for one in self._slots(entries, target.path) if not one.occupied), None)
         if slot is None or not self._plain_here(region):
-            return original(*args, **kwargs)
+            return None
         try:
-            plan = site.rule(self._device, args, kwargs)
+            plan = site.rule(args, kwargs)
         except _NOTHING:
             plan = None
         template = slot.template(plan.shape, plan.dtype) if plan is not None and self._harmless(plan) else None
         if plan is None or template is None:
             self._score(site, ordinal, _MISS // 2, "its result cannot be foreseen")
-            return original(*args, **kwargs)
+            return None
         keeper, cdata, idle = template
         began = time.perf_counter_ns()
         slot.occupy(keeper, cdata, idle)
-        written = False
         try:
             plan.write(keeper)
-            written = True
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception:
-            pass
-        if not written:
-            # What is wrong with the arguments, the person's own call tells in its own words, and without a context.
-            return original(*args, **kwargs)
+            return None  # what is wrong with the arguments, the person's own call tells in its own words
         done = time.perf_counter_ns()
         out = keeper.data  # only now: the write counts as a change of the tensor that is written
         slot.predicted = True
@@ -193,8 +189,8 @@ class Predictor:
 
     def _plain_here(self, region: PredictedRegion) -> bool:
         """No mode, transform, autocast or foreign capture would see another operator than the person wrote."""
-        c: Any = torch._C
-        return bool(
+        c = torch._C
+        return (
             not c._len_torch_function_stack()
             and c._len_torch_dispatch_stack() == int(region.is_traced)
             and not is_transformed()
@@ -207,28 +203,33 @@ class Predictor:
     def _harmless(self, plan: Plan) -> bool:
         """Plain tensors on the device, that autograd does not follow."""
         grad = torch.is_grad_enabled()
-        for tensor in plan.inputs:
-            if type(tensor) not in _PLAIN or (grad and tensor.requires_grad) or tensor.layout is not torch.strided:
-                return False
-            if tensor.is_conj() or tensor.is_neg():
-                return False
-            if tensor.device != self._device:
-                return False
-        return True
+        return all(
+            type(tensor) in _PLAIN
+            and not (grad and tensor.requires_grad)
+            and tensor.layout is torch.strided
+            and not (tensor.is_conj() or tensor.is_neg())
+            and tensor.device == self._device
+            for tensor in plan.inputs
+        )
 
     def passed(self, region: PredictedRegion) -> None:
         """A call of the region ran eagerly: it says nothing about predictions."""
-        self._issued = [issued for issued in self._issued if issued.site.region is not region]
+        self._take(region)
         if self._learning is region:
             self.stop_learning()
+
+    def _take(self, region: PredictedRegion) -> list[Issued]:
+        """The predictions for the region's next call, which count no more."""
+        mine = [issued for issued in self._issued if issued.site.region is region]
+        self._issued = [issued for issued in self._issued if issued.site.region is not region]
+        return mine
 
     def arrived(self, region: PredictedRegion, leaves: Sequence[torch.Tensor]) -> None:
         """A call of the region came: which predictions did it need?"""
         if not self._issued:
             return
         addresses = {leaf.data_ptr() for leaf in leaves}
-        mine = [issued for issued in self._issued if issued.site.region is region]
-        self._issued = [issued for issued in self._issued if issued.site.region is not region]
+        mine = self._take(region)
         for issued in mine:
             if issued.slot.cdata == issued.cdata and issued.slot.address in addresses:
                 region.ledger.alias_hits += 1
@@ -299,7 +300,8 @@ class Predictor:
             site = self._sites.get((id(frame.f_code), frame.f_lasti))
             try:
                 if site is not None and site.name == name:
-                    return self._predict(site, original, args, kwargs)
+                    predicted = self._predict(site, args, kwargs)
+                    return original(*args, **kwargs) if predicted is None else predicted
                 result = original(*args, **kwargs)
             except BaseException as error:
                 prune_traceback(error)

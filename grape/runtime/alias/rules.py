@@ -29,7 +29,7 @@ class Plan:
     write: Callable[[torch.Tensor], object]
 
 
-Rule = Callable[[torch.device, Args, Kwargs], Plan | None]
+Rule = Callable[[Args, Kwargs], Plan | None]
 
 
 def _dense(tensor: torch.Tensor) -> bool:
@@ -50,7 +50,7 @@ def _dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _index_select(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
+def _index_select(args: Args, kwargs: Kwargs) -> Plan | None:
     if kwargs or len(args) != 3:
         return None
     source, dim, index = args
@@ -63,7 +63,7 @@ def _index_select(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | No
     )
 
 
-def _cat(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
+def _cat(args: Args, kwargs: Kwargs) -> Plan | None:
     parts, dim = _parts(args, kwargs)
     if parts is None:
         return None
@@ -84,7 +84,7 @@ def _cat(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     return Plan(tuple(shape), first.dtype, tuple(parts), lambda out: torch.cat(parts, dim, out=out))
 
 
-def _stack(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
+def _stack(args: Args, kwargs: Kwargs) -> Plan | None:
     parts, dim = _parts(args, kwargs)
     if parts is None:
         return None
@@ -111,7 +111,7 @@ def _parts(args: Args, kwargs: Kwargs) -> tuple[_Parts | None, int]:
     return parts, dim
 
 
-def _where(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
+def _where(args: Args, kwargs: Kwargs) -> Plan | None:
     if kwargs or len(args) != 3 or not all(isinstance(arg, _T) for arg in args):
         return None
     condition, one, other = args
@@ -123,7 +123,7 @@ def _where(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
 
 
 def _binary(function: Callable[..., object], integers: bool) -> Rule:
-    def rule(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
+    def rule(args: Args, kwargs: Kwargs) -> Plan | None:
         if kwargs or len(args) != 2:
             return None
         one, other = args
@@ -144,7 +144,7 @@ def _binary(function: Callable[..., object], integers: bool) -> Rule:
     return rule
 
 
-def _gather(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
+def _gather(args: Args, kwargs: Kwargs) -> Plan | None:
     if kwargs or len(args) != 3 or type(args[1]) is not int or not isinstance(args[2], _T):
         return None
     source, dim, index = args
@@ -155,7 +155,7 @@ def _gather(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     )
 
 
-def _argmax(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
+def _argmax(args: Args, kwargs: Kwargs) -> Plan | None:
     if len(args) > 2 or set(kwargs) - {"dim", "keepdim"} or (len(args) == 2 and "dim" in kwargs):
         return None
     source, dim, keep = args[0], args[1] if len(args) == 2 else kwargs.get("dim"), kwargs.get("keepdim", False)
@@ -169,7 +169,7 @@ def _argmax(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
     return Plan(tuple(shape), torch.int64, (source,), lambda out: torch.argmax(source, dim, keep, out=out))
 
 
-def _clone(device: torch.device, args: Args, kwargs: Kwargs) -> Plan | None:
+def _clone(args: Args, kwargs: Kwargs) -> Plan | None:
     if kwargs or len(args) != 1 or not _dense(args[0]):
         return None
     source = args[0]

@@ -13,10 +13,10 @@ __all__ = ["Executable", "NoExecutable", "UpdatableGraph"]
 class NoExecutable(RuntimeError):
     """A graph was not replayed, because no executable does its work and none could be had.
 
-    `gone`: it never will again, and may be captured anew. `waiting`: it may at a later call.
+    `gone`: it never will again, and may be captured anew. `waiting`: it may at a later call. Else there is no room.
     """
 
-    def __init__(self, why: str, *, gone: bool, waiting: bool) -> None:
+    def __init__(self, why: str, *, gone: bool = False, waiting: bool = False) -> None:
         super().__init__(why)
         self.gone = gone
         self.waiting = waiting
@@ -38,38 +38,29 @@ class Executable(Protocol):
 
     def replay(self) -> None:
         """Enqueue on the current stream. Raises RuntimeError once released."""
-        ...
 
     def waits(self) -> bool:
         """True where a launch on the current stream would wait for work that is enqueued there already."""
-        ...
 
     def update_from(self, graph: UpdatableGraph) -> bool:
         """Do from now on what `graph` would; False where the device refuses, and then nothing has changed."""
-        ...
-
-    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
-        """Give nodes, by their number, these parameters; False where the device refuses, and then nothing has changed.
-
-        With the others as they are, they must be all the parameters of one graph, and `attachment` that graph's. A
-        backend that cannot take back a part of the changes must not issue them one by one.
-        """
-        ...
 
     def prepare(self, changes: Sequence[tuple[int, bytes]]) -> Prepared:
         """Get ready to give nodes, each once, these parameters: for all executables that are made from the same graph.
 
         Raises RuntimeError where the nodes are not known, so that no update could write them.
         """
-        ...
 
     def update_prepared(self, sets: Sequence[Prepared], attachment: object) -> bool:
-        """As `update_nodes`, with what was prepared; where two sets concern one node, the later one counts."""
-        ...
+        """Give nodes the parameters that were prepared; False where the device refuses: then nothing has changed.
+
+        With the other nodes as they are, they must be all the parameters of one graph, and `attachment` that graph's.
+        Where two sets concern one node, the later one counts. A backend that cannot take back a part of the changes
+        must not issue them one by one.
+        """
 
     def release(self) -> None:
         """Give back its memory, at the latest when queued launches are done. Idempotent."""
-        ...
 
 
 class UpdatableGraph(Graph, Protocol):
@@ -84,27 +75,21 @@ class UpdatableGraph(Graph, Protocol):
     def topology(self) -> str | None:
         """A fingerprint that is equal wherever an update can succeed. None where no other graph's executable may serve:
         the graph has nodes that cannot be updated, or draws random numbers and nobody knows how many."""
-        ...
 
     def drew(self, before: object, after: object) -> None:
         """The random states (`Backend.rng_state`) before and after an eager run of what the graph does. At most once,
         before anything else is asked of it."""
-        ...
 
     @property
     def host_bytes(self) -> int:
         """Bytes that keeping the graph, without an executable, costs on the host."""
-        ...
 
     @property
     def attachment(self) -> object:
         """The object to be handed over with the parameters; it is small, and keeps what the graph itself would."""
-        ...
 
     def parameters(self) -> tuple[bytes, ...]:
         """Of each node. Defined where `topology` is not None."""
-        ...
 
     def instantiate(self) -> Executable:
         """A further executable, which outlives the graph. Raises torch.OutOfMemoryError."""
-        ...

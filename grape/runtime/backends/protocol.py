@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import torch
 
@@ -79,11 +79,9 @@ class Graph(Protocol):
 
     def replay(self) -> None:
         """Enqueue the graph on the current stream. Reads and writes the addresses of the capture."""
-        ...
 
     def release(self) -> None:
         """Give back what the graph holds. Idempotent. Tensors made in the capture stay readable while referenced."""
-        ...
 
 
 class Prepared(Protocol):
@@ -107,11 +105,9 @@ class Reservation(Protocol):
 
         What lies there stays as it is. Raises torch.OutOfMemoryError.
         """
-        ...
 
     def release(self) -> None:
         """Give back memory and addresses. The device must be done with them. Idempotent."""
-        ...
 
 
 class Pool(Protocol):
@@ -130,19 +126,15 @@ class FlagPoll(Protocol):
     @property
     def pending(self) -> int:
         """How many were posted and not taken."""
-        ...
 
     def post(self, flag: torch.Tensor) -> None:
         """Send a 0-dim bool tensor, as it will be when the work issued so far is done."""
-        ...
 
     def take(self, *, wait: bool) -> bool | None:
         """The oldest of the pending values, or None where it has not arrived; with `wait` the host waits for it."""
-        ...
 
     def clear(self) -> None:
         """Forget what is pending."""
-        ...
 
 
 class CallTimer(Protocol):
@@ -154,7 +146,6 @@ class CallTimer(Protocol):
 
     def elapsed_ms(self) -> float:
         """Milliseconds between start and stop. May synchronize; call it after the cell."""
-        ...
 
 
 class Backend(Protocol):
@@ -168,15 +159,12 @@ class Backend(Protocol):
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Uninitialized memory for a placeholder; it stays at its address while the tensor lives."""
-        ...
 
     def reserve(self, nbytes: int) -> Reservation | None:
         """A range that starts with so many bytes and can grow; None where the device cannot do that."""
-        ...
 
     def prepare(self) -> None:
         """Do once what the first capture needs, so that its time is that of a capture. Idempotent."""
-        ...
 
     def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[Graph, T]:
         """Run `body` while its device work is recorded instead of executed; return the graph and `body`'s result.
@@ -186,33 +174,23 @@ class Backend(Protocol):
         With a `pool` the graph's memory lies there, it has an executable of its own, and `close` leaves it alone: who
         asked for it releases it. Raises `CaptureFailed` where the device refused.
         """
-        ...
 
     def open_pool(self) -> Pool:
         """A new pool for graphs that belong together."""
-        ...
 
     @property
     def updatable(self) -> bool:
         """True where `capture` gives an `UpdatableGraph`, which has no executable before `instantiate`."""
-        ...
-
-    @property
-    def autograd(self) -> bool:
-        """True where a capture can record regions that call `backward`."""
-        ...
 
     @property
     def conditional_bodies(self) -> bool:
         """True where a capture can record bodies that each replay decides on: `if_body`, `while_body`."""
-        ...
 
     def prepare_bodies(self) -> None:
         """Do what the first body needs, so that a capture can hold one. Idempotent; not inside a capture.
 
         `conditional_bodies` may turn False here, where the device cannot do it after all.
         """
-        ...
 
     def if_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
         """Within `capture`: what is recorded in the block runs, at replay, only where `pred` is true then.
@@ -222,14 +200,12 @@ class Backend(Protocol):
         other; what lies there after a replay that skipped the body is undefined.
         Raises `CaptureFailed` where the backend has no conditional bodies, or outside of a capture.
         """
-        ...
 
     def while_body(self, pred: torch.Tensor) -> AbstractContextManager[None]:
         """Like `if_body`, but run again and again as long as `pred` is true; the body writes `pred`.
 
         Memory from before the body that the body reads is not given to anything else before the body ends.
         """
-        ...
 
     def bounded(self, iterations: int) -> AbstractContextManager[Callable[[], bool]]:
         """Within the block, a loop of a replay that is issued runs its body at most so many times.
@@ -238,19 +214,15 @@ class Backend(Protocol):
         whether a loop was ended so. Outside of such blocks loops have no bound. On a device the kernel that sets the
         condition counts in memory of the graph, and compares with a limit that the host writes before the launch.
         """
-        ...
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         """Copy each source into its target, in as few launches as possible. Not inside a capture."""
-        ...
 
     def clone(self, source: torch.Tensor) -> torch.Tensor:
         """A copy of a dense tensor in memory of its own, in the order of launches. Not inside a capture."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until all work that was issued to the device is done."""
-        ...
 
     def timer(self) -> CallTimer: ...
 
@@ -258,12 +230,10 @@ class Backend(Protocol):
 
     def rng_state(self) -> object:
         """The state of the device's default generator and of the CPU's, to be given to `set_rng_state`."""
-        ...
 
-    def set_rng_state(self, state: Any) -> None: ...
+    def set_rng_state(self, state: object) -> None: ...
 
     def memory(self) -> MemoryAccount: ...
 
     def close(self) -> None:
         """Release every graph and the private pool. Idempotent."""
-        ...

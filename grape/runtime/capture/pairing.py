@@ -227,7 +227,7 @@ class _Pairing:
             observed=request.backwards,  # type: ignore[arg-type]
             again=Again(
                 request.function,
-                self.layout,
+                self.layout.root,
                 self.guards,
                 backend,
                 request.tracer,

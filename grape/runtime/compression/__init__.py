@@ -5,24 +5,8 @@ backend's executables: `residents` (those on the device), `admission` (of a new 
 `working_set` (what is kept for that), `store` (all of it). `stored` is a graph as an entry sees it.
 """
 
-from .account import StoreAccount, StoreEstimate
-from .codec import Base, Record
 from .residency import Limits
-from .store import EXECUTABLES, GRAPH_BYTES, Admitted, ExecutableStore, Launched, NotAdmitted, Unavailable
+from .store import EXECUTABLES, GRAPH_BYTES, ExecutableStore
 from .stored import StoredGraph
 
-__all__ = [
-    "EXECUTABLES",
-    "GRAPH_BYTES",
-    "Admitted",
-    "Base",
-    "ExecutableStore",
-    "Launched",
-    "Limits",
-    "NotAdmitted",
-    "Record",
-    "StoreAccount",
-    "StoreEstimate",
-    "StoredGraph",
-    "Unavailable",
-]
+__all__ = ["EXECUTABLES", "GRAPH_BYTES", "ExecutableStore", "Limits", "StoredGraph"]

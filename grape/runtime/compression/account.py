@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["StoreAccount", "StoreEstimate"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreEstimate:
-    """Bytes that were not measured: `nbytes` follows from the sizes of `measured` executables out of `of`."""
-
-    nbytes: int
-    measured: int
-    of: int
+__all__ = ["StoreAccount"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +32,8 @@ class StoreAccount:
     instantiations: int
     evictions: int
     refused: int
-    all_resident: StoreEstimate
-    """The need of an executable for each shape on the device."""
-
-    @property
-    def host_bytes(self) -> int:
-        return self.record_bytes + self.base_bytes + self.working_set_bytes
+    all_resident_bytes: int
+    """The need of an executable for each shape on the device: an estimate."""
 
     @property
     def working_set_bytes(self) -> int:

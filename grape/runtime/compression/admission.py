@@ -36,30 +36,18 @@ def admit(
     if graph.topology is None:
         return _alone(residents, shape, kin, verify, user)
     parameters = graph.parameters()
-    joined: list[Member] = []
-    founders: list[Loaded] = []
-
-    def accepts(candidate: TopologyClass) -> bool:
+    for candidate in classes.candidates(graph.topology):
         member = Member(shape, kin_of[candidate], candidate.base.encode(parameters), graph.attachment, graph, user)
-        if not _joins(residents, member, graph, parameters, verify):
-            return False
-        joined.append(member)
-        return True
-
-    def found() -> Base | None:
-        made = _verified(residents, kin, verify)
-        founders.extend([made] if made else [])
-        return Base(parameters) if made else None
-
-    placed = classes.place(shape, graph.topology, accepts=accepts, found=found)
-    if placed is None:
+        if _joins(residents, member, graph, parameters, verify):
+            classes.add(shape, candidate)
+            return member
+    made = _verified(residents, kin, verify)
+    if made is None:
         return None
-    if joined:
-        return joined[0]
-    kin.topology = placed
-    kin_of[placed] = kin
-    member = Member(shape, kin, placed.base.encode(parameters), graph.attachment, None, user, founder=True)
-    residents.load(founders[0], member)
+    kin.topology = classes.found(shape, graph.topology, Base(parameters))
+    kin_of[kin.topology] = kin
+    member = Member(shape, kin, kin.topology.base.encode(parameters), graph.attachment, None, user, founder=True)
+    residents.load(made, member)
     return member
 
 

@@ -6,7 +6,7 @@ the cluster size of a kernel that it had before).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from .codec import Base
@@ -24,7 +24,7 @@ class TopologyClass:
 
 
 class Classes:
-    """All classes of a region. `trials` counts how often a class was tried for a shape."""
+    """All classes of a region."""
 
     MAX_TRIALS = 4
     """Classes of one fingerprint that a shape is tried on, those with the most shapes first."""
@@ -32,41 +32,21 @@ class Classes:
     def __init__(self) -> None:
         self._by_fingerprint: dict[str, list[TopologyClass]] = {}
         self._of: dict[Hashable, TopologyClass] = {}
-        self.trials = 0
 
-    def __len__(self) -> int:
-        return sum(map(len, self._by_fingerprint.values()))
+    def candidates(self, fingerprint: str) -> list[TopologyClass]:
+        """The classes that a shape is tried on."""
+        return sorted(self._by_fingerprint.get(fingerprint, ()), key=lambda one: -len(one.shapes))[: self.MAX_TRIALS]
 
-    def of(self, shape: Hashable) -> TopologyClass | None:
-        """The class of a shape; None where it has none."""
-        return self._of.get(shape)
+    def add(self, shape: Hashable, topology: TopologyClass) -> None:
+        """Take a shape into a class that accepts it."""
+        topology.shapes.add(shape)
+        self._of[shape] = topology
 
-    def place(
-        self,
-        shape: Hashable,
-        fingerprint: str,
-        *,
-        accepts: Callable[[TopologyClass], bool],
-        found: Callable[[], Base | None],
-    ) -> TopologyClass | None:
-        """The first class that accepts the shape, else a new one on the base that `found` makes; None without a base.
-
-        Raises ValueError where the shape has a class.
-        """
-        if shape in self._of:
-            raise ValueError(f"{shape!r} has a class already")
-        candidates = sorted(self._by_fingerprint.get(fingerprint, ()), key=lambda one: -len(one.shapes))
-        for candidate in candidates[: self.MAX_TRIALS]:
-            self.trials += 1
-            if accepts(candidate):
-                candidate.shapes.add(shape)
-                self._of[shape] = candidate
-                return candidate
-        if (base := found()) is None:
-            return None
-        founded = TopologyClass(fingerprint, base, {shape})
+    def found(self, shape: Hashable, fingerprint: str, base: Base) -> TopologyClass:
+        """A new class, of this shape."""
+        founded = TopologyClass(fingerprint, base)
         self._by_fingerprint.setdefault(fingerprint, []).append(founded)
-        self._of[shape] = founded
+        self.add(shape, founded)
         return founded
 
     def remove(self, shape: Hashable) -> TopologyClass | None:

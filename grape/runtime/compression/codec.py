@@ -5,7 +5,7 @@ eight bytes, and a word is stored as its difference from the base's word. Where 
 the same distance, and nodes of one kernel change in the same places; so a record holds each distinct difference once
 (`values`), each distinct set of places once (`patterns`), and per node a pattern and indices into the values. A node of
 another length than the base's, or one whose differences occur nowhere else, is stored whole, deflated. A node that
-equals the base's costs nothing, and reading one node looks at no other.
+equals the base's costs nothing.
 
 A record is one string of bytes, for a region may have a thousand shapes. It never leaves the process, so nothing in it
 is checked. Integers are little-endian:
@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +50,6 @@ class Base:
     def nbytes(self) -> int:
         """Bytes of all parameters, without what Python adds."""
         return sum(map(len, self.nodes))
-
-    def words_of(self, node: int) -> _Words:
-        """The node's words, the last one filled up with zeros."""
-        return self.words[self.starts[node] : self.starts[node + 1]]
 
     def encode(self, nodes: Sequence[bytes]) -> bytes:
         """The record of a shape with these parameters. Raises ValueError if it has another number of nodes."""
@@ -110,10 +105,9 @@ class Base:
 
 
 class Record:
-    """An encoded shape, opened for reading. `changed` are the numbers of the nodes that differ from the base.
+    """An encoded shape, opened for reading: `data` is what `base` has encoded.
 
-    `data` is what `base` has encoded. `node` looks at one node only; `changes` gives all that differ at once, in a
-    fraction of the time of one by one.
+    `changed` are the numbers of the nodes that differ from the base.
     """
 
     def __init__(self, base: Base, data: bytes) -> None:
@@ -135,22 +129,6 @@ class Record:
         self._whole = dict(zip(whole_numbers, (bodies[a:b] for a, b in pairwise(cuts)), strict=True))
         self.changed = frozenset([*self._numbers.tolist(), *whole_numbers])
 
-    def node(self, number: int) -> bytes:
-        """The parameters of one node. Raises IndexError where the graph has no such node."""
-        if not 0 <= number < len(self._base.nodes):
-            raise IndexError(f"node {number} of {len(self._base.nodes)}")
-        old = self._base.nodes[number]
-        if (deflated := self._whole.get(number)) is not None:
-            return zlib.decompress(deflated)
-        if number not in self.changed:
-            return old
-        at = int(np.flatnonzero(self._numbers == number)[0])
-        pattern, start = int(self._chosen[at]), int(self._starts[at])
-        places = self._places[self._pattern_ends[pattern] : self._pattern_ends[pattern + 1]]
-        words = self._base.words_of(number).copy()
-        words[places] += self._values[self._indices[start : start + len(places)]]
-        return words.tobytes()[: len(old)]
-
     def nodes(self) -> tuple[bytes, ...]:
         """All parameters, in node order."""
         changes = self.changes()
@@ -169,7 +147,7 @@ class Record:
             number: everything[starts[number] : starts[number] + len(base.nodes[number])]
             for number in self._numbers.tolist()
         }
-        return found | {number: self.node(number) for number in self._whole}
+        return found | {number: zlib.decompress(deflated) for number, deflated in self._whole.items()}
 
 
 class _Reader:
@@ -183,7 +161,7 @@ class _Reader:
         self._at += nbytes
         return self._data[self._at - nbytes : self._at]
 
-    def numbers(self, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
+    def numbers(self, count: int, kind: np.dtype[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
         return np.frombuffer(self.take(count * kind.itemsize), dtype=kind)
 
     def rest(self) -> memoryview:
@@ -205,11 +183,11 @@ def _lonely(owners: NDArray[np.int64], differences: _Words) -> NDArray[np.int64]
     return nodes[(single * 2 > total) & (total >= 8)]
 
 
-def _pattern_type(patterns: int) -> np.dtype[Any]:
+def _pattern_type(patterns: int) -> np.dtype[np.unsignedinteger]:
     return np.dtype("<u2") if patterns <= 1 << 16 else _NUMBER
 
 
-def _ends(lengths: Any) -> bytes:
+def _ends(lengths: Iterable[int]) -> bytes:
     return np.cumsum(np.fromiter(lengths, dtype=np.int64)).astype(_NUMBER).tobytes()
 
 

@@ -11,7 +11,7 @@ from ..backends.executables import Executable, UpdatableGraph
 from ..backends.protocol import Prepared
 from .classes import TopologyClass
 
-__all__ = ["Counts", "Kin", "Loaded", "Member", "PlainUser", "User"]
+__all__ = ["Counts", "Kin", "Loaded", "Member", "User"]
 
 
 class User(Protocol):
@@ -20,39 +20,20 @@ class User(Protocol):
     @property
     def launches(self) -> int:
         """How often the shape was launched so far."""
-        ...
 
     @property
     def saving_ns(self) -> float | None:
         """Nanoseconds that a launch saves against doing the same without a graph; None where nobody measured it."""
-        ...
 
     @property
     def kept_bytes(self) -> int:
         """Bytes on the host of what it keeps for launches and can make again."""
-        ...
 
     def let_go(self) -> None:
         """Forget that."""
-        ...
 
     def moved(self, launch: Callable[[], None] | None) -> None:
         """From now on `launch` enqueues the shape; None: ask the store."""
-        ...
-
-
-class PlainUser:
-    """Implements `User` for a shape that is only launched through the store, which counts."""
-
-    launches: int = 0
-    saving_ns: float | None = None
-    kept_bytes: int = 0
-
-    def let_go(self) -> None:
-        """It keeps nothing."""
-
-    def moved(self, launch: Callable[[], None] | None) -> None:
-        """It asks the store each time."""
 
 
 @dataclass(slots=True, eq=False)

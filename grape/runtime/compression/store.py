@@ -14,56 +14,23 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..backends.executables import UpdatableGraph
-from .account import StoreAccount, StoreEstimate
+from ..backends.executables import NoExecutable, UpdatableGraph
+from .account import StoreAccount
 from .admission import Verify, admit
 from .classes import Classes, TopologyClass
-from .members import Kin, Loaded, Member, PlainUser, User
+from .members import Kin, Loaded, Member, User
 from .residency import Limits
 from .residents import Residents
 from .switching import Refusing, Waiting, bring
 from .working_set import shrink
 
-__all__ = ["EXECUTABLES", "GRAPH_BYTES", "Admitted", "ExecutableStore", "Launched", "NotAdmitted", "Unavailable"]
+__all__ = ["EXECUTABLES", "GRAPH_BYTES", "ExecutableStore"]
 
 EXECUTABLES = 32
 """At most so many executables for the shapes of one owner, where nobody says another number."""
 GRAPH_BYTES = 256 << 20
 """So many bytes of whole graphs, prepared writes and what users keep are kept on the host beside the records."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """The store owns the graph now. `shared`: it joined a class that had shapes."""
-
-    shared: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotAdmitted:
-    """The graph stays the caller's."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """The replay is on the stream. `switch_ns`: what bringing the shape to an executable took on the host."""
-
-    switch_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unavailable:
-    """Nothing was launched; the call has to run eagerly.
-
-    `gone`: the store does not know the shape (any more), so it may be captured again. `waiting`: a later call is
-    served. Else there is no room for an executable.
-    """
-
-    why: str
-    gone: bool = False
-    waiting: bool = False
+_NO_ROOM = "there is no room for an executable on the device"
 
 
 @dataclass(slots=True, eq=False)
@@ -97,13 +64,14 @@ class ExecutableStore:
         graph: UpdatableGraph,
         verify: Verify,
         *,
-        owner: Hashable = None,
-        user: User | None = None,
-    ) -> Admitted | NotAdmitted:
-        """Take over the graph of a shape. An exception of `verify` propagates, and the shape is not admitted.
+        owner: Hashable,
+        user: User,
+    ) -> bool:
+        """Take over the graph of a shape. False where its replay could not be verified, or there is no room for its
+        executable: then the graph stays the caller's, as it does where an exception of `verify` propagates.
 
         Only shapes of one `owner` share executables, and `limits.executables` counts by owner. `user` launches the
-        shape; by default that goes through `replay`.
+        shape.
         """
         self.forget(shape)
         residents = self._residents
@@ -112,55 +80,54 @@ class ExecutableStore:
         residents.usage.touch(shape)
         member: Member | None = None
         try:
-            member = admit(residents, classes, self._kin, shape, graph, verify, owner=owner, user=user or PlainUser())
+            member = admit(residents, classes, self._kin, shape, graph, verify, owner=owner, user=user)
             if member is None:
-                return NotAdmitted(why="its replay could not be verified, or there is no room for its executable")
+                return False
             self._members[shape] = member
         finally:
             if shape not in self._members:
                 self._disown(owner, shape, graph)
-        shared = member.graph is not None
         self._shrink_working_set()
-        return Admitted(shared=shared)
+        return True
 
-    def replay(self, shape: Hashable) -> Launched | Unavailable:
-        """Enqueue the graph of an admitted shape on the current stream."""
+    def replay(self, shape: Hashable) -> None:
+        """Enqueue the graph of an admitted shape on the current stream.
+
+        Raises `NoExecutable`, and then has launched nothing.
+        """
         member = self._members.get(shape)
         if member is None:
-            return Unavailable(why="this shape was not captured, or was given up", gone=True)
+            raise NoExecutable("this shape was not captured, or was given up", gone=True)
         self._residents.limits = self.limits
-        start, switch_ns, prepared = self.clock_ns(), 0, member.prepared
-        if member.loaded is None:
-            brought = self._bring(member)
-            if isinstance(brought, Unavailable):
-                return brought
-            member, switch_ns = self._members[shape], self.clock_ns() - start
-        assert member.loaded is not None
-        member.loaded.executable.replay()
-        if isinstance(member.user, PlainUser):
-            member.user.launches += 1
+        prepared = member.prepared
+        loaded = member.loaded or self._bring(member)
+        loaded.executable.replay()
+        member = self._members[shape]
         self._residents.note(member)
         if member.prepared is not prepared:
             self._shrink_working_set()
-        return Launched(switch_ns=switch_ns)
 
-    def _bring(self, member: Member) -> Loaded | Unavailable:
+    def _bring(self, member: Member) -> Loaded:
+        brought: Loaded | Refusing | Waiting | None = None
+        missing = NoExecutable(_NO_ROOM)
         try:
             brought = bring(self._residents, member)
         except torch.OutOfMemoryError as error:
             self._residents.device_full = True
-            return Unavailable(why=str(error))
+            missing = NoExecutable(str(error))
         except RuntimeError as error:  # of a driver that is out of order: not the person's
             self.forget(member.shape)
             self._residents.counts[member.kin.owner].refused += 1
-            return Unavailable(why=str(error), gone=True)
+            missing = NoExecutable(str(error), gone=True)
+        if isinstance(brought, Loaded):
+            return brought
         if isinstance(brought, Refusing):
             return self._separate(member)
         if isinstance(brought, Waiting):
-            return Unavailable(why="the executables that would have to go are more useful", waiting=True)
-        return brought or Unavailable(why="there is no room for an executable on the device")
+            missing = NoExecutable("the executables that would have to go are more useful", waiting=True)
+        raise missing  # here, so that it does not keep the frames of what was caught
 
-    def _separate(self, member: Member) -> Loaded | Unavailable:
+    def _separate(self, member: Member) -> Loaded:
         """A shape that its class's executables refuse now: its own graph serves it, if that is still there."""
         graph, member.graph = member.graph, None
         owner = member.kin.owner
@@ -168,7 +135,7 @@ class ExecutableStore:
         self.forget(member.shape)
         if graph is None:
             self._residents.counts[owner].refused += 1
-            return Unavailable(why="the device refused an update that it had accepted before", gone=True)
+            raise NoExecutable("the device refused an update that it had accepted before", gone=True)
         counts.refused += 1
         counts.launches -= member.user.launches  # they are counted with the shape, which stays
         self._residents.counts[owner], self._classes[owner] = counts, classes  # gone where it was the only shape
@@ -178,7 +145,7 @@ class ExecutableStore:
         self._members[member.shape] = alone
         made = self._residents.make(alone.kin)
         if made is None:
-            return Unavailable(why="there is no room for an executable on the device")
+            raise NoExecutable(_NO_ROOM)
         self._residents.load(made, alone)
         return made
 
@@ -270,7 +237,7 @@ class ExecutableStore:
     def account(self, owner: Hashable = None) -> StoreAccount:
         """The cost of the shapes now: of those of `owner`, or of everybody.
 
-        `all_resident` takes each shape's executable to be as large as its class's.
+        `all_resident_bytes` takes each shape's executable to be as large as its class's.
         """
         residents = self._residents
         members = [one for one in self._members.values() if owner is None or one.kin.owner is owner]
@@ -297,7 +264,5 @@ class ExecutableStore:
             instantiations=sum(one.instantiations for one in counts),
             evictions=sum(one.evictions for one in counts),
             refused=sum(one.refused for one in counts),
-            all_resident=StoreEstimate(
-                nbytes=sum(member.kin.executable_bytes for member in members), measured=len(kins), of=len(members)
-            ),
+            all_resident_bytes=sum(member.kin.executable_bytes for member in members),
         )

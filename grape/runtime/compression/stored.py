@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
-from ..backends.executables import NoExecutable, UpdatableGraph
+from ..backends.executables import UpdatableGraph
 from .admission import Verify
-from .store import ExecutableStore, NotAdmitted, Unavailable
+from .store import ExecutableStore
 
-__all__ = ["Replays", "StoredGraph"]
+__all__ = ["StoredGraph"]
 
 
 class Replays(Protocol):
@@ -41,15 +41,14 @@ class StoredGraph:
     @classmethod
     def admit(
         cls, store: ExecutableStore, graph: UpdatableGraph, verify: Verify, *, owner: Hashable
-    ) -> StoredGraph | NotAdmitted:
-        """Hand a graph over to the store. An exception of `verify` propagates; then the graph stays the caller's."""
+    ) -> StoredGraph | None:
+        """Hand a graph over to the store. See `ExecutableStore.admit` for what None means."""
         stored = cls(store, graph.nodes)
         try:
-            outcome = store.admit(stored, graph, verify, owner=owner, user=stored)
+            return stored if store.admit(stored, graph, verify, owner=owner, user=stored) else None
         except BaseException:
             store.forget(stored)
             raise
-        return outcome if isinstance(outcome, NotAdmitted) else stored
 
     @property
     def nbytes(self) -> int:
@@ -73,9 +72,7 @@ class StoredGraph:
 
     def _ask(self) -> None:
         """Replay through the store. Raises `NoExecutable`."""
-        outcome = self._store.replay(self)
-        if isinstance(outcome, Unavailable):
-            raise NoExecutable(outcome.why, gone=outcome.gone, waiting=outcome.waiting)
+        self._store.replay(self)
 
     def release(self) -> None:
         """Later replays raise RuntimeError."""

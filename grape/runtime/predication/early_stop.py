@@ -11,18 +11,18 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection
 from types import CellType, FunctionType
-from typing import Any, Protocol, TypeGuard
+from typing import Protocol, TypeGuard
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from ...model import Later, Reason, Refused, RetryLater
 from ..backends.protocol import CaptureFailed, FlagPoll
-from .functions import lowering_for
+from .functions import as_state, needed_lowering
 from .holders import Holders, storage_of
 from .lowering.active import noted
 from .lowering.flag import Flag
-from .lowering.lowering import active_lowering
+from .lowering.lowering import Body, State, active_lowering
 from .lowering.merge import NOTHING, UNBOUND
 from .lowering.truth import negate, truth
 
@@ -58,9 +58,8 @@ class IterationStep(Protocol):
 
     def waste(self, count: int) -> None:
         """Note that so many calls did nothing."""
-        ...
 
-    def __call__(self, closure: tuple[object, ...], state: tuple[object, ...]) -> tuple[object, ...]: ...
+    def __call__(self, closure: State, state: State) -> State: ...
 
 
 class Stepper(Protocol):
@@ -70,7 +69,6 @@ class Stepper(Protocol):
 
     def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> IterationStep | None:
         """The region of `Iteration(body, test, stop)`; None where it is none, now or for good."""
-        ...
 
 
 class _Active(threading.local):
@@ -105,7 +103,7 @@ class Iteration:
         self._device = device
         self.moved: set[int] = set()
 
-    def __call__(self, closure: tuple[tuple[object, ...], ...], state: tuple[object, ...]) -> tuple[object, ...]:
+    def __call__(self, closure: tuple[State, ...], state: State) -> State:
         """The next state. Raises `Stopped` in ordinary Python, where the loop has been left."""
         going = negate(state[self._stop])
         if isinstance(going, Flag):
@@ -116,56 +114,54 @@ class Iteration:
             raise Stopped
         return tuple([_flag(new, self._device) if at == self._stop else new for at, new in enumerate(after)])
 
-    def _once(self, closure: tuple[tuple[object, ...], ...], state: tuple[object, ...]) -> tuple[object, ...]:
+    def _once(self, closure: tuple[State, ...], state: State) -> State:
         names = state if self._test_of is None else state[: self._stop]
-        result = self._run_of(closure[0])(*names)
-        after = (result,) if len(names) == 1 else () if not names else tuple(result)
+        after = as_state(self._run_of(closure[0])(*names), len(names))
         if self._test_of is not None:
             after = (*after, negate(self._test_of(closure[1])(*after)))
         return after
 
-    def _lowered(
-        self, going: Flag, closure: tuple[tuple[object, ...], ...], state: tuple[Any, ...]
-    ) -> tuple[object, ...]:
-        lowering = lowering_for(going)
-        assert lowering is not None
+    def _lowered(self, going: Flag, closure: tuple[State, ...], state: State) -> State:
+        lowering = needed_lowering()
 
         def iterate() -> tuple[object, object]:
             after = self._once(closure, state)
             stays = tuple([new is old for new, old in zip(after, state, strict=True)])
             return after, (stays, tuple([_may_be(new) for new in after]))
 
-        after: tuple[Any, ...]
+        after: State
         after, (stays, may_be) = lowering.cond(going.tensor, iterate, lambda: (state, NOTHING), certain=True)
-        made = [
-            at for at, new in enumerate(after) if isinstance(new, torch.Tensor) and not stays[at] and at != self._stop
-        ]
-        given = {at: storage_of(old) for at, old in enumerate(state) if isinstance(old, torch.Tensor)}
-        moved = {at for at, storage in given.items() if any(storage in may_be[new] for new in made)} - {self._stop}
+        made = {
+            at: new
+            for at, new in enumerate(after)
+            if isinstance(new, torch.Tensor) and not stays[at] and at != self._stop
+        }
+        given = {at: old for at, old in enumerate(state) if isinstance(old, torch.Tensor)}
+        moved = {at for at, old in given.items() if any(storage_of(old) in may_be[new] for new in made)} - {self._stop}
         if not moved <= self.moved:
             self.moved |= moved
             raise noted(_NamesMoved())
         # A wasted iteration hands on what is there already: that ties everything to everything, and nobody sees it.
         # What a name alone held, and what no second name has now, is only known by its new name from here on.
         times = Counter(map(storage_of, _tensors((closure, state))))
-        gone = [at for at, storage in given.items() if not stays[at] and times[storage] == 1]
-        for new in made:
-            for at in gone:
-                lowering.ties.part(after[new], state[at])
-            for other in made:
-                if other != new and not may_be[new] & may_be[other]:
-                    lowering.ties.part(after[new], after[other])
+        gone = [old for at, old in given.items() if not stays[at] and times[storage_of(old)] == 1]
+        for at, new in made.items():
+            for old in gone:
+                lowering.ties.part(new, old)
+            for other_at, other in made.items():
+                if other_at != at and not may_be[at] & may_be[other_at]:
+                    lowering.ties.part(new, other)
         return after
 
-    def _copied(self, after: tuple[object, ...], state: tuple[Any, ...]) -> tuple[object, ...]:
-        moved = {storage_of(state[position]) for position in self.moved if isinstance(state[position], torch.Tensor)}
+    def _copied(self, after: State, state: State) -> State:
+        moved = {storage_of(old) for old in (state[at] for at in self.moved) if isinstance(old, torch.Tensor)}
         return tuple(
             new.clone() if isinstance(new, torch.Tensor) and at != self._stop and storage_of(new) in moved else new
             for at, new in enumerate(after)
         )
 
 
-def _maker(function: FunctionType) -> Callable[[tuple[object, ...]], Callable[..., Any]]:
+def _maker(function: FunctionType) -> Callable[[State], Callable[..., object]]:
     code, namespace, name = function.__code__, function.__globals__, function.__name__
     return lambda closure: FunctionType(code, namespace, name, None, tuple(map(CellType, closure)))
 
@@ -193,17 +189,15 @@ def _flag(value: object, device: torch.device) -> torch.Tensor:
 def while_ahead(
     test: Callable[..., object],
     body: Callable[..., object],
-    carried: tuple[object, ...],
-    initial: tuple[object, ...] = (),
-) -> tuple[object, ...] | None:
+    carried: State,
+    initial: State = (),
+) -> State | None:
     """`while test(*carried)`, which is true now. The rest is as in `run_ahead`."""
     ran = _run_ahead(None, body, test, (*carried, False), len(carried), Holders(initial, (carried,)))
     return ran[:-1] if ran is not None else None
 
 
-def run_ahead(
-    times: int, body: Callable[..., object], carried: tuple[object, ...], stop: int, initial: tuple[object, ...] = ()
-) -> tuple[object, ...] | None:
+def run_ahead(times: int, body: Callable[..., object], carried: State, stop: int, initial: State = ()) -> State | None:
     """The state after up to `times` iterations, the last of which may be wasted; `state[stop]` is a bool again.
 
     `initial` is the state before the loop, which the names of the loop still hold. None, and nothing has been done,
@@ -216,10 +210,10 @@ def _run_ahead(
     times: int | None,
     body: Callable[..., object],
     test: Callable[..., object] | None,
-    given: tuple[Any, ...],
+    given: State,
     stop: int,
     holders: Holders,
-) -> tuple[object, ...] | None:
+) -> State | None:
     stepper = _active.stepper
     if stepper is None or not _is_plain(body) or not (test is None or _is_plain(test)):
         return None
@@ -241,7 +235,7 @@ def _run_ahead(
     if not _alone(holders, state, step.moved):
         return None
     poll = stepper.poll()
-    run: Callable[..., tuple[Any, ...]] = step
+    run: Body = step
     stopped_at: int | None = None
     known = issued = 0
     while (times is None or issued < times) and stopped_at is None:
@@ -263,7 +257,10 @@ def _run_ahead(
             continue
         holders.replayed(before, state)
         del before
-        poll.post(state[stop])
+        stopped = state[stop]
+        assert isinstance(stopped, torch.Tensor)
+        poll.post(stopped)
+        del stopped  # the next replay finds its place free
         while stopped_at is None and poll.pending:
             flag = poll.take(wait=poll.pending > AHEAD)
             if flag is None:
@@ -280,12 +277,12 @@ def _run_ahead(
     return (*state[:stop], stopped_at is not None, *state[stop + 1 :])
 
 
-def _device_of(values: tuple[object, ...]) -> torch.device | None:
+def _device_of(values: State) -> torch.device | None:
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return next((one for one in devices if one.type != "cpu"), devices[0] if devices else None)
 
 
-def _alone(holders: Holders, state: tuple[object, ...], moved: Collection[int]) -> bool:
+def _alone(holders: Holders, state: State, moved: Collection[int]) -> bool:
     return all(holders.alone(state, position) for position in moved if isinstance(state[position], torch.Tensor))
 
 

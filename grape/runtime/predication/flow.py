@@ -9,18 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import torch
 
 from .early_stop import run_ahead, while_ahead
-from .functions import cond, lowering_for
+from .functions import as_state, cond, needed_lowering
 from .lowering.active import as_loop, inside_body, refuse
 from .lowering.flag import Flag, as_predicate
-from .lowering.lowering import Check
+from .lowering.lowering import Check, State
 from .lowering.merge import NOTHING, UNBOUND
 from .lowering.truth import is_tensor_predicate, negate, truth
-from .places import Attribute, Item, Place, contained, stateful
+from .places import Attribute, Item, Place, contained, put, stateful
 
 __all__ = [
     "NOTHING",
@@ -59,7 +58,7 @@ def maybe(read: Callable[[], object]) -> object:
 
 
 def branch(
-    condition: Any,
+    condition: object,
     true_fn: Callable[..., object],
     false_fn: Callable[..., object],
     operands: tuple[object, ...] = (),
@@ -69,10 +68,9 @@ def branch(
 
     `places` are the attributes and items that a branch assigns.
     """
-    lowering = lowering_for(condition)
-    if lowering is None:
+    if not is_tensor_predicate(condition):
         return (true_fn if truth(condition) else false_fn)(*operands)
-    result, values = lowering.cond(
+    result, values = needed_lowering().cond(
         as_predicate(condition), contained(true_fn, operands, places), contained(false_fn, operands, places)
     )
     for place, value in zip(places, values, strict=True):
@@ -81,9 +79,9 @@ def branch(
 
 
 def loop(
-    cond_fn: Callable[..., Any],
-    body_fn: Callable[..., Any],
-    carried: tuple[Any, ...],
+    cond_fn: Callable[..., object],
+    body_fn: Callable[..., object],
+    carried: State,
     live: tuple[bool, ...],
     places: tuple[Place, ...] = (),
 ) -> object:
@@ -93,21 +91,17 @@ def loop(
     """
     count = len(carried)
 
-    def body(*state: object) -> tuple[object, ...]:
-        result = body_fn(*state)
-        return () if count == 0 else (result,) if count == 1 else result
+    def body(*state: object) -> State:
+        return as_state(body_fn(*state), count)
 
     initial = carried
     iterated = False
     while True:
         test = cond_fn(*carried)
-        lowering = lowering_for(test)
-        if lowering is not None:
+        if is_tensor_predicate(test):
             on_test, on_body, state = stateful(cond_fn, body, carried, places)
-            state = lowering.while_loop(on_test, on_body, state, test=test, live=(*live, *(True for _ in places)))
-            for place, value in zip(places, state[count:], strict=True):
-                place.set(value)
-            carried = state[:count]
+            every = (*live, *(True for _ in places))
+            carried = put(places, needed_lowering().while_loop(on_test, on_body, state, test=test, live=every))
             break
         if not truth(test):
             break
@@ -124,8 +118,8 @@ def loop(
 
 def repeat(
     items: Iterable[object],
-    body_fn: Callable[..., Any],
-    carried: tuple[object, ...],
+    body_fn: Callable[..., object],
+    carried: State,
     live: tuple[bool, ...],
     stop: int,
     places: tuple[Place, ...] = (),
@@ -136,22 +130,18 @@ def repeat(
     """
     count = len(carried)
 
-    def body(*state: object) -> tuple[object, ...]:
-        result = body_fn(*state)
-        return (result,) if count == 1 else tuple(result)
+    def body(*state: object) -> State:
+        return as_state(body_fn(*state), count)
 
     initial = carried
     for done, _ in enumerate(items):
-        lowering = lowering_for(carried[stop])
-        if lowering is not None:
+        if is_tensor_predicate(carried[stop]):
             if not isinstance(items, range):
                 raise refuse(f"a loop over a {type(items).__name__} ends early")
             _, on_body, state = stateful(lambda *_: True, body, carried, places)
             every = (*live, *(True for _ in places))
-            state = lowering.repeat(len(items) - done, on_body, state, stop=stop, live=every)
-            for place, value in zip(places, state[count:], strict=True):
-                place.set(value)
-            carried = state[:count]
+            left = len(items) - done
+            carried = put(places, needed_lowering().repeat(left, on_body, state, stop=stop, live=every))
             break
         if truth(carried[stop]):
             break
@@ -165,21 +155,21 @@ def repeat(
     return carried[0] if count == 1 else carried
 
 
-def both(first: Any, second: Callable[[], object]) -> object:
+def both(first: object, second: Callable[[], object]) -> object:
     """`first and second()`."""
-    if lowering_for(first) is None:
+    if not is_tensor_predicate(first):
         return second() if truth(first) else first
     return cond(first, lambda: _truth(second()), lambda: False)
 
 
-def either(first: Any, second: Callable[[], object]) -> object:
+def either(first: object, second: Callable[[], object]) -> object:
     """`first or second()`."""
-    if lowering_for(first) is None:
+    if not is_tensor_predicate(first):
         return first if truth(first) else second()
     return cond(first, lambda: True, lambda: _truth(second()))
 
 
-def _truth(value: Any) -> bool | Flag:
+def _truth(value: object) -> bool | Flag:
     if is_tensor_predicate(value):
         return value if isinstance(value, Flag) else Flag(as_predicate(value))
     if isinstance(value, (bool, int, float)):
@@ -189,12 +179,12 @@ def _truth(value: Any) -> bool | Flag:
 
 def check(condition: object, text: str | None = None) -> object:
     """The condition of an `assert`. In a capture it is remembered, and counts as true."""
-    lowering = lowering_for(condition)
-    if lowering is None:
+    if not is_tensor_predicate(condition):
         return truth(condition)
     frame = sys._getframe(1)
-    failed = negate(condition)
-    lowering.check(Check(failed=failed.tensor, file=frame.f_code.co_filename, line=frame.f_lineno, text=text))
+    with torch.no_grad():
+        failed = torch.logical_not(as_predicate(condition))
+    needed_lowering().check(Check(failed=failed, file=frame.f_code.co_filename, line=frame.f_lineno, text=text))
     return True
 
 

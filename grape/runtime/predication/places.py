@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import torch
 
 from .lowering.active import as_body, refuse
+from .lowering.lowering import Body, State, Test
 from .lowering.merge import UNBOUND
 
-__all__ = ["Attribute", "Item", "Place", "contained", "stateful"]
+__all__ = ["Attribute", "Item", "Place", "contained", "put", "stateful"]
 
 
 class Place(Protocol):
@@ -68,6 +69,14 @@ class Item:
             owner.pop(self._key(), None)
 
 
+def put(places: tuple[Place, ...], state: State) -> State:
+    """Fill the places from the last part of a state; the rest of it."""
+    count = len(state) - len(places)
+    for place, value in zip(places, state[count:], strict=True):
+        place.set(value)
+    return state[:count]
+
+
 def contained(
     function: Callable[..., object], operands: tuple[object, ...], places: tuple[Place, ...]
 ) -> Callable[[], object]:
@@ -86,38 +95,28 @@ def contained(
     return run
 
 
-def stateful(
-    cond_fn: Callable[..., object],
-    body_fn: Callable[..., tuple[object, ...]],
-    carried: tuple[object, ...],
-    places: tuple[Place, ...],
-) -> tuple[Callable[..., object], Callable[..., tuple[object, ...]], tuple[object, ...]]:
+def stateful(cond_fn: Test, body_fn: Body, carried: State, places: tuple[Place, ...]) -> tuple[Test, Body, State]:
     """A loop's functions and state, with what its places hold as the last part of the state.
 
     Each function leaves the places as they were before the loop.
     """
-    count = len(carried)
     before = tuple(place.get() for place in places)
 
-    def fill(state: tuple[object, ...]) -> None:
-        for place, value in zip(places, state, strict=True):
-            place.set(value)
-
     def test(*state: object) -> object:
-        fill(state[count:])
+        names = put(places, state)
         try:
             with as_body():
-                return cond_fn(*state[:count])
+                return cond_fn(*names)
         finally:
-            fill(before)
+            put(places, before)
 
-    def body(*state: object) -> tuple[object, ...]:
-        fill(state[count:])
+    def body(*state: object) -> State:
+        names = put(places, state)
         try:
             with as_body():
-                result = body_fn(*state[:count])
+                result = body_fn(*names)
             return (*result, *(place.get() for place in places))
         finally:
-            fill(before)
+            put(places, before)
 
     return test, body, (*carried, *before)

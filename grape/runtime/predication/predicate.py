@@ -36,7 +36,6 @@ class Predicate:
         cond = self._cond
         lowering = active_lowering()
         if lowering is not None and is_tensor_predicate(cond):
-            assert not isinstance(cond, bool)
             self._pred = as_predicate(cond)
             self._stack.enter_context(lowering.predicated(self._pred))
         elif isinstance(cond, torch.Tensor) and cond.numel() == 1:

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...model.call import Args, Kwargs
 from ...tracing import PositionFinder, RecordedCall, Recorder
+from ..backends.operators import Function
 from ..backends.protocol import Backend, CaptureFailed
 from .costs.calibration import node_costs
-from .costs.costs import Choice, NodeCosts, choose
-from .lowering.node import Key, NodeLowering, Unsuited
+from .costs.costs import Choice, choose
+from .loop_state import Key, Unsuited
+from .lowering.node import NodeLowering
 
 __all__ = ["Surveyed", "survey"]
 
@@ -54,7 +55,9 @@ class _Recording(TorchDispatchMode):
         finally:
             self._paused = before
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
+    def __torch_dispatch__(
+        self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if self._paused or not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
@@ -71,12 +74,8 @@ def survey(
     call: Callable[[], object],
     tensors: Sequence[torch.Tensor],
     positions: PositionFinder,
-    costs: NodeCosts | None = None,
 ) -> Surveyed:
-    """Record what `call` issues on its argument `tensors`; raises `CaptureFailed` where no lowering carries it out.
-
-    `costs` are the machine's own, measured at the first survey, where none are given.
-    """
+    """Record what `call` issues on its argument `tensors`; raises `CaptureFailed` where no lowering carries it out."""
 
     def record(choices: Mapping[Key, Choice]) -> tuple[NodeLowering, RecordedCall]:
         recorder = Recorder(backend.device, tensors)
@@ -102,8 +101,8 @@ def survey(
             choices[unsuited.key] = "select"
     else:
         raise CaptureFailed("GR102", "more loops than can be tried out, whose Python state changes")
-    costs = node_costs(backend) if costs is None else costs
-    cheaper = {key: choose(costs, tuple(works)) for key, works in lowering.works.items()}
+    costs = node_costs(backend)
+    cheaper = {key: choose(costs, works) for key, works in lowering.works.items()}
     wanted: dict[Key, Choice] = {**{key: choice for key, choice in cheaper.items() if choice == "select"}, **choices}
     if backend.conditional_bodies and wanted != choices:
         try:

@@ -95,7 +95,7 @@ class RegionState:
     def may_pair(self) -> bool:
         """True where a pair of graphs may serve calls whose results carry an autograd graph: those of a module."""
         situation = self.situation
-        return situation.pairs and self.root_is_module and situation.apply and situation.backend.autograd
+        return situation.pairs and self.root_is_module and situation.apply
 
     @property
     def paired(self) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,121 +18,98 @@ from ...quiet import without_warnings
 from ..backends.protocol import Backend
 from ..guarding.environment import environment, foreign_modes, quick_modes
 from ..guarding.rebuilding import rebuild
-from ..guarding.structure import Layout, flatten
+from ..guarding.structure import flatten
 from ..replaying.versions import set_versions, versions_of
 from .observed import differentiable
 from .recorded import Recorded
-from .stand_ins import StandIns
+from .stand_ins import StandIns, stand_in
 
 if TYPE_CHECKING:
     from ...tracing import Tracer
     from ..guarding.guards import GuardSet
 
-__all__ = ["Again"]
+__all__ = ["Again", "Forward"]
 
 
-class _Forward(Protocol):
-    """A forward that was replayed (`PairedCall`)."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class Forward:
+    """A forward that was replayed. `leaves` are its arguments, None for those that autograd keeps; `state` is the
+    random state before it, where it draws; `versions` are those of what it read."""
 
-    @property
-    def leaves(self) -> Sequence[torch.Tensor | None]: ...
-
-    @property
-    def versions(self) -> Sequence[int]: ...
-
-    @property
-    def state(self) -> object: ...
+    leaves: Sequence[torch.Tensor | None]
+    state: object
+    versions: Sequence[int] = ()
 
 
-class _Captured(Protocol):
-    """The pair of graphs that it is of (`Pair`)."""
-
-    @property
-    def inputs(self) -> Sequence[int | torch.Tensor]: ...
-
-    @property
-    def made(self) -> Sequence[torch.Tensor]: ...
-
-    @property
-    def differentiable(self) -> Sequence[int]: ...
-
-
+@dataclass(eq=False)
 class Again:
-    """Of one pair: `function` is called with arguments of `layout`. `changed` are buffers that it writes, `same` tells
-    whether pairs of tensors have the same bits, and within `paused` nothing becomes a region."""
+    """Of one pair: `function` is called with arguments of the structure `root`. `changed` are buffers that it writes,
+    `same` tells whether pairs of tensors have the same bits, and within `paused` nothing becomes a region."""
 
-    def __init__(
-        self,
-        function: Callable[..., object],
-        layout: Layout,
-        guards: GuardSet,
-        backend: Backend,
-        tracer: Tracer,
-        changed: Sequence[torch.Tensor],
-        same: Callable[[Sequence[tuple[torch.Tensor, torch.Tensor]]], bool],
-        paused: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self._paused = paused
-        self._function = function
-        self._root = layout.root
-        self._guards = guards
-        self._backend = backend
-        self._tracer = tracer
-        self._changed = tuple(changed)
-        self._same = same
-        kind = backend.device.type
+    function: Callable[..., object]
+    root: object
+    guards: GuardSet
+    backend: Backend
+    tracer: Tracer
+    changed: Sequence[torch.Tensor]
+    same: Callable[[Sequence[tuple[torch.Tensor, torch.Tensor]]], bool]
+    paused: Callable[[], AbstractContextManager[None]]
+
+    def __post_init__(self) -> None:
+        kind = self.backend.device.type
+        self.changed = tuple(self.changed)
         self._modes = self._modes_now()
         self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
     def is_needed(self) -> bool:
         """True where this backward comes under autocast, under other modes than those of the capture, or is watched."""
-        if torch.is_autocast_enabled(self._backend.device.type):
+        if torch.is_autocast_enabled(self.backend.device.type):
             return True
-        return self._modes_now() != self._modes or foreign_modes(int(self._tracer.on_stack)) is not None
+        return self._modes_now() != self._modes or foreign_modes(int(self.tracer.on_stack)) is not None
 
     def _modes_now(self) -> tuple[object, ...]:
-        device = self._backend.device
-        return environment(device, int(self._tracer.on_stack))[len(quick_modes(device)) :]
+        device = self.backend.device
+        return environment(device, int(self.tracer.on_stack))[len(quick_modes(device)) :]
 
     def __call__(
         self,
-        call: _Forward,
-        pair: _Captured,
+        call: Forward,
+        inputs: Sequence[int | torch.Tensor],
+        made: Sequence[torch.Tensor],
         arguments: Mapping[int, torch.Tensor],
         gradients: Sequence[torch.Tensor | None],
         *,
         create_graph: bool,
     ) -> Sequence[torch.Tensor | None]:
         leaves = [arguments[i] if leaf is None else leaf for i, leaf in enumerate(call.leaves)]
-        outside = [one for one in pair.inputs if not isinstance(one, int)]
+        outside = [one for one in inputs if not isinstance(one, int)]
         if versions_of((*leaves, *outside)) != call.versions:
             raise _refusal("what the forward read was changed since")
-        given = [_given(leaf, create_graph=create_graph) for leaf in leaves]
-        random, buffers = self._backend.rng_state(), [tensor.clone() for tensor in self._changed]
-        counted = versions_of(self._changed)
+        given = [stand_in(leaf, connected=create_graph) if leaf.requires_grad else leaf for leaf in leaves]
+        random, buffers = self.backend.rng_state(), [tensor.clone() for tensor in self.changed]
+        counted = versions_of(self.changed)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            stand_ins = StandIns(self._guards, connected=create_graph)
+            stand_ins = StandIns(self.guards, connected=create_graph)
             if call.state is not None:
-                self._backend.set_rng_state(call.state)
-            kind = self._backend.device.type
+                self.backend.set_rng_state(call.state)
+            kind = self.backend.device.type
             enabled, dtype = self._autocast
             autocast = torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
             try:
-                with stand_ins.in_place(), self._paused(), autocast, without_warnings():
-                    args, kwargs = rebuild(self._root, given)
-                    result = self._function(*args, **kwargs)
+                with stand_ins.in_place(), self.paused(), autocast, without_warnings():
+                    args, kwargs = rebuild(self.root, given)
+                    result = self.function(*args, **kwargs)
             finally:
-                self._backend.set_rng_state(random)
+                self.backend.set_rng_state(random)
                 with torch.no_grad():
-                    for tensor, before in zip(self._changed, buffers, strict=True):
+                    for tensor, before in zip(self.changed, buffers, strict=True):
                         tensor.copy_(before)
-                set_versions(self._changed, counted)
+                set_versions(self.changed, counted)
             results = flatten((result, args, kwargs), "result").leaves
             outputs = [results[i] for i in differentiable(results, given)]
-            made = [pair.made[i] for i in pair.differentiable]
             pairs = [(one.detach(), other) for one, other in zip(outputs, made, strict=False)]
-            if len(outputs) != len(made) or not self._same(pairs):
+            if len(outputs) != len(made) or not self.same(pairs):
                 raise _refusal("the forward gives other results when it runs again")
             names: dict[Hashable, torch.Tensor] = {
                 ("argument", i): given[i] for i, leaf in enumerate(given) if leaf.requires_grad
@@ -139,26 +117,17 @@ class Again:
             by_leaf = {id(leaf): one for leaf, one in zip(stand_ins.originals, stand_ins.tensors, strict=True)}
             names |= {("outside", id(leaf)): by_leaf[id(leaf)] for leaf in outside}
             recorded = Recorded(outputs, names)
-            if sum(recorded.parts.values()) != len(pair.inputs):
+            if sum(recorded.parts.values()) != len(inputs):
                 raise _refusal("the forward depends on other tensors when it runs again")
             found = recorded.differentiate(gradients, create_graph=create_graph)
         parts: list[torch.Tensor | None] = []
         taken: dict[Hashable, int] = {}
-        for one in pair.inputs:
+        for one in inputs:
             name: Hashable = ("argument", one) if isinstance(one, int) else ("outside", id(one))
             number = taken[name] = taken.get(name, -1) + 1
             row = found.get(name, [])
             parts.append(row[number] if number < len(row) else None)
         return parts
-
-
-def _given(leaf: torch.Tensor, *, create_graph: bool) -> torch.Tensor:
-    if not leaf.requires_grad:
-        return leaf
-    if create_graph:
-        with torch.enable_grad():
-            return leaf.view_as(leaf)
-    return leaf.detach().requires_grad_()
 
 
 def _refusal(why: str) -> RuntimeError:

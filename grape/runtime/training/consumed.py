@@ -11,12 +11,14 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
+from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
 
 from ..replaying.node_numbers import unnumbered
 from ..replaying.versions import set_versions, versions_of
 
-__all__ = ["is_consumed", "seal", "seal_all", "sealable"]
+__all__ = ["is_consumed", "named", "saved_names", "seal", "seal_all", "sealable"]
 
 
 def is_consumed(tensor: torch.Tensor) -> bool:
@@ -24,8 +26,8 @@ def is_consumed(tensor: torch.Tensor) -> bool:
 
     A graph in which nothing was saved (a sum of parameters) can be gone through twice, and is not consumed.
     """
-    pending: list[Any] = [tensor.grad_fn]
-    seen: set[object] = set()
+    pending = [tensor.grad_fn]
+    seen: set[Node] = set()
     while pending:
         node = pending.pop()
         if node is None or node in seen:
@@ -48,9 +50,14 @@ def _saved_by(kind: Hashable) -> tuple[tuple[str, str], ...]:
     """Attributes of this kind of node that give a saved tensor, or raise where it is freed; with each, the one that
     gives it as it is kept.
     """
-    found = [name for name in dir(kind) if name.startswith("_saved_")]
-    pairs = [(name, f"_raw{name}") for name in found]
+    pairs = [(name, f"_raw{name}") for name in saved_names(kind)]
     return (*pairs, ("saved_tensors", "_raw_saved_tensors")) if hasattr(kind, "saved_tensors") else tuple(pairs)
+
+
+@functools.cache
+def saved_names(kind: Hashable) -> tuple[str, ...]:
+    """Attributes of this kind of node of torch's that give a saved tensor, or a list of them."""
+    return tuple(name for name in dir(kind) if name.startswith("_saved_"))
 
 
 def _is_hooked(kept: object) -> bool:
@@ -83,7 +90,7 @@ def _freed() -> torch.Tensor:
 
 class _Consumed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, data: torch.Tensor, freed: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, data: torch.Tensor, freed: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(data)  # the tensor itself is the result, not a view of it: it may be written in place
         return data
 
@@ -93,10 +100,10 @@ class _Consumed(torch.autograd.Function):
 
 
 @functools.cache
-def _named(name: str) -> Any:
-    """A consumed graph whose last node has this name, which torch prints with a tensor."""
-    kind: Any = type(_Consumed)
-    made = kind(name, (_Consumed,), {})
+def named(function: type[torch.autograd.Function], name: str) -> type[torch.autograd.Function]:
+    """The function, with nodes of this name, which torch prints with a tensor."""
+    kind: Any = type(function)
+    made: type[torch.autograd.Function] = kind(name, (function,), {})
     made._backward_cls.__name__ = name
     return made
 
@@ -114,7 +121,7 @@ def seal(tensor: torch.Tensor, name: str | None = None) -> None:
         tensor.detach_()
     counted = versions_of([tensor])
     with torch.enable_grad():
-        _named(name or "").apply(tensor, _freed())
+        named(_Consumed, name or "").apply(tensor, _freed())
     set_versions([tensor], counted)
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 
 from ...model import Reason, Refused
+from ..backends.operators import copy_each
 from ..backends.protocol import Backend
 from ..replaying.versions import set_versions, versions_of
 from .homes import SUPPORTED, Home, alone, home_of, overlaps, vacant_home
@@ -168,8 +169,8 @@ class GradientCapture:
         same = all(before is after for before, after in zip(self._before, self._after, strict=True))
         return bool(self.read) or not same
 
-    def _states(self) -> list[tuple[torch.Tensor | None, bool, After]]:
-        return list(zip(self._after, self.present, self._kinds, strict=True))
+    def _states(self) -> list[tuple[torch.Tensor | None, After]]:
+        return list(zip(self._after, self._kinds, strict=True))
 
     def find_read(self, used: Collection[int], written: Collection[int]) -> set[str]:
         """Take note of which gradients the call used and wrote, by the identities of the storages; their names."""
@@ -186,7 +187,7 @@ class GradientCapture:
         """Choose the homes of what the graph will make, after the eager run. Raises torch.OutOfMemoryError."""
         if not SUPPORTED and (self.read or "new" in self._kinds):
             return Refused.because(Reason.GRADIENT_HOLDERS)
-        for index, (gradient, _, kind) in enumerate(self._states()):
+        for index, (gradient, kind) in enumerate(self._states()):
             if kind != "same":
                 self._before[index] = None  # only the person may still hold it
             if kind != "new" or gradient is None:
@@ -225,14 +226,13 @@ class GradientCapture:
         for index, (left, entered) in enumerate(zip(self._left, self._entered, strict=True)):
             if left is not None and left is not entered and self._kinds[index] == "new":
                 self._made[index] = left
-        groups: dict[torch.dtype, list[int]] = {}
-        for index, gradient in self._made.items():
-            if gradient.shape == self._leaves[index].shape and gradient.layout is torch.strided:
-                groups.setdefault(gradient.dtype, []).append(index)
+        made = [
+            (self._homes[index].base, gradient.detach())
+            for index, gradient in self._made.items()
+            if gradient.shape == self._leaves[index].shape and gradient.layout is torch.strided
+        ]
         with torch.no_grad():
-            for members in groups.values():
-                targets = [self._homes[index].base for index in members]
-                torch._foreach_copy_(targets, [self._made[index].detach() for index in members])
+            copy_each([home for home, _ in made], [gradient for _, gradient in made])
 
     def restore(self) -> None:
         """Set every `.grad` as the eager run left it."""
@@ -245,7 +245,7 @@ class GradientCapture:
         differs = Refused.because(Reason.GRADIENTS_DIFFER)
         returned = {tensor.untyped_storage()._cdata for tensor in results}
         shared: set[int] = set()
-        for index, (after, _, kind) in enumerate(self._states()):
+        for index, (after, kind) in enumerate(self._states()):
             left, entered = self._left[index], self._entered[index]
             if (left is None) != (kind == "none") or (left is entered) != (kind == "same" or entered is left is None):
                 return differs
@@ -268,7 +268,7 @@ class GradientCapture:
         """Of each gradient that the graph makes, what the eager run made and what a replay has."""
         return [
             (gradient.detach(), self._homes[index].base)
-            for index, (gradient, _, kind) in enumerate(self._states())
+            for index, (gradient, kind) in enumerate(self._states())
             if kind == "new" and gradient is not None
         ]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 __all__ = ["Backwards", "Pattern", "differentiable", "pattern_of"]
@@ -62,8 +62,9 @@ class Backwards:
         alive = _Alive()
         seen = _Seen(len(outputs), weakref.ref(alive))
         self._calls = [*self._calls[1 - KEPT :], seen]
-        nodes: dict[Any, list[tuple[int, int]]] = {}
+        nodes: dict[Node, list[tuple[int, int]]] = {}
         for number, tensor in enumerate(outputs):
+            assert tensor.grad_fn is not None
             nodes.setdefault(tensor.grad_fn, []).append((number, tensor.output_nr))
         before = RemovableHandle.next_id
         for node, places in nodes.items():
@@ -104,8 +105,8 @@ class Backwards:
         return bool(self._noted) or any(seen.strides for seen in self._calls)
 
 
-def _noting(seen: _Seen, places: Sequence[tuple[int, int]], alive: _Alive) -> Callable[[object], None]:
-    def note(gradients: Any, _: _Alive = alive) -> None:
+def _noting(seen: _Seen, places: Sequence[tuple[int, int]], alive: _Alive) -> Callable[..., None]:
+    def note(gradients: Sequence[torch.Tensor | None], _: _Alive = alive) -> None:
         seen.again |= torch.is_grad_enabled()
         if any(gradient is not None and torch.is_autocast_enabled(gradient.device.type) for gradient in gradients):
             return  # autocast goes on in such a backward, as in no graph

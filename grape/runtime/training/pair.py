@@ -7,11 +7,12 @@ gone through, or nobody can go through it any more, the forward graph is not rep
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
+from torch.autograd.function import FunctionCtx
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -19,9 +20,9 @@ from ..backends.protocol import Backend, Graph, Pool
 from ..buffers.placeholders import Placeholders, distinct
 from ..guarding.environment import is_batched
 from ..replaying.versions import set_versions, versions_of
-from .again import Again
+from .again import Again, Forward
+from .consumed import named
 from .observed import Backwards, Pattern, pattern_of
-from .pair_function import function_named
 
 __all__ = ["BackwardGraph", "Pair", "PairedCall", "Saved"]
 
@@ -67,21 +68,14 @@ class Saved:
     anything: bool
 
 
-class PairedCall:
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
+class PairedCall(Forward):
     """One replayed forward: what its backward has to know."""
 
-    __slots__ = ("__weakref__", "_alive", "addresses", "leaves", "outputs", "pair", "state", "versions")
-
-    def __init__(self, pair: Pair, leaves: Sequence[torch.Tensor | None], state: object) -> None:
-        self.pair = pair
-        self.leaves = leaves
-        """The arguments that autograd does not keep for us."""
-        self.state = state
-        """The random state before the call, where it draws."""
-        self.versions: Sequence[int] = ()
-        self.addresses: Sequence[int] = ()
-        self.outputs: Sequence[torch.Tensor] = ()
-        self._alive: StorageWeakRef | None = None
+    pair: Pair
+    addresses: Sequence[int] = ()
+    outputs: Sequence[torch.Tensor] = ()
+    _alive: StorageWeakRef | None = None
 
     def guard(self) -> torch.Tensor:
         """The tensor to be saved for backward: it dies when autograd lets go of what it has saved."""
@@ -95,48 +89,64 @@ class PairedCall:
         return self._alive is None or not self._alive.expired()
 
 
+class _Context(FunctionCtx):
+    call: PairedCall
+    saved_tensors: tuple[torch.Tensor, ...]
+
+
+class _Paired(torch.autograd.Function):
+    """The node of autograd that stands for a replayed forward.
+
+    Takes a call, what autograd is to keep and check the versions of, and the leaves, one for each part of their
+    gradients: so autograd adds these up with others in the order in which it does so without Grape."""
+
+    @staticmethod
+    def forward(
+        ctx: _Context, call: PairedCall, kept: Sequence[torch.Tensor], *inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)  # what nobody used has no gradient, and what led to it gets none
+        ctx.call = call
+        ctx.save_for_backward(*kept)
+        outputs, call.outputs = tuple(call.outputs), ()
+        return outputs
+
+    @staticmethod
+    def backward(ctx: _Context, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        kept = ctx.saved_tensors  # raises in torch's words where one was changed, or the graph was gone through
+        return (None, None, *ctx.call.pair.backward(ctx.call, kept, gradients))
+
+
+@dataclass(eq=False)
 class Pair:
     """See the module.
 
     `inputs` are the leaves that get gradients, in the order of `BackwardGraph.parts`: each the number of an argument,
     or a tensor of the person's. `made` are the forward graph's outputs, `differentiable` which of them require some.
+    `name` is that of the node; `draws` tells that the forward draws random numbers.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        forward: Graph,
-        pool: Pool,
-        backwards: Mapping[Pattern, BackwardGraph],
-        *,
-        inputs: Sequence[int | torch.Tensor],
-        made: Sequence[torch.Tensor],
-        differentiable: Sequence[int],
-        saved: Saved,
-        placeholders: Placeholders,
-        name: str,
-        observed: Backwards,
-        again: Again,
-        draws: bool,
-        keep: object,
-    ) -> None:
-        self.backend = backend
-        self.forward = forward
-        self.pool = pool
-        self.backwards = dict(backwards)
-        self.inputs = tuple(inputs)
-        self.made = tuple(made)
-        self.differentiable = tuple(differentiable)
-        self.saved = saved
-        self.draws = draws
-        self._placeholders = placeholders
-        self._function: Any = function_named(name)
-        self._observed = observed
-        self._again = again
-        self._keep = keep
-        self._calls: weakref.WeakSet[PairedCall] = weakref.WeakSet()
-        self._retired = False
-        self._missed = 0
+    backend: Backend
+    forward: Graph
+    pool: Pool
+    backwards: Mapping[Pattern, BackwardGraph]
+    _: KW_ONLY
+    inputs: Sequence[int | torch.Tensor]
+    made: Sequence[torch.Tensor]
+    differentiable: Sequence[int]
+    saved: Saved
+    placeholders: Placeholders
+    name: str
+    observed: Backwards
+    again: Again
+    draws: bool
+    keep: object
+    _calls: weakref.WeakSet[PairedCall] = field(default_factory=weakref.WeakSet)
+    _retired: bool = False
+    _missed: int = 0
+
+    def __post_init__(self) -> None:
+        self.made = tuple(self.made)
+        self._function = named(_Paired, self.name)
 
     @property
     def nbytes(self) -> int:
@@ -146,7 +156,7 @@ class Pair:
     @property
     def fits(self) -> bool:
         """True where what was seen of its backward is what graphs can do."""
-        return not self._observed.again and self._missed < MISSES
+        return not self.observed.again and self._missed < MISSES
 
     @property
     def free(self) -> bool:
@@ -155,13 +165,13 @@ class Pair:
 
     def foresee_another(self) -> None:
         """Gradients are about to be differentiated again: it serves no call any more."""
-        self._observed.note_again()
+        self.observed.note_again()
 
     def attach(self, leaves: Sequence[torch.Tensor], outputs: list[torch.Tensor], state: object) -> list[torch.Tensor]:
         """The outputs of the forward replay that was just issued, with a node of autograd in front of them."""
         saved = self.saved
         rest = [None if i in saved.arguments else leaf for i, leaf in enumerate(leaves)]
-        call = PairedCall(self, rest, state)
+        call = PairedCall(pair=self, leaves=rest, state=state)
         call.addresses = [leaf.data_ptr() for leaf in leaves] if saved.views else ()
         call.outputs = [outputs[i] for i in self.differentiable]
         kept = [leaves[i] for i in saved.arguments]
@@ -184,26 +194,26 @@ class Pair:
         saved = self.saved
         count, outside = len(saved.arguments), len(saved.outside)
         arguments = dict(zip(saved.arguments, kept[:count], strict=True))
-        if torch.is_grad_enabled():
-            self._observed.note_again()
-            return self._again(call, self, arguments, gradients, create_graph=True)
-        graph = None
-        if all(map(_plain, gradients)) and not self._again.is_needed():
+        graph, once_more = None, torch.is_grad_enabled()
+        if once_more:
+            self.observed.note_again()
+        elif all(map(_plain, gradients)) and not self.again.is_needed():
             pattern = pattern_of(gradients)
             graph = self.backwards.get(pattern)
             if graph is None:
-                self._observed.note(pattern)
+                self.observed.note(pattern)
         if graph is None:
-            self._missed += 1
-            return self._again(call, self, arguments, gradients, create_graph=False)
+            self._missed += not once_more
+            made = [self.made[i] for i in self.differentiable]
+            return self.again(call, self.inputs, made, arguments, gradients, create_graph=once_more)
         pairs = list(zip(graph.seeds, gradients, strict=True))
         targets = [distinct(seed) for seed, _ in pairs if seed is not None]
         sources = [distinct(gradient) for seed, gradient in pairs if seed is not None and gradient is not None]
         # What autograd does not see (`.data`, NumPy) may have changed them since: eager reads them now.
         for index, tensor in arguments.items():
-            target = self._placeholders.target(index)
+            target = self.placeholders.target(index)
             moved_away = index in saved.views and tensor.data_ptr() != call.addresses[index]
-            if not moved_away and index not in self._placeholders.host:
+            if not moved_away and index not in self.placeholders.host:
                 targets.append(target)
                 sources.append(distinct(tensor))
         for index, tensor in zip(saved.results, kept[count + outside :], strict=False):
@@ -230,7 +240,9 @@ class Pair:
         self.backend.copy(made, [one for one in narrow if one is not None])
         set_versions(made, [0] * len(made))
         return [
-            None if copy is None or part is None else copy if copy.shape == part.shape else _expanded(copy, part)
+            copy.as_strided(part.shape, part.stride())
+            if copy is not None and part is not None and copy.shape != part.shape
+            else copy
             for copy, part in zip(copies, parts, strict=True)
         ]
 
@@ -253,7 +265,7 @@ class Pair:
         self.forward.release()
         for one in self.backwards.values():
             one.graph.release()
-        self.backwards, self.made, self._keep = {}, (), None  # the node may live on
+        self.backwards, self.made, self.keep = {}, (), None  # the node may live on
 
 
 def _plain(gradient: torch.Tensor | None) -> bool:
@@ -267,30 +279,25 @@ def _plain(gradient: torch.Tensor | None) -> bool:
     )
 
 
-def _expanded(copy: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    return copy.as_strided(part.shape, part.stride())
-
-
-class _put_there:
+@contextmanager
+def _put_there(moved: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
     """Inside, memory that a graph reads holds what these tensors hold, which lie elsewhere now (`p.data = ...`)."""
+    for there, tensor in moved:
+        if (there.shape, there.stride(), there.dtype) != (tensor.shape, tensor.stride(), tensor.dtype):
+            raise RuntimeError(
+                "Grape cannot go through this backward: a parameter was given data of another layout after the "
+                "forward, which was replayed; `%grape undo` leaves such a module as it is"
+            )
+    places = tuple(there for there, _ in moved)
+    before = [there.detach().clone() for there in places]
+    try:
+        _fill(places, [tensor for _, tensor in moved])
+        yield
+    finally:
+        _fill(places, before)
 
-    def __init__(self, moved: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self._moved = moved
-        self._before: list[torch.Tensor] = []
 
-    def __enter__(self) -> None:
-        for there, tensor in self._moved:
-            if (there.shape, there.stride(), there.dtype) != (tensor.shape, tensor.stride(), tensor.dtype):
-                raise RuntimeError(
-                    "Grape cannot go through this backward: a parameter was given data of another layout after the "
-                    "forward, which was replayed; `%grape undo` leaves such a module as it is"
-                )
-        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(one for one, _ in self._moved)):
-            for there, tensor in self._moved:
-                self._before.append(there.clone())
-                there.copy_(tensor)
-
-    def __exit__(self, *exception: object) -> None:
-        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(one for one, _ in self._moved)):
-            for (there, _), contents in zip(self._moved, self._before, strict=False):
-                there.copy_(contents)
+def _fill(places: tuple[torch.Tensor, ...], contents: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad(), _unsafe_preserve_version_counter(places):
+        for place, content in zip(places, contents, strict=True):
+            place.copy_(content)

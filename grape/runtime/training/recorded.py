@@ -7,15 +7,15 @@ taken one by one, as autograd would add them up (`Recorded.differentiate`).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ..replaying.node_numbers import unnumbered
+from .consumed import saved_names
 
 __all__ = ["Recorded", "Unfit"]
 
@@ -35,11 +35,11 @@ class Recorded:
         self.outputs = tuple(outputs)
         self.saved: set[int] = set()
         self.objects: dict[int, torch.Tensor] = {}
-        self._edges: dict[tuple[object, int], Hashable] = {}
+        self._edges: dict[tuple[Node | None, int], Hashable] = {}
         with unnumbered():
             edges = {name: get_gradient_edge(leaf) for name, leaf in leaves.items()}
         self._edges.update({(edge.node, edge.output_nr): name for name, edge in edges.items()})
-        self._feeding: dict[Hashable, list[tuple[object, int]]] = {}
+        self._feeding: dict[Hashable, list[tuple[Node, int]]] = {}
         self._walk()
         self.used = {name: leaf for name, leaf in leaves.items() if name in self._feeding}
         self.parts = {name: len(self._feeding[name]) for name in self.used}
@@ -47,7 +47,7 @@ class Recorded:
     def _walk(self) -> None:
         pending: list[Any] = [tensor.grad_fn for tensor in self.outputs]
         stops = {node for node, _ in self._edges}
-        seen: set[object] = set()
+        seen: set[Node] = set()
         while pending:
             node = pending.pop()
             if node is None or node in seen or node in stops:
@@ -65,9 +65,9 @@ class Recorded:
                 else:
                     pending.append(following)
 
-    def _note_saved(self, node: object) -> None:
+    def _note_saved(self, node: Node) -> None:
         kind: object = type(node)
-        for name in _attributes(kind):
+        for name in saved_names(kind):
             value = getattr(node, name)
             for one in value if isinstance(value, (tuple, list)) else (value,):
                 if isinstance(one, torch.Tensor):
@@ -110,9 +110,9 @@ class Recorded:
                 found[name] = [gradient]
         return {name: [*found.get(name, ()), *[None] * parts][:parts] for name, parts in self.parts.items()}
 
-    def _several(self) -> dict[Any, list[tuple[int, Hashable]]]:
+    def _several(self) -> dict[Node, list[tuple[int, Hashable]]]:
         """The nodes that give parts of a gradient that has several: which of their results is a part of which."""
-        nodes: dict[object, list[tuple[int, Hashable]]] = {}
+        nodes: dict[Node, list[tuple[int, Hashable]]] = {}
         for name, feeding in self._feeding.items():
             for node, position in feeding if len(feeding) > 1 else ():
                 nodes.setdefault(node, []).append((position, name))
@@ -130,8 +130,3 @@ def _take(
                 found.setdefault(name, []).append(given[position])
 
     return hook
-
-
-@functools.cache
-def _attributes(kind: object) -> tuple[str, ...]:
-    return tuple(name for name in dir(kind) if name.startswith("_saved_"))

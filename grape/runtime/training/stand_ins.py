@@ -16,7 +16,7 @@ import torch
 if TYPE_CHECKING:
     from ..guarding.guards import GuardSet
 
-__all__ = ["StandIns"]
+__all__ = ["StandIns", "stand_in"]
 
 
 class StandIns:
@@ -25,7 +25,7 @@ class StandIns:
 
     def __init__(self, guards: GuardSet, *, connected: bool = False) -> None:
         self.originals: list[torch.Tensor] = [leaf for _, leaf in guards.leaves() if leaf.requires_grad]
-        self.tensors: list[torch.Tensor] = [_stand_in(leaf, connected=connected) for leaf in self.originals]
+        self.tensors: list[torch.Tensor] = [stand_in(leaf, connected=connected) for leaf in self.originals]
         self._by_identity = {id(leaf): made for leaf, made in zip(self.originals, self.tensors, strict=True)}
         self._places: Sequence[tuple[Any, object]] = guards.places_of(set(self._by_identity))
         self._attributes = guards.attributes
@@ -55,7 +55,7 @@ def _mentions(values: list[object], made: set[int]) -> bool:
     return any(id(one() if isinstance(one, weakref.ref) else one) in made for one in values)
 
 
-def _stand_in(leaf: torch.Tensor, *, connected: bool) -> torch.Tensor:
+def stand_in(leaf: torch.Tensor, *, connected: bool) -> torch.Tensor:
     if connected:
         with torch.enable_grad():
             return leaf.view_as(leaf)

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch.cuda._utils import _get_device_index
@@ -19,6 +19,7 @@ from ....profiling import CudaCallTimer, spare_children
 from ....quiet import without_collections, without_warnings
 from ....streams.cuda_warmup import warm_products
 from ..autocast_cache import autocast_cache_off
+from ..operators import copy_each
 from ..protocol import CallTimer, CaptureFailed, MemoryAccount, Pool
 from .conditional import Bodies
 from .driver import load
@@ -29,6 +30,9 @@ from .memory import CudaReservation, pool_bytes, reserve
 from .meter import ExecutableMeter
 from .poll import EventPoll
 from .watch import CaptureWatch
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
 
 __all__ = ["CudaBackend"]
 
@@ -69,9 +73,9 @@ class CudaBackend:
         if self.device not in _streams:  # cuBLAS keeps a workspace for each stream that it meets
             _streams[self.device] = torch.cuda.Stream(self.device)
         self._stream = _streams[self.device]
-        self._pool: Any = None
+        self._pool: _POOL_HANDLE | None = None
         self._anchor: torch.cuda.CUDAGraph | None = None
-        self._pools: list[tuple[Any, weakref.ref[torch.cuda.CUDAGraph]]] = []
+        self._pools: list[tuple[_POOL_HANDLE, weakref.ref[torch.cuda.CUDAGraph]]] = []
         """Every private pool so far, and the graph that holds it open as long as any graph of the pool lives."""
         self._graphs: weakref.WeakSet[CudaGraph | UpdatableCudaGraph] = weakref.WeakSet()
         self._alone: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
@@ -88,7 +92,7 @@ class CudaBackend:
     def prepare(self) -> None:
         if self._anchor is None:
             if not self._warm:
-                warm_products(self.device, self._stream, autograd=self.autograd)
+                warm_products(self.device, self._stream, autograd=True)
                 self._warm = True
             _count_nodes(self._open_pool())
 
@@ -103,6 +107,7 @@ class CudaBackend:
         self.prepare()
         assert pool is None or isinstance(pool, CudaPool)
         handle = self._pool if pool is None else pool.handle
+        assert handle is not None
         current = torch.cuda.current_stream(self.device)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         self._stream.wait_stream(current)
@@ -135,14 +140,15 @@ class CudaBackend:
                 raise CaptureFailed("GR405", f"the capture was invalidated: {_first_line(error)}") from error
         current.wait_stream(self._stream)
         nodes = _count_nodes(graph) + (watch.body_nodes if watch is not None else 0)
-        if pool is not None:
+        kept = (self._anchor, self._bodies.kept if self._bodies is not None else None) if pool is None else pool
+        if pool is not None or self._executables is None or watch is None:
             self._meter.made(nodes, graph.instantiate)
-            captured = CudaGraph(graph, nodes, self._meter, pool)
-            self._alone.add(captured)
+            captured = CudaGraph(graph, nodes, self._meter, kept)
+            if pool is None:
+                self._graphs.add(captured)
+            else:
+                self._alone.add(captured)
             return captured, result
-        kept = (self._anchor, self._bodies.kept if self._bodies is not None else None)
-        if self._executables is None or watch is None:
-            return self._instantiate(graph, nodes, kept), result
         updatable = UpdatableCudaGraph(self._executables, graph, nodes=nodes, draws=watch.drew, pool=kept)
         self._graphs.add(updatable)
         return updatable, result
@@ -158,13 +164,7 @@ class CudaBackend:
         finally:
             self._watch = before
 
-    def _instantiate(self, graph: torch.cuda.CUDAGraph, nodes: int, keep: object) -> CudaGraph:
-        self._meter.made(nodes, graph.instantiate)
-        captured = CudaGraph(graph, nodes, self._meter, keep)
-        self._graphs.add(captured)
-        return captured
-
-    def _abandon(self, graph: torch.cuda.CUDAGraph, handle: Any, *, lost_body: bool) -> None:
+    def _abandon(self, graph: torch.cuda.CUDAGraph, handle: _POOL_HANDLE, *, lost_body: bool) -> None:
         """End a capture whose body raised; the body's error matters, not what ending it says.
 
         With `lost_body` the recorded graph must not be destroyed: the process would crash. So it ends where torch does
@@ -178,7 +178,7 @@ class CudaBackend:
         except RuntimeError:
             self._recover(handle)
 
-    def _recover(self, handle: Any) -> None:
+    def _recover(self, handle: _POOL_HANDLE) -> None:
         """Bring allocator and generator back after an invalidated capture.
 
         torch 2.11 leaves the allocator diverted to the graph's pool and the generator in capture mode; a capture that
@@ -215,8 +215,6 @@ class CudaBackend:
     def conditional_bodies(self) -> bool:
         return self._bodies is not None
 
-    autograd = True
-
     def prepare_bodies(self) -> None:
         """Where the kernel of conditional nodes cannot be had, `conditional_bodies` is False from then on."""
         if self._bodies is not None:
@@ -246,23 +244,12 @@ class CudaBackend:
 
     def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():  # what is copied may be the person's, or stand for it, and require a gradient
-            self._copy(targets, sources)
-
-    @staticmethod
-    def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-        if len(targets) == 1:
-            targets[0].copy_(sources[0])  # costs the host less than a launch for many
-            return
-        if len({target.dtype for target in targets}) == 1:
-            torch._foreach_copy_(list(targets), list(sources))
-            return
-        groups: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-        for target, source in zip(targets, sources, strict=True):
-            into, out_of = groups.setdefault(target.dtype, ([], []))  # one launch takes one dtype
-            into.append(target)
-            out_of.append(source)
-        for into, out_of in groups.values():
-            torch._foreach_copy_(into, out_of)
+            if len(targets) == 1:
+                targets[0].copy_(sources[0])  # costs the host less than a launch for many
+            elif len({target.dtype for target in targets}) == 1:
+                torch._foreach_copy_(list(targets), list(sources))
+            else:
+                copy_each(targets, sources)
 
     def clone(self, source: torch.Tensor) -> torch.Tensor:
         return source.clone()
@@ -276,17 +263,18 @@ class CudaBackend:
     def flag_poll(self) -> EventPoll:
         return EventPoll()
 
-    def rng_state(self) -> Any:
+    def rng_state(self) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.get_rng_state(), torch.cuda.get_rng_state(self.device)
 
-    def set_rng_state(self, state: Any) -> None:
+    def set_rng_state(self, state: object) -> None:
+        assert isinstance(state, tuple)
         torch.set_rng_state(state[0])
         # Setting the state of a CUDA generator, to whatever, also has cuDNN draw the state of its dropout anew.
         if not torch.equal(torch.cuda.get_rng_state(self.device), state[1]):
             torch.cuda.set_rng_state(state[1], self.device)
 
     def memory(self) -> MemoryAccount:
-        pools = [pool for pool, held in self._pools if held() is not None]
+        pools: list[tuple[int, int]] = [pool for pool, held in self._pools if held() is not None]
         if self._bodies is not None and self._bodies.pool is not None:
             pools.append(self._bodies.pool.id)
         pools += [pool.handle for pool in self._apart]
@@ -314,15 +302,15 @@ class CudaBackend:
 @contextmanager
 def _not_capturing() -> Iterator[None]:
     """Answer "is this stream being captured?" with no, so that libraries take their eager path (GR402)."""
-    graphs: Any = torch.cuda.graphs
-    original = graphs._cuda_isCurrentStreamCapturing
-    graphs._cuda_isCurrentStreamCapturing = lambda: False
+    graphs, name = torch.cuda.graphs, "_cuda_isCurrentStreamCapturing"
+    original = getattr(graphs, name)
+    setattr(graphs, name, lambda: False)
     _thread.captures = True
     try:
         yield
     finally:
         _thread.captures = False
-        graphs._cuda_isCurrentStreamCapturing = original
+        setattr(graphs, name, original)
 
 
 def _count_nodes(graph: torch.cuda.CUDAGraph) -> int:

@@ -9,10 +9,10 @@ programming guide.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import get_ident
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -182,7 +182,7 @@ def _no_waiting(watch: CaptureWatch) -> Iterator[None]:
     """Refuse what would invalidate a body's capture and the one around it at once: the driver crashes ending those."""
     thread, owner, undo = get_ident(), torch._C, ExitStack()
 
-    def stand_in(original: Any) -> object:
+    def stand_in(original: Callable[[], object]) -> object:
         def refused() -> object:
             if get_ident() != thread:
                 return original()

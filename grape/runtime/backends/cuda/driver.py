@@ -78,7 +78,7 @@ class Driver:
         """A function of so many addresses as the driver exports it, for loops in which even the bindings would cost too
         much: it takes integers and returns a CUresult. None where it cannot be had."""
         try:
-            found: Any = getattr(self._library(), symbol)
+            found = getattr(self._library(), symbol)
         except (OSError, AttributeError):
             return None
         found.argtypes, found.restype = (ctypes.c_void_p,) * pointers, ctypes.c_int

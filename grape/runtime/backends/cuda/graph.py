@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -51,7 +50,7 @@ class CudaPool:
     """Implements `Pool`. The allocator has it from the first capture on, as long as one of its graphs lives."""
 
     def __init__(self) -> None:
-        self.handle: Any = torch.cuda.graph_pool_handle()
+        self.handle = torch.cuda.graph_pool_handle()
 
     @property
     def nbytes(self) -> int:

@@ -7,17 +7,26 @@ remembers stays true when a later shape needs more. See "Virtual Memory Manageme
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from contextlib import suppress
+from typing import TypedDict
 
 import torch
+
+from .driver import Driver, DriverError, load
 
 __all__ = ["CudaReservation", "pool_bytes", "reserve", "segments"]
 
 _ROOM = 64
 """A range is so many times larger than what is needed first; addresses cost nothing."""
-_driver: object = None
 _keep_alive = ctypes.pythonapi.Py_IncRef
 _keep_alive.argtypes, _keep_alive.restype = [ctypes.py_object], None
+
+
+class Segment(TypedDict):
+    """A part of what `torch.cuda.memory_snapshot` says of memory that the allocator has in one piece."""
+
+    address: int
+    total_size: int
 
 
 def pool_bytes(pool: tuple[int, int]) -> int:
@@ -25,7 +34,7 @@ def pool_bytes(pool: tuple[int, int]) -> int:
     return sum(segment["total_size"] for segment in segments(pool))
 
 
-def segments(pool: tuple[int, int]) -> list[dict[str, Any]]:
+def segments(pool: tuple[int, int]) -> list[Segment]:
     """The allocator's segments of a private pool.
 
     `memory_snapshot` gives up a reference that it does not own to each number of the pool's id (pytorch #196366, in
@@ -34,20 +43,8 @@ def segments(pool: tuple[int, int]) -> list[dict[str, Any]]:
     """
     for number in pool:
         _keep_alive(number)
-    found: list[dict[str, object]] = torch.cuda.memory_snapshot(pool)
+    found: list[Segment] = torch.cuda.memory_snapshot(pool)
     return found
-
-
-def _load() -> object:
-    global _driver
-    if _driver is None:
-        try:
-            from cuda.bindings import driver
-        except ImportError:
-            _driver = False
-        else:
-            _driver = driver
-    return _driver or None
 
 
 def reserve(device: torch.device, nbytes: int) -> CudaReservation | None:
@@ -55,38 +52,31 @@ def reserve(device: torch.device, nbytes: int) -> CudaReservation | None:
 
     Raises torch.OutOfMemoryError.
     """
-    driver = _load()
+    driver = load()
     if driver is None:
         return None
     total = torch.cuda.get_device_properties(device).total_memory
-    made = CudaReservation.open(driver, device, min(max(nbytes * _ROOM, 1 << 28), max(2 * nbytes, total)))
-    if made is not None:
-        made.grow(nbytes)
+    try:
+        made = CudaReservation(driver, device, min(max(nbytes * _ROOM, 1 << 28), max(2 * nbytes, total)))
+    except DriverError:
+        return None
+    made.grow(nbytes)
     return made
 
 
 class CudaReservation:
-    """Implements `Reservation`."""
+    """Implements `Reservation`. Raises `DriverError` where the device cannot have a range of `limit` bytes."""
 
-    def __init__(self, driver: Any, device: torch.device, address: int, limit: int, granularity: int) -> None:
+    def __init__(self, driver: Driver, device: torch.device, limit: int) -> None:
         self._driver = driver
         self._device = device
-        self._limit = limit
-        self._granularity = granularity
+        self._properties = _properties(driver, device)
+        minimum = driver.types.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        self._granularity = int(driver.call("cuMemGetAllocationGranularity", self._properties, minimum))
+        self._limit = -(-limit // self._granularity) * self._granularity
         self._handles: list[tuple[int, int, object]] = []
-        self.address = address
+        self.address = int(driver.call("cuMemAddressReserve", self._limit, 0, 0, 0))
         self.nbytes = 0
-
-    @classmethod
-    def open(cls, driver: Any, device: torch.device, limit: int) -> CudaReservation | None:
-        properties = _properties(driver, device)
-        flag = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-        error, granularity = driver.cuMemGetAllocationGranularity(properties, flag)
-        if int(error):
-            return None
-        limit = -(-limit // granularity) * granularity
-        error, address = driver.cuMemAddressReserve(limit, 0, 0, 0)
-        return cls(driver, device, int(address), limit, int(granularity)) if not int(error) else None
 
     def grow(self, nbytes: int) -> bool:
         if nbytes <= self.nbytes:
@@ -97,44 +87,44 @@ class CudaReservation:
         wanted = min(self._limit, -(-(nbytes + self.nbytes // 8) // self._granularity) * self._granularity)
         size = wanted - self.nbytes
         handle = self._create(size)
-        if handle is None:
-            torch.cuda.empty_cache()
-            handle = self._create(size)
-        if handle is None:
-            raise torch.OutOfMemoryError(f"no {size:,} bytes of device memory for a slot")
         driver, start = self._driver, self.address + self.nbytes
-        access = driver.CUmemAccessDesc()
-        access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        access = driver.types.CUmemAccessDesc()
+        access.location.type = driver.types.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         access.location.id = self._device.index
-        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        (error,) = driver.cuMemMap(start, size, 0, handle, 0)
-        if not int(error):
+        access.flags = driver.types.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        mapped = False
+        try:
+            driver.call("cuMemMap", start, size, 0, handle, 0)
+            mapped = True
             self._handles.append((start, size, handle))
-            (error,) = driver.cuMemSetAccess(start, size, [access], 1)
-        else:
-            driver.cuMemRelease(handle)
-        if int(error):
-            raise torch.OutOfMemoryError(f"the driver could not map {size:,} bytes: error {int(error)}")
+            driver.call("cuMemSetAccess", start, size, [access], 1)
+        except DriverError as error:
+            if not mapped:
+                driver.succeeds("cuMemRelease", handle)
+            raise torch.OutOfMemoryError(f"the driver could not map {size:,} bytes: error {error.code}") from error
         self.nbytes = wanted
         return True
 
     def _create(self, size: int) -> object:
-        error, handle = self._driver.cuMemCreate(size, _properties(self._driver, self._device), 0)
-        return handle if not int(error) else None
+        for _ in range(2):
+            with suppress(DriverError):
+                return self._driver.call("cuMemCreate", size, self._properties, 0)
+            torch.cuda.empty_cache()
+        raise torch.OutOfMemoryError(f"no {size:,} bytes of device memory for a slot")
 
     def release(self) -> None:
         driver, handles, self._handles = self._driver, self._handles, []
         for start, size, handle in handles:
-            driver.cuMemUnmap(start, size)
-            driver.cuMemRelease(handle)
+            driver.succeeds("cuMemUnmap", start, size)
+            driver.succeeds("cuMemRelease", handle)
         if self._limit:
-            driver.cuMemAddressFree(self.address, self._limit)
+            driver.succeeds("cuMemAddressFree", self.address, self._limit)
         self._limit = self.nbytes = 0
 
 
-def _properties(driver: Any, device: torch.device) -> Any:
-    properties = driver.CUmemAllocationProp()
-    properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+def _properties(driver: Driver, device: torch.device) -> object:
+    properties = driver.types.CUmemAllocationProp()
+    properties.type = driver.types.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = driver.types.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     properties.location.id = device.index
     return properties

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ....model.call import Args, Kwargs
+from ..operators import Function, draws
 from ..protocol import CaptureFailed
-from ..random_draws import draws
 
 __all__ = ["CaptureWatch"]
 
@@ -43,7 +43,9 @@ class CaptureWatch(TorchDispatchMode):
         # Else the first operator under the mode imports all of torch._dynamo, about a second.
         return False
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(
+        self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.OpOverload) and draws(func, args, kwargs):
             self.drew = self.drew or self._here(args, kwargs)
@@ -60,7 +62,7 @@ class CaptureWatch(TorchDispatchMode):
             loop.makes(made)
         return result
 
-    def _here(self, args: object, kwargs: Any) -> bool:
+    def _here(self, args: Args, kwargs: Kwargs) -> bool:
         """True where an operator that draws does so on the device; what it draws on the CPU is no part of the graph."""
         devices = {leaf.device.type for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         return self._device.type in (devices or {torch.device(kwargs.get("device") or "cpu").type})
@@ -108,15 +110,15 @@ class _Loop:
         self._made: set[int] = set()
         self._held: dict[int, object] = {}
 
-    def reads(self, storages: list[Any]) -> None:
+    def reads(self, storages: list[torch.UntypedStorage]) -> None:
         for storage in storages:
             if storage._cdata not in self._made:
                 self._held.setdefault(storage._cdata, storage)
 
-    def makes(self, storages: list[Any]) -> None:
+    def makes(self, storages: list[torch.UntypedStorage]) -> None:
         self._made.update(storage._cdata for storage in storages if storage._cdata not in self._held)
 
 
-def _storages(tree: object) -> list[object]:
+def _storages(tree: object) -> list[torch.UntypedStorage]:
     tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
     return [tensor.untyped_storage() for tensor in tensors if tensor.layout == torch.strided]

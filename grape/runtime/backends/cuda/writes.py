@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
-from typing import Any
+from typing import SupportsInt
 
 from .driver import Driver
 from .executables.nodes import KERNEL, KERNEL_BYTES, MEMCPY, MEMCPY_BYTES, MEMSET, MEMSET_BYTES, laid_out_bytes, lay_out
@@ -68,7 +68,7 @@ class NodeWriter:
         self.set_kernel: Callable[[int, int, int], int] = plain or self._through_bindings
 
     def prepare(
-        self, handles: Sequence[Any], kinds: Sequence[int], changes: Sequence[tuple[int, bytes]]
+        self, handles: Sequence[SupportsInt], kinds: Sequence[int], changes: Sequence[tuple[int, bytes]]
     ) -> PreparedWrites:
         """`handles` are the nodes of the graph that the executables are made from. A node changes once at most."""
         kernels = [(number, parameters) for number, parameters in changes if kinds[number] == KERNEL]
@@ -88,7 +88,7 @@ class NodeWriter:
             nbytes=len(memory) + _NODE_BYTES * len(changes) + sum(len(parameters) for _, parameters in rest),
         )
 
-    def issue(self, executable: Any, prepared: PreparedWrites) -> bool:
+    def issue(self, executable: SupportsInt, prepared: PreparedWrites) -> bool:
         """True where the device took all of them; where it did not, it may have taken some."""
         if any(map(self.set_kernel, repeat(int(executable)), prepared.nodes, prepared.structures)):
             return False

@@ -32,8 +32,8 @@ from ....profiling import HostCallTimer
 from ..autocast_cache import autocast_cache_off
 from ..protocol import CaptureFailed, MemoryAccount, Pool
 from .capture import CaptureMode
-from .executable import TapeExecutable, UpdatableTapeGraph
-from .graph import IfStep, IterationBound, LaunchQueue, Program, TapeGraph, WhileStep, every_step
+from .executable import TapeExecutable, TapeGraph
+from .graph import IfStep, IterationBound, LaunchQueue, Program, WhileStep, every_step
 from .host_reads import HostReads
 from .memory import Arena, Lenders, Room, bare
 
@@ -101,9 +101,13 @@ class TapeBackend:
     that budgets can be tried. A graph pretends to need as much on the host. `flag_lag` is that of `flag_poll`.
     """
 
+    kind: Literal["tape"] = "tape"
+    updatable = True
+    conditional_bodies = True
     flag_lag = 2
 
     def __init__(self, *, poison: bool = False, node_bytes: int = 0, capacity_bytes: int | None = None) -> None:
+        self.device = torch.device("cpu")
         self._arena = Arena()
         self._lenders = Lenders()
         self._pools: weakref.WeakSet[Arena] = weakref.WeakSet()
@@ -114,14 +118,6 @@ class TapeBackend:
         self._node_bytes = node_bytes
         self._capacity_bytes = capacity_bytes
         self._executable_bytes = 0
-
-    @property
-    def kind(self) -> Literal["cuda", "tape"]:
-        return "tape"
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
 
     def empty_strided(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         with torch.inference_mode(False):
@@ -142,7 +138,7 @@ class TapeBackend:
         self._pools.add(arena)
         return arena
 
-    def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[UpdatableTapeGraph, T]:
+    def capture(self, body: Callable[[], T], pool: Pool | None = None) -> tuple[TapeGraph, T]:
         """See `Backend.capture`. Graphs of autograd that `body` leaves behind are the caller's to let go.
 
         A refusal counts even where `body` caught it. `CaptureFailed.code` is GR101 for host reads, GR103 for shapes
@@ -171,10 +167,8 @@ class TapeBackend:
                 raise mode.failure
             if moved:
                 raise CaptureFailed("GR405", "the region sets the random seed, which a replay would not repeat")
-            graph = mode.finish(debug_poison=self._poison)
-        graph.queue = self._queue
-        graph.make = self._instantiate
-        graph.node_bytes = self._node_bytes
+            program = mode.finish(debug_poison=self._poison)
+        graph = TapeGraph(program, self._queue, self._instantiate, self._node_bytes)
         if pool is None:
             self._graphs.add(graph)
         return graph, result
@@ -189,31 +183,6 @@ class TapeBackend:
 
     def _give_back(self, nbytes: int) -> None:
         self._executable_bytes -= nbytes
-
-    @contextmanager
-    def launches_held(self) -> Iterator[None]:
-        """Inside, replays and copies wait, as on a busy device, until `synchronize` or the end of the block.
-
-        What the host does itself with their memory does not wait, as it would not on a second stream.
-        """
-        self._queue.held = True
-        try:
-            yield
-        finally:
-            self._queue.held = False
-            self._queue.drain()
-
-    @property
-    def updatable(self) -> bool:
-        return True
-
-    @property
-    def autograd(self) -> bool:
-        return True
-
-    @property
-    def conditional_bodies(self) -> bool:
-        return True
 
     def prepare_bodies(self) -> None:
         """Nothing to prepare."""
@@ -261,7 +230,8 @@ class TapeBackend:
     def rng_state(self) -> torch.Tensor:
         return torch.get_rng_state()
 
-    def set_rng_state(self, state: torch.Tensor) -> None:
+    def set_rng_state(self, state: object) -> None:
+        assert isinstance(state, torch.Tensor)
         torch.set_rng_state(state)
 
     def memory(self) -> MemoryAccount:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,17 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from ....model.call import Args, Kwargs
+from ..operators import ALLOCATIONS, Operator, base_name, decompose, draws, is_composite
 from ..protocol import CaptureFailed
-from ..random_draws import draws
-from .executable import UpdatableTapeGraph
-from .graph import Constant, External, Operation, Step
+from .graph import Attachment, Constant, External, Operation, Program, Step
 from .memory import Arena, Lenders, alias, bare, poison
 from .metadata import Probe, probe
 
 __all__ = ["CaptureMode"]
 
 _aten = torch.ops.aten
-_ALLOCATE = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 _MASKED_WRITE = {_aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
 
 
@@ -38,7 +36,7 @@ class CaptureMode(TorchDispatchMode):
         self._lenders = lenders
         self._steps: list[Step] = []
         self._made: list[tuple[StorageWeakRef, torch.Tensor]] = []
-        self._externals: dict[int, Any] = {}
+        self._externals: dict[int, torch.UntypedStorage] = {}
         self._depth = 0
         self._used_in_bodies: list[object] = []
         self.failure: CaptureFailed | None = None
@@ -48,9 +46,9 @@ class CaptureMode(TorchDispatchMode):
         # Else the first operator under the mode imports all of torch._dynamo, about a second.
         return False
 
-    def __torch_dispatch__(self, func: object, types: Any, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(self, func: object, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         try:
-            return self._dispatch(func, tuple(args), dict(kwargs or {}))
+            return self._dispatch(func, args, kwargs or {})
         except CaptureFailed as failure:
             self.refuse(failure)
             raise
@@ -82,8 +80,11 @@ class CaptureMode(TorchDispatchMode):
                 self._used_in_bodies.clear()
         self._steps.append(make(condition, steps))
 
-    def finish(self, *, debug_poison: bool) -> UpdatableTapeGraph:
-        """The graph of what was recorded. Call it when the body's locals are gone and its result is still held."""
+    def finish(self, *, debug_poison: bool) -> Program:
+        """What was recorded. Call it when the body's locals are gone and its result is still held.
+
+        With `debug_poison` a replay fills the outputs before it and the scratch after it, so that stale reads are seen.
+        """
         kept, externals = [], []
         for address, storage in self._externals.items():
             lender = self._lenders.of(storage)
@@ -96,16 +97,11 @@ class CaptureMode(TorchDispatchMode):
             else:
                 externals.append(External(StorageWeakRef(storage), address))
         self._externals.clear()
-        outputs = [twin for ref, twin in self._made if not ref.expired()]
+        made = self._made if debug_poison else ()
+        outputs = tuple(twin for ref, twin in made if not ref.expired())
         taken = {twin.data_ptr() for twin in outputs}
-        return UpdatableTapeGraph(
-            self._steps,
-            externals=externals,
-            kept=kept,
-            outputs=outputs,
-            scratch=[twin for _, twin in self._made if twin.data_ptr() not in taken],
-            debug_poison=debug_poison,
-        )
+        scratch = tuple(twin for _, twin in made if twin.data_ptr() not in taken)
+        return Program(tuple(self._steps), Attachment(tuple(externals), tuple(kept), outputs, scratch))
 
     def _dispatch(self, func: object, args: Args, kwargs: Kwargs) -> object:
         if not isinstance(func, torch._ops.OpOverload):
@@ -118,8 +114,8 @@ class CaptureMode(TorchDispatchMode):
             _require_plain(func, tensor)
         if any(type(leaf) is torch.Generator and not _is_default(leaf) for leaf in leaves):
             raise CaptureFailed("GR405", f"{func} draws from a generator of its own, which a replay would not reset")
-        if _is_composite(func):
-            return self._decompose(func, args, kwargs)
+        if is_composite(func):
+            return decompose(self, func, args, kwargs)
         _refuse_host_reads(func, args)
         if func is _aten.lift_fresh.default:
             return self._constant(args[0])
@@ -130,24 +126,13 @@ class CaptureMode(TorchDispatchMode):
             raise CaptureFailed("GR405", f"{func} draws random numbers in a conditional body")
         return self._record(func, args, kwargs)
 
-    def _decompose(self, func: Any, args: Args, kwargs: Kwargs) -> object:
-        """Run the eager kernel of a composite operator; the operators it is made of come back here one by one.
-
-        Views must be tracked inside as they are outside of a mode: `matmul` looks at `requires_grad` of a weight's
-        transpose when it chooses between `mm` and `bmm`.
-        """
-        keys: Any = torch._C.DispatchKey
-        track_views: Any = torch._C._SetExcludeDispatchKeyGuard
-        with track_views(keys.ADInplaceOrView, False), self:
-            return func._op_dk(keys.CompositeImplicitAutograd, *args, **kwargs)
-
     def _constant(self, value: torch.Tensor) -> torch.Tensor:
         with bare():
             target = self._allocate(value)
             self._steps.append(Constant(value.clone(memory_format=torch.preserve_format), alias(target)))
             return target
 
-    def _record(self, func: Any, args: Args, kwargs: Kwargs) -> object:
+    def _record(self, func: Operator, args: Args, kwargs: Kwargs) -> object:
         trial = probe(func, args, kwargs)
         with bare():
             for real, tried in trial.arguments:
@@ -160,7 +145,7 @@ class CaptureMode(TorchDispatchMode):
                 outputs.append(self._allocate(result) if is_fresh else result if existing is None else existing)
                 fresh.append(is_fresh)
             works = any(fresh) or func._schema.is_mutable or not results
-            if works and func._schema.name.removeprefix("aten::") not in _ALLOCATE:
+            if works and base_name(func) not in ALLOCATIONS:
                 aliases: dict[int, torch.Tensor] = {}  # attention asks whether two arguments are one tensor
 
                 def one(tensor: torch.Tensor) -> torch.Tensor:
@@ -200,7 +185,7 @@ class CaptureMode(TorchDispatchMode):
             return
         if real.numel():
             raise CaptureFailed("GR405", f"{func} resizes a tensor that holds data")
-        made: Any = self._allocate(tried)
+        made = self._allocate(tried)
         real.set_(made.untyped_storage(), 0, made.shape, made.stride())
 
 
@@ -234,7 +219,7 @@ def _require_plain(func: object, tensor: torch.Tensor) -> None:
         raise CaptureFailed("GR405", f"{func} uses a {type(tensor).__name__}, which dispatches operators itself")
 
 
-def _refuse_host_reads(func: Any, args: Args) -> None:
+def _refuse_host_reads(func: Operator, args: Args) -> None:
     if torch.Tag.data_dependent_output in func.tags:
         raise CaptureFailed("GR101", f"{func} reads a tensor's value on the host")
     if func in _MASKED_WRITE:
@@ -246,18 +231,12 @@ def _refuse_host_reads(func: Any, args: Args) -> None:
         raise CaptureFailed("GR103", f"the shape of what {func} returns depends on data")
 
 
-def _has_mask(indices: Any) -> bool:
+def _has_mask(indices: Iterable[object]) -> bool:
     return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 @functools.cache
-def _is_composite(func: Any) -> bool:
-    has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    return bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
-
-
-@functools.cache
-def _is_metadata_only(func: Any) -> bool:
+def _is_metadata_only(func: Operator) -> bool:
     """Changes or answers only what the host knows: a tensor's view of its storage, a size, a flag."""
     if torch.Tag.inplace_view in func.tags:
         return "resize" not in func._schema.name

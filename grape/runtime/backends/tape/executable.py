@@ -5,14 +5,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-
-from .graph import Attachment, LaunchQueue, Program, TapeGraph
+from .graph import Attachment, Constant, LaunchQueue, Program, every_step
 from .nodes import Node, assemble, fingerprint, fits, flat, read, structure_of, write
 
-__all__ = ["PreparedNodes", "TapeExecutable", "UpdatableTapeGraph"]
+__all__ = ["PreparedNodes", "TapeExecutable", "TapeGraph"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,17 +40,14 @@ class TapeExecutable:
     def waits(self) -> bool:
         return self._queue.waits
 
-    def update_from(self, graph: Any) -> bool:
+    def update_from(self, graph: object) -> bool:
         self._require_alive()
-        program: Program = graph.program
-        if structure_of(program.steps) != self._structure:
+        assert isinstance(graph, TapeGraph)
+        if structure_of(graph.program.steps) != self._structure:
             return False
         self._nodes = [write(parameters) for parameters in graph.parameters()]
-        self._program = Program(program.steps, program.attachment)
+        self._program = graph.program
         return True
-
-    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
-        return self.update_prepared([self.prepare(changes)], attachment)
 
     def prepare(self, changes: Sequence[tuple[int, bytes]]) -> PreparedNodes:
         nodes = {number: write(parameters) for number, parameters in changes}
@@ -83,15 +77,38 @@ class TapeExecutable:
             raise RuntimeError("update of a released executable")
 
 
-class UpdatableTapeGraph(TapeGraph):
-    """Implements `UpdatableGraph`. The backend sets `make`, which gives an executable the memory that it pretends to
-    need, or raises, and `node_bytes`, what a node of the graph pretends to need on the host."""
+class TapeGraph:
+    """Implements `UpdatableGraph`. `nodes` counts the steps, those in bodies too; `nbytes` is 0, for a tape has no
+    executable on a device.
 
-    make: Callable[[Program], TapeExecutable]
-    node_bytes: int = 0
-    _parameters: tuple[bytes, ...] | None = None
+    `make` gives an executable the memory that it pretends to need, or raises; `node_bytes` is what a node pretends to
+    need on the host.
+    """
 
-    def drew(self, before: torch.Tensor, after: torch.Tensor) -> None:
+    nbytes = 0
+
+    def __init__(
+        self, program: Program, queue: LaunchQueue, make: Callable[[Program], TapeExecutable], node_bytes: int
+    ) -> None:
+        self.nodes = sum(1 for _ in every_step(program.steps))
+        self._program: Program | None = program
+        self._queue = queue
+        self._make = make
+        self._node_bytes = node_bytes
+        self._parameters: tuple[bytes, ...] | None = None
+
+    @property
+    def program(self) -> Program:
+        """Raises RuntimeError once the graph is released."""
+        if self._program is None:
+            raise RuntimeError("replay of a released graph")
+        return self._program
+
+    def replay(self) -> None:
+        """Raises what `Program.run` raises, and `RuntimeError` where the graph was released."""
+        self._queue.submit(self.program.run)
+
+    def drew(self, before: object, after: object) -> None:
         """Its operators draw from the generator as eager ones do."""
 
     @property
@@ -103,8 +120,14 @@ class UpdatableTapeGraph(TapeGraph):
         return fingerprint(structure_of(self.program.steps))
 
     @property
+    def constant_bytes(self) -> int:
+        """Bytes of the values that the host made in the body."""
+        steps = self._program.steps if self._program is not None else ()
+        return sum(step.value.nbytes for step in every_step(steps) if isinstance(step, Constant))
+
+    @property
     def host_bytes(self) -> int:
-        return self.constant_bytes + self.node_bytes * self.nodes
+        return self.constant_bytes + self._node_bytes * self.nodes
 
     @property
     def attachment(self) -> Attachment:
@@ -116,8 +139,7 @@ class UpdatableTapeGraph(TapeGraph):
         return self._parameters
 
     def instantiate(self) -> TapeExecutable:
-        return self.make(self.program)
+        return self._make(self.program)
 
     def release(self) -> None:
-        super().release()
-        self._parameters = None
+        self._program = self._parameters = None

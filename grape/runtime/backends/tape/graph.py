@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from ....model.call import Args, Kwargs
+from ..operators import Operator
 from ..protocol import MemoryMoved
 from .memory import Room, bare, poison
 
@@ -25,7 +26,6 @@ __all__ = [
     "Operation",
     "Program",
     "Step",
-    "TapeGraph",
     "WhileStep",
     "every_step",
 ]
@@ -41,7 +41,7 @@ class Step(Protocol):
 class Operation:
     """`func` on aliases of its arguments; `targets` are the fixed places of its results, None for those in place."""
 
-    func: Any
+    func: Operator
     args: Args
     kwargs: Kwargs
     targets: tuple[torch.Tensor | None, ...]
@@ -129,7 +129,7 @@ class External:
         if isinstance(self.ref, weakref.ref):
             room = self.ref()
             return room is not None and room.nbytes > 0
-        storage: Any = torch.UntypedStorage._new_with_weak_ptr(self.ref.cdata)
+        storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self.ref.cdata)
         return storage is not None and storage.data_ptr() == self.address
 
 
@@ -189,54 +189,3 @@ class LaunchQueue:
         waiting, self._waiting = self._waiting, []
         for work in waiting:
             work()
-
-
-class TapeGraph:
-    """Implements `Graph`. `nodes` counts the steps, those in bodies too; `nbytes` is 0, for a tape has no
-    executable on a device.
-
-    With `debug_poison` a replay fills the outputs before it and the scratch after it, so that stale reads are seen.
-    """
-
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        *,
-        externals: Sequence[External],
-        kept: Sequence[object],
-        outputs: Sequence[torch.Tensor],
-        scratch: Sequence[torch.Tensor],
-        debug_poison: bool,
-    ) -> None:
-        poisoned = (tuple(outputs), tuple(scratch)) if debug_poison else ((), ())
-        self._program: Program | None = Program(tuple(steps), Attachment(tuple(externals), tuple(kept), *poisoned))
-        self._nodes = sum(1 for _ in every_step(steps))
-        self.queue = LaunchQueue()
-
-    @property
-    def nodes(self) -> int:
-        return self._nodes
-
-    @property
-    def nbytes(self) -> int:
-        return 0
-
-    @property
-    def program(self) -> Program:
-        """Raises RuntimeError once the graph is released."""
-        if self._program is None:
-            raise RuntimeError("replay of a released graph")
-        return self._program
-
-    @property
-    def constant_bytes(self) -> int:
-        """Bytes of the values that the host made in the body."""
-        steps = self._program.steps if self._program is not None else ()
-        return sum(step.value.nbytes for step in every_step(steps) if isinstance(step, Constant))
-
-    def replay(self) -> None:
-        """Raises what `Program.run` raises, and `RuntimeError` where the graph was released."""
-        self.queue.submit(self.program.run)
-
-    def release(self) -> None:
-        self._program = None

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
 from ....model.call import Args, Kwargs
 from ....tracing import UnseenMode
+from ..operators import Function
 from ..protocol import CaptureFailed
 
 __all__ = ["HostReads"]
 
-_READS = frozenset(
+_READS: frozenset[Function] = frozenset(
     {
         torch.Tensor.tolist,
         torch.Tensor.numpy,
@@ -39,7 +40,9 @@ class HostReads(UnseenMode):
         super().__init__()
         self._refused = refused
 
-    def __torch_function__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
+    def __torch_function__(
+        self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         if func in _READS:
             self._refuse(func)
         return func(*args, **(kwargs or {}))
@@ -49,7 +52,7 @@ class HostReads(UnseenMode):
         if read is not None:
             self._refuse(read)
 
-    def _refuse(self, read: Any) -> NoReturn:
+    def _refuse(self, read: Function) -> NoReturn:
         failure = CaptureFailed("GR101", f"Tensor.{read.__name__} reads a tensor's value on the host")
         self._refused(failure)
         raise failure

@@ -20,26 +20,30 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.types import Storage
 
-__all__ = ["Arena", "Lenders", "Room", "alias", "bare", "poison", "stand_in"]
+__all__ = ["Arena", "Lenders", "Room", "alias", "at_address", "bare", "over", "poison", "stand_in", "with_bits"]
 
 _ALIGNMENT = 64
 _SMALLEST = 512
 _COARSE = 2**20
 
 
-class _Lease(np.ndarray[Any, np.dtype[np.uint8]]):
+_Bytes: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+
+
+class _Lease(_Bytes):
     """The bytes of one storage. Only that storage refers to it, so its death frees the block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    memory: np.ndarray[Any, np.dtype[np.uint8]]
+    memory: _Bytes
 
     @classmethod
     def allocate(cls, size: int) -> _Block:
@@ -88,7 +92,7 @@ class Arena:
         lease = block.memory[:nbytes].view(_Lease)
         weakref.finalize(lease, free.append, block).atexit = False
         storage = torch.frombuffer(lease, dtype=torch.uint8).untyped_storage()
-        return _on(storage, dtype, 0, shape, stride)
+        return over(storage, dtype, 0, shape, stride)
 
     def close(self) -> None:
         """Forget all blocks. One on which a storage still lives stays readable until that storage dies."""
@@ -132,7 +136,7 @@ class Lenders:
         else:
             self._refs[lender.data_ptr()] = StorageWeakRef(lender.untyped_storage())
 
-    def of(self, storage: Any) -> StorageWeakRef | weakref.ref[Room] | None:
+    def of(self, storage: torch.UntypedStorage) -> StorageWeakRef | weakref.ref[Room] | None:
         """Who must live for what a storage holds; None for one that owns its memory, or has it from somebody else."""
         ref = None if storage.resizable() else self._refs.get(storage.data_ptr())
         return None if ref is None or _expired(ref) else ref
@@ -142,20 +146,28 @@ def _expired(ref: StorageWeakRef | weakref.ref[Room]) -> bool:
     return ref() is None if isinstance(ref, weakref.ref) else bool(ref.expired())
 
 
-def _on(storage: object, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
-    tensor: Any = torch.empty(0, dtype=dtype, device="cpu")
-    tensor.set_(storage, offset, tuple(shape), tuple(stride))
-    return tensor  # type: ignore[no-any-return]
+def over(
+    storage: torch.UntypedStorage | Storage,
+    dtype: torch.dtype,
+    offset: int,
+    shape: Sequence[int],
+    stride: Sequence[int],
+) -> torch.Tensor:
+    """A tensor over memory of the CPU."""
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, offset, tuple(shape), tuple(stride))
+
+
+def at_address(address: int, nbytes: int) -> Storage:
+    """Memory that somebody else keeps alive."""
+    return torch._C._construct_storage_from_data_pointer(address, torch.device("cpu"), nbytes)
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
     """The same view of the same bytes, by address only: it keeps nothing alive."""
-    storage: Any = tensor.untyped_storage()
-    if storage.nbytes():
-        construct: Any = torch._C._construct_storage_from_data_pointer
-        storage = construct(storage.data_ptr(), tensor.device, storage.nbytes())
-    twin = _on(storage, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
-    return _with_bits_of(tensor, twin)
+    held = tensor.untyped_storage()
+    storage = at_address(held.data_ptr(), held.nbytes()) if held.nbytes() else held
+    twin = over(storage, tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
+    return with_bits(twin, conjugate=tensor.is_conj(), negative=tensor.is_neg())
 
 
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
@@ -163,17 +175,14 @@ def stand_in(tensor: torch.Tensor) -> torch.Tensor:
     nbytes = tensor.untyped_storage().nbytes()
     # numpy maps large zero pages lazily: a stand-in for a big weight costs what its kernel touches.
     zeros = torch.from_numpy(np.zeros(nbytes, dtype=np.uint8)) if nbytes else torch.empty(0, device="cpu")
-    twin = _on(zeros.untyped_storage(), tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
-    return _with_bits_of(tensor, twin)
+    twin = over(zeros.untyped_storage(), tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
+    return with_bits(twin, conjugate=tensor.is_conj(), negative=tensor.is_neg())
 
 
-def _with_bits_of(tensor: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
-    """`twin` with the conjugate and the negative bit of `tensor`."""
-    if tensor.is_conj():
-        twin = torch._conj(twin)
-    if tensor.is_neg():
-        twin = torch._neg_view(twin)
-    return twin
+def with_bits(tensor: torch.Tensor, *, conjugate: bool, negative: bool) -> torch.Tensor:
+    """The tensor with these bits of a lazy view."""
+    tensor = torch._conj(tensor) if conjugate else tensor
+    return torch._neg_view(tensor) if negative else tensor
 
 
 def poison(tensor: torch.Tensor) -> None:
@@ -189,7 +198,7 @@ def poison(tensor: torch.Tensor) -> None:
 def bare() -> AbstractContextManager[object]:
     """No dispatch mode, no function mode, no autocast: operators inside reach the CPU's kernels directly."""
     stack = ExitStack()
-    torch_c: Any = torch._C
-    for guard in (torch_c.DisableTorchFunction, torch_c._DisableTorchDispatch, torch_c._DisableAutocast):
-        stack.enter_context(guard())
+    stack.enter_context(torch._C.DisableTorchFunction())
+    stack.enter_context(torch._C._DisableTorchDispatch())
+    stack.enter_context(torch._C._DisableAutocast())
     return stack

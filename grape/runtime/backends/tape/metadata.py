@@ -9,10 +9,9 @@ libraries, whose Python may have side effects, and kernels that reject zeros (`m
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -25,6 +24,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_map_only
 
 from ....model.call import Args, Kwargs
+from ..operators import Operator
 from ..protocol import CaptureFailed
 from .memory import bare, stand_in
 
@@ -39,7 +39,7 @@ class Probe:
     arguments: tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
 
-def probe(func: torch._ops.OpOverload[..., object], args: Args, kwargs: Kwargs) -> Probe:
+def probe(func: Operator, args: Args, kwargs: Kwargs) -> Probe:
     """Shapes, strides and types of what `func` returns. Arguments are not read or written; no random number is drawn.
 
     Raises what the operator raises for such arguments, and `CaptureFailed` where the result depends on data or cannot
@@ -64,14 +64,14 @@ def probe(func: torch._ops.OpOverload[..., object], args: Args, kwargs: Kwargs) 
             raise error from None
 
 
-def _on_stand_ins(func: Any, args: Args, kwargs: Kwargs) -> Probe:
+def _on_stand_ins(func: Operator, args: Args, kwargs: Kwargs) -> Probe:
     with bare(), torch.no_grad(), _generator_kept(func):
         pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         trial_args, trial_kwargs = _substitute(stand_in, pairs, args, kwargs)
         return Probe(func(*trial_args, **trial_kwargs), tuple(pairs.values()))
 
 
-def _on_fakes(func: Any, args: Args, kwargs: Kwargs) -> Probe:
+def _on_fakes(func: Operator, args: Args, kwargs: Kwargs) -> Probe:
     mode = FakeTensorMode()
     try:
         with torch.no_grad(), _quiet(), mode:
@@ -87,7 +87,7 @@ def _on_fakes(func: Any, args: Args, kwargs: Kwargs) -> Probe:
 
 
 @contextmanager
-def _generator_kept(func: Any) -> Iterator[None]:
+def _generator_kept(func: Operator) -> Iterator[None]:
     if torch.Tag.nondeterministic_seeded not in func.tags:
         yield
         return
@@ -99,7 +99,10 @@ def _generator_kept(func: Any) -> Iterator[None]:
 
 
 def _substitute(
-    make: Any, pairs: dict[int, tuple[torch.Tensor, torch.Tensor]], args: Args, kwargs: Kwargs
+    make: Callable[[torch.Tensor], torch.Tensor],
+    pairs: dict[int, tuple[torch.Tensor, torch.Tensor]],
+    args: Args,
+    kwargs: Kwargs,
 ) -> tuple[Args, Kwargs]:
     def one(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in pairs:

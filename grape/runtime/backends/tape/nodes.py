@@ -10,16 +10,19 @@ import hashlib
 import io
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ..operators import Operator
 from .graph import Constant, IfStep, Operation, Step, WhileStep, every_step
-from .memory import bare
+from .memory import at_address, bare, over, with_bits
 
 __all__ = [
+    "Described",
     "Node",
     "Structure",
     "assemble",
@@ -34,8 +37,17 @@ __all__ = [
 Node = Operation | Constant | torch.Tensor
 """The content of one node's parameters; of a conditional node it is the condition."""
 
-Structure = tuple[tuple[Any, ...], ...]
-"""Of each step its kind and its attributes: what an update cannot change."""
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The kind of a step and its attributes, which an update cannot change; `steps` are those of its body."""
+
+    kind: str
+    attributes: object = None
+    steps: Structure = ()
+
+
+Structure: TypeAlias = tuple[Described, ...]
 
 _CONDITIONAL: dict[str, type[IfStep] | type[WhileStep]] = {"if": IfStep, "while": WhileStep}
 
@@ -46,17 +58,18 @@ def structure_of(steps: Sequence[Step]) -> Structure:
     As on a GPU a kernel node may get another function, but not other launch attributes: on the tape, which of its
     results are in place. A copy of more than one dimension keeps its extent; a flat one may get another.
     """
-    described: list[tuple[object, ...]] = []
+    described: list[Described] = []
     for step in steps:
         match step:
             case Operation():
-                described.append(("kernel", tuple(target is None for target in step.targets)))
+                described.append(Described("kernel", tuple(target is None for target in step.targets)))
             case Constant():
-                described.append(("memcpy", tuple(step.value.shape) if step.value.dim() > 1 else step.value.dim()))
+                extent = tuple(step.value.shape) if step.value.dim() > 1 else step.value.dim()
+                described.append(Described("memcpy", extent))
             case IfStep():
-                described.append(("if", structure_of(step.steps)))
+                described.append(Described("if", steps=structure_of(step.steps)))
             case WhileStep():
-                described.append(("while", structure_of(step.steps)))
+                described.append(Described("while", steps=structure_of(step.steps)))
             case _:
                 raise TypeError(f"a {type(step).__name__} has no parameters")
     return tuple(described)
@@ -97,28 +110,24 @@ def write(parameters: bytes) -> Node:
     if kind == "memcpy":
         content, dtype, shape, stride, offset, target = rest
         with bare():
-            flat = torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy()) if content else torch.empty(0)
-            value: Any = torch.empty(0, dtype=dtype, device="cpu")
-            value.set_(flat.untyped_storage(), offset, shape, stride)
-        return Constant(value, target)
+            held = torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy()) if content else torch.empty(0)
+            return Constant(over(held.untyped_storage(), dtype, offset, shape, stride), target)
     condition: torch.Tensor = rest[0]
     return condition
 
 
-def fits(described: tuple[object, ...], node: Node) -> bool:
+def fits(described: Described, node: Node) -> bool:
     """True where a node of this kind, with these attributes, can get these parameters."""
-    if described[0] in _CONDITIONAL:
+    if described.kind in _CONDITIONAL:
         return isinstance(node, torch.Tensor)
     return not isinstance(node, torch.Tensor) and structure_of([node])[0] == described
 
 
-def flat(structure: Structure) -> list[tuple[Any, ...]]:
+def flat(structure: Structure) -> list[Described]:
     """The descriptions in node order."""
-    found: list[tuple[object, ...]] = []
+    found: list[Described] = []
     for described in structure:
-        found.append(described)
-        if described[0] in _CONDITIONAL:
-            found += flat(described[1])
+        found += [described, *flat(described.steps)]
     return found
 
 
@@ -127,35 +136,39 @@ def assemble(structure: Structure, nodes: Iterator[Node]) -> tuple[Step, ...]:
     steps: list[Step] = []
     for described in structure:
         node = next(nodes)
-        if described[0] in _CONDITIONAL:
+        if described.kind in _CONDITIONAL:
             assert isinstance(node, torch.Tensor)
-            steps.append(_CONDITIONAL[described[0]](node, assemble(described[1], nodes)))
+            steps.append(_CONDITIONAL[described.kind](node, assemble(described.steps, nodes)))
         else:
             assert not isinstance(node, torch.Tensor)
             steps.append(node)
     return tuple(steps)
 
 
-def _operator(name: str, overload: str) -> object:
+def _operator(name: str, overload: str) -> Operator:
     namespace, _, short = name.partition("::")
-    return getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
+    found: Operator = getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
+    return found
 
 
-def _layout(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+_Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Shape, strides and offset."""
+
+
+def _layout(tensor: torch.Tensor) -> _Layout:
     return tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     with bare():
-        everything: Any = torch.empty(0, dtype=torch.uint8, device="cpu")
-        everything.set_(tensor.untyped_storage(), 0, (tensor.untyped_storage().nbytes(),), (1,))
-        return bytes(everything.numpy().tobytes())
+        storage = tensor.untyped_storage()
+        return over(storage, torch.uint8, 0, (storage.nbytes(),), (1,)).numpy().tobytes()
 
 
 def _dump(value: object) -> bytes:
     buffer = io.BytesIO()
     # `size` of a tensor's shape and tuples of plain integers must not depend on who made them.
-    _Pickler(buffer, protocol=4).dump(tree_map_only(torch.Size, tuple, value))
+    _Pickler(buffer).dump(tree_map_only(torch.Size, tuple, value))
     return buffer.getvalue()
 
 
@@ -166,8 +179,8 @@ _PLAIN = frozenset({int, float, bool, str, bytes, tuple, list, dict, type(None),
 class _Pickler(pickle.Pickler):
     """Tensors by address, with a number for each object: attention asks whether two arguments are one tensor."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, protocol=4)
         self._numbers: dict[int, int] = {}
 
     def persistent_id(self, thing: object) -> object:
@@ -175,34 +188,32 @@ class _Pickler(pickle.Pickler):
             return None
         if isinstance(thing, torch.Tensor):
             storage = thing.untyped_storage()
-            place = (storage.data_ptr(), storage.nbytes())
+            place, bits = (storage.data_ptr(), storage.nbytes()), (thing.is_conj(), thing.is_neg())
             number = self._numbers.setdefault(id(thing), len(self._numbers))
-            return ("tensor", number, *place, thing.dtype, *_layout(thing), thing.is_conj(), thing.is_neg())
+            return ("tensor", number, place, thing.dtype, _layout(thing), bits)
         if isinstance(thing, torch.Generator):
             return ("default generator",)
         return None
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer)
         self._known: dict[int, torch.Tensor] = {}
 
     def persistent_load(self, saved: Any) -> object:
         if saved[0] == "default generator":
             return torch.default_generator
         if saved[1] not in self._known:
-            self._known[saved[1]] = self._tensor(saved)
+            self._known[saved[1]] = _tensor(*saved[2:])
         return self._known[saved[1]]
 
-    def _tensor(self, saved: Any) -> torch.Tensor:
-        _, _, address, nbytes, dtype, shape, stride, offset, conjugate, negative = saved
-        with bare():
-            tensor: Any = torch.empty(0, dtype=dtype, device="cpu")
-            if nbytes:
-                construct: Any = torch._C._construct_storage_from_data_pointer
-                tensor.set_(construct(address, torch.device("cpu"), nbytes), offset, shape, stride)
-            else:
-                tensor = torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
-            tensor = torch._conj(tensor) if conjugate else tensor
-            return torch._neg_view(tensor) if negative else tensor
+
+def _tensor(place: tuple[int, int], dtype: torch.dtype, layout: _Layout, bits: tuple[bool, bool]) -> torch.Tensor:
+    shape, stride, offset = layout
+    with bare():
+        if place[1]:
+            tensor = over(at_address(*place), dtype, offset, shape, stride)
+        else:
+            tensor = torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
+        return with_bits(tensor, conjugate=bits[0], negative=bits[1])

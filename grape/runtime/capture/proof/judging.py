@@ -15,7 +15,7 @@ from ...replaying.looks import first_difference, forms_of
 from ...replaying.node_numbers import is_supported
 from ...replaying.outputs import Outputs
 from ...replaying.prologue import Prologue, build_prologue
-from ...training import graph_that_leaves, leaves_a_graph, need_gradients, no_pair
+from ...training import graph_that_leaves, leaves_a_graph, no_pair
 from ..kernels import hidden_kernel
 from ..request import EagerRun
 from ..running.in_step import CapturedRun
@@ -47,8 +47,6 @@ def judge(
     if trace.second_order and backend.kind == "cuda":
         return Refused.because(Reason.SECOND_ORDER)
     if trace.needs_grad:
-        if not backend.autograd:
-            return need_gradients()
         if pairs and leaves_a_graph(results, leaves):
             kept = no_pair(backend.device, [name for name, _ in escapes])
         else:

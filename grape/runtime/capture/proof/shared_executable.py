@@ -46,7 +46,7 @@ def admit_shared(
 
     try:
         stored = StoredGraph.admit(store, graph, verify, owner=request.owner)
-        if isinstance(stored, StoredGraph):
+        if stored is not None:
             return stored, verified[-1]
         raise failure or Stop(NoRoom())
     finally:

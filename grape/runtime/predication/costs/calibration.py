@@ -1,17 +1,15 @@
 """Measures what control flow costs on this machine's device: once per process, kept in memory.
 
-The measuring itself is behind `Bench`, so that what follows from the measurements is tested without a device.
+The measuring itself is behind `CudaBench`, so that what follows from it is tested without a device.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -21,7 +19,7 @@ from ...backends.protocol import Backend, Graph
 from ..lowering.merge import restore_bits
 from .costs import H200, NodeCosts
 
-__all__ = ["Bench", "CudaBench", "calibrate", "node_costs", "overridden"]
+__all__ = ["CudaBench", "calibrate", "node_costs", "overridden"]
 
 _FEW, _MANY = 16, 96
 _FEW_BODIES, _MANY_BODIES = 8, 48
@@ -30,31 +28,7 @@ _SMALL = 4 << 10
 """Of a small tensor, in bytes. Less misleads: on an H200 a kernel over 64 bytes took 1.07 us, one over 4 KB 1.35 us."""
 
 
-class Bench(Protocol):
-    """Questions to a device. Times are those of one replay on an otherwise idle device, in nanoseconds."""
-
-    @property
-    def source(self) -> str:
-        """The machine, in words."""
-
-    @property
-    def cache_nbytes(self) -> int:
-        """Of the cache that all of the device shares; 0 where that is not known."""
-
-    def chain_ns(self, kernels: int, nbytes: int) -> float:
-        """Of so many kernels that add a number to a tensor of `nbytes`, each of which needs the one before."""
-
-    def bodies_ns(self, bodies: int) -> tuple[float, float]:
-        """Of so many small kernels, each with an IF node behind it that has another one in its body: taken, skipped."""
-
-    def keeps_ns(self, writes: int, nbytes: int) -> float:
-        """Of so many copies of a tensor of `nbytes`, each given back under a predicate: the mean of both ways."""
-
-    def launch_ns(self) -> float:
-        """Nanoseconds that the host spends on one launch of a graph."""
-
-
-def calibrate(bench: Bench, defaults: NodeCosts = H200) -> NodeCosts:
+def calibrate(bench: CudaBench, defaults: NodeCosts = H200) -> NodeCosts:
     """The costs of the machine behind `bench`; where a measurement makes no sense the default stays.
 
     Differences of two counts are taken, so that what a launch or an event costs drops out, and then differences of two
@@ -88,7 +62,6 @@ def calibrate(bench: Bench, defaults: NodeCosts = H200) -> NodeCosts:
         cache_nbytes=cache,
         keep_ns=_positive(keep) or defaults.keep_ns,
         kept_bytes_per_ns=kept or defaults.kept_bytes_per_ns,
-        launch_ns=_positive(bench.launch_ns()),
         source=f"{bench.source}, measured",
     )
 
@@ -134,10 +107,12 @@ def node_costs(backend: Backend) -> NodeCosts:
 
 
 class CudaBench:
-    """See `Bench`. Its graphs are those of a backend of its own, which `close` releases."""
+    """Questions to a device. Times are those of one replay on an otherwise idle device, in nanoseconds.
+
+    Its graphs are those of a backend of its own, which `close` releases.
+    """
 
     _REPEATS = 7
-    _LAUNCHES = 64
 
     def __init__(self, device: torch.device) -> None:
         self._backend = CudaBackend(device, updatable=False, conditional_bodies=True)
@@ -148,6 +123,7 @@ class CudaBench:
 
     @property
     def source(self) -> str:
+        """The machine, in words."""
         return f"{torch.cuda.get_device_name(self._device)}, torch {torch.__version__}"
 
     def close(self) -> None:
@@ -155,9 +131,11 @@ class CudaBench:
 
     @property
     def cache_nbytes(self) -> int:
+        """Of the cache that all of the device shares; 0 where that is not known."""
         return int(getattr(torch.cuda.get_device_properties(self._device), "L2_cache_size", 0))
 
     def chain_ns(self, kernels: int, nbytes: int) -> float:
+        """Of so many kernels that add a number to a tensor of `nbytes`, each of which needs the one before."""
         value = self._of(nbytes)
 
         def chain() -> None:
@@ -168,6 +146,8 @@ class CudaBench:
             return self._replay_ns(graph)
 
     def bodies_ns(self, bodies: int) -> tuple[float, float]:
+        """Of so many small kernels, each with an IF node behind it that has another one in its body: taken, skipped."""
+
         def nodes() -> None:
             for _ in range(bodies):
                 self._small.add_(1.0)
@@ -179,6 +159,7 @@ class CudaBench:
         return taken, skipped
 
     def keeps_ns(self, writes: int, nbytes: int) -> float:
+        """Of so many copies of a tensor of `nbytes`, each given back under a predicate: the mean of both ways."""
         value = self._of(nbytes)
         before = torch.empty_like(value)
 
@@ -189,18 +170,6 @@ class CudaBench:
 
         with self._captured(keeps) as graph:
             return statistics.mean(self._both_ways_ns(graph))
-
-    def launch_ns(self) -> float:
-        samples = []
-        with self._captured(lambda: self._small.add_(1.0)) as graph:
-            for _ in range(self._REPEATS):
-                torch.cuda.synchronize(self._device)
-                began = time.perf_counter_ns()
-                for _ in range(self._LAUNCHES):
-                    graph.replay()
-                samples.append((time.perf_counter_ns() - began) / self._LAUNCHES)
-            torch.cuda.synchronize(self._device)
-        return statistics.median(samples)
 
     def _of(self, nbytes: int) -> torch.Tensor:
         return self._small if nbytes == _SMALL else torch.zeros(nbytes // 4, device=self._device)

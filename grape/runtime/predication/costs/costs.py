@@ -7,6 +7,7 @@ ways, never about results; what both ways do alike (the opposite of the conditio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,8 +24,7 @@ class NodeCosts:
     `kernel_ns`: an elementwise kernel over a few KB. `bytes_per_ns`: what such a kernel reads and writes beyond that,
     where it fits in a cache of `cache_nbytes`; `memory_bytes_per_ns` where it does not. `keep_ns`: a copy of a few KB
     and the select that gives them back; `kept_bytes_per_ns`: written bytes that are kept so. This select is another
-    kernel than the others, because its predicate has one element. `launch_ns`: what the host spends on a launch of a
-    graph; None where it was not measured. `source` says where the figures come from.
+    kernel than the others, because its predicate has one element. `source` says where the figures come from.
     """
 
     if_taken_ns: float
@@ -35,7 +35,6 @@ class NodeCosts:
     cache_nbytes: int
     keep_ns: float
     kept_bytes_per_ns: float
-    launch_ns: float | None = None
     source: str = "H200, driver 580, torch 2.11.0+cu130"
 
 
@@ -56,7 +55,7 @@ _KEPT_TRAFFIC = 5
 """Bytes that keeping one byte moves: the copy reads and writes it, the select reads two and writes one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BodyWork:
     """The work of a body: `kernels`, the `nbytes` that they read and write, and its writes to memory from before it.
 
@@ -87,7 +86,7 @@ def _keep_ns(costs: NodeCosts, work: BodyWork) -> float:
     return work.writes * costs.keep_ns + work.written_nbytes / rate
 
 
-def node_ns(costs: NodeCosts, bodies: tuple[BodyWork, ...]) -> float:
+def node_ns(costs: NodeCosts, bodies: Sequence[BodyWork]) -> float:
     """Bodies as IF nodes, of which one is taken: each is taken equally often, and one body alone half of the time."""
     taken = costs.if_taken_ns + (len(bodies) - 1) * costs.if_skipped_ns
     if len(bodies) == 1:
@@ -95,12 +94,12 @@ def node_ns(costs: NodeCosts, bodies: tuple[BodyWork, ...]) -> float:
     return taken + sum(_work_ns(costs, body) for body in bodies) / len(bodies)
 
 
-def select_ns(costs: NodeCosts, bodies: tuple[BodyWork, ...]) -> float:
+def select_ns(costs: NodeCosts, bodies: Sequence[BodyWork]) -> float:
     """All bodies run, and the memory from before them that they write is kept and given back."""
     return sum(_work_ns(costs, body) + _keep_ns(costs, body) for body in bodies)
 
 
-def choose(costs: NodeCosts, bodies: tuple[BodyWork, ...]) -> Choice:
+def choose(costs: NodeCosts, bodies: Sequence[BodyWork]) -> Choice:
     """The cheaper way to carry out `if` with these bodies: one (a predicated block), or two (both branches)."""
     if not all(body.selectable for body in bodies):
         return "node"

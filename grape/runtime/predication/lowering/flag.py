@@ -8,7 +8,7 @@ import torch
 
 from .active import refuse
 
-__all__ = ["Flag", "as_predicate", "put_predicate"]
+__all__ = ["Flag", "as_predicate"]
 
 
 class Flag:
@@ -38,23 +38,15 @@ class Flag:
         self._refuse()
 
 
-def as_predicate(value: Flag | torch.Tensor) -> torch.Tensor:
-    """The 0-dim bool tensor that is true where Python's `bool(value)` is; computed on the device."""
+def as_predicate(value: Flag | torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """The 0-dim bool tensor that is true where Python's `bool(value)` is; computed on the device, in `out` if given."""
     if isinstance(value, Flag):
-        return value.tensor
+        if out is None:
+            return value.tensor
+        value = value.tensor
     if value.numel() != 1:
         raise refuse(f"a tensor of shape {tuple(value.shape)} has no truth value", "GR102")
     with torch.no_grad():
-        scalar = value.detach().reshape(())
         # A copy: the tensor may be overwritten inside the block that it decides on. A kernel makes it, because a clone
         # is a memcpy node, which takes several times as long in a body on CUDA.
-        return scalar != 0
-
-
-def put_predicate(value: Flag | torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-    """Write `as_predicate(value)` to `place`, a 0-dim bool tensor, and return it."""
-    tensor = value.tensor if isinstance(value, Flag) else value
-    if tensor.numel() != 1:
-        raise refuse(f"a tensor of shape {tuple(tensor.shape)} has no truth value", "GR102")
-    with torch.no_grad():
-        return torch.ne(tensor.detach().reshape(()), 0, out=place)
+        return torch.ne(value.detach().reshape(()), 0, out=out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 
@@ -17,7 +17,17 @@ from .active import active
 from .flag import Flag
 from .writes import Ties
 
-__all__ = ["Check", "Lowering", "active_lowering", "lowered"]
+__all__ = ["Arm", "Body", "Check", "Lowering", "State", "Test", "active_lowering", "lowered"]
+
+
+State: TypeAlias = tuple[object, ...]
+"""The values that a loop carries."""
+Test: TypeAlias = Callable[..., object]
+"""The condition of a loop, as a function of its state."""
+Body: TypeAlias = Callable[..., State]
+"""An iteration of a loop: the next state, as a function of the last one."""
+Arm: TypeAlias = Callable[[], object]
+"""A branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,70 +55,41 @@ class Lowering(Protocol):
     @property
     def device(self) -> torch.device:
         """Where predicates live."""
-        ...
 
     @property
     def ties(self) -> Ties:
         """Tensors that may share memory in a plain program."""
-        ...
 
     def takes(self, condition: torch.Tensor) -> bool:
         """True where this condition lives where the lowering decides; others are read on the host."""
-        ...
 
-    def cond(
-        self,
-        pred: torch.Tensor,
-        true_fn: Callable[[], object],
-        false_fn: Callable[[], object],
-        *,
-        certain: bool = False,
-    ) -> Any:
+    def cond(self, pred: torch.Tensor, true_fn: Arm, false_fn: Arm, *, certain: bool = False) -> Any:
         """The result of `true_fn()` or `false_fn()`; writes of the other one do not happen. `pred` is 0-dim bool.
 
         `certain`: `false_fn` does no work, so a replay that takes it needs no comparison.
         """
-        ...
 
     def while_loop(
-        self,
-        cond_fn: Callable[..., object],
-        body_fn: Callable[..., tuple[object, ...]],
-        carried: tuple[object, ...],
-        *,
-        test: torch.Tensor | Flag,
-        live: tuple[bool, ...],
-    ) -> tuple[object, ...]:
+        self, cond_fn: Test, body_fn: Body, carried: State, *, test: torch.Tensor | Flag, live: tuple[bool, ...]
+    ) -> State:
         """`carried` after the loop. `cond_fn(*carried)` gives a bool, a tensor with one element or a `Flag`.
 
         `test` is what it gave for `carried`, so that it is not asked twice. `body_fn(*carried)` returns the next
         `carried`. Where `live` is False, nobody looks at that value after the loop, and anything may be returned in
         its place.
         """
-        ...
 
-    def repeat(
-        self,
-        times: int,
-        body_fn: Callable[..., tuple[object, ...]],
-        carried: tuple[object, ...],
-        *,
-        stop: int,
-        live: tuple[bool, ...],
-    ) -> tuple[object, ...]:
+    def repeat(self, times: int, body_fn: Body, carried: State, *, stop: int, live: tuple[bool, ...]) -> State:
         """`carried` after `body_fn` has run at most `times` times, and not again once `carried[stop]` is true."""
-        ...
 
     def predicated(self, pred: torch.Tensor) -> AbstractContextManager[object]:
         """A block whose device writes to memory from before it take effect only where `pred` is true."""
-        ...
 
     def check(self, check: Check) -> None:
         """Remember an assertion. What follows it in its body has no effect where it failed.
 
         Whoever replays reads whether one failed once the replay is done, and then does not use it.
         """
-        ...
 
 
 def active_lowering() -> Lowering | None:

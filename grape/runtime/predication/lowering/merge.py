@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...backends.operators import copy_each
 from .active import refuse
 from .flag import Flag, as_predicate
 
@@ -86,16 +87,9 @@ def copy_all_bits(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """`copy_bits` of pairs (target, source), in one kernel for each size of element: a copy alone is a memcpy node on
     CUDA, and in a body that takes several times as long as a kernel.
     """
-    alike: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-    for target, source in pairs:
-        if target.numel():
-            bits = _bits(target)
-            targets, sources = alike.setdefault(bits.dtype, ([], []))
-            targets.append(bits)
-            sources.append(_bits(source))
+    written = [(_bits(target), _bits(source)) for target, source in pairs if target.numel()]
     with torch.no_grad():
-        for targets, sources in alike.values():
-            torch._foreach_copy_(targets, sources)
+        copy_each([target for target, _ in written], [source for _, source in written])
 
 
 def restore_bits(pred: torch.Tensor, written: torch.Tensor, before: torch.Tensor) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
 
 import torch
 
@@ -21,12 +20,12 @@ from ..costs.work import Work
 from ..loop_state import Key, LoopState, Unsuited
 from ..python_state import unchanged
 from .active import noted
-from .flag import Flag, as_predicate, put_predicate
-from .lowering import Check
+from .flag import Flag, as_predicate
+from .lowering import Body, Check, State, Test
 from .merge import NOTHING
 from .select import SelectLowering
 
-__all__ = ["Key", "NodeLowering", "Unsuited"]
+__all__ = ["NodeLowering"]
 
 
 class NodeLowering(SelectLowering):
@@ -61,32 +60,9 @@ class NodeLowering(SelectLowering):
         with super().active():
             yield
 
-    def cond(
-        self,
-        pred: torch.Tensor,
-        true_fn: Callable[[], object],
-        false_fn: Callable[[], object],
-        *,
-        certain: bool = False,
-    ) -> Any:
-        key = self._key()
-        with torch.no_grad():
-            opposite = torch.logical_not(pred)
-        with self._body(key, pred), unchanged(true_fn), self._checked():
-            if_true = true_fn()
-        with self._body(key, opposite, certain=certain), unchanged(false_fn), self._checked():
-            if_false = false_fn()
-        return self._merge(pred, if_true, if_false)
-
     def while_loop(
-        self,
-        cond_fn: Callable[..., object],
-        body_fn: Callable[..., tuple[object, ...]],
-        carried: tuple[object, ...],
-        *,
-        test: torch.Tensor | Flag,
-        live: tuple[bool, ...],
-    ) -> tuple[object, ...]:
+        self, cond_fn: Test, body_fn: Body, carried: State, *, test: torch.Tensor | Flag, live: tuple[bool, ...]
+    ) -> State:
         key = self._key()
         if self._choice(key) == "node" and any(value is NOTHING for value in carried):
             # What a `return` in the loop gives has no shape before the first iteration: that one is a branch.
@@ -97,15 +73,7 @@ class NodeLowering(SelectLowering):
             test = again if isinstance(again, Flag) else Flag(torch.full((), again, device=self.device))
         return self._while(key, cond_fn, body_fn, carried, test=test, live=live)
 
-    def repeat(
-        self,
-        times: int,
-        body_fn: Callable[..., tuple[object, ...]],
-        carried: tuple[Any, ...],
-        *,
-        stop: int,
-        live: tuple[bool, ...],
-    ) -> tuple[object, ...]:
+    def repeat(self, times: int, body_fn: Body, carried: State, *, stop: int, live: tuple[bool, ...]) -> State:
         """A WHILE node whose state has the number of iterations that are left, on the device."""
         key = self._key()
         if self._choice(key) == "select":
@@ -121,24 +89,24 @@ class NodeLowering(SelectLowering):
                 going = torch.zeros_like(going)
             return Flag(going)
 
-        def body(left: torch.Tensor, *state: object) -> tuple[object, ...]:
+        def body(left: torch.Tensor, *state: object) -> State:
             return left - 1, *body_fn(*state)
 
         with torch.no_grad():
             left = torch.full((), times, dtype=torch.int64, device=self.device)
         state = (left, *carried)
-        return self._while(key, test, body, state, test=test(*state), live=(False, *live))[1:]
+        return self._while(key, test, body, state, test=test(left, *carried), live=(False, *live))[1:]
 
     def _while(
         self,
         key: Key,
-        cond_fn: Callable[..., object],
-        body_fn: Callable[..., tuple[object, ...]],
-        carried: tuple[object, ...],
+        cond_fn: Test,
+        body_fn: Body,
+        carried: State,
         *,
         test: torch.Tensor | Flag,
         live: tuple[bool, ...],
-    ) -> tuple[object, ...]:
+    ) -> State:
         first = as_predicate(test)
         with torch.no_grad():
             self._mark(self._mode.mask(), torch.logical_not(first))
@@ -147,11 +115,11 @@ class NodeLowering(SelectLowering):
             with self._within(key, 0):
                 return super().while_loop(cond_fn, body_fn, carried, test=test, live=live)
         for work in self._at_work:
-            work.selectable = False
+            work.body.selectable = False
         checked = len(self.checks)
         state = LoopState(self._mode, self.device, key, carried)
         with torch.no_grad():
-            on = put_predicate(first, torch.empty_like(first))
+            on = as_predicate(first, out=torch.empty_like(first))
         with self._backend.while_body(on), self._within(key, 0), self._mode.observed(state):
             with self._checked():
                 self._mark_iteration()
@@ -163,7 +131,7 @@ class NodeLowering(SelectLowering):
                 if not isinstance(again, (torch.Tensor, Flag)):
                     raise noted(Unsuited(key, "the host ends a loop that the device continues"))
                 with torch.no_grad(), self._mode.aside():
-                    put_predicate(again, on)
+                    as_predicate(again, out=on)
             if len(self.checks) > checked:
                 with torch.no_grad(), self._mode.aside(), self._outside():
                     on.logical_and_(self.arms.failed.logical_not())
@@ -171,10 +139,9 @@ class NodeLowering(SelectLowering):
 
     @contextmanager
     def predicated(self, pred: torch.Tensor) -> Iterator[None]:
-        key = self._key()
         with torch.no_grad():
             self._mark(self._mode.mask(), torch.logical_not(pred))
-        with self._body(key, pred), self._checked():
+        with super().predicated(pred):
             yield
 
     def check(self, check: Check) -> None:
@@ -223,7 +190,7 @@ class NodeLowering(SelectLowering):
             self._at_work.append(work)
             stack.callback(self._at_work.remove, work)
             yield
-        works.append(work.total())
+        works.append(work.body)
 
     def _mark_iteration(self) -> None:
         with torch.no_grad(), self._mode.aside(), self._outside():
@@ -242,9 +209,7 @@ class NodeLowering(SelectLowering):
                 place.logical_or_(torch.logical_and(*conditions))
 
 
-def _once(
-    cond_fn: Callable[..., object], body_fn: Callable[..., tuple[object, ...]], carried: tuple[object, ...]
-) -> tuple[tuple[object, ...], object]:
+def _once(cond_fn: Test, body_fn: Body, carried: State) -> tuple[State, object]:
     """One iteration: the state after it, and whether there is a next one."""
     after = body_fn(*carried)
     again = cond_fn(*after)

@@ -8,14 +8,14 @@ harmless are refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from ....model.call import Args, Kwargs
+from ...backends.operators import Operator, base_name, draws
 from .active import refuse
 
-__all__ = ["arguments_of", "harmless", "refuse_unsafe"]
+__all__ = ["harmless", "refuse_unsafe"]
 
 # Neither tagged pointwise nor reduction nor a view, but total: any values give some result, without an error.
 _TOTAL_NAMES = """
@@ -51,25 +51,23 @@ _POSITIONS = {
     "take": "index",
 }
 _DIVISIONS = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
-_CONDITIONAL_RANDOM = frozenset({"dropout_p", "p"})
-_Positional = dict[str, Any]
 
 
-def _name_of(func: Any) -> str:
-    name: str = func._schema.name.removeprefix("aten::")
+def _name_of(func: Operator) -> str:
+    name = base_name(func)
     return name[:-1] if name.endswith("_") and not name.endswith("__") and name not in _POSITIONS else name
 
 
-def arguments_of(func: Any, args: Args, kwargs: Kwargs) -> dict[str, object]:
+def _arguments_of(func: Operator, args: Args, kwargs: Kwargs) -> dict[str, object]:
     """The arguments of an operator's call by their names in its schema; defaults are left out."""
     names = [argument.name for argument in func._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def refuse_unsafe(func: Any, args: Args, kwargs: Kwargs) -> None:
+def refuse_unsafe(func: Operator, args: Args, kwargs: Kwargs) -> None:
     """Raise `CaptureFailed` if this call cannot run under a predicate that may be false."""
-    given = arguments_of(func, args, kwargs)
-    if torch.Tag.nondeterministic_seeded in func.tags and _draws(given):
+    given = _arguments_of(func, args, kwargs)
+    if draws(func, args, kwargs):
         raise refuse(f"{func} draws random numbers in a body that may not run")
     if torch.Tag.data_dependent_output in func.tags:
         raise refuse(f"{func} reads a tensor's value on the host in a body that may not run", "GR101")
@@ -85,7 +83,7 @@ def refuse_unsafe(func: Any, args: Args, kwargs: Kwargs) -> None:
         raise refuse(f"{func} in a body that may not run: it is not known what it does with values that do not occur")
 
 
-def _computes(func: Any) -> bool:
+def _computes(func: Operator) -> bool:
     """True where any overload is tagged pointwise or a reduction; those that write to `out` are not tagged."""
     packet = func.overloadpacket
     return any(
@@ -93,33 +91,27 @@ def _computes(func: Any) -> bool:
     )
 
 
-def _draws(given: _Positional) -> bool:
-    """False only for an operator with a dropout probability that is 0."""
-    probabilities = [value for name, value in given.items() if name in _CONDITIONAL_RANDOM]
-    return not ("dropout_p" in given or "query" in given) or any(value != 0 for value in probabilities)
-
-
-def _refuse_mask(func: object, name: str, given: _Positional) -> None:
+def _refuse_mask(func: Operator, name: str, given: dict[str, object]) -> None:
     positions = given.get(_POSITIONS[name])
     listed = positions if isinstance(positions, (list, tuple)) else [positions]
     masked = any(isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8) for item in listed)
     if masked:
         values = given.get("values")
         # One value under one mask is a masked fill, which needs no count of the mask.
-        if values is None or values.numel() != 1 or given.get("accumulate"):
+        if not isinstance(values, torch.Tensor) or values.numel() != 1 or given.get("accumulate"):
             raise refuse(f"{func} takes a boolean mask: how many elements it moves depends on data", "GR103")
     source = given.get("weight") if name == "embedding" else given.get("self")
     if isinstance(source, torch.Tensor) and source.numel() == 0:
         raise refuse(f"{func} looks up an empty tensor in a body that may not run")
 
 
-def harmless(func: object, args: Args, kwargs: Kwargs, mask: Callable[[], torch.Tensor]) -> tuple[Args, Kwargs]:
+def harmless(func: Operator, args: Args, kwargs: Kwargs, mask: Callable[[], torch.Tensor]) -> tuple[Args, Kwargs]:
     """The same call with positions of 0 and divisors of 1 where `mask()` is false; there it cannot fail."""
     name = _name_of(func)
     if name in _POSITIONS:
         return _replaced(func, args, kwargs, _POSITIONS[name], lambda index: _masked(index, mask, 0))
     if name in _DIVISIONS:
-        given = arguments_of(func, args, kwargs)
+        given = _arguments_of(func, args, kwargs)
         operands = (given.get("self"), given.get("other"))
         if all(isinstance(item, torch.Tensor) and not item.dtype.is_floating_point for item in operands):
             return _replaced(func, args, kwargs, "other", lambda divisor: _masked(divisor, mask, 1))
@@ -135,7 +127,7 @@ def _masked(value: object, mask: Callable[[], torch.Tensor], neutral: int) -> ob
 
 
 def _replaced(
-    func: Any, args: Args, kwargs: Kwargs, name: str, change: Callable[[object], object]
+    func: Operator, args: Args, kwargs: Kwargs, name: str, change: Callable[[object], object]
 ) -> tuple[Args, Kwargs]:
     if name in kwargs:
         return args, {**kwargs, name: change(kwargs[name])}

@@ -7,17 +7,18 @@ The idea of nullified writes is Grape's (Zheng et al., MICRO 2023, "predication 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from ..loop_state import Key
 from ..python_state import unchanged
 from .active import refuse
 from .flag import Flag, as_predicate
-from .lowering import Check, lowered
+from .lowering import Arm, Body, Check, State, Test, lowered
 from .merge import UNBOUND, Unbound, merge_values, same_plain, select_bits
 from .truth import negate
 from .writes import Ties, WriteMode
@@ -25,15 +26,15 @@ from .writes import Ties, WriteMode
 __all__ = ["SelectLowering"]
 
 
+MAX_ITERATIONS = 64
+"""A loop that only data can end, and that the host does not end before that, is refused."""
+
+
 class SelectLowering:
-    """Carries out control flow by selects, for conditions on `device`.
+    """Carries out control flow by selects, for conditions on `device`."""
 
-    `max_iterations` bounds a loop that only data can end: a loop that the host does not end before that is refused.
-    """
-
-    def __init__(self, device: torch.device, *, max_iterations: int = 64) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._max_iterations = max_iterations
         self._mode = WriteMode(strict=True)
         self.checks: list[Check] = []
         self._rest: list[ExitStack] = []
@@ -56,35 +57,31 @@ class SelectLowering:
     def takes(self, condition: torch.Tensor) -> bool:
         return condition.device.type == self._device.type
 
-    def cond(
-        self,
-        pred: torch.Tensor,
-        true_fn: Callable[[], object],
-        false_fn: Callable[[], object],
-        *,
-        certain: bool = False,
-    ) -> Any:
+    def cond(self, pred: torch.Tensor, true_fn: Arm, false_fn: Arm, *, certain: bool = False) -> Any:
+        key = self._key()
         with torch.no_grad():
             opposite = torch.logical_not(pred)
-        with self._mode.block(pred), unchanged(true_fn), self._checked():
+        with self._body(key, pred), unchanged(true_fn), self._checked():
             if_true = true_fn()
-        with self._mode.block(opposite), unchanged(false_fn), self._checked():
+        with self._body(key, opposite, certain=certain), unchanged(false_fn), self._checked():
             if_false = false_fn()
         return self._merge(pred, if_true, if_false)
 
+    def _key(self) -> Key:
+        """The name of the next decision."""
+        return ()
+
+    def _body(self, key: Key, pred: torch.Tensor, *, certain: bool = False) -> AbstractContextManager[None]:
+        """A block whose work takes effect only where `pred` is true."""
+        return self._mode.block(pred)
+
     def while_loop(
-        self,
-        cond_fn: Callable[..., object],
-        body_fn: Callable[..., tuple[object, ...]],
-        carried: tuple[object, ...],
-        *,
-        test: torch.Tensor | Flag,
-        live: tuple[bool, ...],
-    ) -> tuple[object, ...]:
+        self, cond_fn: Test, body_fn: Body, carried: State, *, test: torch.Tensor | Flag, live: tuple[bool, ...]
+    ) -> State:
         """Unroll: every iteration runs, nullified once the condition has been false, until the host ends the loop."""
         on = as_predicate(test)
         drifting = [False] * len(carried)
-        for _ in range(self._max_iterations):
+        for _ in range(MAX_ITERATIONS):
             with self._mode.block(on), unchanged(body_fn, carried), self._checked():
                 after = body_fn(*carried)
             carried = self._advance(on, after, carried, drifting)
@@ -96,19 +93,11 @@ class SelectLowering:
             elif not again:
                 return _finished(carried, drifting, live)
         raise refuse(
-            f"a loop that only data ends, and that {self._max_iterations} iterations of its host state do not end",
+            f"a loop that only data ends, and that {MAX_ITERATIONS} iterations of its host state do not end",
             "GR102",
         )
 
-    def repeat(
-        self,
-        times: int,
-        body_fn: Callable[..., tuple[object, ...]],
-        carried: tuple[object, ...],
-        *,
-        stop: int,
-        live: tuple[bool, ...],
-    ) -> tuple[object, ...]:
+    def repeat(self, times: int, body_fn: Body, carried: State, *, stop: int, live: tuple[bool, ...]) -> State:
         """Every iteration is issued, in a branch that is taken where the loop goes on."""
         drifting = [False] * len(carried)
         for _ in range(times):
@@ -124,14 +113,14 @@ class SelectLowering:
     def _guarded(
         self,
         going: torch.Tensor,
-        body_fn: Callable[..., tuple[object, ...]],
-        before: tuple[object, ...],
+        body_fn: Body,
+        before: State,
         drifting: list[bool],
-    ) -> tuple[object, ...]:
+    ) -> State:
         """One iteration of `repeat`. Plain values that count go on as in `_advance`."""
         counts: dict[int, object] = {}
 
-        def run() -> tuple[object, ...]:
+        def run() -> State:
             after = body_fn(*before)
             for position, (new, old) in enumerate(zip(after, before, strict=True)):
                 if _is_host_value(new) and _is_host_value(old):
@@ -139,7 +128,7 @@ class SelectLowering:
                     drifting[position] |= not same_plain(new, old)
             return without_counts(after)
 
-        def without_counts(state: tuple[object, ...]) -> tuple[object, ...]:
+        def without_counts(state: State) -> State:
             return tuple(None if position in counts else value for position, value in enumerate(state))
 
         merged = self.cond(going, run, lambda: without_counts(before))
@@ -147,7 +136,7 @@ class SelectLowering:
 
     @contextmanager
     def predicated(self, pred: torch.Tensor) -> Iterator[None]:
-        with self._mode.block(pred), self._checked():
+        with self._body(self._key(), pred), self._checked():
             yield
 
     def check(self, check: Check) -> None:
@@ -187,9 +176,7 @@ class SelectLowering:
 
         return merge_values(pred, if_true, if_false, select)
 
-    def _advance(
-        self, on: torch.Tensor, after: tuple[object, ...], before: tuple[object, ...], drifting: list[bool]
-    ) -> tuple[object, ...]:
+    def _advance(self, on: torch.Tensor, after: State, before: State, drifting: list[bool]) -> State:
         """The state after one iteration that may be nullified.
 
         A plain value goes on as if the loop had not ended: only nullified iterations see it. After the loop it is
@@ -210,7 +197,7 @@ def _is_host_value(value: object) -> bool:
     return isinstance(value, (int, float, complex, str)) and not isinstance(value, bool)
 
 
-def _finished(carried: tuple[object, ...], drifting: list[bool], live: tuple[bool, ...]) -> tuple[object, ...]:
+def _finished(carried: State, drifting: list[bool], live: tuple[bool, ...]) -> State:
     for value, drifts, wanted in zip(carried, drifting, live, strict=True):
         if drifts and wanted:
             raise refuse(f"a Python value that counts the iterations of a loop ({value!r} at its end) is used after it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -16,7 +16,7 @@ from .lowering import active_lowering
 __all__ = ["is_tensor_predicate", "negate", "truth"]
 
 
-def is_tensor_predicate(value: object) -> bool:
+def is_tensor_predicate(value: object) -> TypeGuard[torch.Tensor | Flag]:
     """True where a condition has to be decided on the device, because a capture is under way and it lives there."""
     if isinstance(value, Flag):
         return True
@@ -34,8 +34,7 @@ def truth(condition: object) -> bool:
     """
     if not isinstance(condition, torch.Tensor):
         return bool(condition)
-    modes: Any = _get_current_dispatch_mode_stack()
-    tracer = next((mode for mode in modes if isinstance(mode, Tracer)), None)
+    tracer = next((mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Tracer)), None)
     recorder = tracer.recorder if tracer is not None else None
     if tracer is None or recorder is None or condition.device.type != recorder.device.type:
         return bool(condition)
@@ -53,9 +52,9 @@ def truth(condition: object) -> bool:
     return value
 
 
-def negate(value: Any) -> Any:
+def negate(value: object) -> bool | Flag:
     """Python's `not value`."""
     if is_tensor_predicate(value):
         with torch.no_grad():
             return Flag(torch.logical_not(as_predicate(value)))
-    return not (truth(value) if isinstance(value, torch.Tensor) else value)
+    return not truth(value)

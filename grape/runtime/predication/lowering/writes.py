@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -18,22 +18,28 @@ from torch.utils._pytree import tree_leaves
 
 from ....errors import UsageError
 from ....model.call import Args, Kwargs
+from ....tracing.operators import facts_of, tensors_in
+from ...backends.operators import Function, Operator, base_name, decompose, is_composite
 from .active import refuse
 from .merge import restore_bits
-from .safety import arguments_of, harmless, refuse_unsafe
+from .safety import harmless, refuse_unsafe
 
 __all__ = ["Observer", "Ties", "WriteMode", "place", "written_by"]
 
 _aten = torch.ops.aten
-# Running statistics: written, but not declared so in the schema.
-_UNDECLARED_WRITES = {
-    "native_batch_norm": 3,
-    "cudnn_batch_norm": 3,
-    "miopen_batch_norm": 3,
-    "batch_norm": 3,
-    "_batch_norm_impl_index": 3,
-    "instance_norm": 3,
-}
+
+
+_NORMS = frozenset(
+    [
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "batch_norm",
+        "_batch_norm_impl_index",
+        "instance_norm",
+    ]
+)
+"""They write running statistics, their fourth and fifth argument, although no schema says so."""
 
 
 class _Block:
@@ -128,9 +134,9 @@ class Ties:
 class Observer(Protocol):
     """Told of every operator of a body, before it runs (`saw`) and after (`made`)."""
 
-    def saw(self, func: object, args: Args, kwargs: Kwargs) -> None: ...
+    def saw(self, func: Operator, args: Args, kwargs: Kwargs) -> None: ...
 
-    def made(self, func: object, result: object) -> None: ...
+    def made(self, func: Operator, result: object) -> None: ...
 
 
 class WriteMode(TorchDispatchMode):
@@ -186,10 +192,16 @@ class WriteMode(TorchDispatchMode):
         """Where the current block takes effect, the blocks around it included; None outside of any."""
         return self._blocks[-1].mask() if self._blocks else None
 
-    def __torch_dispatch__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> object:
-        args, kwargs = tuple(args), dict(kwargs or {})
-        if self._observers and isinstance(func, torch._ops.OpOverload) and _is_composite(func):
-            return self._decompose(func, args, kwargs)
+    def __torch_dispatch__(
+        self, func: Function, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        if not self._observers:
+            return self._carry_out(func, args, kwargs)
+        if not isinstance(func, torch._ops.OpOverload):
+            raise refuse(f"{func} in a body that may not run")
+        if is_composite(func):
+            return decompose(self, func, args, kwargs)
         for observer in self._observers:
             observer.saw(func, args, kwargs)
         result = self._carry_out(func, args, kwargs)
@@ -197,7 +209,7 @@ class WriteMode(TorchDispatchMode):
             observer.made(func, result)
         return result
 
-    def _carry_out(self, func: Any, args: Args, kwargs: Kwargs) -> object:
+    def _carry_out(self, func: Function, args: Args, kwargs: Kwargs) -> object:
         if not self._blocks:
             if self.ties:
                 self._refuse_tied(func, args, kwargs)
@@ -206,8 +218,8 @@ class WriteMode(TorchDispatchMode):
             if self._strict:
                 raise refuse(f"{func} in a body that may not run")
             return func(*args, **kwargs)
-        if _is_composite(func):
-            return self._decompose(func, args, kwargs)
+        if is_composite(func):
+            return decompose(self, func, args, kwargs)
         if self._strict:
             refuse_unsafe(func, args, kwargs)
         args, kwargs = harmless(func, args, kwargs, self._blocks[-1].mask)
@@ -217,13 +229,6 @@ class WriteMode(TorchDispatchMode):
         self._note_made(func, args, kwargs, result)
         return result
 
-    def _decompose(self, func: Any, args: Args, kwargs: Kwargs) -> object:
-        """Run a composite operator's eager kernel; the operators that it is made of come back one by one."""
-        keys: Any = torch._C.DispatchKey
-        track_views: Any = torch._C._SetExcludeDispatchKeyGuard
-        with track_views(keys.ADInplaceOrView, False), self:
-            return func._op_dk(keys.CompositeImplicitAutograd, *args, **kwargs)
-
     def _refuse_tied(self, func: object, args: Args, kwargs: Kwargs) -> None:
         for tensor in written_by(func, args, kwargs):
             if _has_storage(tensor) and self.ties.tied(tensor):
@@ -231,7 +236,7 @@ class WriteMode(TorchDispatchMode):
                     f"{func} writes to a tensor that shares memory with another one, or not, depending on data", "GR102"
                 )
 
-    def _keep(self, func: object, args: Args, kwargs: Kwargs) -> None:
+    def _keep(self, func: Operator, args: Args, kwargs: Kwargs) -> None:
         written = written_by(func, args, kwargs)
         for tensor in written:
             if not _has_storage(tensor):
@@ -249,7 +254,7 @@ class WriteMode(TorchDispatchMode):
                 for block in blocks:
                     block.keep(tensor, before)
 
-    def _require_keepable(self, func: Any, tensor: torch.Tensor) -> None:
+    def _require_keepable(self, func: Operator, tensor: torch.Tensor) -> None:
         if torch.is_grad_enabled() and tensor.requires_grad:
             why = f"{func} writes to a tensor that needs gradients, in a block that may not run"
             raise refuse(why) if self._strict else UsageError(f"{why}; use grape.cond, or torch.no_grad()")
@@ -257,7 +262,7 @@ class WriteMode(TorchDispatchMode):
         if self._strict and (resizes or tensor.numel() == 0):
             raise refuse(f"{func} changes the shape of a tensor in a body that may not run")
 
-    def _note_made(self, func: object, args: Args, kwargs: Kwargs, result: object) -> None:
+    def _note_made(self, func: Operator, args: Args, kwargs: Kwargs, result: object) -> None:
         """Note what is new: storages among the results that were not among the arguments, and constants."""
         given = set()
         if func is not _aten.lift_fresh.default:
@@ -292,14 +297,13 @@ def written_by(func: object, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """The tensors that an operator writes in place or through `out=`."""
     if not isinstance(func, torch._ops.OpOverload):
         return []
-    statistics = _UNDECLARED_WRITES.get(func._schema.name.removeprefix("aten::"))
-    if statistics is not None:
-        return [item for item in args[statistics : statistics + 2] if isinstance(item, torch.Tensor)]
-    if not func._schema.is_mutable:
-        return []
-    given = arguments_of(func, args, kwargs)
-    names = [item.name for item in func._schema.arguments if item.alias_info is not None and item.alias_info.is_write]
-    return [leaf for name in names for leaf in tree_leaves(given.get(name)) if isinstance(leaf, torch.Tensor)]
+    given: list[object] = [
+        args[position] if not keyword_only and position < len(args) else kwargs.get(name)
+        for position, name, keyword_only in facts_of(func).writes
+    ]
+    if base_name(func) in _NORMS:
+        given.append(args[3:5])
+    return [tensor for value in given for tensor in tensors_in(value)]
 
 
 def _has_storage(value: object) -> bool:
@@ -309,8 +313,3 @@ def _has_storage(value: object) -> bool:
 def _on(pred: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """The predicate where `tensor` lives. Eager blocks may write to the CPU under a predicate of the GPU."""
     return pred if pred.device == tensor.device else pred.to(tensor.device)
-
-
-def _is_composite(func: Any) -> bool:
-    has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    return bool(has_kernel(func.name(), "CompositeImplicitAutograd"))

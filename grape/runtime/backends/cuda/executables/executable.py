@@ -10,7 +10,7 @@ import functools
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsInt
 
 import torch
 
@@ -69,7 +69,7 @@ class Executables:
         self.writer = NodeWriter(driver)
         self.random = RandomPrologue(driver, device)
         self._instantiation = Instantiation(driver)
-        self._made: weakref.WeakSet[CudaExecutable | TorchExecutable] = weakref.WeakSet()
+        self._made: weakref.WeakSet[CudaExecutable] = weakref.WeakSet()
 
     @functools.cached_property
     def preferred_clusters(self) -> bool:
@@ -139,7 +139,7 @@ class CudaExecutable:
     def __init__(
         self,
         executables: Executables,
-        handle: object,
+        handle: SupportsInt,
         source: GraphSource,
         inspected: Inspected | None,
         nodes: int,
@@ -180,11 +180,11 @@ class CudaExecutable:
 
     def update_from(self, graph: Any) -> bool:
         inspected: Inspected | None = graph.inspected()
-        self._require_alive()
+        self._alive()
         if self._inspected is None or inspected is None or inspected.topology != self._inspected.topology:
             return False
         if not inspected.chain:  # which node would get which parameters is the driver's choice; node by node it is ours
-            return self.update_nodes(list(enumerate(inspected.parameters)), graph.attachment)
+            return self.update_prepared([self.prepare(list(enumerate(inspected.parameters)))], graph.attachment)
         raw = self._driver.types.CUgraph(graph.raw())
         with torch.cuda.device(self._device):
             error, _ = self._driver.function("cuGraphExecUpdate")(self._handle, raw)
@@ -195,11 +195,6 @@ class CudaExecutable:
             return False
         self._held = _Held(inspected.parameters, (), graph.attachment)
         return True
-
-    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
-        """As `update_prepared`."""
-        self._require_alive()
-        return self._inspected is not None and self.update_prepared([self.prepare(changes)], attachment)
 
     def prepare(self, changes: Sequence[tuple[int, bytes]]) -> PreparedWrites:
         """Lays them out in memory, which takes several times as long as to write them from there."""
@@ -213,7 +208,7 @@ class CudaExecutable:
 
         Raises RuntimeError where the device does not take back what it had accepted; the executable is released then.
         """
-        self._require_alive()
+        self._alive()
         if self._inspected is None:
             return False
         before, done = self._held, False
@@ -248,58 +243,35 @@ class CudaExecutable:
         source, self._source = self._source, None
         if source is None:
             return
-        with torch.cuda.device(self._device), self._driver.relaxed():
-            self._driver.succeeds("cuGraphExecDestroy", self._handle)
+        self._destroy()
         self._executables.meter.freed(self._nodes)
         self._held = _Held(())
         source.drop()
 
-    def _require_alive(self) -> None:
+    def _destroy(self) -> None:
+        with torch.cuda.device(self._device), self._driver.relaxed():
+            self._driver.succeeds("cuGraphExecDestroy", self._handle)
+
+    def _alive(self, use: str = "update") -> GraphSource:
         if self._source is None:
-            raise RuntimeError("update of a released executable")
+            raise RuntimeError(f"{use} of a released executable")
+        return self._source
 
 
-class TorchExecutable:
-    """Implements `Executable` for a graph that only torch can launch: it sets the generator before.
+class TorchExecutable(CudaExecutable):
+    """For a graph that only torch can launch: it sets the generator before. No update is possible.
 
     torch's graph has one executable, which goes with the graph: `release` only ends its use.
     """
 
     def __init__(self, executables: Executables, source: GraphSource, nodes: int) -> None:
-        self._executables = executables
-        self._source: GraphSource | None = source
-        self._nodes = nodes
-
-    @property
-    def nbytes(self) -> int:
-        """0 once released."""
-        return self._executables.meter.nbytes(self._nodes) if self._source is not None else 0
+        super().__init__(executables, 0, source, None, nodes, None)
 
     def replay(self) -> None:
-        if self._source is None:
-            raise RuntimeError("replay of a released executable")
-        self._source.graph.replay()
+        self._alive("replay").graph.replay()
 
-    def waits(self) -> bool:
-        return False
-
-    def update_from(self, graph: object) -> bool:
-        return False
-
-    def update_nodes(self, changes: Sequence[tuple[int, bytes]], attachment: object) -> bool:
-        return False
-
-    def prepare(self, changes: Sequence[tuple[int, bytes]]) -> PreparedWrites:
-        raise RuntimeError("nobody but torch writes to this executable")
-
-    def update_prepared(self, sets: Sequence[PreparedWrites], attachment: object) -> bool:
-        return False
-
-    def release(self) -> None:
-        source, self._source = self._source, None
-        if source is not None:
-            self._executables.meter.freed(self._nodes)
-            source.drop()
+    def _destroy(self) -> None:
+        pass
 
 
 def _numbers_of(sets: Sequence[PreparedWrites]) -> set[int]:

@@ -7,6 +7,8 @@ takes of the host what that launch then need not.
 
 from __future__ import annotations
 
+from typing import SupportsInt
+
 import torch
 
 from ..driver import OUT_OF_MEMORY, Driver, DriverError
@@ -24,7 +26,7 @@ class Instantiation:
         self._driver = driver
         self._stream: object = None
 
-    def of(self, graph: object) -> object:
+    def of(self, graph: object) -> SupportsInt:
         """The handle of a new executable, on the device. That device is current.
 
         Raises torch.OutOfMemoryError, `DriverError`.
@@ -40,7 +42,7 @@ class Instantiation:
                 torch.cuda.empty_cache()
         raise AssertionError
 
-    def _uploaded(self, handle: object) -> object:
+    def _uploaded(self, handle: SupportsInt) -> SupportsInt:
         driver = self._driver
         try:
             if self._stream is None:

@@ -6,7 +6,7 @@ That of a loop also counts. `cells` are `LoopBound.cells`: a limit, whether it w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import SupportsInt
 
 import torch
 
@@ -73,7 +73,7 @@ def compile_kernels(architecture: str, *, relocatable: bool) -> bytes:
     """A CUBIN of the kernels. Needs no device. Raises RuntimeError, ImportError."""
     from cuda.bindings import nvrtc
 
-    def check(error: Any) -> None:
+    def check(error: SupportsInt) -> None:
         if int(error):
             raise RuntimeError(f"NVRTC could not compile the kernels of conditional nodes: {error}")
 

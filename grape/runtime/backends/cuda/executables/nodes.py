@@ -13,7 +13,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsInt
 
 from ..driver import INVALID_VALUE, Driver, DriverError
 
@@ -84,7 +84,7 @@ class Inspected:
     `chain`: each node needs just the one before, so that nodes of two graphs can be paired in one way only.
     """
 
-    handles: tuple[object, ...]
+    handles: tuple[SupportsInt, ...]
     kinds: tuple[int, ...]
     parameters: tuple[bytes, ...]
     topology: str
@@ -129,7 +129,7 @@ def _is_chain(edges: Sequence[tuple[int, ...]], nodes: int) -> bool:
     return len(edges) == len(after) == len(set(after.values())) == max(nodes - 1, 0)
 
 
-def _edges(driver: Driver, graph: object, handles: Sequence[Any]) -> list[tuple[int, ...]]:
+def _edges(driver: Driver, graph: object, handles: Sequence[SupportsInt]) -> list[tuple[int, ...]]:
     """Pairs of node numbers, with what the edge is about (ports and kind)."""
     *_, count = driver.call("cuGraphGetEdges", graph, 0)
     if not count:
@@ -280,7 +280,7 @@ def laid_out_bytes(parameters: bytes) -> int:
     return nbytes + -nbytes % 16
 
 
-def lay_out(memory: Any, parameters: bytes, at: int = 0) -> None:
+def lay_out(memory: ctypes.Array[ctypes.c_char], parameters: bytes, at: int = 0) -> None:
     """Put the structure of a kernel at `at` in `memory`, its arguments behind it, and fill in the addresses."""
     count, nbytes = _LAYOUT.unpack_from(parameters, KERNEL_BYTES)
     base, table = ctypes.addressof(memory) + at, _table(parameters)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import torch
 
 from ..driver import DriverError
 from ..random import Drawn, advance
-from .executable import CudaExecutable, Executables, GraphSource, TorchExecutable
+from .executable import CudaExecutable, Executables, GraphSource
 from .nodes import Inspected, inspect
 
 __all__ = ["UpdatableCudaGraph"]
@@ -34,7 +33,7 @@ class UpdatableCudaGraph:
         self._of_torch = draws
         self._inspected: Inspected | None = None
         self._looked = False
-        self._own: CudaExecutable | TorchExecutable | None = None
+        self._own: CudaExecutable | None = None
         self.nodes = nodes
         self.attachment: object = pool
 
@@ -49,8 +48,9 @@ class UpdatableCudaGraph:
             return 0
         return _GRAPH_BYTES_PER_NODE * self.nodes + (self._inspected.nbytes if self._inspected is not None else 0)
 
-    def drew(self, before: Any, after: Any) -> None:
+    def drew(self, before: object, after: object) -> None:
         """Before its first use. The states are those of `Backend.rng_state`."""
+        assert isinstance(before, tuple) and isinstance(after, tuple)
         moves = advance(before[1], after[1]) if self._draws else None
         if moves is not None and self._executables.random.prepare(moves):
             self._of_torch = False
@@ -82,7 +82,7 @@ class UpdatableCudaGraph:
         """The address of the `cudaGraph_t`."""
         return int(self._alive().graph.raw_cuda_graph())
 
-    def instantiate(self) -> CudaExecutable | TorchExecutable:
+    def instantiate(self) -> CudaExecutable:
         source = self._alive()
         if self._of_torch:
             return self._executables.make_of_torch(source, self.nodes)

@@ -1,0 +1,74 @@
+"""Facts about operators that captures need, and how they run the ones that are made of others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...model.call import Args, Kwargs
+
+__all__ = ["ALLOCATIONS", "Function", "Operator", "base_name", "copy_each", "decompose", "draws", "is_composite"]
+
+Operator: TypeAlias = torch._ops.OpOverload[..., object]
+Function: TypeAlias = Callable[..., object]
+"""What a mode is given: an operator, a higher-order operator, or a function of torch."""
+
+ALLOCATIONS = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+"""Operators that make memory and launch nothing."""
+
+
+def base_name(func: Operator) -> str:
+    """The name without its overload, and without a namespace where it is torch's own."""
+    return func._schema.name.removeprefix("aten::")
+
+
+def draws(func: Operator, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """True where this call of an operator moves a generator.
+
+    Attention and recurrent layers are tagged so, but draw nothing without dropout, and dropout nothing in evaluation:
+    in inference mode it is seen whole.
+    """
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name in _NOTHING_AT:
+            value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+            if value is not None and value == _NOTHING_AT[argument.name]:
+                return False
+    return True
+
+
+_NOTHING_AT = {"dropout_p": 0.0, "dropout": 0.0, "train": False, "training": False}
+"""Arguments of operators that draw, and the value at which they do not."""
+
+
+@functools.cache
+def is_composite(func: Operator) -> bool:
+    """True for an operator that is made of others, and that a dispatch mode sees whole in inference mode."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def decompose(mode: TorchDispatchMode, func: Operator, args: Args, kwargs: Kwargs) -> object:
+    """Run the eager kernel of a composite operator; the operators it is made of come to `mode` one by one.
+
+    Views must be tracked inside as they are outside of a mode: `matmul` looks at `requires_grad` of a weight's
+    transpose when it chooses between `mm` and `bmm`.
+    """
+    keys = torch._C.DispatchKey
+    with torch._C._SetExcludeDispatchKeyGuard(keys.ADInplaceOrView, False), mode:
+        return func._op_dk(keys.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy each source into its target, with one launch for each dtype."""
+    groups: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        into, out_of = groups.setdefault(target.dtype, ([], []))
+        into.append(target)
+        out_of.append(source)
+    for into, out_of in groups.values():
+        torch._foreach_copy_(into, out_of)
