@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
 from torch.utils._pytree import tree_map
 
 from .by_hand import Placeholders
@@ -73,37 +72,43 @@ def by_hand(plain: Job, build: Callable[[Size], Job], size: Size, shell: Any) ->
 def compiled(
     plain: Job, build: Callable[[Size], Job], size: Size, shell: Any, *, graphs: bool = False, **options: Any
 ) -> Variant:
-    """The modules are compiled in place. With graphs their results are copied before the next call, as the
-    documentation of torch wants where somebody keeps them."""
-    if not plain.modules:
-        raise NotPossible("no module that could be compiled")
+    """Modules are compiled in place, a function under its name. With graphs their results are copied before the next
+    call, as the documentation of torch wants where somebody keeps them."""
+    if not plain.modules and plain.function is None:
+        raise NotPossible("nothing that could be compiled")
     torch._dynamo.reset()
+    names = plain.names
+    if plain.function is not None:
+        plain.names[plain.function] = shell.user_ns[plain.function]
+        function: Any = torch.compile(shell.user_ns[plain.function], **options)
+        names = {**plain.names, plain.function: _kept(function) if graphs else function}
+        return Variant(job=plain, names=names, cells=plain.cells, after=_counted)
     for module in plain.modules:
         module.compile(**options)
-    calls = [_kept(module) if graphs else module._compiled_call_impl for module in plain.modules]
+    compiled_calls: list[Any] = [module._compiled_call_impl for module in plain.modules]
+    calls = [_kept(call) if graphs else call for call in compiled_calls]
 
     def switch(on: bool) -> None:
         for module, call in zip(plain.modules, calls, strict=True):
             module._compiled_call_impl = call if on else None
 
     switch(False)
-    return Variant(job=plain, names=plain.names, cells=plain.cells, switch=switch, after=_counted)
+    return Variant(job=plain, names=names, cells=plain.cells, switch=switch, after=_counted)
 
 
-def _kept(module: nn.Module) -> Callable[..., Any]:
-    call = module._compiled_call_impl
-
+def _kept(call: Callable[..., Any]) -> Callable[..., Any]:
     def kept(*args: Any, **kwargs: Any) -> Any:
         torch.compiler.cudagraph_mark_step_begin()
         found = call(*args, **kwargs)
         if torch.is_grad_enabled():
             return found
         cache = kwargs.get("past_key_values")
-        for layer in getattr(cache, "layers", ()):
-            layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
-        if cache is not None:
-            return found.__class__(logits=found.logits.clone(), past_key_values=cache)
-        return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, found)
+        if cache is None:
+            return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, found)
+        for part in (cache, *(getattr(cache, f"{kind}_attention_cache", None) for kind in ("self", "cross"))):
+            for layer in getattr(part, "layers", ()):
+                layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
+        return found.__class__(logits=found.logits.clone(), past_key_values=cache)
 
     return kept
 
@@ -136,6 +141,7 @@ def grape(
     serving, held = Serving(), contextlib.ExitStack()
     held.enter_context(without())
     under = compiled(plain, build, size, shell) if compile_too else None
+    names = under.names if under is not None else plain.names
 
     def switch(on: bool) -> None:
         serving.set(on)
@@ -150,7 +156,7 @@ def grape(
 
     return Variant(
         job=plain,
-        names=plain.names,
+        names=names,
         cells=plain.cells,
         head=f"%%grape --no-widget --engine {engine} {options}".rstrip() + "\n",
         switch=switch,

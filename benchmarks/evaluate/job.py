@@ -56,12 +56,8 @@ class Size:
     def build(self, make: Callable[[], nn.Module], dtype: torch.dtype | None = None) -> Any:
         """The module made where it will be: the host would take minutes for billions of random weights."""
         with torch.device(self.device):
-            before = torch.get_default_dtype()
-            torch.set_default_dtype(dtype or self.half)
-            try:
-                return make().to(self.device)
-            finally:
-                torch.set_default_dtype(before)
+            module = make()
+        return module.to(self.device, dtype or self.half)
 
 
 @dataclass(kw_only=True)
@@ -77,6 +73,8 @@ class Job:
     """Of one run; where `names` has `inputs`, as many as they are."""
     modules: Sequence[nn.Module] = ()
     """What a person hands to `torch.compile`."""
+    function: str | None = None
+    """The name of the function that a person hands to it instead."""
     reset: Callable[[], None] = lambda: None
     state: Callable[[], Sequence[torch.Tensor]] = tuple
     """What is compared after a run, beside `results`."""

@@ -94,9 +94,10 @@ def page(found: Sequence[Found], folder: str) -> str:
     parts: list[str | None] = [
         "# Evaluation",
         tables.prose(
-            f"Made by `{COMMAND}`; every sample is in `benchmarks/results/{NAME}.json`. A row is a function or a script",
-            "that can be read by itself ([rows](../benchmarks/evaluate/rows)). Each row runs in each column in a process",
-            "of its own, beside eager runs in the same process, in turn; every ratio is one of these. Weights are random.",
+            f"Made by `{COMMAND}`; every sample is in `benchmarks/results/{NAME}.json`. A row is a function or a",
+            "script that can be read by itself ([rows](../benchmarks/evaluate/rows)). Each row runs in each column in",
+            "a process of its own, beside eager runs in the same process, in turn; every ratio is one of these.",
+            "Weights are random, algorithms of cuDNN deterministic.",
         ),
         tables.machines(found),
         "## In all",

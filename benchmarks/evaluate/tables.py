@@ -46,14 +46,14 @@ def prose(*parts: str) -> str:
 
 
 SUMMARY_SAYS = prose(
-    "Ratios are geometric means over rows, behind them the quartiles, and the least and the greatest. A tool fails on a",
-    "row that it cannot run as the row is written, ends with an error, or does not end in time. Slower: by more than 3%.",
+    "Ratios are geometric means over rows, behind them the quartiles, and the least and the greatest. A tool fails on",
+    "a row that it cannot run as it is written, ends with an error, or does not end in time. Slower: by more than 3%.",
     "Whole runs contain reports, which a step does not. Training by hand differs in the last bits where the optimizer",
     "counts its steps on the device, and compiled code where it fuses.",
 )
 COSTS_SAY = prose(
-    "From the beginning of the first run, reports, captures and compilation included. The first gain is the beginning of",
-    "the first run that was faster than eager's; it breaks even where all runs together took no longer than eager's",
+    "From the beginning of the first run, reports, captures and compilation included. The first gain is the beginning",
+    "of the first run that was faster than eager's; it breaks even where all runs together took no longer than eager's",
     "would have. Memory is what the device holds more than before the first run, the allocator's cache apart.",
 )
 

@@ -68,13 +68,23 @@ TDT = Part(
 )
 CALLS = {"a": 2, "b": 2, "c": 8, "d": 64, "e": 6, "tdt": 8}
 """Calls in a run: fewer than where these cells are measured alone."""
+FUNCTIONS = {"a": "search", "b": "generate", "c": "solve", "d": "classify"}
+"""What a person would compile; of the others `transcribe`."""
 
 
 def cell_of(key: str, part: Part, size: Size) -> Job:
     names: dict[str, Any] = dict(part.small if size.quick else part.sizes)
     names |= {"device": size.device.type, "dtype": size.half, "calls": 3 if size.quick else CALLS[key]}
     cell = f"{part.use}results = result\n"
-    return Job(names=names, first=part.define, cells=[cell], steps=names["calls"], fixed=True, by_hand=READS)
+    return Job(
+        names=names,
+        first=part.define,
+        cells=[cell],
+        steps=names["calls"],
+        fixed=True,
+        function=FUNCTIONS.get(key, "transcribe"),
+        by_hand=READS,
+    )
 
 
 for _key, _part in {**PARTS, "tdt": TDT}.items():

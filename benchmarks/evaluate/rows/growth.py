@@ -75,6 +75,7 @@ def parameters(count: int, size: Size) -> Job:
 
 def cells(count: int, size: Size) -> Job:
     """As many cells of their own source, each a loop of 20 steps."""
+    count = size.of(count, min(count, 3))
     job = operators(200, size)
     job.names["inputs"] = job.names["inputs"][:20]
     job.cells = [LOOP.replace("results", f"results_{index}") for index in range(count - 1)] + [LOOP]
@@ -83,7 +84,7 @@ def cells(count: int, size: Size) -> Job:
 
 
 def at(make: Callable[[int, Size], Job], count: int, size: Size) -> Job:
-    return make(min(count, 100) if size.quick else count, size)
+    return make(min(count, 20) if size.quick else count, size)
 
 
 for _kind, _make in (("operators", operators), ("shapes", shapes), ("parameters", parameters), ("cells", cells)):

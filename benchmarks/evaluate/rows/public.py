@@ -50,7 +50,7 @@ def measure_program(
     import programs as means
 
     os.environ["GRAPE_ENGINE"] = ENGINES[column]
-    arguments = argparse.Namespace(pairs=1, timeout=seconds)
+    arguments = argparse.Namespace(pairs=1, timeout=max(60.0, 6 * seconds))
     found: dict[str, Any] = {"outcome": "unfinished", "at": "the plain runs"}
     save(found)
     with tempfile.TemporaryDirectory() as folder:
