@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -53,6 +54,7 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what runs is ended then, too
     arguments = parsed()
     fixed = {**FIXED, **({"GRAPE_REFERENCE": "1", "CUDA_VISIBLE_DEVICES": ""} if arguments.quick else {})}
     if any(os.environ.get(name) != value for name, value in fixed.items()):

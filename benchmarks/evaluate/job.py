@@ -114,8 +114,9 @@ class Row:
 class Group:
     """Rows that stand together on the page; `Group.row` is a decorator for what builds one."""
 
-    def __init__(self, name: str, title: str, columns: tuple[str, ...] | None = None) -> None:
-        self.name, self.title, self.columns = name, title, columns
+    def __init__(self, name: str, title: str, columns: tuple[str, ...] | None = None, said: str = "") -> None:
+        """`said` is what others published of these."""
+        self.name, self.title, self.columns, self.said = name, title, columns, said
         self.rows: list[Row] = []
 
     def row(

@@ -111,7 +111,7 @@ def page(found: Sequence[Found], folder: str) -> str:
 
     for group in GROUPS:
         if group.name not in ("growth", "libraries"):
-            parts += [f"## {group.title}", tables.steps(found, group)]
+            parts += [f"## {group.title}", tables.prose(group.said), tables.steps(found, group)]
     parts += [
         "## What it costs until it pays",
         tables.costs_table(found),

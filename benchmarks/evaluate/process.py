@@ -98,7 +98,7 @@ def measure(row: Row, column_name: str, size: Size, seconds: float, save: Callab
     """`save` gets what is known after each step of it: the process may end at any time. After `seconds` no round
     begins."""
     if row.program is not None:
-        measure_program(row.program, column_name, size, seconds, save)
+        measure_program(row.program, size, seconds, save)
         return
     until = time.monotonic() + seconds
     column = COLUMNS[column_name]
@@ -120,6 +120,7 @@ def measure(row: Row, column_name: str, size: Size, seconds: float, save: Callab
     found |= {"steps": job.steps, "plain": _samples(plain, job.steps), "at": "the first run"}
     save(found)
     memory = Memory()
+    bench.plain()  # the allocator has again what it gave back for that
     try:
         variant = column.make(job, row.build, size, bench.shell)
     except NotPossible as why:

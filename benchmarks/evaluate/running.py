@@ -70,10 +70,8 @@ def devices() -> int:
 def run_all(cells: Sequence[Cell], out: Path, *, quick: bool, workers: int, limits: Limits) -> int:
     """As many at a time as there are workers, each with a GPU of its own; how many were run."""
     (out / "cells").mkdir(parents=True, exist_ok=True)
-    gpus = 0 if quick else devices()
-    free = deque(range(gpus) if gpus else [None] * workers)
-    while len(free) > workers:
-        free.pop()
+    free: deque[int | None] = deque(range(min(workers, devices())) if workers > 1 and not quick else [])
+    free = free or deque([None] * (workers if quick else 1))
     waiting, running, ran = deque(cells), [], 0
     try:
         while waiting or running:
@@ -116,7 +114,8 @@ def _child(cell: Cell, out: Path, device: int | None, *, quick: bool, seconds: f
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[device] if visible else str(device)
     folder = tempfile.mkdtemp()
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor"  # nobody profits from what another has compiled
     os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
@@ -139,7 +138,9 @@ def _child(cell: Cell, out: Path, device: int | None, *, quick: bool, seconds: f
         measure(cell.row, cell.column, size, seconds, save)
     except BaseException as error:
         traceback.print_exc()
-        whose = "the row fails" if "first run" not in str(found.get("at")) and "plain" not in found else "failed"
+        whose = "failed" if "plain" in found else "the row fails"
+        if isinstance(error, ImportError) and "plain" not in found:
+            whose = "not installed"
         save({**found, "outcome": whose, "why": f"{type(error).__name__}: {error}"[:600]})
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,11 @@ from ..job import Group, Job, Size, inference, training
 
 __all__ = ["LANGUAGE"]
 
-LANGUAGE = Group("language", "Language and speech models (GraCE, OSDI 2026)")
+LANGUAGE = Group(
+    "language",
+    "Language and speech models (GraCE, OSDI 2026)",
+    said="GraCE reports 29% over torch.compile with CUDA graphs in the geometric mean of 25 models, and is never slower.",
+)
 
 SMALL = {
     **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64},

@@ -11,7 +11,12 @@ from ..job import Group, Job, Size, inference, training
 
 __all__ = ["PAPER"]
 
-PAPER = Group("paper", "The paper's workloads (Grape, MICRO 2023)")
+PAPER = Group(
+    "paper",
+    "The paper's workloads (Grape, MICRO 2023)",
+    said="The paper reports 1.41x over the best executor that uses graphs, 2.97x over eager on GPT-2, 1.78x on GPT-J, "
+    "1.82x on Wav2Vec2, and 36.43 times less memory, on other GPUs.",
+)
 
 DECODE = """\
 with torch.no_grad():

@@ -14,8 +14,8 @@ from ..job import Group, Job, Size
 __all__ = ["LIBRARIES", "measure_program", "programs"]
 
 CELLS = Path(__file__).parents[2] / "library_cells"
-COLUMNS = ("grape", "regions", "streams")
-ENGINES = {"grape": "auto", "regions": "regions", "streams": "streams"}
+COLUMNS = ("grape",)
+
 NEEDS = "# needs: "
 
 
@@ -43,20 +43,19 @@ for _program in sorted(CELLS.glob("*.py")):
     add(LIBRARIES, _program)
 
 
-def measure_program(
-    program: Path, column: str, size: Size, seconds: float, save: Callable[[dict[str, Any]], None]
-) -> None:
+def measure_program(program: Path, size: Size, seconds: float, save: Callable[[dict[str, Any]], None]) -> None:
     """Plainly and under Grape, in two processes of its own, by the means of `programs.py`."""
     import programs as means
 
-    os.environ["GRAPE_ENGINE"] = ENGINES[column]
+    os.environ["GRAPE_ENGINE"] = "auto"
     arguments = argparse.Namespace(pairs=1, timeout=max(60.0, 6 * seconds))
     found: dict[str, Any] = {"outcome": "unfinished", "at": "the plain runs"}
     save(found)
     with tempfile.TemporaryDirectory() as folder:
         runs = {"plain": means.measured(program.resolve(), "plain", arguments, Path(folder))}
         if "failed" in runs["plain"]:
-            save({"outcome": "the row fails", "why": str(runs["plain"]["failed"])})
+            why = str(runs["plain"]["failed"])
+            save({"outcome": "not installed" if "ModuleNotFoundError" in why else "the row fails", "why": why[-300:]})
             return
         save(found | {"at": "the runs under Grape"})
         runs["grape"] = means.measured(program.resolve(), "grape", arguments, Path(folder))

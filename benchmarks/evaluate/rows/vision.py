@@ -74,8 +74,9 @@ def mask_rcnn(size: Size) -> Job:
 
 def detecting(size: Size, make: Any, sides: list[tuple[int, int]], smallest: int) -> Job:
     """An image a step; weights are random, so the scores are low, and all boxes are kept."""
-    more = {"min_size": smallest, "max_size": 2 * smallest, "box_score_thresh": 0.0, "box_detections_per_img": 20}
-    few = {"rpn_pre_nms_top_n_test": 200, "rpn_post_nms_top_n_test": 100}
+    kept, found = size.of((100, 20), (6, 3))
+    more = {"min_size": smallest, "max_size": 2 * smallest, "box_score_thresh": 0.0, "box_detections_per_img": found}
+    few = {"rpn_pre_nms_top_n_test": 2 * kept, "rpn_post_nms_top_n_test": kept}
     model = size.build(lambda: make(weights=None, weights_backbone=None, num_classes=5, **more, **few), torch.float32)
     inputs = [(size.randn(3, *side, dtype=torch.float32),) for side in sides]
 
