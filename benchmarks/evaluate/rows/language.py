@@ -14,7 +14,7 @@ __all__ = ["LANGUAGE"]
 LANGUAGE = Group(
     "language",
     "Language and speech models (GraCE, OSDI 2026)",
-    said="GraCE reports 29% over torch.compile with CUDA graphs in the geometric mean of 25 models, and is never slower.",
+    said="GraCE reports 29% over torch.compile with CUDA graphs in the geometric mean of 25 models, on none slower.",
 )
 
 SMALL = {
