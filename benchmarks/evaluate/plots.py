@@ -100,10 +100,14 @@ def _ticks(low: float, high: float, *, decades: bool = False) -> list[float]:
 
 
 def _legend(series: Sequence[str], palette: Palette) -> list[str]:
-    parts, at = [], 12.0
+    """In two lines where one is too short."""
+    parts, at, y = [], 12.0, 14.0
     for k, name in enumerate(series):
-        parts += [_mark(at, 16, k, palette, name), _text(at + 10, 20, name, palette.ink)]
-        at += 30 + 6.6 * len(name)
+        wide = 30 + 6.6 * len(name)
+        if at + wide > WIDTH:
+            at, y = 12.0, y + 18
+        parts += [_mark(at, y, k, palette, name), _text(at + 10, y + 4, name, palette.ink)]
+        at += wide
     return parts
 
 
