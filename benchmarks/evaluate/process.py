@@ -119,13 +119,13 @@ def measure(row: Row, column_name: str, size: Size, seconds: float, save: Callab
     found["repeatable"] = same(expected, bench.results(job))
     found |= {"steps": job.steps, "plain": _samples(plain, job.steps), "at": "the first run"}
     save(found)
-    memory = Memory()
-    bench.plain()  # the allocator has again what it gave back for that
     try:
         variant = column.make(job, row.build, size, bench.shell)
     except NotPossible as why:
         save(found | {"outcome": "not possible", "why": str(why)})
         return
+    memory = Memory()
+    bench.plain()  # the allocator has again what it gave back for that
     began = time.perf_counter()
     variant.prepare()
     synchronize()
