@@ -322,7 +322,8 @@ def programs_table(device: str) -> str:
             errors.append(abs(estimate / plain - 1))
         times = (f"{one:.2f} s" for one in (row["plain_s"][0], row["grape_s"][0], plain, grape))
         said = "; ".join([*row["differences"], *row["failed"].values()]) or "identical"
-        rows.append((row["name"], *times, f"{ratio:.2f}", f"{estimate / plain - 1:+.0%}" if known else "-", said))
+        name = f"{row['name']} ({row['gpu']})" if "gpu" in row else row["name"]
+        rows.append((name, *times, f"{ratio:.2f}", f"{estimate / plain - 1:+.0%}" if known else "-", said))
     machine = found["machine"]
     measured_on = where(machine) if machine["gpu"] else f"CPU, {machine['cpus']} cores, torch {machine['torch']}"
     error = f"{statistics.median(errors):.0%}, at most {max(errors):.0%}" if errors else "not known"
@@ -346,6 +347,17 @@ def streams_table() -> str:
         said = "identical" if row["identical"] else "other bits"
         rows.append((name, *times, f"{row['speedup']:.1f}x", *counts, said))
     return f"{markdown(rows)}\n\n{where(found['machine'])}; medians of rounds of ten steps, in turn with eager code."
+
+
+def overhead_table() -> str:
+    """Markdown: cells in which there is nothing to gain, whole, with their reports."""
+    found = json.loads((RESULTS / "overhead.json").read_text())
+    rows = [("cell", "plain", "first run under Grape", "later runs", "ratio"), ("---",) * 5]
+    for name, row in found["cells"].items():
+        plain, first, *later = statistics.median(row["plain_ms"]), *row["grape_ms"]
+        times = (f"{one:.1f} ms" for one in (plain, first, statistics.median(later)))
+        rows.append((name, *times, f"{row['ratio']:.2f}"))
+    return f"{markdown(rows)}\n\n{where(found['machine'])}; medians, plain runs before and behind those under Grape."
 
 
 def libraries_table(device: str) -> str:
@@ -424,6 +436,7 @@ MADE = (
     ("libraries_cuda", partial(libraries_table, "cuda")),
     ("libraries_cpu", partial(libraries_table, "cpu")),
     ("libraries_reference", libraries_reference_table),
+    ("overhead", overhead_table),
 )
 TABLES = (
     *(table, models_table, control_flow_table, training_table, host_table),

@@ -49,7 +49,7 @@ def _tf32(subject: Subject) -> Iterator[Subject]:
 
 @contextlib.contextmanager
 def _bfloat16(subject: Subject) -> Iterator[Subject]:
-    inner = subject.call or subject.module
+    inner = subject.module if subject.call is None else subject.call
 
     def call(*args: object, **kwargs: object) -> object:
         with torch.autocast(subject.device.type, dtype=torch.bfloat16):

@@ -30,7 +30,7 @@ class Subject:
 
     def run(self) -> list[Tensor]:
         """The tensors that it returns, and behind them the gradients that it leaves."""
-        call = self.call or self.module
+        call = self.module if self.call is None else self.call
         if not self.trains:
             with torch.no_grad():
                 return list(_tensors(call(*self.args, **self.kwargs)))
