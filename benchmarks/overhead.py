@@ -56,7 +56,9 @@ BUSY_GPU = {
         "for i in range(60):\n    loss = wide(large).square().mean()\n    loss.backward()\n"
         "    optimizer.step()\n    optimizer.zero_grad()\nwait()"
     ),
-    "a GPU busy with convolutions": "with torch.no_grad():\n    for i in range(300):\n        seen = filters(image)\nwait()",
+    "a GPU busy with convolutions": (
+        "with torch.no_grad():\n    for i in range(300):\n        seen = filters(image)\nwait()"
+    ),
     "20,000 operators, none twice": (
         "for i in range(5_000):\n    part = line[: draw.randrange(1, 100_000)]\n"
         "    for j in range(draw.randrange(1, 8)):\n        part = draw.choice(operators)(part)\nwait()"
