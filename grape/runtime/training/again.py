@@ -16,8 +16,8 @@ import torch
 from ...quiet import without_warnings
 from ..backends.protocol import Backend
 from ..guarding.environment import environment, foreign_modes, quick_modes
-from ..guarding.rebuilding import rebuild
 from ..guarding.structure import Layout, flatten
+from ..replaying.building import rebuild
 from ..replaying.versions import set_versions, versions_of
 from .observed import differentiable
 from .recorded import Recorded
