@@ -180,8 +180,7 @@ def tensors_unseen_by_the_probe() -> None:
 
     def leaf(self: Any, number: int, expression: str) -> None:
         if number not in self.leaves:
-            self.leaves[number] = self.local()
-            self.lines.append(f" {self.leaves[number]} = {expression}")
+            self.leaves[number] = self.local(expression)
 
     _set(_Writer, "leaf", leaf)
     _set(Tensors, "hold", _always(True))
@@ -473,7 +472,11 @@ ROWS = (
     ),
     Row(
         "generated `out=` forms taken",
-        edited(f"{RUNTIME}.capture.running.redirect", "if not has_kernel(", "if True or not has_kernel("),
+        edited(
+            f"{RUNTIME}.capture.running.redirect",
+            "if not torch._C._dispatch_has",
+            "if True or not torch._C._dispatch_has",
+        ),
         (REDIRECTED,),
     ),
     Row(
@@ -503,8 +506,8 @@ ROWS = (
         "templates larger than their storage counts",
         edited(
             f"{RUNTIME}.buffers.slots",
-            "made.set_(self.lend(count * dtype.itemsize))",
-            "made.set_(self.lend(self.nbytes))\n            made = made[:count]",
+            "made.set_(self.lend(nbytes))",
+            "made.set_(self.lend(self.nbytes))\n            made = made[: math.prod(shape)]",
         ),
         (SLOTS, "-k", "template"),
     ),
@@ -660,7 +663,7 @@ ROWS = (
         "a replay that differs excused without a look",
         edited(
             f"{RUNTIME}.capture.proof.verification",
-            "        seen: list[Sequence[torch.Tensor]] = [self._eager.after.leaves]\n",
+            "        seen: list[Sequence[torch.Tensor]] = [self.eager.after.leaves]\n",
             "        return True\n        seen = []\n",
         ),
         (REPEATABILITY,),

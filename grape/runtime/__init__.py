@@ -1,6 +1,6 @@
 """Graphed functions: guards, audit, capture, verification, replay. OWNERSHIP.md says who owns what."""
 
-from .accounts.attention import TRACING, Allowance, Attention
+from .accounts.attention import TRACING, Allowance
 from .accounts.memory import account, enforce_budget
 from .alias import Predictor
 from .buffers.slots import SlotStore
@@ -9,14 +9,13 @@ from .dispatch.intercept import Interceptor
 from .dispatch.interrupts import held, hold_off, hold_off_again, let_through
 from .dispatch.trampoline import prune_traceback, typed_code
 from .graphed import GraphedFunction, graph, make_backend
-from .regions.cell_name import CellName
 from .regions.region import Region, Situation
 from .regions.replays import Replays
+from .regions.situation import CellName
 
 __all__ = [
     "TRACING",
     "Allowance",
-    "Attention",
     "CallsAfterwards",
     "CellName",
     "GraphedFunction",

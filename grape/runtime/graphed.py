@@ -72,7 +72,7 @@ class GraphedFunction:
         self._running = False
         self._unwatch: Callable[[], None] = lambda: None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if self._thread is None:
             self._thread = get_ident()
         if self._running or get_ident() != self._thread or streams.inside or is_transformed() or process_group():

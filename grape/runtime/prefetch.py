@@ -10,7 +10,7 @@ order that is drawn in advance, the next copy starts one batch earlier.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import (
@@ -30,10 +30,12 @@ __all__ = ["Prefetch", "prefetch"]
 SIDE_STREAM = True
 """True where copies have a stream of their own; else they are issued on the loop's, in time."""
 
+T = TypeVar("T")
+
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
-def prefetch(loader: Iterable[Any], device: torch.device | str | int) -> Prefetch:
+def prefetch(loader: Iterable[T], device: torch.device | str | int) -> Prefetch[T]:
     """`loader` with the tensors of each batch on `device`: ``for x, y in grape.prefetch(loader, "cuda")``.
 
     Batches may be tensors, or tuples, lists and dicts of them, nested; anything else in them stays as it is. The
@@ -48,32 +50,28 @@ def prefetch(loader: Iterable[Any], device: torch.device | str | int) -> Prefetc
         there = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise UsageError(f"grape.prefetch: '{device}' is no device: {str(error).splitlines()[0]}") from None
-    _check_iterable(loader)
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise UsageError(f"grape.prefetch needs something to iterate over, not a {type(loader).__name__}")
     return Prefetch(loader, there)
 
 
-def _check_iterable(loader: object) -> None:
-    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise UsageError(f"grape.prefetch needs something to iterate over, not a {type(loader).__name__}")
-
-
-class Prefetch:
+class Prefetch(Generic[T]):
     """A loader whose batches come on a device. Each `iter` begins anew; it has the loader's length, if that has one."""
 
-    def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
+    def __init__(self, loader: Iterable[T], device: torch.device) -> None:
         self._loader = loader
         self._device = device
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         batches = iter(self._loader)
         if self._device.type != "cuda" or not torch.cuda.is_available():  # then `to` says in its own words why not
-            return _Moved(batches, self._device)
+            return map(lambda batch: _mapped(batch, lambda tensor: tensor.to(self._device)), batches)
         spare_children()
         device = torch.device("cuda", torch.cuda.current_device()) if str(self._device) == "cuda" else self._device
         copies = _Copies(device, fresh=_makes_fresh_batches(self._loader))
         if SIDE_STREAM and _is_prepared_ahead(self._loader):
             return _Ahead(batches, copies)
-        return _InTime(batches, copies)
+        return _in_time(batches, copies)
 
     def __len__(self) -> int:
         if not isinstance(self._loader, Sized):
@@ -81,48 +79,24 @@ class Prefetch:
         return len(self._loader)
 
 
-class _Moved:
-    """Ordinary copies, for a device without streams, or one that is not there."""
-
-    def __init__(self, batches: Iterator[Any], device: torch.device) -> None:
-        self._batches = batches
-        self._device = device
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return _mapped(next(self._batches), lambda tensor: tensor.to(self._device))
-
-
-class _InTime:
+def _in_time(batches: Iterator[T], copies: _Copies) -> Iterator[T]:
     """The copy of a batch begins when the loop asks for it: the device is still busy with the last one."""
-
-    def __init__(self, batches: Iterator[Any], copies: _Copies) -> None:
-        self._batches = batches
-        self._copies = copies
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        batch = next(self._batches)
-        return self._copies.start(batch).hand_over()
+    return map(lambda batch: copies.start(batch).hand_over(), batches)
 
 
-class _Ahead:
+class _Ahead(Generic[T]):
     """The copy of a batch begins before the loop gets the one before it. What the loader raises waits for its turn."""
 
-    def __init__(self, batches: Iterator[Any], copies: _Copies) -> None:
+    def __init__(self, batches: Iterator[T], copies: _Copies) -> None:
         self._batches = batches
         self._copies = copies
-        self._next: list[_Begun] = []
+        self._next: list[_Begun[T]] = []
         self._error: Exception | None = None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T:
         if not self._next and self._error is None:
             self._draw()
         if not self._next and self._error is not None:
@@ -139,34 +113,33 @@ class _Ahead:
             self._error = error
 
 
-class _Begun:
-    """A batch whose copies are under way on a side stream until `event`; its memory belongs to `stream`."""
+class _Begun(Generic[T]):
+    """A batch whose copies are under way: the stream that its memory belongs to, and the event until which they are."""
 
-    def __init__(
-        self, batch: Any, stream: torch.cuda.Stream | None = None, event: torch.cuda.Event | None = None
-    ) -> None:
+    def __init__(self, batch: T, copies: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None) -> None:
         self._batch = batch
-        self._stream = stream
-        self._event = event
+        self._copies = copies
 
-    def hand_over(self) -> Any:
+    def hand_over(self) -> T:
         """The batch, for the current stream, which waits for the copies."""
-        if self._stream is not None and self._event is not None:
-            current = torch.cuda.current_stream(self._stream.device)
-            if current != self._stream:
-                current.wait_event(self._event)
+        if self._copies is not None:
+            stream, event = self._copies
+            current = torch.cuda.current_stream(stream.device)
+            if current != stream:
+                current.wait_event(event)
             self._settle()
         return self._batch
 
     def _settle(self) -> None:
         """The stream of the memory waits: whoever gets it next must not meet a copy."""
-        event, self._event = self._event, None
-        if self._stream is not None and event is not None:
-            self._stream.wait_event(event)
+        copies, self._copies = self._copies, None
+        if copies is not None:
+            stream, event = copies
+            stream.wait_event(event)
 
     def __del__(self) -> None:
         # Dropped before its turn: the loop ended. A worker process that was forked meanwhile has no device.
-        if self._event is not None and not torch.cuda._is_in_bad_fork():
+        if self._copies is not None and not torch.cuda._is_in_bad_fork():
             self._settle()
 
 
@@ -177,7 +150,7 @@ class _Copies:
         self._device = device
         self._fresh = fresh
 
-    def start(self, batch: Any) -> _Begun:
+    def start(self, batch: T) -> _Begun[T]:
         """The batch with its copies under way; nothing waits on the CPU.
 
         The memory belongs to the loop's stream, on which what used it before may still run, so the copies wait for
@@ -201,7 +174,8 @@ class _Copies:
             return there
 
         try:
-            return _Begun(_mapped(batch, move), current, beside.record_event() if beside is not None else None)
+            moved = _mapped(batch, move)
+            return _Begun(moved, (current, beside.record_event()) if beside is not None else None)
         except BaseException:
             if beside is not None:
                 current.wait_stream(beside)
@@ -219,7 +193,7 @@ def _mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """`batch` with `move` of each tensor, in containers of the same kinds; where nothing moved, `batch` itself."""
     if isinstance(batch, torch.Tensor):
         return move(batch)
-    values: list[Any]
+    values: list[object]
     if type(batch) is dict:
         values = list(batch.values())
     elif type(batch) in (list, tuple) or (isinstance(batch, tuple) and hasattr(batch, "_fields")):
@@ -254,7 +228,7 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
 
-def _makes_fresh_batches(loader: Any) -> bool:
+def _makes_fresh_batches(loader: object) -> bool:
     """True where each batch is stacked and pinned anew, so that nobody writes to its memory later."""
     return (
         type(loader) is DataLoader
@@ -264,7 +238,7 @@ def _makes_fresh_batches(loader: Any) -> bool:
     )
 
 
-def _is_prepared_ahead(loader: Any) -> bool:
+def _is_prepared_ahead(loader: object) -> bool:
     """True where one batch more changes nothing that the loop can see.
 
     The items are made in worker processes, which are ahead by several batches anyway, and the order of the items is

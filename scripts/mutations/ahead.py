@@ -100,8 +100,8 @@ ROWS = (
         ),
         (
             "prologue: base of a view of an argument",
-            "self.bases[number] = (leaves[index], int(leaves[index].storage_offset()))",
-            "self.bases[number] = (leaves[index], 0)",
+            "(leaves[index], int(leaves[index].storage_offset())) for",
+            "(leaves[index], 0) for",
         ),
     ),
     *rows_of(

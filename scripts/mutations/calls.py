@@ -53,8 +53,12 @@ ROWS = (
         f"{RUNTIME}.replaying.building",
         (BUILDING,),
         ("attributes that the call deleted kept", "        del attributes[name]", "        pass"),
-        ("builders hold themselves", "    namespace.clear()", "    _ = 0"),
         ("a container is made wherever it stands", "        if known is not None:", "        if False:"),
+    ),
+    Row(
+        "builders hold themselves",
+        edited(f"{RUNTIME}.guarding.writing", "        namespace.clear()", "        _ = 0"),
+        (BUILDING,),
     ),
     *rows_of(
         f"{RUNTIME}.dispatch.intercept",
@@ -144,7 +148,7 @@ ROWS = (
         "a replay is compared with runs from other inputs",
         edited(
             f"{RUNTIME}.capture.proof.verification",
-            "if not _equal(self._layout.leaves, self._placeholders.tensors):",
+            "if not _equal(self.layout.leaves, self.placeholders.tensors):",
             "if False:",
         ),
         ("tests/unit/test_runtime_repeatability.py",),
@@ -236,7 +240,7 @@ ROWS = (
     ),
     Row(
         "a kernel in Python of which torch tells nothing is captured",
-        edited(f"{RUNTIME}.capture.proof.judging", "        or hidden_kernel(trace.ops)\n", ""),
+        edited(f"{RUNTIME}.capture.proof.judging", "        or _hidden_kernel(trace.ops)\n", ""),
         HIDDEN,
     ),
     Row(

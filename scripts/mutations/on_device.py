@@ -28,8 +28,8 @@ ROWS = (
         ),
         (
             "states: the functions of the module itself are not watched",
-            "_STATES: tuple[Any, ...] = (torch.cuda, torch.cuda.random)\n",
-            "_STATES: tuple[Any, ...] = (torch.cuda,)\n",
+            "_STATES: tuple[types.ModuleType, ...] = (torch.cuda, torch.cuda.random)\n",
+            "_STATES: tuple[types.ModuleType, ...] = (torch.cuda,)\n",
         ),
     ),
     *rows_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import OrderedDict, namedtuple
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import grape
+from grape.model import Reason
 from grape.runtime.guarding.structure import flatten
 from grape.runtime.replaying.building import compile_build
 
@@ -120,3 +123,71 @@ def test_a_builder_dies_with_its_last_reference() -> None:
         assert held() is None
     finally:
         gc.enable()
+
+
+def _replayed(function: Any, calls: int = 60) -> list[Any]:
+    """What calls give that replays serve, each with an argument list of its own."""
+    graphed = grape.graph(function, device="cpu")
+    found = []
+    for number in range(calls):
+        items: list[Any] = [0]
+        before = (graphed.evidence() or NOTHING).replays
+        result = graphed(torch.ones(2) * number, items)
+        if graphed.evidence().replays > before:  # type: ignore[union-attr]
+            found.append((result, items))
+    assert found
+    return found
+
+
+NOTHING = SimpleNamespace(replays=0)
+OUTSIDE = [(1, 2)]
+
+
+def _work(x: torch.Tensor) -> torch.Tensor:
+    return ((x * 2 + 1) * 3 - 1).relu()
+
+
+def test_a_tuple_inside_a_list_from_outside_is_the_very_tuple() -> None:
+    def function(x: torch.Tensor, items: list[Any]) -> Any:
+        return _work(x), OUTSIDE, OUTSIDE[0]
+
+    for (_, outside, inner), _ in _replayed(function):
+        assert outside is OUTSIDE and inner is OUTSIDE[0]
+
+
+def test_what_a_call_puts_into_an_argument_and_returns_is_one_object() -> None:
+    def function(x: torch.Tensor, items: list[Any]) -> Any:
+        y = _work(x)
+        made = [y]
+        items[0] = made
+        return y, made
+
+    for (y, made), items in _replayed(function):
+        assert items[0] is made and made[0] is y
+
+
+def test_a_tuple_that_holds_itself_is_refused() -> None:
+    def function(x: torch.Tensor, items: list[Any]) -> Any:
+        inner: list[Any] = []
+        loop = (inner, _work(x))
+        inner.append(loop)
+        return loop
+
+    graphed = grape.graph(function, device="cpu")
+    for _ in range(20):
+        (inner, _) = result = graphed(torch.ones(2), [])
+        assert inner[0] is result
+    assert graphed.evidence().refused.reason is Reason.ARGUMENTS  # type: ignore[union-attr]
+
+
+def test_a_result_that_is_nested_too_deeply_is_refused() -> None:
+    def function(x: torch.Tensor, items: list[Any]) -> Any:
+        made = _work(x)
+        for _ in range(2000):
+            made = [made]  # type: ignore[assignment]
+        return made
+
+    graphed = grape.graph(function, device="cpu")
+    for _ in range(20):
+        assert isinstance(graphed(torch.ones(2), []), list)
+    assert graphed.evidence().refused.reason is Reason.ARGUMENTS  # type: ignore[union-attr]

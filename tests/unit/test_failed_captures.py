@@ -6,6 +6,7 @@ states, version counters. Each call is compared with its plain twin.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from grape.runtime.backends.tape.capture import CaptureMode
 from grape.runtime.backends.tape.memory import bare
 from grape.runtime.capture.proof import verification
 from grape.runtime.capture.running.lockstep import Diverged, Lockstep
+from grape.runtime.state import KeptState
 from tests.property.programs import Twins, World
 
 pytestmark = pytest.mark.usefixtures("without_eager_calls_in_between")
@@ -199,3 +201,12 @@ def test_a_run_that_ends_half_way_is_put_back(monkeypatch: pytest.MonkeyPatch) -
             twins.close()
         failed += failing.failed > 0
     assert failed > 5
+
+
+def test_a_deque_is_put_back_as_a_list_is() -> None:
+    queue, items = deque([1, 2], maxlen=3), [1, 2]
+    kept = KeptState([{"queue": queue}], [items], [], [], [])
+    queue.append(3)
+    items.append(3)
+    kept.put_back()
+    assert (list(queue), queue.maxlen, items) == ([1, 2], 3, [1, 2])

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 import grape
 from grape.errors import UsageError
-from grape.runtime.prefetch import _Ahead, _InTime, _is_prepared_ahead, _makes_fresh_batches, _mapped
+from grape.runtime.prefetch import _Ahead, _in_time, _is_prepared_ahead, _makes_fresh_batches, _mapped
 from tests.unit.rewrite_cases import outcome
 
 Pair = namedtuple("Pair", "x y")
@@ -75,7 +75,7 @@ def test_batches_order_and_random_streams_are_the_loaders(workers: int) -> None:
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("make", [lambda it: _InTime(it, Copies()), lambda it: grape.prefetch(it, "cpu")])  # type: ignore[arg-type]
+@pytest.mark.parametrize("make", [lambda it: _in_time(it, Copies()), lambda it: grape.prefetch(it, "cpu")])  # type: ignore[arg-type]
 def test_nothing_is_drawn_before_the_loop_asks(make: Any) -> None:
     results = []
     for wrap in (iter, make):
@@ -91,7 +91,7 @@ def test_nothing_is_drawn_before_the_loop_asks(make: Any) -> None:
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("kind", [_InTime, _Ahead])
+@pytest.mark.parametrize("kind", [_in_time, _Ahead])
 def test_an_error_of_the_loader_comes_in_its_turn(kind: Any) -> None:
     def batches() -> Iterator[int]:
         yield 1

@@ -92,7 +92,7 @@ def differing(patch: pytest.MonkeyPatch, times: dict[int, int]) -> dict[int, int
 
     def now_and_then(verification: Verification, *args: Any) -> str:
         found = compare(verification, *args)
-        length = len(verification._layout.leaves[0])
+        length = len(verification.layout.leaves[0])
         if verification in seen or wrong.get(length, 0) < times.get(length, 0):
             wrong[length] += verification not in seen
             seen.add(verification)

@@ -7,12 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from ...tracing import Tracer
 from .attention import TRACING, Attention, Purpose
-
-if TYPE_CHECKING:
-    from ...tracing import Tracer
 
 __all__ = ["Tally", "explained_ns"]
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
 
 import torch
+
+from .strided import storage_at
 
 __all__ = ["growable", "is_supported"]
 
@@ -26,7 +27,7 @@ def is_supported() -> bool:
     return _fields() is not None
 
 
-def growable(address: int, device: torch.device, nbytes: int) -> object:
+def growable(address: int, device: torch.device, nbytes: int) -> torch.UntypedStorage:
     """A storage of `nbytes` bytes at `address`, which it does not own; resized, it gets memory of its own.
 
     Raises RuntimeError where that is not supported.
@@ -37,9 +38,9 @@ def growable(address: int, device: torch.device, nbytes: int) -> object:
     return _made(address, device, nbytes, *fields)
 
 
-def _made(address: int, device: torch.device, nbytes: int, flag: int, allocator: int) -> Any:
+def _made(address: int, device: torch.device, nbytes: int, flag: int, allocator: int) -> torch.UntypedStorage:
     ordinary = torch.UntypedStorage(0, device=device)
-    made = _owning_nothing(address, device, nbytes)
+    made = storage_at(address, device, nbytes)
     found = ctypes.c_void_p.from_address(ordinary._cdata + allocator).value
     if not found or not ordinary.resizable():
         raise RuntimeError("this device has no allocator")
@@ -48,16 +49,12 @@ def _made(address: int, device: torch.device, nbytes: int, flag: int, allocator:
     return made
 
 
-def _owning_nothing(address: int, device: torch.device, nbytes: int) -> Any:
-    return torch._C._construct_storage_from_data_pointer(address, device, nbytes)
-
-
 @functools.cache
 def _fields() -> tuple[int, int] | None:
     """Offsets of the flag and of the allocator in a storage, from those of the host: all devices have one class."""
     host = torch.device("cpu")
     owning = [torch.UntypedStorage(size, device=host) for size in (64, 128, 192, 1024)]
-    lent = [_owning_nothing(one.data_ptr(), host, one.nbytes()) for one in owning]
+    lent = [storage_at(one.data_ptr(), host, one.nbytes()) for one in owning]
     mine, theirs = [list(map(_image, kind)) for kind in (owning, lent)]
     flags = [at for at in _cleared_by_numpy() if {i[at] for i in mine} == {1} and {i[at] for i in theirs} == {0}]
 
@@ -76,7 +73,7 @@ def _fields() -> tuple[int, int] | None:
     return (flags[0], allocators[0]) if _works(flags[0], allocators[0]) else None
 
 
-def _image(storage: Any) -> bytes:
+def _image(storage: torch.UntypedStorage) -> bytes:
     return ctypes.string_at(storage._cdata, _READ)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from .slots import SlotStore
 __all__ = ["watch_results"]
 
 _stores: weakref.WeakSet[SlotStore] = weakref.WeakSet()
-_kernels: list[Any] = []
+_kernels: list[torch.library.Library] = []
 
 
 def watch_results(store: SlotStore) -> Callable[[], None]:
@@ -56,7 +55,7 @@ def _settle() -> None:
         _kernels.pop()._destroy()
 
 
-def _record(keys: Any, tensor: torch.Tensor, stream: torch.Stream) -> None:
+def _record(keys: torch._C.DispatchKeySet, tensor: torch.Tensor, stream: torch.Stream) -> None:
     torch.ops.aten.record_stream.default.redispatch(keys.remove(torch._C.DispatchKey.BackendSelect), tensor, stream)
     if tensor.is_cuda and tensor.layout is torch.strided:
         named = {"stream_id": stream.stream_id, "device_index": stream.device_index, "device_type": stream.device_type}

@@ -7,13 +7,12 @@ argument that has always lain at one address, or that an earlier replay left in 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from ..guarding.sharing import shared
 from .slots import Slot, SlotStore
-from .strided import Strided, alignment, over, strided, unit_of
+from .strided import Strided, alignment, by_storage, over, strided, unit_of
 
 __all__ = ["Placeholders", "distinct", "extent", "whole"]
 
@@ -49,8 +48,8 @@ class Placeholders:
         self.host: list[int] = []
         self.slots: dict[int, Slot] = {}
         occupants = store.occupants()
-        flats: dict[int, tuple[Any, int]] = {}
-        for key, members in _groups(leaves).items():
+        flats: dict[int, tuple[torch.UntypedStorage, int]] = {}
+        for key, members in by_storage(leaves).items():
             first = leaves[members[0]]
             place = self.host
             if first.device.type == device.type:
@@ -161,13 +160,6 @@ class Placeholders:
         for index, tensor in enumerate(self.tensors):
             if tensor.requires_grad:
                 self.tensors[index] = tensor.detach().requires_grad_()
-
-
-def _groups(leaves: Sequence[torch.Tensor]) -> dict[int, list[int]]:
-    groups: dict[int, list[int]] = {}
-    for index, leaf in enumerate(leaves):
-        groups.setdefault(leaf.untyped_storage()._cdata, []).append(index)
-    return groups
 
 
 def _span(members: Sequence[torch.Tensor]) -> tuple[int, int]:

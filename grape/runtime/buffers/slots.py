@@ -9,22 +9,26 @@ whether anything outside Grape refers to it, views and autograd included (invari
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from collections.abc import Hashable, Iterator, Sequence
 from sys import getrefcount
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from ..backends.protocol import Backend, Reservation
 from .growable import growable, is_supported
+from .strided import storage_at
 
 __all__ = ["Slot", "SlotStore"]
 
 _SMALL = 256 * 1024
 """Up to here a slot is an ordinary block of fixed size; above, a reservation that grows in place."""
 _TEMPLATES = 4096
-_NOBODY: Any = torch.UntypedStorage(0)
+_NOBODY = torch.UntypedStorage(0)
+Role: TypeAlias = tuple[Hashable, ...]
+"""It begins with the owner, whose graphs use the slot."""
 _use_count = torch._C._storage_Use_Count
 
 
@@ -58,7 +62,7 @@ class Slot:
         else:
             self.address = self._reservation.address
         self._templates: dict[object, tuple[torch.Tensor, int, int]] = {}
-        self._storages: list[Any] = []
+        self._storages: list[torch.UntypedStorage] = []
         self.graphs = 0
         """So many graphs read or write here by address, also those of other owners, which read its results."""
         self.vacate()
@@ -68,7 +72,7 @@ class Slot:
         self.cdata: int = _NOBODY._cdata
         self.idle: int = 1 << 30
         self.keeper: object = None
-        self.storage_object: Any = None
+        self.storage_object: torch.UntypedStorage = _NOBODY
         self.references: int = 1 << 62
         self.predicted = False
 
@@ -91,15 +95,15 @@ class Slot:
             return True
         return self._reservation is not None and self._reservation.grow(nbytes)
 
-    def storage(self, nbytes: int) -> Any:
+    def storage(self, nbytes: int) -> torch.UntypedStorage:
         """A storage of exactly so many bytes at the start of the slot. It owns nothing."""
-        return torch._C._construct_storage_from_data_pointer(self.address, self._backend.device, nbytes)
+        return storage_at(self.address, self._backend.device, nbytes)
 
-    def lend(self, nbytes: int) -> Any:
+    def lend(self, nbytes: int) -> torch.UntypedStorage:
         """The same for others to hold, who may resize it: then it gets memory of its own, and is here no more."""
         return growable(self.address, self._backend.device, nbytes)
 
-    def occupy(self, keeper: Any, cdata: int, idle: int, storage: object = None) -> None:
+    def occupy(self, keeper: Any, cdata: int, idle: int, storage: torch.UntypedStorage | None = None) -> None:
         """From now on the storage `cdata` lives here; `idle` is its use count while only `keeper` refers to it.
 
         `keeper` must hold every reference that the count includes: if one went, a living occupant would seem dead. It
@@ -120,12 +124,10 @@ class Slot:
             self._storages[:] = [one for one in self._storages if one._cdata != gone]
         if known is None and is_supported():
             made = torch.empty(0, dtype=dtype, device=self._backend.device)
-            count = 1
-            for size in shape:
-                count *= size
-            if not self.hold(count * dtype.itemsize):
+            nbytes = math.prod(shape) * dtype.itemsize
+            if not self.hold(nbytes):
                 return None
-            made.set_(self.lend(count * dtype.itemsize))
+            made.set_(self.lend(nbytes))
             made = made.view(tuple(shape))
             storage = made.untyped_storage()
             cdata = storage._cdata
@@ -148,14 +150,14 @@ class Slot:
 
 
 class SlotStore:
-    """The slots of one device, by role: a tuple that begins with the owner, whose graphs use them."""
+    """The slots of one device, by role."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._slots: dict[tuple[Hashable, ...], Slot] = {}
-        self._outgrown: list[tuple[tuple[Hashable, ...], Slot]] = []
+        self._slots: dict[Role, Slot] = {}
+        self._outgrown: list[tuple[Role, Slot]] = []
         self._left: list[Slot] = []
-        self.side_streams: set[Any] = set()
+        self.side_streams: set[torch.cuda.Stream] = set()
         """Streams on which a handed-out result is in use (`Tensor.record_stream`): a replay waits for them."""
         heirs = (backend, self._slots, self._outgrown, self._left)
         weakref.finalize(self, _bequeath, *heirs).atexit = False
@@ -178,7 +180,7 @@ class SlotStore:
         """Bytes behind the slots of one owner."""
         return sum(slot.nbytes for role, slot in self._by_role() if role[0] is owner)
 
-    def slot(self, role: tuple[Hashable, ...], nbytes: int) -> Slot:
+    def slot(self, role: Role, nbytes: int) -> Slot:
         """The slot of a role, with room for so many bytes. Raises torch.OutOfMemoryError.
 
         Where it cannot grow there, the role gets another; the old one lives on with the graphs that use it.
@@ -192,7 +194,7 @@ class SlotStore:
         self._slots[role] = made
         return made
 
-    def recorded(self, tensor: torch.Tensor, stream: object) -> None:
+    def recorded(self, tensor: torch.Tensor, stream: torch.cuda.Stream) -> None:
         """The person told the allocator that `stream` uses `tensor`. It does not own slots: their next writer waits."""
         cdata = tensor.untyped_storage()._cdata
         if any(slot.cdata == cdata for slot in self):
@@ -204,7 +206,7 @@ class SlotStore:
         for stream in streams:
             torch.cuda.current_stream(self._backend.device).wait_stream(stream)
 
-    def vacant(self, role: tuple[Hashable, ...], nbytes: int) -> Slot:
+    def vacant(self, role: Role, nbytes: int) -> Slot:
         """The first slot of a role, by number, in which nobody lives."""
         return next(slot for i in itertools.count() if not (slot := self.slot((*role, i), nbytes)).occupied)
 
@@ -217,11 +219,11 @@ class SlotStore:
         mine = [(role, slot) for role, slot in self._by_role() if role[:2] == (owner, "out")]
         return {slot.cdata: int(role[3] == 1) for role, slot in mine if role[3] in (0, 1) and slot.occupied}
 
-    def outgrown(self, role: tuple[Hashable, ...]) -> list[Slot]:
+    def outgrown(self, role: Role) -> list[Slot]:
         """Earlier slots of a role, and of roles that begin with it: graphs of smaller shapes still use them."""
         return [slot for one, slot in self._outgrown if one[: len(role)] == role]
 
-    def _by_role(self) -> Iterator[tuple[tuple[Hashable, ...], Slot]]:
+    def _by_role(self) -> Iterator[tuple[Role, Slot]]:
         yield from self._slots.items()
         yield from self._outgrown
 
@@ -259,7 +261,7 @@ def _give_back(backend: Backend, slots: list[Slot]) -> None:
             slot.release()
 
 
-def _bequeath(backend: Backend, slots: dict[Any, Slot], outgrown: list[tuple[Any, Slot]], left: list[Slot]) -> None:
+def _bequeath(backend: Backend, slots: dict[Role, Slot], outgrown: list[tuple[Role, Slot]], left: list[Slot]) -> None:
     """A store was forgotten: what lives in its slots stays where it is."""
     inherited = (*slots.values(), *(slot for _, slot in outgrown), *left)
     for slot in inherited:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["Strided", "alignment", "over", "strided", "unit_of"]
+__all__ = ["Strided", "alignment", "by_storage", "over", "storage_at", "strided", "unit_of"]
 
 Strided = tuple[torch.dtype, Sequence[int], Sequence[int], int, int]
 """dtype, shape, stride and offset of a tensor, and the bytes of its storage."""
@@ -18,7 +18,22 @@ def strided(tensor: torch.Tensor) -> Strided:
     return tensor.dtype, tensor.shape, tensor.stride(), int(tensor.storage_offset()), storage_bytes
 
 
-def over(storage: Any, how: Strided, device: torch.device) -> torch.Tensor:
+def by_storage(tensors: Iterable[torch.Tensor]) -> dict[int, list[int]]:
+    """The numbers of the tensors that lie in one storage, by its identity."""
+    found: dict[int, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        found.setdefault(tensor.untyped_storage()._cdata, []).append(index)
+    return found
+
+
+def storage_at(address: int, device: torch.device, nbytes: int) -> torch.UntypedStorage:
+    """A storage of so many bytes there, which owns nothing."""
+    made: Any = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
+    assert isinstance(made, torch.UntypedStorage)
+    return made
+
+
+def over(storage: torch.UntypedStorage, how: Strided, device: torch.device) -> torch.Tensor:
     """A tensor of that layout over another storage. Under inference mode it is an inference tensor."""
     dtype, shape, stride, offset, _ = how
     made: torch.Tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, shape, stride)

@@ -9,6 +9,6 @@ issue the same operators; `verification.py` and `compare.py` the replay that is 
 from .attempt import capture_call
 from .lowered import is_left_to_device
 from .proof.judging import judge
-from .request import Captured, Request
+from .request import Request
 
-__all__ = ["Captured", "Request", "capture_call", "is_left_to_device", "judge"]
+__all__ = ["Request", "capture_call", "is_left_to_device", "judge"]

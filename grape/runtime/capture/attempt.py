@@ -242,9 +242,9 @@ class _Attempt:
         arrivals = eager.call.arrivals
         hidden = {i: torch.empty_like(arrivals[i]).copy_(arrivals[i]) for i in prologue.inputs}
         run = InStep(
-            request,
-            self.layout,
-            eager,
+            request=request,
+            layout=self.layout,
+            eager=eager,
             guards=self.guards,
             gradients=self.gradients,
             placeholders=self.placeholders,

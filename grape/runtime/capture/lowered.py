@@ -13,9 +13,9 @@ from ...quiet import without_warnings
 from ..buffers.placeholders import Placeholders
 from ..guarding.effects import EffectBan
 from ..guarding.guards import GuardSet
-from ..guarding.rebuilding import rebuild
 from ..guarding.structure import Layout
 from ..predication import Arms, Flag, NodeLowering, Surveyed, survey
+from ..replaying.building import rebuild
 from ..replaying.prologue import Prologue
 from .request import EagerRun, Request
 from .stop import Stop

@@ -9,20 +9,21 @@ bits of the eager runs. Nobody's `.grad` is touched.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import Any, cast
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
 from ...model import Reason, Refused
 from ...tracing import Recorder
-from ..backends.protocol import Graph, Pool
+from ..backends.protocol import Backend, Graph, Pool
 from ..buffers.placeholders import Placeholders, distinct
 from ..buffers.slots import SlotStore
 from ..guarding.guards import GuardSet
 from ..guarding.structure import Layout, stateful
 from ..replaying.entry import Entry, identities
-from ..replaying.host_draws import HostDraws, host_draws
+from ..replaying.host_draws import host_draws
 from ..replaying.prologue import Prologue
 from ..replaying.versions import VersionWatch
 from ..training import GradientCapture, GradientPlan
@@ -92,25 +93,19 @@ def _refuse(eager: EagerRun, layout: Layout, guards: GuardSet, gradients: Gradie
         raise Stop(Refused.because(Reason.ATTRIBUTES))
 
 
+@dataclass
 class _Pairing:
-    def __init__(
-        self,
-        request: Request,
-        layout: Layout,
-        eager: EagerRun,
-        guards: GuardSet,
-        gradients: GradientCapture,
-        snapshot: Snapshot,
-        versions: VersionWatch,
-    ) -> None:
-        self.request = request
-        self.backend = request.backend
-        self.layout = layout
-        self.eager = eager
-        self.guards = guards
-        self.gradients = gradients
-        self.snapshot = snapshot
-        self.versions = versions
+    request: Request
+    layout: Layout
+    eager: EagerRun
+    guards: GuardSet
+    gradients: GradientCapture
+    snapshot: Snapshot
+    versions: VersionWatch
+
+    @property
+    def backend(self) -> Backend:
+        return self.request.backend
 
     def run(self, prologue: Prologue, started: float) -> Entry:
         request, backend, eager, snapshot = self.request, self.backend, self.eager, self.snapshot
@@ -143,9 +138,9 @@ class _Pairing:
             self.placeholders.renew_leaves()
             snapshot.disturb()
             run = PairRun(
-                request,
-                self.layout,
-                eager,
+                request=request,
+                layout=self.layout,
+                eager=eager,
                 guards=self.guards,
                 gradients=self.gradients,
                 placeholders=self.placeholders,
@@ -161,7 +156,7 @@ class _Pairing:
         run, captured = run_of(pool)
         graphs: list[Graph] = [captured.graph]
         try:
-            return self._entry(prologue, hidden, draws, pool, run, captured, rehearsal, graphs, started)
+            return self._entry(prologue, hidden, pool, run, captured, rehearsal, graphs, started)
         except Diverged as diverged:
             for graph in graphs:
                 graph.release()
@@ -175,7 +170,6 @@ class _Pairing:
         self,
         prologue: Prologue,
         hidden: dict[int, torch.Tensor],
-        draws: HostDraws,
         pool: Pool,
         run: PairRun,
         captured: CapturedRun,
@@ -274,7 +268,7 @@ class _Pairing:
         recorder = Recorder(self.backend.device, reference.given)
         lockstep = Lockstep(reference.call, recorder, self.request.tracer.positions, {}, {})
 
-        def body() -> Any:
+        def body() -> dict[Hashable, list[torch.Tensor | None]]:
             with lockstep, torch.autocast(self.backend.device.type, enabled=False):
                 return recorded.differentiate(reference.seeds)
 

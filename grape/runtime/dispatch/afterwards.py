@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...model.call import Args, Kwargs
 from ...tracing import grape_works, is_profiled, is_watched, record, tensors_in
+from ..regions.region import Region
 from .trampoline import prune_traceback
-
-if TYPE_CHECKING:
-    from ..regions.region import Region
 
 __all__ = ["CallsAfterwards"]
 
@@ -40,7 +38,7 @@ class CallsAfterwards:
         self._seen: set[tuple[tuple[int, ...], ...]] = set()
         self._thread, self._process = get_ident(), os.getpid()
         self._inside = False
-        self._original: Any = None
+        self._original: Callable[..., object] | None = None
         self._patch: object = None
 
     def start(self) -> None:
@@ -76,7 +74,7 @@ class CallsAfterwards:
             return False
         return self._original is not None and not torch.compiler.is_compiling() and os.getpid() == self._process
 
-    def call(self, original: object, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> object:
+    def call(self, original: Callable[..., object], module: torch.nn.Module, args: Args, kwargs: Kwargs) -> object:
         """Run `original`, and look at the call where it brings new shapes. What it raises has Grape's frames in it."""
         self._inside = True
         try:
@@ -84,7 +82,7 @@ class CallsAfterwards:
         finally:
             self._inside = False
 
-    def _look(self, original: Any, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> object:
+    def _look(self, original: Callable[..., object], module: torch.nn.Module, args: Args, kwargs: Kwargs) -> object:
         observer = self._region.observer
         with grape_works():
             shapes = tuple(tuple(tensor.shape) for tensor in tensors_in((args, tuple(kwargs.values()))))

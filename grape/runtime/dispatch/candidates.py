@@ -5,26 +5,25 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 
 from ...tracing import is_own_code
+from ..state.classes import is_a
 
 __all__ = ["candidates", "compiles", "is_compiled", "last_line"]
 
 _ASYNC = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-def compiles(namespace: Mapping[str, Any]) -> bool:
+def compiles(namespace: Mapping[str, object]) -> bool:
     """True where a function, a method or a module in `namespace` goes through `torch.compile`."""
     for value in list(namespace.values()):
-        is_class = issubclass(type(value), type) and value.__module__ == "__main__"
+        is_class = is_a(value, type) and value.__module__ == "__main__"
         for member in list(vars(value).values()) if is_class else [value]:
-            kind = type(member)  # `isinstance` may ask the person's own `__class__`
-            if kind is types.FunctionType and "_torchdynamo_orig_callable" in member.__dict__:
+            if is_a(member, types.FunctionType) and "_torchdynamo_orig_callable" in member.__dict__:
                 return True
-            if issubclass(kind, torch.nn.Module) and is_compiled(member):
+            if is_a(member, torch.nn.Module) and is_compiled(member):
                 return True
     return False
 
@@ -41,13 +40,13 @@ def last_line(code: types.CodeType) -> int:
     return max([code.co_firstlineno, *lines, *nested])
 
 
-def candidates(namespace: Mapping[str, Any]) -> Iterator[types.FunctionType]:
+def candidates(namespace: Mapping[str, object]) -> Iterator[types.FunctionType]:
     """The functions in `namespace` that the person wrote, and methods of their classes."""
     for value in list(namespace.values()):
-        if type(value) is types.FunctionType:
+        if is_a(value, types.FunctionType):
             if _is_candidate(value):
                 yield value
-        elif issubclass(type(value), type) and value.__module__ == "__main__":
+        elif is_a(value, type) and value.__module__ == "__main__":
             for name, member in list(vars(value).items()):
                 hidden = name.startswith("__") and name != "__call__"
                 forward = name in ("forward", "__call__") and issubclass(value, torch.nn.Module)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -75,7 +75,7 @@ class Floor:
         self.free = True
         return True
 
-    def closed(self, body: Callable[[], object]) -> Any:
+    def closed(self, body: Callable[[], T]) -> T:
         """Run `body`, in which nothing becomes a region unless the floor is opened."""
         self.free = False
         try:

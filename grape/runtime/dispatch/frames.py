@@ -16,11 +16,11 @@ import types
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from torch.nn import Module
 
 from ...tracing import is_own_code
+from ..state.classes import is_a
 from .trampoline import written_code
 
 __all__ = ["brings_watchers", "looks_at_frames", "mentioned_in", "modules_look_at_frames", "stays_as_written"]
@@ -64,12 +64,12 @@ def brings_watchers(names: frozenset[str], namespace: Mapping[str, object]) -> b
     return any(words & _WATCHING for words, _, _ in _reached(names, namespace))
 
 
-def modules_look_at_frames(namespace: Mapping[str, Any]) -> bool:
+def modules_look_at_frames(namespace: Mapping[str, object]) -> bool:
     """True where a class of modules in `namespace` asks who calls it: all modules are called through Grape."""
     own = {
         value.__name__: value
         for value in list(namespace.values())
-        if issubclass(type(value), type) and value.__module__ == "__main__" and issubclass(value, Module)
+        if is_a(value, type) and value.__module__ == "__main__" and issubclass(value, Module)
     }
     return looks_at_frames(frozenset(own), own)
 
@@ -138,15 +138,14 @@ def _globals_of(function: types.FunctionType, names: frozenset[str]) -> dict[str
     return found
 
 
-def _functions_of(value: Any, names: frozenset[str]) -> list[types.FunctionType]:
+def _functions_of(value: object, names: frozenset[str]) -> list[types.FunctionType]:
     """The functions that code may call which has `value` and mentions `names`."""
-    kind = type(value)  # `isinstance` may ask the person's own `__class__`
-    if kind is types.FunctionType:
+    if is_a(value, types.FunctionType):
         inner = value.__dict__.get("__wrapped__")
         return [value, inner] if isinstance(inner, types.FunctionType) else [value]
-    if kind is types.MethodType:
+    if is_a(value, types.MethodType):
         return _functions_of(value.__func__, names)
-    cls = value if issubclass(kind, type) else kind
+    cls = value if is_a(value, type) else type(value)
     if getattr(cls, "__module__", None) != "__main__":
         return []
     members = [vars(base) for base in cls.__mro__ if base.__module__ == "__main__"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from ...model import Position, Reason
 from ...model.call import Args, Kwargs
@@ -20,26 +21,21 @@ from .trampoline import Trampoline, written_code
 __all__ = ["FunctionRegions"]
 
 
+@dataclass(frozen=True, slots=True)
 class FunctionRegions:
     """Of one interceptor. `serves`: a call on this thread may be looked at or replayed. `stands_aside`: the one that
     comes now runs as written.
     """
 
-    def __init__(
-        self,
-        situation: Situation,
-        floor: Floor,
-        name_of: Callable[[str], str],
-        *,
-        serves: Callable[[], bool],
-        stands_aside: Callable[[], bool],
-    ) -> None:
-        self.situation = situation
-        self.floor = floor
-        self._name_of = name_of
-        self._serves, self._stands_aside = serves, stands_aside
-        self._functions: dict[types.CodeType, tuple[Region, Trampoline]] = {}
-        self._trampolines: weakref.WeakKeyDictionary[types.FunctionType, Trampoline] = weakref.WeakKeyDictionary()
+    situation: Situation
+    floor: Floor
+    name_of: Callable[[str], str]
+    serves: Callable[[], bool]
+    stands_aside: Callable[[], bool]
+    _functions: dict[types.CodeType, tuple[Region, Trampoline]] = field(default_factory=dict)
+    _trampolines: weakref.WeakKeyDictionary[types.FunctionType, Trampoline] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
 
     @property
     def regions(self) -> list[Region]:
@@ -49,11 +45,6 @@ class FunctionRegions:
     def codes(self) -> frozenset[types.CodeType]:
         """The code of the functions that are candidates now."""
         return frozenset(trampoline.code for trampoline in self._trampolines.values())
-
-    @property
-    def stand(self) -> bool:
-        """True where a function is taken over just now."""
-        return bool(self._trampolines)
 
     def adopt(self, namespace: Mapping[str, object]) -> None:
         """Take over the functions in `namespace` that the person wrote, and methods of their classes."""
@@ -101,10 +92,10 @@ class FunctionRegions:
         def receive(args: Args, kwargs: Kwargs) -> object:
             since = self.situation.attention.now() if self.situation.observing else None
             trampoline.follow()
-            if busy.now or not self._serves():
+            if busy.now or not self.serves():
                 return trampoline.original(*args, **kwargs)
             args, kwargs = trampoline.given(args, kwargs)
-            if (not self.floor.free and not self.floor.repeats(trampoline, None)) or self._stands_aside():
+            if (not self.floor.free and not self.floor.repeats(trampoline, None)) or self.stands_aside():
                 return trampoline.original(*args, **kwargs)
             result = self._call(trampoline, args, kwargs, since)
             if held.since is not None:
@@ -121,7 +112,7 @@ class FunctionRegions:
         if known is not None:  # the same code with another closure or other defaults
             known[0].release()
         at = Position(
-            file=self._name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname, instruction=-1
+            file=self.name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname, instruction=-1
         )
         region = Region(self.situation, trampoline.original, trampoline.original, code.co_qualname, at, last_line(code))
         self._functions[code] = (region, trampoline)

@@ -27,7 +27,7 @@ from ..regions.situation import Situation
 from ..state import MODULE
 from .abandoned import release_abandoned
 from .afterwards import CallsAfterwards
-from .candidates import candidates, compiles, last_line
+from .candidates import compiles
 from .floor import Floor, inside_module
 from .frames import brings_watchers, mentioned_in, modules_look_at_frames
 from .function_regions import FunctionRegions
@@ -39,7 +39,7 @@ from .trampoline import prune_traceback
 
 T = TypeVar("T")
 
-__all__ = ["Interceptor", "apart", "candidates", "compiles", "last_line", "observed_here"]
+__all__ = ["Interceptor", "apart", "observed_here"]
 
 
 class Interceptor:
@@ -55,7 +55,7 @@ class Interceptor:
             situation, self.floor, name_of, serves=lambda: self.serves, stands_aside=self._stands_aside
         )
         self._installed = False
-        self._original: Any = None
+        self._original: Callable[..., object] | None = None
         self._patch: object = None
         self._unwatch: Callable[[], None] = lambda: None
         self._steps = LoopSteps(situation, self._may_step, self.floor.enter, name_of)
@@ -215,11 +215,6 @@ class Interceptor:
             self._unpatch()
         elif not self._modules.serve:
             self._unpatch_modules()
-
-    @property
-    def stands(self) -> bool:
-        """True where anything of the person's or of torch's is replaced just now."""
-        return self._installed or self._functions.stand
 
     def release_abandoned(self, namespace: Mapping[str, object]) -> None:
         """A cell has ended: release the graphs of what the person has let go of, unless this cell still used them."""

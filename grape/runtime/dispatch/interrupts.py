@@ -23,6 +23,7 @@ from types import FrameType
 
 import torch
 
+from ...tracing import is_grape_code
 from .trampoline import prune_traceback
 
 __all__ = ["PATIENCE_S", "at_work", "handlers_held", "held", "hold_off", "hold_off_again", "let_through"]
@@ -35,7 +36,6 @@ ON_ITS_WAY_S = 0.1
 
 _Handler = Callable[[int, FrameType | None], object]
 
-_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _STANDARD = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib"))
 _LOST = weakref.finalize.__call__.__code__
@@ -50,7 +50,7 @@ def at_work(frame: FrameType | None) -> bool:
     """
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_OURS) or frame.f_code is _LOST or frame.f_code.co_name == "__del__":
+        if is_grape_code(file) or frame.f_code is _LOST or frame.f_code.co_name == "__del__":
             return True
         if not _is_neutral(file):
             return False

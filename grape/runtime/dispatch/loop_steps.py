@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
-from typing import Any
 
 from ...model import Position
 from ...model.call import Args, Kwargs
@@ -15,18 +15,13 @@ from ..regions.region import Region, Situation
 __all__ = ["LoopStep", "LoopSteps"]
 
 
+@dataclass(frozen=True, slots=True)
 class LoopStep:
     """Implements `IterationStep` by a region that is called through `enter`."""
 
-    def __init__(
-        self,
-        region: Region,
-        iteration: Iteration,
-        enter: Callable[[Region, Args, Kwargs], Any],
-    ) -> None:
-        self.region = region
-        self._iteration = iteration
-        self._enter = enter
+    region: Region
+    iteration: Iteration
+    enter: Callable[[Region, Args, Kwargs], object]
 
     @property
     def replays(self) -> int:
@@ -34,52 +29,47 @@ class LoopStep:
 
     @property
     def moved(self) -> Collection[int]:
-        return self._iteration.moved
+        return self.iteration.moved
 
     def waste(self, count: int) -> None:
         self.region.wasted += count
 
     def __call__(self, closure: tuple[object, ...], state: tuple[object, ...]) -> tuple[object, ...]:
-        result: tuple[object, ...] = self._enter(self.region, (closure, state), {})
+        result = self.enter(self.region, (closure, state), {})
+        assert isinstance(result, tuple)
         return result
 
 
+@dataclass(frozen=True, slots=True)
 class LoopSteps:
     """Implements `Stepper`. `free` tells whether a call may become a region now; `name_of` what to call a file."""
 
-    def __init__(
-        self,
-        situation: Situation,
-        free: Callable[[], bool],
-        enter: Callable[[Region, Args, Kwargs], object],
-        name_of: Callable[[str], str],
-    ) -> None:
-        self._situation = situation
-        self._free = free
-        self._enter = enter
-        self._name_of = name_of
-        self._steps: dict[tuple[CodeType, CodeType | None, int], LoopStep] = {}
+    situation: Situation
+    free: Callable[[], bool]
+    enter: Callable[[Region, Args, Kwargs], object]
+    name_of: Callable[[str], str]
+    known: dict[tuple[CodeType, CodeType | None, int], LoopStep] = field(default_factory=dict)
 
     @property
     def regions(self) -> list[Region]:
-        return [step.region for step in self._steps.values()]
+        return [step.region for step in self.known.values()]
 
     def clear(self) -> None:
-        self._steps.clear()
+        self.known.clear()
 
     def poll(self) -> FlagPoll:
-        return self._situation.backend.flag_poll()
+        return self.situation.backend.flag_poll()
 
     def step(self, body: FunctionType, test: FunctionType | None, stop: int) -> LoopStep | None:
-        if not self._free():
+        if not self.free():
             return None
         key = body.__code__, test.__code__ if test is not None else None, stop
-        known = self._steps.get(key)
+        known = self.known.get(key)
         if known is None:
-            if not self._situation.observing:
+            if not self.situation.observing:
                 return None
-            known = self._steps[key] = self._step(body, test, stop)
-        if known.region.refused is not None or not (self._situation.observing or known.region.entries):
+            known = self.known[key] = self._step(body, test, stop)
+        if known.region.refused is not None or not (self.situation.observing or known.region.entries):
             return None
         return known
 
@@ -88,11 +78,11 @@ class LoopSteps:
         root = _without_closure(body)
         if test is not None:
             root.__dict__["test"] = _without_closure(test)
-        at = Position(file=self._name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname)
-        iteration = Iteration(body, test, stop, self._situation.backend.device)
+        at = Position(file=self.name_of(code.co_filename), line=code.co_firstlineno, function=code.co_qualname)
+        iteration = Iteration(body, test, stop, self.situation.backend.device)
         around = code.co_qualname.partition(".<locals>")[0]
-        region = Region(self._situation, iteration, root, f"loop of {around}", at)
-        return LoopStep(region, iteration, self._enter)
+        region = Region(self.situation, iteration, root, f"loop of {around}", at)
+        return LoopStep(region, iteration, self.enter)
 
 
 def _without_closure(function: FunctionType) -> FunctionType:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -38,7 +37,7 @@ class ModuleRegions:
         self.late: list[Region] = []
         """Of modules that died in the cell that runs."""
         self._modules: OfModules[Region] = OfModules()
-        self._finalizers: OfModules[weakref.finalize[Any, Any]] = OfModules()
+        self._finalizers: OfModules[weakref.finalize[..., torch.nn.Module]] = OfModules()
         self._died: Counter[tuple[str, Position]] = Counter()
 
     @property

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import types
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
 
 from ...model.call import Args, Kwargs
-from ...tracing import grape_works
+from ...tracing import grape_works, is_grape_code
 
 __all__ = ["Trampoline", "is_trampoline", "note_rewritten", "prune_traceback", "typed_code", "written_code"]
 
 _TYPED: weakref.WeakKeyDictionary[types.CodeType, types.CodeType] = weakref.WeakKeyDictionary()
 """Of code that holds objects of Grape's: the code that it was made from."""
-
-_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class Trampoline:
@@ -65,14 +61,12 @@ class Trampoline:
             return
         self._follower = here
         try:
-            self._take_defaults(function, original)
+            defaults, known = function.__defaults__, function.__kwdefaults__
+            if defaults is not original.__defaults__ or known is not original.__kwdefaults__:
+                original.__defaults__, original.__kwdefaults__ = defaults, known
+                self._defaults, self._kwdefaults = defaults or (), known or {}
         finally:
             self._follower = 0
-
-    def _take_defaults(self, function: types.FunctionType, original: types.FunctionType) -> None:
-        if function.__defaults__ is not original.__defaults__ or function.__kwdefaults__ is not original.__kwdefaults__:
-            original.__defaults__, original.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-            self._defaults, self._kwdefaults = function.__defaults__ or (), function.__kwdefaults__ or {}
 
     def given(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """The arguments without those that are defaults: the new code has filled these in."""
@@ -137,10 +131,8 @@ def _pattern(names: tuple[str, ...], positional_only: int, positional: int, flag
         args="".join(f"{one}, " for one in args),
         kwargs=", ".join(kwargs),
     )
-    namespace: dict[str, Any] = {}
-    exec(compile(source, __file__, "exec", dont_inherit=True), namespace)
-    made: types.CodeType = namespace["pattern"].__code__
-    return made
+    module = compile(source, __file__, "exec", dont_inherit=True)
+    return next(constant for constant in module.co_consts if isinstance(constant, types.CodeType))
 
 
 def prune_traceback(error: BaseException) -> None:
@@ -159,7 +151,7 @@ def _prune(error: BaseException) -> None:
     while entry is not None:
         code = entry.tb_frame.f_code
         # A traced operator is called on by Grape, through the one frame of torch's that a plain call does not have.
-        ours = code.co_filename.startswith(_HERE) or (ours and code.co_filename.endswith("torch/_ops.py"))
+        ours = is_grape_code(code.co_filename) or (ours and code.co_filename.endswith("torch/_ops.py"))
         if not ours and not is_trampoline(code):
             kept.append(entry)
         entry = entry.tb_next

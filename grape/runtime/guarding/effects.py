@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from threading import get_ident
-from typing import Any, ClassVar
+from typing import ClassVar, TextIO
 
 import torch
 
@@ -40,7 +40,7 @@ _WATCHED: tuple[tuple[object, str], ...] = (
 )
 """`torch.manual_seed` calls the last. A seed that the person has just set leaves the state as it was; nothing else
 would tell that a replay does not set it."""
-_STATES: tuple[Any, ...] = (torch.cuda, torch.cuda.random)
+_STATES: tuple[types.ModuleType, ...] = (torch.cuda, torch.cuda.random)
 """Where `get_rng_state` and `set_rng_state` of a device's generator are looked up: `fork_rng`, checkpointing. A capture
 may set the state, and its replay would not."""
 
@@ -52,11 +52,11 @@ SHOWN = "a warning"
 class _Stream:
     """Stands in for `sys.stdout` or `sys.stderr`; everything but the note goes to the stream itself."""
 
-    def __init__(self, stream: Any, note: Callable[[str], None]) -> None:
+    def __init__(self, stream: TextIO, note: Callable[[str], None]) -> None:
         self._stream = stream
         self._note = note
 
-    def write(self, text: str) -> Any:
+    def write(self, text: str) -> int:
         self._note("write")
         return self._stream.write(text)
 
@@ -90,9 +90,8 @@ class EffectWatch:
         for owner in _STATES:
             self._replace(owner, "get_rng_state", self._keeping(owner.get_rng_state))
             self._replace(owner, "set_rng_state", self._noting_changes(owner.set_rng_state, owner.get_rng_state))
-        shown = getattr(warnings, "_showwarnmsg", None)
-        if shown is not None and any(action == "always" for action, *_ in warnings.filters):
-            self._replace(warnings, "_showwarnmsg", self._noting("warn", shown))  # at each call anew
+        if any(action == "always" for action, *_ in warnings.filters):  # at each call anew
+            self._replace(warnings, "_showwarnmsg", self._noting("warn", warnings._showwarnmsg))  # type: ignore[attr-defined]
         for name in ("stdout", "stderr"):
             self._replace(sys, name, _Stream(getattr(sys, name), self._note))
         self.calls.start()

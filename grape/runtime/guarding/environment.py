@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 from torch.autograd import forward_ad
@@ -22,56 +21,50 @@ __all__ = [
     "quick_modes",
 ]
 
-_SETTINGS = tuple(
-    getattr(torch._C, name)
-    for name in (
-        "_get_cublas_allow_tf32",
-        "_get_cublas_allow_fp16_reduced_precision_reduction",
-        "_get_cublas_allow_bf16_reduced_precision_reduction",
-        "_get_cublas_allow_fp16_accumulation",
-        "_get_cudnn_enabled",
-        "_get_cudnn_allow_tf32",
-        "_get_cudnn_benchmark",
-        "_get_cudnn_deterministic",
-        "_get_cudnn_sdp_enabled",
-        "_get_flash_sdp_enabled",
-        "_get_mem_efficient_sdp_enabled",
-        "_get_math_sdp_enabled",
-        "_get_math_sdp_allow_fp16_bf16_reduction",
-        "_get_overrideable_sdp_enabled",
-        "_get_blas_preferred_backend",
-        "_get_linalg_preferred_backend",
-        "_get_sm_carveout_experimental",
-        "_get_fa3_sdp_enabled",
-        "_get_cudnn_depthwise_kernel",
-        "_cuda_get_cudnn_benchmark_limit",
-    )
-    if hasattr(torch._C, name)
+
+def _readers(*names: str) -> tuple[Callable[[], object], ...]:
+    """The functions of torch that read these settings, of those that this version has."""
+    return tuple(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
+
+
+_SETTINGS = _readers(
+    "_get_cublas_allow_tf32",
+    "_get_cublas_allow_fp16_reduced_precision_reduction",
+    "_get_cublas_allow_bf16_reduced_precision_reduction",
+    "_get_cublas_allow_fp16_accumulation",
+    "_get_cudnn_enabled",
+    "_get_cudnn_allow_tf32",
+    "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic",
+    "_get_cudnn_sdp_enabled",
+    "_get_flash_sdp_enabled",
+    "_get_mem_efficient_sdp_enabled",
+    "_get_math_sdp_enabled",
+    "_get_math_sdp_allow_fp16_bf16_reduction",
+    "_get_overrideable_sdp_enabled",
+    "_get_blas_preferred_backend",
+    "_get_linalg_preferred_backend",
+    "_get_sm_carveout_experimental",
+    "_get_fa3_sdp_enabled",
+    "_get_cudnn_depthwise_kernel",
+    "_cuda_get_cudnn_benchmark_limit",
 )
 """Settings that choose kernels on CUDA."""
-_sdp_order: Callable[[], Any] = getattr(torch._C, "_get_sdp_priority_order", tuple)
-_SETTINGS_OF_HOST = tuple(
-    getattr(torch._C, name)
-    for name in (
-        "_get_mkldnn_enabled",
-        "_get_mkldnn_deterministic",
-        "_get_onednn_allow_tf32",
-        "_get_nnpack_enabled",
-        "_get_cpu_allow_fp16_reduced_precision_reduction",
-        "_get_qengine",
-        "get_num_threads",
-    )
-    if hasattr(torch._C, name)
+_sdp_order: Callable[[], Iterable[object]] = getattr(torch._C, "_get_sdp_priority_order", tuple)
+_SETTINGS_OF_HOST = _readers(
+    "_get_mkldnn_enabled",
+    "_get_mkldnn_deterministic",
+    "_get_onednn_allow_tf32",
+    "_get_nnpack_enabled",
+    "_get_cpu_allow_fp16_reduced_precision_reduction",
+    "_get_qengine",
+    "get_num_threads",
 )
 """Settings that choose kernels, and how these share their work, on the CPU."""
-_COMMON = tuple(
-    getattr(torch._C, name)
-    for name in (
-        "_get_deterministic_algorithms",
-        "_get_deterministic_algorithms_warn_only",
-        "_get_deterministic_fill_uninitialized_memory",
-    )
-    if hasattr(torch._C, name)
+_COMMON = _readers(
+    "_get_deterministic_algorithms",
+    "_get_deterministic_algorithms_warn_only",
+    "_get_deterministic_fill_uninitialized_memory",
 )
 _disabled_hooks: Callable[[], object] = getattr(
     torch._C._autograd, "_saved_tensors_hooks_get_disabled_error_message", lambda: None

@@ -12,9 +12,8 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -224,7 +223,7 @@ class GuardSet:
             return False
         for names, name, value in self._items:
             now = names.get(name, ABSENT)
-            if now is not value and isinstance(value, types.FunctionType):
+            if now is not value and isinstance(value, types.FunctionType) and isinstance(now, types.FunctionType):
                 self._renew(value, now)
         self._snapshot()
         return True
@@ -318,7 +317,7 @@ class GuardSet:
         return None
 
 
-def _is_librarys(names: Any) -> bool:
+def _is_librarys(names: Mapping[str, object]) -> bool:
     """True where a namespace is that of a library, which may set itself up when it is first called."""
     file = names.get("__file__")
     return names is sys.modules or names is vars(builtins) or (isinstance(file, str) and not is_own_code(file))

@@ -1,54 +1,13 @@
-"""Trees of containers are made again, and compared: what a call brings is written back where it came from."""
+"""Containers that are made again, and trees of them that are compared."""
 
 from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Sequence
-from typing import Any
 
-from .structure import _PLAIN, Node, Repeated, Static, typed
+from .structure import _PLAIN, Node, Static, typed
 
-__all__ = ["new_container", "new_tuple", "rebuild", "same_structure"]
-
-
-def rebuild(root: object, leaves: Sequence[object], containers: dict[int, object] | None = None) -> Any:
-    """A new tree of the layout `root` over `leaves`; `containers` receives the new containers by number."""
-    made: dict[int, Any] = containers if containers is not None else {}
-
-    def build(node: Any) -> object:
-        if isinstance(node, int):
-            return leaves[node]
-        if isinstance(node, Static):
-            return node.value
-        if isinstance(node, Repeated):
-            return made[node.number]
-        return make(node)
-
-    def make(node: Node) -> object:
-        if node.kind == "method":
-            made[node.number] = types.MethodType(node.names[0], build(node.children[0]))
-            return made[node.number]
-        if node.kind == "tuple":
-            items = [build(child) for child in node.children]
-            new: Any = new_tuple(node.cls, items)
-            made[node.number] = new
-            return new
-        new = new_container(node)
-        made[node.number] = new
-        if node.kind == "list":
-            list.extend(new, [build(child) for child in node.children])
-        elif node.kind == "dict":
-            for name, child in zip(node.names, node.children, strict=True):
-                _set_item(new, name, build(child))
-        else:
-            new.__dict__.update({n: build(c) for n, c in zip(node.names, node.children, strict=True)})
-        if node.extra is not None:
-            made[node.extra.number] = new.__dict__
-            new.__dict__.update({n: build(c) for n, c in zip(node.extra.names, node.extra.children, strict=True)})
-        return new
-
-    return build(root)
+__all__ = ["mapping_of", "new_container", "new_tuple", "same_structure"]
 
 
 def new_tuple(cls: type, items: list[object]) -> object:
@@ -63,27 +22,23 @@ def new_container(node: Node) -> object:
     if node.kind == "list":
         return list.__new__(node.cls)
     if node.kind == "dict":
-        return (collections.OrderedDict if issubclass(node.cls, collections.OrderedDict) else dict).__new__(node.cls)
+        return mapping_of(node.cls).__new__(node.cls)
     return (types.SimpleNamespace if issubclass(node.cls, types.SimpleNamespace) else object).__new__(node.cls)
 
 
-def _set_item(target: Any, name: object, value: object) -> None:
-    """Set an item past any override, in the way that keeps an OrderedDict's order intact."""
-    from collections import OrderedDict
-
-    (OrderedDict if isinstance(target, OrderedDict) else dict).__setitem__(target, name, value)
+def mapping_of(cls: type) -> type[dict[object, object]]:
+    """Whose methods change an object of this class past any override, and keep an OrderedDict's order intact."""
+    return collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
 
 
-def same_structure(one: Any, other: Any) -> bool:
+def same_structure(one: object, other: object) -> bool:
     """True where two roots are of one structure, with the same values in it; a NaN, whose text hides bits, is none."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Static):
+    if isinstance(one, Static) and isinstance(other, Static):
         mine, theirs = one.value, other.value
         plain = type(mine) is type(theirs) and isinstance(mine, _PLAIN) and mine == mine
         return mine is theirs or (plain and repr(mine) == repr(theirs))
-    if not isinstance(one, Node):
-        return bool(one == other)
+    if not isinstance(one, Node) or not isinstance(other, Node):
+        return type(one) is type(other) and one == other
     return (
         (one.number, one.kind) == (other.number, other.kind)
         and one.cls is other.cls

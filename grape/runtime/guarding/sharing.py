@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from operator import is_
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -29,7 +29,9 @@ def shared_objects(value: _S, others: Iterable[_S]) -> _S:
     return next((one for one in others if len(one) == len(value) and all(map(is_, one, value))), value)
 
 
-def shared_tensors(value: Mapping[int, torch.Tensor], others: Iterable[Mapping[int, torch.Tensor]]) -> Any:
+def shared_tensors(
+    value: Mapping[int, torch.Tensor], others: Iterable[Mapping[int, torch.Tensor]]
+) -> Mapping[int, torch.Tensor]:
     """The first of `others` that has the very same tensors under the same numbers in this order, else `value`."""
     for one in others:
         if [*one] == [*value] and all(map(is_, one.values(), value.values())):

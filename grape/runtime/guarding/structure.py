@@ -11,9 +11,9 @@ from __future__ import annotations
 import collections
 import enum
 import types
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,7 +21,18 @@ from ..buffers.strided import alignment
 from ..state import attributes_of, is_own_class, is_own_module, is_plain, known_instances, why_odd
 from .environment import is_batched
 
-__all__ = ["Layout", "Node", "Unsupported", "flatten", "leaf_meta", "names_of_dimensions", "stateful", "typed"]
+__all__ = [
+    "Layout",
+    "Node",
+    "Tree",
+    "Unsupported",
+    "flatten",
+    "leaf_meta",
+    "names_of_dimensions",
+    "nodes_of",
+    "stateful",
+    "typed",
+]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _STATELESS = (
@@ -44,6 +55,7 @@ _STATELESS = (
     torch.nn.Module,
     torch.optim.Optimizer,
 )
+_WITH_STATE = (torch.nn.Module, torch.optim.Optimizer, types.FunctionType, type, enum.Enum)
 _MAX_NODES = 20_000
 _BUILTIN = (list, tuple, dict, collections.OrderedDict, torch.Size)
 
@@ -58,16 +70,15 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One container. `kind` is "list", "tuple", "dict" or "object"; `names` are dict keys or attribute names.
-
-    `children` are leaf numbers (int), `Node`s, or `Static`s. A dict subclass with attributes has them in `extra`.
+    """One container. `kind` is "list", "tuple", "dict", "object", "attributes" or "method"; `names` are dict keys or
+    attribute names, or the function of a method. A list or dict subclass with attributes has them in `extra`.
     """
 
     number: int
     kind: str
     cls: type
-    names: tuple[Any, ...]
-    children: tuple[object, ...]
+    names: tuple[object, ...]
+    children: tuple[Tree, ...]
     extra: Node | None = None
 
 
@@ -85,15 +96,19 @@ class Repeated:
     number: int
 
 
+Tree: TypeAlias = int | Static | Repeated | Node
+"""A part of a layout; a number is that of a tensor."""
+
+
 @dataclass(slots=True)
 class Layout:
     """The structure of one tree: `root`, the `key`, the tensors, their paths, and the containers by number."""
 
-    root: Any = None
-    key: tuple[object, ...] = ()
-    leaves: list[torch.Tensor] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    containers: list[object] = field(default_factory=list)
+    root: Tree
+    key: tuple[object, ...]
+    leaves: list[torch.Tensor]
+    paths: list[str]
+    containers: list[object]
 
 
 HAS_NAMES = hasattr(torch.Tensor, "has_names")
@@ -115,13 +130,15 @@ def leaf_meta(tensor: torch.Tensor) -> tuple[object, ...]:
 
 class _Flattener:
     def __init__(self) -> None:
-        self.layout = Layout()
+        self.leaves: list[torch.Tensor] = []
+        self.paths: list[str] = []
+        self.containers: list[object] = []
         self.key: list[object] = []
         self.seen: dict[int, int] = {}
         self.tensors: dict[int, int] = {}
         self.storages: dict[int, tuple[int, int]] = {}
 
-    def visit(self, value: Any, path: str) -> object:
+    def visit(self, value: Any, path: str) -> Tree:
         kind = type(value)  # never `isinstance`, which may ask the person's own `__class__`
         if issubclass(kind, torch.Tensor):
             return self.tensor(value, path)
@@ -155,9 +172,9 @@ class _Flattener:
             raise Unsupported(path, tensor)
         if tensor.is_quantized:  # its scale is in no key
             raise Unsupported(path, tensor, f"{path} is quantized")
-        number = self.tensors[id(tensor)] = len(self.layout.leaves)
-        self.layout.leaves.append(tensor)
-        self.layout.paths.append(path)
+        number = self.tensors[id(tensor)] = len(self.leaves)
+        self.leaves.append(tensor)
+        self.paths.append(path)
         storage = tensor.untyped_storage()._cdata
         first, offset = self.storages.setdefault(storage, (number, int(tensor.storage_offset())))
         if tensor.data_ptr() % tensor.itemsize:
@@ -167,13 +184,13 @@ class _Flattener:
             self.key.append(tuple(tensor.__dict__))
         return number
 
-    def container(self, value: object, path: str) -> object:
+    def container(self, value: object, path: str) -> Node:
         cls = type(value)
-        number = self.seen[id(value)] = len(self.layout.containers)
+        number = self.seen[id(value)] = len(self.containers)
         odd = why_odd(cls)
         if number > _MAX_NODES or odd is not None:
             raise Unsupported(path, value, odd and f"{path} is a {cls.__name__}, {odd}")
-        self.layout.containers.append(value)
+        self.containers.append(value)
         if isinstance(value, tuple):
             if cls is not tuple and not _is_known_tuple(cls):
                 raise Unsupported(path, value)
@@ -212,8 +229,8 @@ class _Flattener:
         attributes = getattr(value, "__dict__", None)
         if attributes is None:
             return None
-        number = len(self.layout.containers)
-        self.layout.containers.append(attributes)
+        number = len(self.containers)
+        self.containers.append(attributes)
         names = tuple(attributes)
         self.key.append(names)
         children = tuple([self.visit(item, f"{path}.{name}") for name, item in attributes.items()])
@@ -270,7 +287,7 @@ def flatten(value: object, path: str = "") -> Layout:
     """The layout of `value`. Raises `Unsupported` where a part of it cannot be guarded."""
     flattener = _Flattener()
     try:
-        flattener.layout.root = flattener.visit(value, path)
+        root = flattener.visit(value, path)
     except Unsupported:
         raise
     except RecursionError as error:
@@ -278,30 +295,33 @@ def flatten(value: object, path: str = "") -> Layout:
     except Exception as error:  # an attribute of the person's that is computed, and fails
         why = f"{path or 'a value'} cannot be looked into: {type(error).__name__}: {str(error)[:200]}"
         raise Unsupported(path, value, why) from error
-    flattener.layout.key = tuple(flattener.key)
-    return flattener.layout
+    return Layout(root, tuple(flattener.key), flattener.leaves, flattener.paths, flattener.containers)
+
+
+def nodes_of(root: object) -> Iterator[Node]:
+    """All containers in a layout."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Node):
+            yield node
+            pending.extend(node.children)
+            pending.append(node.extra)
 
 
 def stateful(layout: Layout) -> tuple[object, ...]:
     """The arguments with state or code that the key does not hold: modules, functions, classes."""
     found: list[object] = []
-    pending = [layout.root]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, Static):
-            if isinstance(node.value, (torch.nn.Module, torch.optim.Optimizer, types.FunctionType, type, enum.Enum)):
-                found.append(node.value)
-        elif isinstance(node, Node):
-            pending.extend(node.children)
-            if node.extra is not None:
-                pending.append(node.extra)
-            if node.kind == "method":
-                found.append(node.names[0])
-            elif node.cls not in _BUILTIN:
-                found.append(node.cls)
+    for node in nodes_of(layout.root):
+        values = [child.value for child in node.children if isinstance(child, Static)]
+        found += [value for value in values if isinstance(value, _WITH_STATE)]
+        if node.kind == "method":
+            found.append(node.names[0])
+        elif node.cls not in _BUILTIN:
+            found.append(node.cls)
     return tuple(found)
 
 
-def typed(names: Any) -> tuple[object, ...]:
+def typed(names: Iterable[object]) -> tuple[object, ...]:
     """Names with their types, for 1, 1.0 and True are equal."""
     return tuple([(type(n), typed(n) if isinstance(n, tuple) else n) for n in names])

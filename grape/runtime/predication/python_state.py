@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ..guarding.guards import GuardSet, TooLarge
 from ..state import ABSENT
@@ -27,7 +28,7 @@ class _Snapshot(GuardSet):
         super().__init__(root, more)
         dicts = [*self._dicts, *[attributes for attributes, _ in self._modules]]
         self._dict_contents = [(value, dict(value)) for value in dicts]
-        held = [value for value in self._seen.values() if type(value) in _CONTAINERS]
+        held: list[Any] = [value for value in self._seen.values() if type(value) in _CONTAINERS]
         self._contents = [(value, list(value)) for value in held]
 
     def restore(self) -> None:
@@ -45,9 +46,9 @@ class _Snapshot(GuardSet):
                     del names[name]
                 else:
                     names[name] = item
-        for owner, name, item in self._attributes:
-            if item is not ABSENT and getattr(owner, name, ABSENT) is not item:
-                setattr(owner, name, item)
+        for holder, name, item in self._attributes:
+            if item is not ABSENT and getattr(holder, name, ABSENT) is not item:
+                setattr(holder, name, item)
 
 
 def _same(one: Collection[object], other: Collection[object]) -> bool:

@@ -11,9 +11,9 @@ from ...model.call import Args, Kwargs
 from ...profiling import TimelineRecorder, place_nodes
 from ...tracing import person_runs
 from ..accounts import policy
-from .cell_name import CellName
 from .region_state import RegionState
 from .shape import Shape
+from .situation import CellName
 from .traced_calls import TracedCall
 
 __all__ = ["CallProfiles"]

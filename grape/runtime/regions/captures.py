@@ -71,30 +71,27 @@ class Captures:
             self._addresses[path] = (here, times + 1 if here == address and here else 1)
 
     def pays(self, shape: Shape) -> bool:
+        situation = self._region.situation
         if shape.seen + shape.runs < 3:
             return False
-        if self._region.situation.memory_budget == 0:
+        if situation.memory_budget == 0:
             if not self._is_part_of_a_starved():
                 starve(self._region, Refused.because(Reason.NO_BUDGET), retry_above=0)
             return False
-        if self._region.situation.exhausted:
+        if situation.exhausted:
             if self._region.parent is None:
                 starve(self._region, Refused.because(Reason.EXHAUSTED), retry_above=0)
             return False
-        times = shape.before.ms(leave=2) or CallTimes.joined(
-            s.before for s in self._region.shapes.values() if len(s.before)
-        )
         if sum(len(s.before) for s in self._region.shapes.values()) < policy.FEW:
             return False
-        if self._region.situation.backend.kind == "cuda" and self._region.busy_ms is None and self._profiles.profiled:
+        if situation.backend.kind == "cuda" and self._region.busy_ms is None and self._profiles.profiled:
             timeline = self._profiles.timeline_before()
             self._region.busy_ms = timeline.gpu_busy_ns / 1e6 / timeline.calls if timeline else None
-        if self._region.situation.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
+        if situation.backend.kind == "tape" and sum(self.durations_ms) > TAPE_LIMIT_MS:
             return False
-        situation = self._region.situation
         estimate = Estimate(
             shapes=", ".join(map(str, shape.sizes[:4])),
-            eager_ms=statistics.median(times),
+            eager_ms=statistics.median(self._eager_ms(shape)),
             busy_ms=self._region.busy_ms if self._profiles.profiled or self._region.busy_ms is not None else 0.0,
             capture_ms=self._capture_ms(),
             seen=shape.seen,
@@ -108,6 +105,10 @@ class Captures:
             decision = replace(decision, action="wait", why="a capture would take more of this run than it may")
         shape.decision = decision
         return decision.action == "capture"
+
+    def _eager_ms(self, shape: Shape) -> list[float]:
+        """Milliseconds of eager calls of the shape; where none was timed, of all."""
+        return shape.before.ms(leave=2) or CallTimes.joined(s.before for s in self._region.shapes.values())
 
     def _takes_ms(self, eager_ms: float) -> float:
         """Milliseconds that the next capture takes of the cell: the code runs twice more, traced, and what was captured
@@ -139,7 +140,7 @@ class Captures:
 
     def _saving_ns(self, shape: Shape, entry: Entry) -> float | None:
         """The saving of a replay against an eager call, as measured; the tape saves nothing, and shows all the same."""
-        times = shape.before.ms(leave=2) or CallTimes.joined(s.before for s in self._region.shapes.values())
+        times = self._eager_ms(shape)
         if self._region.situation.backend.kind == "tape" or not times:
             return None
         return (statistics.median(times) - entry.replay_ms) * 1e6
@@ -159,7 +160,9 @@ class Captures:
     def capture(self, shape: Shape, layout: Layout, args: Args, kwargs: Kwargs) -> object:
         situation = self._region.situation
         if situation.backend.kind == "cuda" and situation.stream is None:
-            situation.stream = shape.modes[-1]
+            stream = shape.modes[-1]
+            assert isinstance(stream, int)
+            situation.stream = stream
         situation.captures += 1
         situation.progress(f"capturing {self._region.name}, graph {len(self._region.entries) + 1:,}")
         reached = identities(stateful(layout))

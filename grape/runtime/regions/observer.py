@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ...model import HOST_RANDOM, OpRecord, Reason, Refused, ScalarChange, Trace
+from ...model import HOST_RANDOM, OpRecord, Position, Reason, Refused, ScalarChange, Trace
 from ...model.call import Args, Kwargs
 from ...model.cold import may_be_cold
-from ...tracing import LIMIT, Recorder, person_runs, record
+from ...tracing import LIMIT, RecordedCall, Recorder, person_runs, record
 from ..accounts.attention import TRACING
 from ..capture import is_left_to_device, judge
 from ..guarding.calls import EVENT_NS
@@ -42,12 +43,14 @@ FEWEST = 1000
 """So many operators are traced of any call that is traced at all."""
 
 
-def _tensors_in(result: object, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+def _tensors_in(after: tuple[object, Args, Kwargs]) -> list[torch.Tensor]:
     """The tensors that leave a call; what cannot be opened is refused by the capture."""
     try:
-        return flatten((result, args, kwargs), "result").leaves
+        return flatten(after, "result").leaves
     except Unsupported:
-        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        with contextlib.suppress(RecursionError):
+            return [leaf for leaf in tree_leaves(after[0]) if isinstance(leaf, torch.Tensor)]
+        return []
 
 
 class Observer:
@@ -179,49 +182,61 @@ class Observer:
         if self._again:
             self._unsteady += 1
             return result
-        parallel = refuse_parallel(guards, self._region.at) if guards is not None else None
-        if parallel is not None and self._region.refused is None:
-            self._region.refuse(parallel)
-        if unguarded is not None and self._region.refused is None:
-            self._region.refuse(effect_of(watch) or unguarded)  # what the call did, and where, says more
         # A loop that is left to the device is recorded once in a graph, however long the eager call was.
         if len(call.trace.ops) >= LIMIT and not is_left_to_device(call.trace):
             self._region.refuse(Refused.because(Reason.OPERATOR_LIMIT, self._region.at, limit=f"{LIMIT:,}"))
-        work = sum(op.kind not in ("view", "host", HOST_RANDOM) for op in call.trace.ops)
-        if self._region.refused is None and work < MIN_OPERATORS:
-            self._region.refuse(self._no_work(call.trace))
-        if self._region.refused is None:
-            results, pairs = _tensors_in(result, args, kwargs), self._region.may_pair
-            self.leaves_graph |= pairs and call.trace.needs_grad and leaves_a_graph(results, layout.leaves)
-            prologue = judge(call, layout.leaves, results, escapes, backend, pairs=pairs)
-            if isinstance(prologue, Refused):
-                self._region.refuse(prologue)
-        if self._region.refused is None:
-            effect = effect_of(watch)
-            if effect is not None:
-                self._region.refuse(effect)
-        if self._region.refused is None and guards is not None and not guards.holds():
-            changed = guards.difference()
-            self.new_tensors = tuple(guards.culprits) if guards.only_tensors else ()
-            path, at = blamed(self._region.root, guards.culprits, self._region.at)
-            self._region.refuse(
-                Refused.because(
-                    Reason.CHANGES_STATE,
-                    at,
-                    changed=changed,
-                    by=f" (`{path}`)" if path else "",
-                    path=path,
-                    name=guards.name,
-                )
-            )
-        if self._region.refused is None:
-            self.audit(shape, call.trace, found)
-            if guards is not None:
-                began = time.perf_counter_ns()
-                guards.holds()
-                took = (time.perf_counter_ns() - began) / 1e6
-                self.guards_ms = took if self.guards_ms is None else min(took, self.guards_ms)
+        if self._region.refused is not None:
+            return result
+        refused = self._why_not(call, layout, (result, args, kwargs), escapes, watch, guards or unguarded)
+        if refused is not None:
+            self._region.refuse(refused)
+            return result
+        self.audit(shape, call.trace, found)
+        if guards is not None:
+            began = time.perf_counter_ns()
+            guards.holds()
+            took = (time.perf_counter_ns() - began) / 1e6
+            self.guards_ms = took if self.guards_ms is None else min(took, self.guards_ms)
         return result
+
+    def _why_not(
+        self,
+        call: RecordedCall,
+        layout: Layout,
+        after: tuple[object, Args, Kwargs],
+        escapes: Sequence[tuple[str, Position | None]],
+        watch: EffectWatch,
+        guards: GuardSet | Refused | None,
+    ) -> Refused | None:
+        """Why a call like this one cannot be captured. `after`: its result and arguments. `guards`: of what it reads,
+        or why there are none.
+        """
+        region = self._region
+        if isinstance(guards, GuardSet):
+            parallel = refuse_parallel(guards, region.at)
+            if parallel is not None:
+                return parallel
+        elif guards is not None:
+            return effect_of(watch) or guards  # what the call did, and where, says more
+        if sum(op.kind not in ("view", "host", HOST_RANDOM) for op in call.trace.ops) < MIN_OPERATORS:
+            on_host = sum(op.kind == "host" for op in call.trace.ops) >= MIN_OPERATORS
+            on_device = region.situation.backend.kind == "cuda"
+            return Refused.because(Reason.ON_THE_CPU if on_host and on_device else Reason.NO_WORK, region.at)
+        results, pairs = _tensors_in(after), region.may_pair
+        self.leaves_graph |= pairs and call.trace.needs_grad and leaves_a_graph(results, layout.leaves)
+        prologue = judge(call, layout.leaves, results, escapes, region.situation.backend, pairs=pairs)
+        if isinstance(prologue, Refused):
+            return prologue
+        effect = effect_of(watch)
+        if effect is not None:
+            return effect
+        if not isinstance(guards, GuardSet) or guards.holds():
+            return None
+        changed = guards.difference()
+        self.new_tensors = tuple(guards.culprits) if guards.only_tensors else ()
+        path, at = blamed(region.root, guards.culprits, region.at)
+        by = f" (`{path}`)" if path else ""
+        return Refused.because(Reason.CHANGES_STATE, at, changed=changed, by=by, path=path, name=guards.name)
 
     def _stops_here(self) -> bool:
         """Have the rest of the call run unobserved, unless an operator is on its way."""
@@ -235,14 +250,6 @@ class Observer:
         attention = self._region.situation.attention
         fewest = FEWEST if attention.allowance.beside_ms >= FEWEST * attention.operator_ms else 1
         return int(min(LIMIT, max(fewest, attention.left_ms / attention.operator_ms)))
-
-    def _no_work(self, trace: Trace) -> Refused:
-        if (
-            self._region.situation.backend.kind == "cuda"
-            and sum(op.kind == "host" for op in trace.ops) >= MIN_OPERATORS
-        ):
-            return Refused.because(Reason.ON_THE_CPU, self._region.at)
-        return Refused.because(Reason.NO_WORK, self._region.at)
 
     def _on_wait(self, recorder: Recorder, op: OpRecord) -> None:
         """The host waits in a traced call. If the value does not follow from the inputs, others may have the floor."""

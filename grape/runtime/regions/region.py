@@ -22,7 +22,7 @@ from ..accounts.tally import Tally
 from ..backends.protocol import CallTimer
 from ..guarding.environment import quick_modes
 from ..guarding.structure import Unsupported, flatten
-from ..replaying.entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES
+from ..replaying.entry import OTHER_MODES, NoReplay
 from .call_profiles import CallProfiles
 from .captures import Captures
 from .eager import EagerCalls
@@ -112,25 +112,21 @@ class Region(RegionState):
             timer = situation.backend.timer()
             timer.start()
         known = self._recognize(args, kwargs)
-        if known is not None:
-            shape, leaves, containers = known
-            shape.count(self.situation.run if self.situation.observing else None)
-            if not self._interleave(shape):
-                again = last is shape
-                result = self.serving.serve(shape, leaves, containers, timer, again)
-                if result is BLOCKED:
-                    may_capture = self.serving.wants_another(shape, leaves, again)
-                    return self._serve_eagerly(args, kwargs, shape, timer, may_capture=may_capture)
-                if result is OTHER_MODES:
-                    shape.uncount(observing=self.situation.observing)
-                    return self._serve_unknown(args, kwargs, timer)
-                if result is NO_EXECUTABLE:
-                    return self._serve_eagerly(args, kwargs, shape, timer, may_capture=False)
-                if result is not MISMATCH:
-                    return result
-                return self._serve_eagerly(args, kwargs, shape, timer, may_capture=True)
+        if known is None:
+            return self._serve_unknown(args, kwargs, timer)
+        shape, leaves, containers = known
+        shape.count(self.situation.run if self.situation.observing else None)
+        if self._interleave(shape):
             return self._serve_eagerly(args, kwargs, shape, timer, may_capture=False)
-        return self._serve_unknown(args, kwargs, timer)
+        again = last is shape
+        result = self.serving.serve(shape, leaves, containers, timer, again)
+        if result is OTHER_MODES:
+            shape.uncount(observing=self.situation.observing)
+            return self._serve_unknown(args, kwargs, timer)
+        if type(result) is not NoReplay:
+            return result
+        may_capture = self.serving.wants_another(result, shape, leaves, again)
+        return self._serve_eagerly(args, kwargs, shape, timer, may_capture=may_capture)
 
     def _recognize(self, args: Args, kwargs: Kwargs) -> tuple[Shape, list[torch.Tensor], list[object]] | None:
         """The captured shape of this call, found by the probe of the shape that came next last time, or came last."""
@@ -154,7 +150,7 @@ class Region(RegionState):
                 return shape, found[0], found[1]
         return None
 
-    def _serve_unknown(self, args: Args, kwargs: Kwargs, timer: object) -> object:
+    def _serve_unknown(self, args: Args, kwargs: Kwargs, timer: CallTimer | None) -> object:
         try:
             layout = flatten((args, kwargs), "args")
         except Unsupported as unsupported:
@@ -185,19 +181,18 @@ class Region(RegionState):
                 may_capture = False
             else:
                 result = self.serving.serve(shape, layout.leaves, layout.containers, timer, last is shape)
-                if result is BLOCKED:
-                    may_capture = self.serving.wants_another(shape, layout.leaves, last is shape)
-                elif result is NO_EXECUTABLE:
-                    may_capture = False
-                elif result is not MISMATCH and result is not OTHER_MODES:
+                if type(result) is not NoReplay:
                     if shape.probe is not None:
                         shape.probe.tensors.add(layout.leaves)
                     return result
+                may_capture = self.serving.wants_another(result, shape, layout.leaves, last is shape)
         if not self.situation.observing or self.situation.aside():
             return self.eager.plain(shape, args, kwargs)
         return self.eager.observe(shape, layout, args, kwargs, may_capture)
 
-    def _serve_eagerly(self, args: Args, kwargs: Kwargs, shape: Shape, timer: object, *, may_capture: bool) -> object:
+    def _serve_eagerly(
+        self, args: Args, kwargs: Kwargs, shape: Shape, timer: CallTimer | None, *, may_capture: bool
+    ) -> object:
         if not self.situation.observing or self.situation.aside():
             return self.eager.plain(shape, args, kwargs)
         layout = flatten((args, kwargs), "args")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from ...model import Decision, Measured, Reason, Refused
 from ..alias import MIN_BYTES, ROUNDS
-from ..replaying.entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry
+from ..backends.protocol import CallTimer
+from ..replaying.entry import BLOCKED, MISMATCH, NO_EXECUTABLE, OTHER_MODES, Entry, NoReplay
 from ..replaying.node_numbers import instead_of
 from .call_profiles import CallProfiles
 from .captures import MAX_ENTRIES, Captures
@@ -38,7 +38,12 @@ class Replays:
         self._rounds = 0
 
     def serve(
-        self, shape: Shape, leaves: Sequence[torch.Tensor], containers: Sequence[object], timer: object, again: bool
+        self,
+        shape: Shape,
+        leaves: Sequence[torch.Tensor],
+        containers: Sequence[object],
+        timer: CallTimer | None,
+        again: bool,
     ) -> object:
         """The result of the best of the shape's graphs; MISMATCH or BLOCKED if none can serve the call.
 
@@ -91,13 +96,15 @@ class Replays:
         if any(leaves[i].nbytes >= MIN_BYTES for i in astray):
             region.situation.predictor.learn(region)
 
-    def wants_another(self, shape: Shape, leaves: Sequence[torch.Tensor], again: bool) -> bool:
-        """Every graph of the shape was blocked: whether one that writes elsewhere would serve later calls.
+    def wants_another(self, outcome: object, shape: Shape, leaves: Sequence[torch.Tensor], again: bool) -> bool:
+        """No graph of the shape could serve the call, for `outcome`: whether another one would serve later calls.
 
-        A recurrence needs two, and so does what the person keeps. Where this call's arguments stand in the way of a
-        shape that comes once a run (two graphs of a growing cache that were captured in different runs), the second
-        time tells that they always will.
+        Where every graph was blocked, one that writes elsewhere may: a recurrence needs two, and so does what the
+        person keeps. Where this call's arguments stand in the way of a shape that comes once a run (two graphs of a
+        growing cache that were captured in different runs), the second time tells that they always will.
         """
+        if outcome is not BLOCKED:
+            return outcome is not NO_EXECUTABLE
         shape.blocked += 1
         return again or shape.blocked > 1 or self._held_elsewhere(shape, leaves)
 
@@ -118,7 +125,7 @@ class Replays:
         entry: Entry,
         leaves: Sequence[torch.Tensor],
         containers: Sequence[object],
-        timer: Any,
+        timer: CallTimer | None,
         astray: Sequence[int],
     ) -> object:
         region, situation = self._region, self._region.situation
@@ -132,7 +139,7 @@ class Replays:
                 if entry.nodes:
                     with instead_of(entry.nodes) as numbers:
                         outcome = entry.serve(leaves, containers, astray)
-                        if _is_no_result(outcome):
+                        if type(outcome) is NoReplay:
                             numbers.nodes = 0
                 else:
                     outcome = entry.serve(leaves, containers, astray)
@@ -144,7 +151,7 @@ class Replays:
             took = time.perf_counter_ns() - began
             if situation.observing:
                 attention.end()
-        if _is_no_result(outcome):
+        if type(outcome) is NoReplay:
             attention.book("observe", took)
             return outcome
         region.replays += 1
@@ -191,7 +198,3 @@ class Replays:
             )
         )
         region.refuse(refused)
-
-
-def _is_no_result(outcome: object) -> bool:
-    return outcome is MISMATCH or outcome is BLOCKED or outcome is OTHER_MODES or outcome is NO_EXECUTABLE

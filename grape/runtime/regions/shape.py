@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...model import Decision, Trace
 from ..accounts.samples import CallTimes
@@ -37,7 +36,7 @@ class Shape:
     paths: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]
     order: int
-    modes: tuple[Any, ...]
+    modes: tuple[object, ...]
     probe: Probe | None = None
     successor: Shape | None = None
     calls: int = 0

@@ -16,9 +16,16 @@ from ..backends.protocol import Backend
 from ..buffers.slots import SlotStore
 from ..compression import ExecutableStore
 from ..replaying.entry import Entry
-from .cell_name import CellName
 
-__all__ = ["KnownRegion", "Situation"]
+__all__ = ["CellName", "KnownRegion", "Situation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellName:
+    """A cell that runs: its source, and the name that positions in it have."""
+
+    source: str = ""
+    shown: str = ""
 
 
 class KnownRegion(Protocol):

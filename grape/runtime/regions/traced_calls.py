@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ...model import Position, Trace
-from .cell_name import CellName
 from .region_state import RegionState
 from .shape import Shape
+from .situation import CellName
 
 __all__ = ["TracedCall", "traces_of_cell"]
 

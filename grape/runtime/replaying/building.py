@@ -1,57 +1,41 @@
 """A compiled recipe: straight-line code that builds one result.
 
 Interpreting a recipe costs about half a microsecond for each tensor and container. A builder is a Python function
-generated for one recipe, as the probe is for one layout. Names and values of the person's program reach the code as
-variables, never as text.
+generated for one recipe, as the probe is for one layout.
 """
 
 from __future__ import annotations
 
-import collections
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from ..guarding.rebuilding import new_container, new_tuple
-from ..guarding.structure import Node, Repeated, Static
+from ..guarding.rebuilding import mapping_of, new_container, new_tuple
+from ..guarding.structure import Node, Static, Tree, Unsupported, nodes_of
+from ..guarding.writing import Writer
 from ..training.consumed import seal
 
-__all__ = ["Build", "compile_build"]
+__all__ = ["Build", "Source", "compile_build", "rebuild"]
 
-Build = Callable[[Sequence[torch.Tensor], Sequence[object], Sequence[torch.Tensor]], Any]
+Build: TypeAlias = Callable[[Sequence[torch.Tensor], Sequence[object], Sequence[torch.Tensor]], Any]
 """Takes argument leaves, argument containers, and the outputs of the graph, in order; gives the result."""
+Source: TypeAlias = int | Callable[[Sequence[torch.Tensor]], torch.Tensor] | None
+"""Which argument a leaf is, how it is had from them, or None for the next output."""
 
 
-@lru_cache(maxsize=64)
-def _compiled(source: str) -> types.CodeType:
-    """Graphs that differ in shapes only have one text; compiling it takes milliseconds."""
-    return compile(source, "<grape recipe>", "exec")
+class _Writer(Writer):
+    """`made` has, by the number of a container, the expression for it as soon as it exists; `nodes` has all of them."""
 
-
-class _Writer:
-    """`made` has, by the number of a container, the expression for it as soon as it exists."""
-
-    def __init__(self, leaves: Sequence[str]) -> None:
-        self.leaves = leaves
-        self.lines: list[str] = []
-        self.names: dict[str, Any] = {}
+    def __init__(self, count: int, nodes: Mapping[int, Node]) -> None:
+        super().__init__()
+        self.leaves = [f"t{index}" for index in range(count)]
         self.made: dict[int, str] = {}
-        self.count = 0
+        self._nodes = nodes
+        self._open: set[int] = set()
 
-    def constant(self, value: Any) -> str:
-        name = f"k{len(self.names)}"
-        self.names[name] = value
-        return name
-
-    def local(self, expression: str) -> str:
-        self.count += 1
-        self.lines.append(f" v{self.count} = {expression}")
-        return f"v{self.count}"
-
-    def build(self, node: Any) -> str:
+    def build(self, node: Tree) -> str:
         """An expression for a part of the result; containers that the call made are made on the way."""
         if isinstance(node, int):
             return self.leaves[node]
@@ -60,9 +44,12 @@ class _Writer:
         known = self.made.get(node.number)
         if known is not None:
             return known
-        return "None" if isinstance(node, Repeated) else self.make(node)
+        if node.number in self._open or node.number not in self._nodes:
+            raise Unsupported("a result", node, "a result holds itself through a tuple")
+        self._open.add(node.number)
+        return self.make(self._nodes[node.number])
 
-    def items(self, nodes: Iterable[object]) -> list[str]:
+    def items(self, nodes: Iterable[Tree]) -> list[str]:
         return [self.build(node) for node in nodes]
 
     def make(self, node: Node) -> str:
@@ -109,8 +96,8 @@ def _tuple(items: Sequence[str]) -> str:
     return f"({''.join(f'{item}, ' for item in items)})"
 
 
-def _fill_mapping(target: Any, names: tuple[object, ...], items: tuple[object, ...]) -> None:
-    plain = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
+def _fill_mapping(target: dict[object, object], names: tuple[object, ...], items: tuple[object, ...]) -> None:
+    plain = mapping_of(type(target))
     if tuple(target) != names:
         plain.clear(target)
     for name, item in zip(names, items, strict=True):
@@ -137,8 +124,8 @@ def _made_under(leaf: torch.Tensor, inference: bool) -> torch.Tensor:
 
 
 def compile_build(
-    root: object,
-    origin: Sequence[int | Callable[[Sequence[torch.Tensor]], torch.Tensor] | None],
+    root: Tree,
+    origin: Sequence[Source],
     changes: Sequence[Node],
     existing: Mapping[int, int],
     outside: Mapping[int, object],
@@ -147,11 +134,11 @@ def compile_build(
 ) -> Build:
     """The builder of `root` and of the containers in `changes`.
 
-    `origin` says of each leaf which argument it is, how it is had from them, or None for the next output. `existing`
-    numbers argument containers, `outside` has those from outside; leaves in `consumed` get a consumed graph,
-    those in `inference` are as if made under that inference mode.
+    `origin` says where each leaf comes from. `existing` numbers argument containers, `outside` has those from outside;
+    leaves in `consumed` get a consumed graph, those in `inference` are as if made under that inference mode. Raises
+    `Unsupported`.
     """
-    writer = _Writer([f"t{index}" for index in range(len(origin))])
+    writer = _Writer(len(origin), {node.number: node for one in (root, *changes) for node in nodes_of(one)})
     outputs = 0
     for index, source in enumerate(origin):
         if source is None:
@@ -172,11 +159,9 @@ def compile_build(
         writer.made[number] = writer.constant(container)
     for change in changes:
         writer.change(change)
-    result = writer.build(root)
-    defaults = "".join(f", {name}={name}" for name in writer.names)
-    text = "\n".join([f"def build(arguments, containers, outputs{defaults}):", *writer.lines, f" return {result}"])
-    namespace = dict(writer.names)
-    exec(_compiled(text), namespace)
-    build: Build = namespace["build"]
-    namespace.clear()  # it is the builder's, which would refer to itself
-    return build
+    return writer.function("arguments, containers, outputs", writer.build(root))
+
+
+def rebuild(root: Tree, leaves: Sequence[torch.Tensor]) -> Any:
+    """A new tree of the layout `root`, of new containers, over other tensors."""
+    return compile_build(root, range(len(leaves)), (), {}, {}, {})(leaves, (), ())

@@ -24,23 +24,23 @@ from .prologue import Prologue
 from .recipe import Recipe
 from .versions import Growth, set_versions
 
-__all__ = ["BLOCKED", "MISMATCH", "NO_EXECUTABLE", "OTHER_MODES", "Entry", "identities"]
+__all__ = ["BLOCKED", "MISMATCH", "NO_EXECUTABLE", "OTHER_MODES", "Entry", "NoReplay", "identities"]
 
 
 _use_count = torch._C._storage_Use_Count
 
 
-class _NoReplay:
+class NoReplay:
     """The entry did not serve the call."""
 
 
-MISMATCH = _NoReplay()
+MISMATCH = NoReplay()
 """The call is not the one that was captured."""
-BLOCKED = _NoReplay()
+BLOCKED = NoReplay()
 """The replay would overwrite a result that the person still holds."""
-OTHER_MODES = _NoReplay()
+OTHER_MODES = NoReplay()
 """The call came under other modes than the capture."""
-NO_EXECUTABLE = _NoReplay()
+NO_EXECUTABLE = NoReplay()
 """No executable could be had for the graph; `Entry.missing` says why."""
 
 
@@ -139,8 +139,7 @@ class Entry:
     @property
     def private_bytes(self) -> int:
         """Bytes of placeholders and results: what the graph would need beside an executable if it shared nothing."""
-        nbytes: int = self.placeholders.nbytes + self.outputs.held_bytes
-        return nbytes
+        return self.placeholders.nbytes + self.outputs.held_bytes
 
     @property
     def waiting(self) -> bool:

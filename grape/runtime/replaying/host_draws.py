@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ...model import HOST_RANDOM, OpRecord, Reason, Refused, TensorView
 from ...model.call import Args
@@ -126,18 +127,10 @@ def _draw(op: OpRecord, function: object) -> Draw | None:
     if function in _OVERWRITING and isinstance(args[0], TensorView) and op.written == (args[0].storage,):
         target, args = args[0], args[1:]
     values = [_plain(thaw(value)) for value in args]
-    if any(isinstance(value, (TensorView, torch.Generator)) for value in _flat((values, list(kwargs.values())))):
+    if any(isinstance(value, (TensorView, torch.Generator)) for value in tree_leaves((values, kwargs))):
         return None
     return Draw(function=function, args=tuple(values), kwargs=kwargs, target=target)
 
 
 def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _flat(value: object) -> Iterator[object]:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _flat(item)
-    else:
-        yield value

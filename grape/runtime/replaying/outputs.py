@@ -11,21 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
-from typing import Any
 
 import torch
 
 from ..backends.protocol import Backend
 from ..buffers.placeholders import extent
 from ..buffers.slots import Slot
-from ..buffers.strided import Strided, over, strided
+from ..buffers.strided import Strided, by_storage, over, storage_at, strided
 from ..guarding.sharing import shared
 from .looks import Form, alias_of, forms_of, kinship, look_of
 
 __all__ = ["Outputs"]
 
 _use_count = torch._C._storage_Use_Count
-_set_versions: Any = torch._C._autograd._unsafe_set_version_counter
+_set_versions = torch._C._autograd._unsafe_set_version_counter
 _NOWHERE = torch.empty(0, device="cpu")
 """In the place of a tensor of the capture: others are made over its memory."""
 _ALIAS_BYTES = 576
@@ -69,7 +68,7 @@ class _InPlace:
     """A result that lies in a slot: callers get aliases of `template`."""
 
     slot: Slot
-    storage: Any
+    storage: torch.UntypedStorage
     idle: int
     template: torch.Tensor
 
@@ -93,9 +92,7 @@ class Outputs:
         self._inference = torch.is_inference_mode_enabled()
         if forms is None:
             forms = forms_of([look_of(tensor) for tensor in made])
-        keys: dict[int, list[int]] = {}
-        for index, tensor in enumerate(self._made):
-            keys.setdefault(tensor.untyped_storage()._cdata, []).append(index)
+        keys = by_storage(self._made)
         self.refused: str | None = None
         self._known: dict[Strided, Strided] = {}
         groups: dict[int, _Group] = {}
@@ -174,7 +171,7 @@ class Outputs:
         device = self._backend.device
         for position, (group, _) in enumerate(self._groups):
             address = self._sources[position].data_ptr()
-            storage = torch._C._construct_storage_from_data_pointer(address, device, group.source[-1])
+            storage = storage_at(address, device, group.source[-1])
             self._sources[position] = over(storage, group.source, device)
         lone = self._groups[0][0] if len(self._groups) == 1 else None
         self._lone = lone is not None and lone.source is lone.root and _is_cloned_as_it_is(self._sources[0])
@@ -246,7 +243,7 @@ class Outputs:
         self._backend.copy(targets, self._sources)
         selves = [group.part(root, result) for (group, _), root in zip(self._groups, roots, strict=True)]
         if not self._inference:
-            _set_versions(tuple(selves), tuple([group.version for group, _ in self._groups]))
+            _set_versions(tuple(selves), tuple([group.version or 0 for group, _ in self._groups]))
         return result
 
 

@@ -87,17 +87,31 @@ class Prologue:
 
         None where an input cannot be had in the dtype in which the call read it.
         """
+        bases = {number: (tensor, 0) for number, tensor in (*externals.items(), *self.constants.items())}
+        bases |= {number: (leaves[index], int(leaves[index].storage_offset())) for number, index in self.bases}
+        values: list[object] = []
+        tensors: list[torch.Tensor] = []
         try:
-            return _Run(self, leaves, externals).go()
+            for step in self.steps:
+                kwargs = {name: _resolve(value, bases) for name, value in step.kwargs.items()}
+                result = step.function(*[_resolve(value, bases) for value in step.args], **kwargs)
+                if step.op.ordinal in self.reads:
+                    values.append(result)
+                for view, tensor in zip(step.op.outputs, tensors_in(result), strict=False):
+                    if view.storage in step.op.born:
+                        bases.setdefault(view.storage, (tensor, int(tensor.storage_offset()) - view.offset))
+                if step.op.ordinal in self.inputs:
+                    tensors.append(next(iter(tensors_in(result))))
         except _OtherDtype:
             return None
+        return Outcome(tuple(values), tuple(tensors))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """`values` of the reads in order; `tensors` of the inputs in order."""
 
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
     tensors: tuple[torch.Tensor, ...]
 
 
@@ -105,51 +119,23 @@ class _OtherDtype(Exception):
     """Raised where what was found for a storage has another dtype than the view that is wanted."""
 
 
-class _Run:
-    def __init__(
-        self, prologue: Prologue, leaves: Sequence[torch.Tensor], externals: Mapping[int, torch.Tensor]
-    ) -> None:
-        self.prologue = prologue
-        self.bases: dict[int, tuple[torch.Tensor, int]] = {n: (t, 0) for n, t in externals.items()}
-        for number, tensor in prologue.constants.items():
-            self.bases[number] = (tensor, 0)
-        for number, index in prologue.bases:
-            self.bases[number] = (leaves[index], int(leaves[index].storage_offset()))
-
-    def go(self) -> Outcome:
-        values: list[object] = []
-        tensors: list[torch.Tensor] = []
-        reads = set(self.prologue.reads)
-        inputs = set(self.prologue.inputs)
-        for step in self.prologue.steps:
-            result = step.function(*self.resolve(step.args), **{k: self.resolve(v) for k, v in step.kwargs.items()})
-            if step.op.ordinal in reads:
-                values.append(result)
-            for view, tensor in zip(step.op.outputs, tensors_in(result), strict=False):
-                if view.storage in step.op.born:
-                    self.bases.setdefault(view.storage, (tensor, int(tensor.storage_offset()) - view.offset))
-            if step.op.ordinal in inputs:
-                tensors.append(next(iter(tensors_in(result))))
-        return Outcome(tuple(values), tuple(tensors))
-
-    def resolve(self, value: object) -> Any:
-        if isinstance(value, TensorView):
-            tensor, base = self.bases[value.storage]
-            if _name_of(tensor.dtype) != value.dtype:
-                raise _OtherDtype
-            wanted = (base + value.offset, value.shape, value.stride)
-            if (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()) == wanted:
-                return tensor
-            return tensor.as_strided(value.shape, value.stride, base + value.offset)
-        if isinstance(value, tuple):
-            return [self.resolve(item) for item in value]
-        return value
-
-
-def thaw(value: Any) -> object:
-    """Undo what the recorder did to plain values: ("float", 1.0) is 1.0 again."""
+def _resolve(value: object, bases: Mapping[int, tuple[torch.Tensor, int]]) -> object:
+    """An argument of a step; `bases` has of each storage a tensor, and where what was recorded of it begins."""
     if isinstance(value, TensorView):
-        return value
+        tensor, base = bases[value.storage]
+        if _name_of(tensor.dtype) != value.dtype:
+            raise _OtherDtype
+        wanted = (base + value.offset, value.shape, value.stride)
+        if (int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()) == wanted:
+            return tensor
+        return tensor.as_strided(value.shape, value.stride, base + value.offset)
+    if isinstance(value, tuple):
+        return [_resolve(item, bases) for item in value]
+    return value
+
+
+def thaw(value: object) -> object:
+    """Undo what the recorder did to plain values: ("float", 1.0) is 1.0 again."""
     if isinstance(value, tuple):
         if len(value) == 2 and isinstance(value[0], str) and type(value[1]).__name__ == value[0]:
             return value[1]
@@ -163,6 +149,7 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
     given = set(trace.argument_storages) | set(trace.external_storages)
     constants = {op.outputs[0].storage for op in trace.ops if op.name == "aten.lift_fresh.default"}
     dtypes = _dtypes(trace, leaves)
+    waits = {read.ordinal: read for read in trace.host_reads}
     needed: set[int] = set()
     reads: list[int] = []
     inputs: list[int] = []
@@ -178,13 +165,13 @@ def build_prologue(call: RecordedCall, leaves: Sequence[torch.Tensor]) -> Prolog
             return Refused.because(Reason.DATA_SHAPE, op.user or op.inner, operator=op.name)
         part = slice_of(trace.ops, op.ordinal, call.born)
         if part is None or (not is_read and op.kind in ("host-read", "transfer-out")):
-            return _refuse_read(trace, op, call.born)
+            return refuse_read(waits.get(op.ordinal), op, trace.ops, call.born)
         if not is_read and not _depends_on(trace, part, given):
             continue  # a host constant: its contents are frozen into the graph (GR401)
         if any(view.dtype != dtypes[view.storage] for i in part for view in trace.ops[i].tensors()):
-            return _refuse_read(trace, op, call.born)
+            return refuse_read(waits.get(op.ordinal), op, trace.ops, call.born)
         if any(number in call.constants for i in part for number in trace.ops[i].written):
-            return _refuse_read(trace, op, call.born)
+            return refuse_read(waits.get(op.ordinal), op, trace.ops, call.born)
         needed.update(part)
         (reads if is_read else inputs).append(op.ordinal)
     steps = tuple(
@@ -256,11 +243,6 @@ def _dtypes(trace: Trace, leaves: Sequence[torch.Tensor]) -> dict[int, str]:
 @functools.cache
 def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _refuse_read(trace: Trace, op: OpRecord, born: Collection[int]) -> Refused:
-    read = next((read for read in trace.host_reads if read.ordinal == op.ordinal), None)
-    return refuse_read(read, op, trace.ops, born)
 
 
 def refuse_read(

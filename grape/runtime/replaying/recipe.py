@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from typing import TypeAlias
 
 import torch
 
 from ..buffers.strided import Strided
 from ..guarding.rebuilding import same_structure
-from ..guarding.structure import Layout, Node, Static
-from .building import Build, compile_build
+from ..guarding.structure import Layout, Node, Static, Tree, nodes_of
+from .building import Build, Source, compile_build
 from .looks import alias_of
 
-__all__ = ["ArgumentView", "Change", "Outside", "Recipe", "write_recipe"]
+__all__ = ["ArgumentView", "Change", "Origin", "Outside", "Recipe", "write_recipe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,10 @@ class Outside:
         return self.tensor if self.layout is None else alias_of(self.tensor, self.how, *self.layout[1:4])
 
 
+Origin: TypeAlias = int | ArgumentView | Outside | None
+"""What a leaf of a result is: an argument, an alias of one, a tensor from outside, or the next output of the graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """An argument container that the call left with other contents: all of them are set again."""
@@ -62,13 +65,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`origin[i]` says what the i-th leaf of the result is: an int (argument), an `ArgumentView`, an `Outside`, or
-    None (the next output of the graph). `root` is the result's node. `outside` are the containers that the region
-    found outside, by number. `consumed` are the leaves that eager gives back with an autograd graph that a `backward`
-    inside the region has consumed, with the name of its last node."""
+    """`root` is the result's node. `outside` are the containers that the region found outside, by number. `consumed`
+    are the leaves that eager gives back with an autograd graph that a `backward` inside the region has consumed, with
+    the name of its last node."""
 
-    root: object
-    origin: tuple[object, ...]
+    root: Tree
+    origin: tuple[Origin, ...]
     changes: tuple[Change, ...]
     existing: Mapping[int, int]
     outside: Mapping[int, object] = field(default_factory=dict)
@@ -105,7 +107,7 @@ class Recipe:
         object.__setattr__(self, "serve", build)
 
 
-def _source(origin: object) -> Any:
+def _source(origin: Origin) -> Source:
     """An origin as `compile_build` takes it."""
     if isinstance(origin, ArgumentView):
         return lambda arguments: origin.of(arguments[origin.index])
@@ -116,10 +118,10 @@ def write_recipe(
     after: Layout,
     before: Layout,
     containers: Mapping[int, object],
-    classify: Callable[[torch.Tensor], object],
-    outside: Mapping[int, object] = MappingProxyType({}),
-    consumed: Mapping[int, str] = MappingProxyType({}),
-    inference: Mapping[int, bool] = MappingProxyType({}),
+    classify: Callable[[torch.Tensor], Origin],
+    outside: Mapping[int, object],
+    consumed: Mapping[int, str],
+    inference: Mapping[int, bool],
 ) -> Recipe:
     """The recipe of a capture.
 
@@ -134,15 +136,16 @@ def write_recipe(
         for number, container in enumerate(after.containers)
         if id(container) in identities
     }
-    nodes_before = {node.number: node for node in _nodes(before.root)}
+    nodes_before = {node.number: node for node in nodes_of(before.root)}
     changes = []
-    for node in _nodes(after.root):
+    for node in nodes_of(after.root):
         origin = existing.get(node.number)
         if origin is None or node.kind in ("tuple", "method"):
             continue
         if _contents(node, after, existing) != _contents(nodes_before[origin], before, None):
             changes.append(Change(origin, node))
     origins = tuple(classify(leaf) for leaf in after.leaves)
+    assert isinstance(after.root, Node)
     return Recipe(
         root=after.root.children[0],
         origin=origins,
@@ -157,28 +160,13 @@ def write_recipe(
 def _contents(node: Node, layout: Layout, existing: Mapping[int, int] | None) -> tuple[object, ...]:
     """The contents of a container, in terms that are equal before and after if nothing in it was rebound."""
 
-    def token(child: Any) -> object:
+    def token(child: Tree) -> object:
         if isinstance(child, int):
             return ("tensor", id(layout.leaves[child]))
         if isinstance(child, Static):
             value = child.value
             return ("static", type(value), repr(value) if isinstance(value, (float, complex)) else value)
-        number = child.number
-        if existing is not None:
-            number = existing.get(number, ("new", number))
-        return ("container", number)
+        new = ("new", child.number)
+        return ("container", child.number if existing is None else existing.get(child.number, new))
 
     return (tuple([(type(name), name) for name in node.names]), tuple([token(child) for child in node.children]))
-
-
-def _nodes(root: object) -> list[Node]:
-    found: list[Node] = []
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, Node):
-            found.append(node)
-            pending.extend(node.children)
-            if node.extra is not None:
-                pending.append(node.extra)
-    return found

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 __all__ = ["Growth", "VersionWatch", "set_versions", "versions_of"]
-
-_set_counters: Any = torch._C._autograd._unsafe_set_version_counter
 
 
 def versions_of(tensors: Iterable[torch.Tensor]) -> list[int]:
@@ -27,7 +24,8 @@ def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> No
     """Views of one tensor have one counter."""
     pairs = [pair for pair in zip(tensors, versions, strict=True) if not pair[0].is_inference()]
     if pairs:
-        _set_counters([tensor for tensor, _ in pairs], [version for _, version in pairs])
+        found, numbers = tuple([tensor for tensor, _ in pairs]), tuple([version for _, version in pairs])
+        torch._C._autograd._unsafe_set_version_counter(found, numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +52,23 @@ class VersionWatch:
     when Grape's own runs of the same code are over."""
 
     def __init__(self, outside: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> None:
-        self._outside = list(outside)
-        self._arguments = list(arguments)
-        self._before = versions_of([*self._outside, *self._arguments])
-        self._after = self._before
+        self._tensors, self._outside = [*outside, *arguments], len(outside)
+        self._before = self._after = versions_of(self._tensors)
 
     def note(self) -> None:
         """The eager run is over."""
-        self._after = versions_of([*self._outside, *self._arguments])
+        self._after = versions_of(self._tensors)
 
     def restore(self) -> None:
-        set_versions([*self._outside, *self._arguments], self._after)
+        set_versions(self._tensors, self._after)
 
     def growth(self, written: Collection[int]) -> Growth:
         """`written` are the arguments that a replay writes, whether or not that counts."""
         grown = [after - before for before, after in zip(self._before, self._after, strict=True)]
-        count = len(self._outside)
-        outside = [pair for pair in zip(self._outside, grown[:count], strict=True) if pair[1]]
+        pairs = zip(self._tensors, grown[: self._outside], strict=False)
+        outside = [(tensor, by) for tensor, by in pairs if by]
         return Growth(
             tuple(tensor for tensor, _ in outside),
             tuple(by for _, by in outside),
-            tuple((index, by) for index, by in enumerate(grown[count:]) if by or index in written),
+            tuple((index, by) for index, by in enumerate(grown[self._outside :]) if by or index in written),
         )

@@ -6,9 +6,9 @@ from .contents import LEAVES, attribute_names, is_defined_again, is_equal, read
 from .hooks import HOOKS, HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS, hooks_of, is_node_hooked, new_hooks
 from .kept import KeptState
 from .libraries import known_instances
-from .namespaces import MODULE, Item, Namespaces
+from .namespaces import MODULE, Namespaces
 from .own_code import is_own_class, is_own_module
-from .walk import ABSENT, Opaque, Reach, TooLarge
+from .walk import ABSENT, Reach, TooLarge
 
 __all__ = [
     "ABSENT",
@@ -18,10 +18,8 @@ __all__ = [
     "LEAVES",
     "MODULE",
     "Contents",
-    "Item",
     "KeptState",
     "Namespaces",
-    "Opaque",
     "Reach",
     "TooLarge",
     "attribute_names",

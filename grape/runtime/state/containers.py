@@ -12,19 +12,17 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableSequence, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
-import torch
+from torch._C._dynamo.guards import dict_version
 
-__all__ = ["Contents"]
+__all__ = ["AnyDict", "Attributes", "Contents"]
 
-_dict_version: Callable[[dict[object, object]], int] | None = getattr(
-    getattr(getattr(torch._C, "_dynamo", None), "guards", None) if sys.version_info < (3, 12) else None,
-    "dict_version",
-    None,
-)
+AnyDict: TypeAlias = dict[Any, object]
+"""Whatever its keys are."""
+_dict_version: Callable[[AnyDict], int] | None = dict_version if sys.version_info < (3, 12) else None
 _ITEMS = tuple.__basicsize__
 """Where in a tuple its items begin, as addresses; CPython's `id` is the tuple's own."""
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
@@ -53,7 +51,7 @@ class _Compared:
     """Containers that are compared by their items. `attributes` come with a reader of the values that count."""
 
     def __init__(
-        self, dicts: Sequence[dict[Any, object]], lists: Sequence[list[object]], attributes: Sequence[Attributes]
+        self, dicts: Sequence[AnyDict], lists: Sequence[MutableSequence[object]], attributes: Sequence[Attributes]
     ) -> None:
         self.dicts, self.lists, self.attributes = dicts, lists, attributes
 
@@ -83,7 +81,7 @@ class Contents:
     """
 
     def __init__(
-        self, dicts: Sequence[dict[object, object]], lists: Sequence[list[object]], attributes: Sequence[Attributes]
+        self, dicts: Sequence[AnyDict], lists: Sequence[MutableSequence[object]], attributes: Sequence[Attributes]
     ) -> None:
         self._all = _Compared(dicts, lists, attributes)
         self._written: Counter[int] = Counter()
@@ -97,7 +95,7 @@ class Contents:
     def _divide(self, restless: Collection[int]) -> None:
         """Dicts by the number of their last write, all others and those in `restless`, by identity, by their items."""
 
-        def steady(one: dict[Any, object]) -> bool:
+        def steady(one: AnyDict) -> bool:
             return _dict_version is not None and type(one) is dict and id(one) not in restless
 
         everything = self._all

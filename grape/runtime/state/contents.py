@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -44,7 +44,7 @@ def emptiness(attributes: dict[str, object], name: str) -> object:
     return (type(item), getattr(item, "default_factory", None), None if not item else id(item))
 
 
-def contents_of_set(value: Any) -> list[object]:
+def contents_of_set(value: Iterable[object]) -> list[object]:
     """The items in their order, with their types: 1 is not True, 0.0 is not -0.0."""
     return [(type(item), repr(item) if isinstance(item, (float, complex)) else item) for item in value]
 
@@ -59,7 +59,7 @@ def attribute_names(function: types.FunctionType) -> list[str]:
     return [name for name in function.__dict__ if name not in ("__signature__", "__wrapped__")]
 
 
-def getter(names: list[str]) -> object:
+def getter(names: list[str]) -> Callable[[dict[str, object]], tuple[object, ...]]:
     """A function of a dict that returns the values of `names` as a tuple."""
     if len(names) > 1:
         return itemgetter(*names)
@@ -82,11 +82,11 @@ def is_defined_again(one: object, other: object, codes: Iterable[tuple[types.Fun
     return any(function is other and written_code(one) == code for function, code in codes)
 
 
-def is_equal(one: Any, other: Any) -> bool:
+def is_equal(one: object, other: object) -> bool:
     """Equality of plain values of one type; everything else is compared by identity."""
     if type(one) is not type(other) or not isinstance(one, (bool, int, float, complex, str, bytes, tuple)):
         return False
-    if isinstance(one, tuple):
+    if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(a is b or is_equal(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, (float, complex)):
         return repr(one) == repr(other)  # 0.0 is not -0.0

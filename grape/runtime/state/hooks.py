@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 import torch
 from torch.nn.modules import module as _modules
@@ -28,18 +27,15 @@ HOOKS = frozenset(
     }
 )
 """The attributes in which a module keeps its hooks."""
-HOOKS_OF_ALL_MODULES: tuple[dict[int, object], ...] = tuple(
-    hooks for name, hooks in vars(_modules).items() if name.startswith("_global_") and isinstance(hooks, dict)
+HOOKS_OF_ALL_MODULES, HOOKS_OF_ALL_OPTIMIZERS = (
+    tuple(hooks for name, hooks in vars(where).items() if name.startswith("_global_") and isinstance(hooks, dict))
+    for where in (_modules, _optimizer)
 )
 """Of calls, backwards and registrations, whatever this version of torch has. While there is one, nothing is replayed:
 hooks run around each module, and a replay runs none."""
-HOOKS_OF_ALL_OPTIMIZERS: tuple[dict[Any, Any], ...] = (
-    _optimizer._global_optimizer_pre_hooks,
-    _optimizer._global_optimizer_post_hooks,
-)
 
 
-def hooks_of(tensor: torch.Tensor) -> list[dict[Any, Any]]:
+def hooks_of(tensor: torch.Tensor) -> list[object]:
     """The hooks that autograd calls with a tensor's gradient."""
     found = (tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None))
     return [hooks for hooks in found if hooks]
@@ -53,7 +49,7 @@ def is_node_hooked(tensor: torch.Tensor) -> bool:
     if not (tensor.requires_grad and tensor.is_leaf):
         return False
     with torch.inference_mode(False):
-        node: Any = torch.autograd.graph.get_gradient_edge(tensor).node
+        node = torch.autograd.graph.get_gradient_edge(tensor).node
     number = RemovableHandle.next_id
     handles = node.register_prehook(_no_hook), node.register_hook(_no_hook)
     found = [handle.hooks_dict_ref() for handle in handles]

@@ -8,13 +8,14 @@ left.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, MutableSequence, Sequence
 from operator import is_
-from typing import Any
 
 import torch
 
 from .contents import read
+from .namespaces import Item
 
 __all__ = ["KeptState"]
 
@@ -28,17 +29,18 @@ class KeptState:
     def __init__(
         self,
         dicts: Iterable[dict[object, object]],
-        lists: Iterable[list[object]],
-        items: Iterable[tuple[Any, str, object]],
+        lists: Iterable[MutableSequence[object]],
+        items: Iterable[Item],
         attributes: Iterable[tuple[object, str, object]],
         tensors: Sequence[torch.Tensor],
     ) -> None:
-        known = {id(one): one for one in (*dicts, *lists)}
+        known: dict[int, dict[object, object] | MutableSequence[object]] = {id(one): one for one in dicts}
+        known.update((id(one), one) for one in lists)
         for one in list(known.values()):  # also those that the call made, and left in the place of others
             held = one.values() if isinstance(one, dict) else one
-            known.update((id(value), value) for value in held if isinstance(value, (dict, list)))
+            known.update((id(value), value) for value in held if isinstance(value, (dict, list, deque)))
         self._dicts = [(one, dict(one)) for one in known.values() if isinstance(one, dict)]
-        self._lists = [(one, list(one)) for one in known.values() if isinstance(one, list)]
+        self._lists = [(one, list(one)) for one in known.values() if not isinstance(one, dict)]
         self._items = [(names, name, names.get(name, _ABSENT)) for names, name, _ in items]
         self._attributes = [(owner, name, read(owner, name, _ABSENT)) for owner, name, _ in attributes]
         self._tensors = [(one, one.detach(), one.requires_grad) for one in tensors]

@@ -8,16 +8,16 @@ import abc
 import functools
 import sys
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 
 from ...model import Reason
 from ..dispatch.trampoline import written_code
-from .classes import why_odd
+from .classes import is_a, why_odd
 from .contents import attribute_names, read
 from .libraries import INTROSPECTION, READS_ALL, is_pure, why_not
+from .namespaces import Item
 from .own_code import ANY_NAME, is_followed, is_own_class, is_own_module, mentioned_in, reads_any_name
 
 __all__ = ["ABSENT", "BY_SYNTAX", "CALLABLES", "METHOD", "PLAIN", "Names", "Opaque", "TooLarge"]
@@ -80,12 +80,12 @@ class Names:
     """
 
     def __init__(self, roots: tuple[object, ...]) -> None:
-        self.items: list[tuple[Any, str, object]] = []
-        self.attributes: list[tuple[Any, str, object]] = []
+        self.items: list[Item] = []
+        self.attributes: list[tuple[object, str, object]] = []
         self.codes: list[tuple[types.FunctionType, types.CodeType]] = []
         self.states: list[tuple[Callable[[], object], object]] = []
         self._global_names: dict[int, list[tuple[int, str]]] = {}
-        self._mentioned: set[Any] = set()
+        self._mentioned: set[object] = set()
         self._known_classes: dict[type, str | None] = {}
         self._namespaces: set[tuple[int, str]] = set()
         self._lit: set[types.CodeType] = set()
@@ -118,7 +118,7 @@ class Names:
             self._pending.append((function.__dict__[name], name))
         self._names(written_code(function), function.__globals__)
 
-    def _names(self, code: types.CodeType, namespace: dict[str, Any]) -> None:
+    def _names(self, code: types.CodeType, namespace: dict[str, object]) -> None:
         """Follow what code of the person's mentions."""
         mentioned = mentioned_in(code)
         reads = reads_any_name(code, namespace) if mentioned.globals & ANY_NAME else None
@@ -130,25 +130,22 @@ class Names:
         self._mentioned |= mentioned.words
         for name in mentioned.imports:
             module = sys.modules.get(name, ABSENT)
-            self._item(sys.modules, name, module)
+            self.items.append((sys.modules, name, module))
             if isinstance(module, types.ModuleType):
                 self._imported(module, mentioned.words, mentioned.of(name), {id(module)})
-        builtins: Any = vars(sys.modules["builtins"])
+        builtins = vars(sys.modules["builtins"])
         for name in filter(str.isidentifier, mentioned.globals):  # others were put there by a tool that instruments
             value = namespace.get(name, ABSENT)
-            self._item(namespace, name, value)
+            self.items.append((namespace, name, value))
             if value is ABSENT:
                 value = builtins.get(name, ABSENT)
-                self._item(builtins, name, value)
-            if issubclass(type(value), types.ModuleType):
+                self.items.append((builtins, name, value))
+            if is_a(value, types.ModuleType):
                 self._imported(value, mentioned.words, mentioned.of(name), {id(value)})
             elif value is not ABSENT:
                 if type(value) is types.FunctionType:
                     self._global_names.setdefault(id(value), []).append((id(namespace), name))
                 self._pending.append((value, name))
-
-    def _item(self, namespace: object, name: str, value: object) -> None:
-        self.items.append((namespace, name, value))
 
     def _imported(
         self, module: types.ModuleType, names: frozenset[str], used: frozenset[str] | None, above: set[int]
@@ -166,8 +163,8 @@ class Names:
         wanted = names if not own or not names & READS_ALL else names | space.keys()
         for name in [name for name in wanted if name in space]:  # a library may have thousands
             value = space[name]
-            self._item(space, name, value)
-            if issubclass(type(value), types.ModuleType):
+            self.items.append((space, name, value))
+            if is_a(value, types.ModuleType):
                 if id(value) not in above:
                     above.add(id(value))
                     self._imported(value, names, used if used and name in used else None, above)
@@ -200,16 +197,18 @@ class Names:
             if value is not ABSENT:
                 self._light_item(namespace, name, value, words, depth)
 
-    def _light_item(self, namespace: object, name: str, value: Any, words: frozenset[str], depth: int) -> None:
+    def _light_item(
+        self, namespace: Mapping[str, object], name: str, value: object, words: frozenset[str], depth: int
+    ) -> None:
         if (id(namespace), name) in self._namespaces:
             return
         kind = type(value)
-        if kind is types.FunctionType:
+        if is_a(value, types.FunctionType):
             if is_followed(value.__code__):
                 self._pending.append((value, name))
             elif depth < _DEPTH:
                 self._light(value, depth + 1)
-        elif issubclass(kind, types.ModuleType):
+        elif is_a(value, types.ModuleType):
             space = vars(value)
             if depth < _DEPTH and str(space.get("__name__")).partition(".")[0] not in sys.stdlib_module_names:
                 self._namespaces.add((id(namespace), name))
@@ -218,7 +217,7 @@ class Names:
         elif kind not in PLAIN and kind is not types.BuiltinFunctionType:
             return
         self._namespaces.add((id(namespace), name))
-        self._item(namespace, name, value)
+        self.items.append((namespace, name, value))
 
     def _class(self, cls: type, where: str, *, by_name: bool) -> None:
         """Methods and class attributes of the person's own classes; of libraries' which they are."""
@@ -254,7 +253,7 @@ class Names:
         for name in names:
             value = space[name]
             if base is not torch.nn.Module:  # which is watched as a whole, without what Grape puts there for a while
-                self._item(space, name, value)
+                self.items.append((space, name, value))
             if own:
                 self._attribute_of_class(value, name, f"{cls.__name__}.{name}", base)
             elif type(value) is types.FunctionType:

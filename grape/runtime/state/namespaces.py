@@ -8,31 +8,25 @@ is looked up. After a write each name is; those of a namespace that is written a
 from __future__ import annotations
 
 import gc
-import os
 import types
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch._C._dynamo.guards import dict_version
 
+from ...tracing import is_grape_code
 from .own_code import is_followed
 
 __all__ = ["MODULE", "TENSOR", "Item", "Namespaces"]
 
-_version: Callable[[object], int] | None = getattr(
-    getattr(getattr(torch._C, "_dynamo", None), "guards", None), "dict_version", None
-)
 PATIENCE = 4
 """So many times a namespace may be found written, with every name as it was, before its names are looked up always."""
 Item = tuple[Mapping[str, object], str, object]
 """A namespace, a name, and what it meant."""
 
 
-_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-
-
-def _dict_of(namespace: Mapping[str, object]) -> Any:
+def _dict_of(namespace: Mapping[str, object]) -> Mapping[str, object]:
     """The dict itself; a class gives away a proxy of its own only."""
     if type(namespace) is not types.MappingProxyType:
         return namespace
@@ -52,23 +46,19 @@ class Namespaces:
         for namespace, _, _ in self._items:
             if id(namespace) not in groups:
                 groups[id(namespace)] = _dict_of(namespace)
-        steady = {
-            key: one
-            for key, one in groups.items()
-            if _version is not None and type(one) is dict and self._written[id(one)] < PATIENCE
-        }
-        self._steady = list({id(one): one for one in steady.values()}.values())
+        steady = {key: one for key, one in groups.items() if type(one) is dict and self._written[id(one)] < PATIENCE}
+        self._steady = [*{id(one): one for one in steady.values()}.values()]
         self._versions = self._numbers()
         self._total = sum(self._versions)
         self._restless = [item for item in self._items if id(item[0]) not in steady]
 
     def _numbers(self) -> list[int]:
-        return [*map(_version, self._steady)] if _version is not None else []
+        return [*map(dict_version, self._steady)]
 
     def same(self) -> bool:
         """True where every name means the very object that it meant."""
         absent = self._absent
-        if _version is None or sum(map(_version, self._steady)) == self._total:
+        if sum(map(dict_version, self._steady)) == self._total:
             return all(names.get(name, absent) is value for names, name, value in self._restless)
         numbers = self._numbers()
         if not all(names.get(name, absent) is value for names, name, value in self._items):
@@ -82,7 +72,7 @@ class Namespaces:
 
 
 def _is_grapes(value: object) -> bool:
-    return type(value) is types.FunctionType and value.__code__.co_filename.startswith(_HERE)
+    return type(value) is types.FunctionType and is_grape_code(value.__code__.co_filename)
 
 
 class Variants:
@@ -93,7 +83,9 @@ class Variants:
     """
 
     def __init__(self, cls: type) -> None:
-        self._dict = _dict_of(vars(cls))
+        found = _dict_of(vars(cls))
+        assert isinstance(found, dict)
+        self._dict = found
         self._known: list[dict[str, object]] = []
         self._version: int | None = None
         self._number = 0
@@ -101,8 +93,8 @@ class Variants:
 
     def number(self) -> int:
         """Equal for equal contents."""
-        version = _version(self._dict) if _version is not None else None
-        if version is None or version != self._version:
+        version = dict_version(self._dict)
+        if version != self._version:
             self._version, now = version, dict(self._dict)
             self._number = next((n for n, then in enumerate(self._known) if _alike(now, then)), len(self._known))
             if self._number == len(self._known):

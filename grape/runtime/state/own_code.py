@@ -5,9 +5,8 @@ from __future__ import annotations
 import dis
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...tracing import is_own_code
 
@@ -144,7 +143,7 @@ def _chains(code: types.CodeType) -> dict[str, frozenset[str] | None]:
     return found
 
 
-def _strings(constants: Any) -> Iterator[str]:
+def _strings(constants: Iterable[object]) -> Iterator[str]:
     for constant in constants:
         if isinstance(constant, str):
             yield from constant.replace(".", " ").split() if len(constant) < 200 else ()

@@ -18,11 +18,13 @@ import re
 import sys
 import types
 import typing
+from collections.abc import Mapping, MutableSequence
 from typing import Any
 
 import torch
 
 from .classes import attributes_of, is_plain, is_watched, slots_of
+from .containers import AnyDict, Attributes
 from .contents import (
     CONTAINERS,
     LEAVES,
@@ -54,6 +56,16 @@ _SIMPLE = frozenset(
     }
 ) - {types.ModuleType}
 """Types of values that hold nothing that could change. (What a generator draws, the trace shows.)"""
+_PARTS: Mapping[type, tuple[str, ...]] = {
+    types.MethodType: ("__self__", "__func__"),
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    functools.cached_property: ("func",),
+    functools.partial: ("func", "args", "keywords"),
+    slice: ("start", "stop", "step"),
+}
+"""What leads to functions and objects, and holds nothing else: the attributes that do."""
 _WRAPPERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _LIMIT = 60_000
 _ITEMS = 400_000
@@ -71,14 +83,14 @@ class Reach(Names):
     def __init__(self, roots: tuple[object, ...]) -> None:
         super().__init__(roots)
         self.sources: dict[int, tuple[str, torch.Tensor]] = {}
-        self.dicts: list[dict[Any, object]] = []
-        self.lists: list[Any] = []
-        self.modules: list[tuple[dict[str, object], Any]] = []
+        self.dicts: list[AnyDict] = []
+        self.lists: list[MutableSequence[object]] = []
+        self.modules: list[Attributes] = []
         self.places_of: dict[int, str] = {}
         self.objects: list[object] = []
         self.tensors: list[torch.Tensor] = []
         self.names: list[str] = []
-        self.seen: dict[int, Any] = {}
+        self.seen: dict[int, object] = {}
         self.met: collections.Counter[int] = collections.Counter()
         self._pending += [(one, "") for one in reversed(roots)]
         for base, where in ((TENSOR, "torch.Tensor"), (MODULE, "torch.nn.Module")):
@@ -88,8 +100,9 @@ class Reach(Names):
             self._dict(hooks, "hooks of all optimizers")
         self._walk()
         named: list[object] = [*(function for function, _ in self.codes), *self._known_classes]
-        for name in sorted(self._mentioned & {"__name__", "__qualname__"}):  # as `repr` of a dataclass does
-            self.attributes += [(one, name, getattr(one, name)) for one in named]
+        for name in ("__name__", "__qualname__"):  # as `repr` of a dataclass does
+            if name in self._mentioned:
+                self.attributes += [(one, name, getattr(one, name)) for one in named]
         self._roots = ()  # what was found may be let go of; see `GuardSet`
 
     def _walk(self) -> None:
@@ -178,23 +191,13 @@ class Reach(Names):
         elif not self._wrapper(value, where):
             self._other(value, kind, where)
 
-    def _wrapper(self, value: Any, where: str) -> bool:
+    def _wrapper(self, value: object, where: str) -> bool:
         """Follow what leads to functions and objects, and holds nothing else."""
         kind = type(value)
-        if kind is types.MethodType:
-            self._pending += [(value.__self__, where), (value.__func__, where)]
-        elif kind is property:
-            self._pending += [(value.fget, where), (value.fset, where), (value.fdel, where)]
-        elif kind in (staticmethod, classmethod):
-            self._pending.append((value.__func__, where))
-        elif kind is functools.cached_property:
-            self._pending.append((value.func, where))
-        elif kind is functools.partial:
-            self._pending += [(value.func, where), (value.args, where), (value.keywords, where)]
+        if kind in _PARTS:
+            self._pending += [(getattr(value, name), where) for name in _PARTS[kind]]
         elif kind in (types.BuiltinFunctionType, types.MethodWrapperType):  # `table.get` is one, too
             self._builtin(value, where)
-        elif kind is slice:
-            self._pending += [(part, where) for part in (value.start, value.stop, value.step)]
         elif issubclass(kind, OPERATORS):
             if is_hidden(value):
                 raise Opaque(
@@ -243,17 +246,17 @@ class Reach(Names):
             if not issubclass(kind, sys.modules["numpy"].generic):
                 self._watch(functools.partial(contents_of_array, value))
 
-    def _builtin(self, value: Any, where: str) -> None:
+    def _builtin(self, value: object, where: str) -> None:
         """A function in C, or a method in C of some object."""
-        owner = value.__self__
+        owner, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
         if owner is not None and not issubclass(type(owner), (type, types.ModuleType)):
             self._pending.append((owner, where))
             return
         module = getattr(value, "__module__", None)
-        if module == "builtins" and value.__name__ in BUILTINS - ANY_NAME:
-            raise Opaque(f"{value.__name__}()", "reads or changes more than its arguments")
+        if module == "builtins" and name in BUILTINS - ANY_NAME:
+            raise Opaque(f"{name}()", "reads or changes more than its arguments")
         if not is_pure(module):
-            raise Opaque(f"{module}.{value.__name__}()", "reads or changes more than its arguments")
+            raise Opaque(f"{module}.{name}()", "reads or changes more than its arguments")
 
     def _tensor(self, tensor: torch.Tensor, where: str) -> None:
         if is_own_class(type(tensor)):
@@ -268,7 +271,7 @@ class Reach(Names):
 
     # -- containers and objects --------------------------------------------------------------------------------------
 
-    def _dict(self, value: dict[Any, object], where: str) -> None:
+    def _dict(self, value: AnyDict, where: str) -> None:
         self.dicts.append(value)
         self.places_of[id(value)] = where
         for number, (name, item) in enumerate(dict.items(value)):
@@ -284,7 +287,7 @@ class Reach(Names):
         if factory is not None:
             self._pending.append((factory, where))
 
-    def _sequence(self, value: Any, where: str) -> None:
+    def _sequence(self, value: tuple[object, ...] | MutableSequence[object], where: str) -> None:
         if not isinstance(value, tuple):
             self.lists.append(value)
             self.places_of[id(value)] = where

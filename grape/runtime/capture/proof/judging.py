@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -15,8 +15,8 @@ from ...replaying.looks import first_difference, forms_of
 from ...replaying.node_numbers import is_supported
 from ...replaying.outputs import Outputs
 from ...replaying.prologue import Prologue, build_prologue
+from ...state.operators import has_hidden_kernel
 from ...training import graph_that_leaves, leaves_a_graph, no_pair
-from ..kernels import hidden_kernel
 from ..request import EagerRun
 from ..running.in_step import CapturedRun
 from ..stop import Stop
@@ -25,6 +25,7 @@ __all__ = ["check_looks", "judge", "outputs_of"]
 
 _AUTOGRAD = ("backward", "register_hook")
 """Of these the trace shows all that they do, where the graph of autograd ends inside the region."""
+_TORCH = frozenset({"aten", "prim", "prims", "rngprims", "quantized", "c10d", "inductor", "higher_order"})
 _PLACES = ("storage_offset", "is_shared", "_base", "_version")
 
 
@@ -58,7 +59,7 @@ def judge(
         _collective(trace)
         or _escaped(escapes)
         or _absolute(trace)
-        or hidden_kernel(trace.ops)
+        or _hidden_kernel(trace.ops)
         or _on_other_devices(trace, backend)
     )
     if refused is None and isinstance(draws := host_draws(call), Refused):
@@ -110,6 +111,23 @@ def _writes_on_the_host(trace: Trace) -> Refused | None:
     for op in trace.ops:
         if op.kind == "host" and known.intersection(op.written):
             return Refused.because(Reason.HOST_WRITE, op.user or op.inner, operator=op.name)
+    return None
+
+
+def _hidden_kernel(ops: Iterable[OpRecord]) -> Refused | None:
+    """For the first operator whose kernel is Python of the person's that nobody can look into.
+
+    `torch.library.custom_op` tells which function it runs, and guards look into it; of a kernel that was put into a
+    `torch.library.Library` torch tells no more than the file.
+    """
+    seen: set[str] = set()
+    for op in ops:
+        namespace, _, name = op.name.partition(".")
+        if namespace in _TORCH or op.name in seen:
+            continue
+        seen.add(op.name)
+        if has_hidden_kernel(namespace, name):
+            return Refused.because(Reason.HIDDEN_KERNEL, op.user or op.inner, operator=op.name)
     return None
 
 

@@ -17,9 +17,9 @@ from ...buffers.placeholders import Placeholders
 from ...buffers.slots import Slot
 from ...guarding.effects import EffectBan
 from ...guarding.guards import GuardSet
-from ...guarding.rebuilding import rebuild
 from ...guarding.structure import Layout, flatten
 from ...predication import Arms, NodeLowering, Surveyed
+from ...replaying.building import rebuild
 from ...replaying.host_draws import HostDraws
 from ...replaying.recipe import Recipe, write_recipe
 from ...training import GradientCapture
@@ -51,55 +51,44 @@ class CapturedRun:
     """True where the code asserts something about tensors."""
 
 
+@dataclass(kw_only=True)
 class InStep:
     """Captures one call whose eager run is over. `hidden` are placeholders of what the prologue brings, by ordinal."""
 
-    def __init__(
-        self,
-        request: Request,
-        layout: Layout,
-        eager: EagerRun,
-        *,
-        guards: GuardSet,
-        gradients: GradientCapture,
-        placeholders: Placeholders,
-        hidden: Mapping[int, torch.Tensor],
-        draws: HostDraws,
-        surveyed: Surveyed | None,
-    ) -> None:
-        self._request = request
-        self._layout = layout
-        self._eager = eager
-        self._guards = guards
-        self._gradients = gradients
-        self._placeholders = placeholders
-        self._hidden = hidden
-        self._draws = draws
-        self._surveyed = surveyed
+    request: Request
+    layout: Layout
+    eager: EagerRun
+    guards: GuardSet
+    gradients: GradientCapture
+    placeholders: Placeholders
+    hidden: Mapping[int, torch.Tensor]
+    draws: HostDraws
+    surveyed: Surveyed | None
 
     def capture(self) -> CapturedRun:
         """Raises `Stop`, CaptureFailed and torch.OutOfMemoryError; then the graph is released."""
-        request, call = self._request, self._eager.call
-        given = self._placeholders.tensors
-        args, kwargs = rebuild(self._layout.root, given)
+        request, call = self.request, self.eager.call
+        given = self.placeholders.tensors
+        args, kwargs = rebuild(self.layout.root, given)
         entering = flatten((args, kwargs), "args")
         recorder = Recorder(request.backend.device, given)
         # A lowered program's results are made by other operators than the eager call's.
-        redirected = redirect(call, self._eager.after, request, self._placeholders) if self._surveyed is None else {}
-        forms = {ordinal: (out_form(call.functions[ordinal]), t) for ordinal, (t, _) in redirected.items()}
-        lockstep = Lockstep(call, recorder, request.tracer.positions, self._hidden, forms)
+        redirected = redirect(call, self.eager.after, request, self.placeholders) if self.surveyed is None else {}
+        found = {ordinal: (out_form(call.functions[ordinal]), target) for ordinal, (target, _) in redirected.items()}
+        forms = {ordinal: (form, target) for ordinal, (form, target) in found.items() if form is not None}
+        lockstep = Lockstep(call, recorder, request.tracer.positions, self.hidden, forms)
         lowering = None
-        if self._surveyed is not None:
-            lowering = NodeLowering(request.backend, self._surveyed.choices, lockstep.outside)
+        if self.surveyed is not None:
+            lowering = NodeLowering(request.backend, self.surveyed.choices, lockstep.outside)
         graph, result = self._run(args, kwargs, lockstep, lowering)
         try:
             lockstep.finish()
-            if not self._guards.holds():
-                raise Stop(changes(self._guards))
+            if not self.guards.holds():
+                raise Stop(changes(self.guards))
             refuse_flags(result if lowering is not None else None)
             leaving = flatten((result, args, kwargs), "result")
             if lowering is not None:
-                check_ties(lowering, leaving, given, self._guards)
+                check_ties(lowering, leaving, given, self.guards)
             recipe = self._write_recipe(entering, leaving, recorder)
         except Diverged as diverged:
             graph.release()
@@ -114,7 +103,7 @@ class InStep:
             made=[leaving.leaves[index] for index in made],
             left=leaving.leaves,
             redirected=redirected,
-            draws=self._draws,
+            draws=self.draws,
             arms=lowering.arms if lowering is not None else None,
             checked=bool(lowering.checks) if lowering is not None else False,
         )
@@ -122,7 +111,7 @@ class InStep:
     def _run(
         self, args: Args, kwargs: Kwargs, lockstep: Lockstep, lowering: NodeLowering | None
     ) -> tuple[Graph, object]:
-        request, backend = self._request, self._request.backend
+        request, backend = self.request, self.request.backend
 
         def body() -> object:
             with ExitStack() as stack:
@@ -151,7 +140,7 @@ class InStep:
             self._restore_gradients()
 
     def _issue(self, body: Callable[[], object]) -> tuple[Graph, object]:
-        with self._draws.alone() as as_drawn:
+        with self.draws.alone() as as_drawn:
             graph, result = self._record(body)
             if not as_drawn():
                 graph.release()
@@ -160,30 +149,30 @@ class InStep:
         return graph, result
 
     def _record(self, body: Callable[[], object]) -> tuple[Graph, object]:
-        return self._request.backend.capture(body)
+        return self.request.backend.capture(body)
 
     def _enter_gradients(self) -> None:
-        self._gradients.enter()
+        self.gradients.enter()
 
     def _finish_gradients(self) -> None:
-        self._gradients.finish()
+        self.gradients.finish()
 
     def _restore_gradients(self) -> None:
-        self._gradients.restore()
+        self.gradients.restore()
 
     def _write_recipe(self, entering: Layout, leaving: Layout, recorder: Recorder) -> Recipe:
-        compare_structure(leaving, self._eager.after)
-        given = self._placeholders.tensors
+        compare_structure(leaving, self.eager.after)
+        given = self.placeholders.tensors
         born = {recorder.storage(number) for number in recorder.born}
         consumed = self._end_graphs(leaving, born)
         mode = torch.is_inference_mode_enabled()
-        made_under = {i: leaf.is_inference() for i, leaf in enumerate(self._eager.after.leaves)}
+        made_under = {i: leaf.is_inference() for i, leaf in enumerate(self.eager.after.leaves)}
         return write_recipe(
             leaving,
             entering,
             dict(enumerate(entering.containers)),
-            classifier(given, born, self._guards, self._request.backend.device),
-            found_outside(leaving, self._eager.after, self._guards),
+            classifier(given, born, self.guards, self.request.backend.device),
+            found_outside(leaving, self.eager.after, self.guards),
             consumed,
             {index: inference for index, inference in made_under.items() if inference != mode},
         )
@@ -193,13 +182,13 @@ class InStep:
 
         The names of the nodes that results had, by leaf.
         """
-        given = {id(tensor) for tensor in self._placeholders.tensors}
+        given = {id(tensor) for tensor in self.placeholders.tensors}
         consumed: dict[int, str] = {}
         for index, leaf in enumerate(leaving.leaves):
             if leaf.grad_fn is not None and id(leaf) not in given:
                 consumed[index] = type(leaf.grad_fn).__name__
                 leaving.leaves[index] = leaf.detach()
-        refused = self._gradients.compare(born, leaving.leaves)
+        refused = self.gradients.compare(born, leaving.leaves)
         if refused is not None:
             raise Stop(refused)
         return consumed

@@ -7,14 +7,14 @@ found, and data that would come from the host is taken from the device copy made
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ....model import OpRecord
+from ....model import OpRecord, Position
 from ....model.call import Args, Kwargs
 from ....tracing import ANNOTATIONS, HOST_READS, PositionFinder, RecordedCall, Recorder, UnseenMode, contents_of
 
@@ -46,7 +46,7 @@ class Lockstep(TorchDispatchMode):
         recorder: Recorder,
         positions: PositionFinder,
         hidden: Mapping[int, torch.Tensor],
-        redirected: Mapping[int, tuple[Any, torch.Tensor]],
+        redirected: Mapping[int, tuple[Callable[..., object], torch.Tensor]],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._reference = reference
@@ -70,14 +70,16 @@ class Lockstep(TorchDispatchMode):
             raise Diverged(ops[self._next], None)
         return self._recorder.finish()
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
+    def __torch_dispatch__(
+        self, func: OpOverload[..., object], types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if self._suspended or func.namespace == ANNOTATIONS:
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             return self._step(func, args, kwargs)
 
-    def _step(self, func: object, args: Args, kwargs: Kwargs) -> object:
+    def _step(self, func: OpOverload[..., object], args: Args, kwargs: Kwargs) -> object:
         reference = self._reference
         ops = reference.trace.ops
         expected = ops[self._next] if self._next < len(ops) else None
@@ -95,25 +97,19 @@ class Lockstep(TorchDispatchMode):
             raise Diverged(expected, found)
         return result
 
-    def _at(self) -> tuple[Any, Any]:
+    def _at(self) -> tuple[Position | None, Position | None]:
         user, inner = self._positions.find(2)
         return (self._positions.at(user) if user else None, self._positions.at(inner) if inner else None)
 
-    def _result(self, expected: OpRecord, func: Any, args: Args, kwargs: Kwargs) -> object:
+    def _result(self, expected: OpRecord, func: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
         if func in HOST_READS:
             return self._reference.values[expected.ordinal]
         if expected.kind != "transfer-in":
             redirected = self._redirected.get(expected.ordinal)
             return redirected[0](*args, **kwargs, out=redirected[1]) if redirected else func(*args, **kwargs)
-        arrived = self.arrival(expected.ordinal)
-        if func is aten.copy_.default:
-            return args[0].copy_(arrived)
-        return arrived.clone()
-
-    def arrival(self, ordinal: int) -> torch.Tensor:
-        """The device copy of what operator `ordinal` brought from the host."""
-        hidden = self._hidden.get(ordinal)
-        return hidden if hidden is not None else self._reference.arrivals[ordinal]
+        hidden = self._hidden.get(expected.ordinal)
+        arrived = hidden if hidden is not None else self._reference.arrivals[expected.ordinal]
+        return args[0].copy_(arrived) if func is aten.copy_.default else arrived.clone()
 
     def constant(self, host: torch.Tensor) -> torch.Tensor:
         """A copy, on the device, of the tensor that the next operator of the reference made from Python values.
@@ -124,12 +120,9 @@ class Lockstep(TorchDispatchMode):
         expected = ops[self._next] if self._next < len(ops) else None
         if expected is None or expected.ordinal not in self._reference.arrivals:
             raise Diverged(expected, None)
-        self._suspended = True
-        try:
+        with self.outside():
             self._contents = contents_of(host)
             return self._reference.arrivals[expected.ordinal].clone()
-        finally:
-            self._suspended = False
 
     @contextmanager
     def outside(self) -> Iterator[None]:
@@ -139,14 +132,6 @@ class Lockstep(TorchDispatchMode):
             yield
         finally:
             self._suspended = before
-
-    def aside(self, function: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
-        """Call `function` without checking what it dispatches."""
-        self._suspended = True
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self._suspended = False
 
 
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor})
@@ -164,7 +149,9 @@ class HostConstants(UnseenMode):
         self._lockstep = lockstep
         self._device = device
 
-    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> object:
+    def __torch_function__(
+        self, func: Callable[..., torch.Tensor], types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         kwargs = dict(kwargs or {})
         if func not in _MAKERS or any(isinstance(arg, torch.Tensor) for arg in args[func is torch.Tensor.new_tensor :]):
             return func(*args, **kwargs)
@@ -173,7 +160,8 @@ class HostConstants(UnseenMode):
             wanted = args[0].device if func is torch.Tensor.new_tensor else torch.get_default_device()
         if torch.device(wanted).type != self._device.type:
             return func(*args, **kwargs)
-        host = self._lockstep.aside(func, args, {**kwargs, "device": "cpu"})
+        with self._lockstep.outside():
+            host = func(*args, **{**kwargs, "device": "cpu"})
         made = self._lockstep.constant(host)
         if made.shape != host.shape or made.dtype != host.dtype:
             raise Diverged(None, None)

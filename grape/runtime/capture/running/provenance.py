@@ -12,7 +12,7 @@ from ...buffers.strided import strided
 from ...guarding.guards import GuardSet
 from ...guarding.structure import Layout
 from ...replaying.looks import kinship
-from ...replaying.recipe import ArgumentView, Outside
+from ...replaying.recipe import ArgumentView, Origin, Outside
 from ..stop import Stop
 
 __all__ = ["classifier", "compare_structure", "found_outside"]
@@ -27,13 +27,16 @@ def compare_structure(leaving: Layout, eager: Layout) -> None:
 
 
 def found_outside(leaving: Layout, eager: Layout, guards: GuardSet) -> dict[int, object]:
-    """Containers in the result that the call did not make: the eager run gave the very same objects."""
+    """Containers in the result that the call did not make: the eager run gave the very same objects. A tuple may be a
+    constant of the code."""
     attributes = {id(vars(container)) for container in leaving.containers if hasattr(container, "__dict__")}
     found = {}
     for number, (mine, theirs) in enumerate(zip(leaving.containers, eager.containers, strict=True)):
-        if mine is not theirs or isinstance(mine, (tuple, types.MethodType)) or id(mine) in attributes:
+        if mine is not theirs or id(mine) in attributes:
             continue
         if not guards.reaches(mine):
+            if isinstance(mine, (tuple, types.MethodType)):
+                continue
             raise Stop(Refused.because(Reason.FOREIGN_CONTAINER, kind=type(mine).__name__))
         found[number] = mine
     return found
@@ -41,7 +44,7 @@ def found_outside(leaving: Layout, eager: Layout, guards: GuardSet) -> dict[int,
 
 def classifier(
     given: Sequence[torch.Tensor], born: Collection[int], guards: GuardSet, device: torch.device
-) -> Callable[[torch.Tensor], object]:
+) -> Callable[[torch.Tensor], Origin]:
     """Tells where a tensor of the result comes from; see `Recipe.origin`.
 
     `given` are the tensors that the captured run was called with, `born` the storages that it made.
@@ -49,7 +52,7 @@ def classifier(
     direct = {id(tensor): i for i, tensor in enumerate(given)}
     shared = {t.untyped_storage()._cdata: i for i, t in reversed(list(enumerate(given)))}
 
-    def classify(tensor: torch.Tensor) -> object:
+    def classify(tensor: torch.Tensor) -> Origin:
         if id(tensor) in direct:
             return direct[id(tensor)]
         if guards.owns(tensor):

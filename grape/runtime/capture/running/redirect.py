@@ -6,41 +6,34 @@ address; and as every capture, it is used only if a replay gives the bits of the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
 
 import torch
+from torch._ops import OpOverload
 
 from ....tracing import RecordedCall
 from ...buffers.placeholders import Placeholders, extent
 from ...buffers.slots import Slot
 from ...guarding.structure import Layout
-
-if TYPE_CHECKING:
-    from ..request import Request
+from ..request import Request
 
 __all__ = ["out_form", "redirect"]
 
-_forms: dict[object, object] = {}
 
-
-def out_form(function: object) -> object:
+@functools.cache
+def out_form(function: object) -> OpOverload[..., object] | None:
     """The overload of an operator that takes the same arguments and one `out`; None where there is none."""
-    if function not in _forms:
-        _forms[function] = _find(function)
-    return _forms[function]
-
-
-def _find(function: Any) -> object:
+    if not isinstance(function, OpOverload):
+        return None
     wanted = [(argument.name, str(argument.type)) for argument in function._schema.arguments]
-    has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in function.overloadpacket.overloads():
-        form = getattr(function.overloadpacket, name)
+        form: OpOverload[..., object] = getattr(function.overloadpacket, name)
         outs = [argument for argument in form._schema.arguments if argument.is_out]
         rest = [(argument.name, str(argument.type)) for argument in form._schema.arguments if not argument.is_out]
         if len(outs) != 1 or outs[0].name != "out" or rest != wanted:
             continue
         # Not a generated one: it makes a result elsewhere and copies it.
-        if not has_kernel(form.name(), "CompositeExplicitAutograd"):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(form.name(), "CompositeExplicitAutograd"):
             return form
     return None
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....model import Later, Reason, Refused, RetryLater
+from ....model.call import Args, Kwargs
 from ....tracing import Recorder
 from ...backends.autocast_cache import autocast_cache_off
 from ...backends.protocol import Graph, Pool
 from ...buffers.placeholders import distinct
 from ...guarding.structure import Layout
+from ...predication import NodeLowering
 from ...training import need_gradients
 from ...training.observed import Pattern, differentiable
 from ...training.pair import BackwardGraph
@@ -34,19 +37,21 @@ def unpaired(more: str = "") -> Stop:
     return Stop(need_gradients(more))
 
 
+@dataclass(kw_only=True)
 class PairRun(InStep):
     """A run on placeholders and stand-ins, whose autograd graph is kept. Without a `pool` it is not captured."""
 
-    def __init__(self, *args: Any, pool: Pool | None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._pool = pool
-        self.stand_ins = StandIns(self._guards)
+    pool: Pool | None
+
+    def __post_init__(self) -> None:
+        self.stand_ins = StandIns(self.guards)
         self.outputs: list[torch.Tensor] = []
         """Those results that have a graph, with it."""
         self.numbers: list[int] = []
-        self.born: set[int] = set()
 
-    def _run(self, args: Any, kwargs: Any, lockstep: Lockstep, lowering: Any) -> tuple[Graph, object]:
+    def _run(
+        self, args: Args, kwargs: Kwargs, lockstep: Lockstep, lowering: NodeLowering | None
+    ) -> tuple[Graph, object]:
         with self.stand_ins.in_place():
             return super()._run(args, kwargs, lockstep, lowering)
 
@@ -58,17 +63,16 @@ class PairRun(InStep):
     def _restore_gradients(self) -> None: ...
 
     def _issue(self, body: Callable[[], object]) -> tuple[Graph, object]:
-        if self._pool is not None:
+        if self.pool is not None:
             return super()._issue(body)
         with autocast_cache_off():
             return _NoGraph(), body()
 
     def _record(self, body: Callable[[], object]) -> tuple[Graph, object]:
-        return self._request.backend.capture(body, self._pool)
+        return self.request.backend.capture(body, self.pool)
 
     def _end_graphs(self, leaving: Layout, born: set[int]) -> dict[int, str]:
-        self.born = born
-        self.numbers = differentiable(leaving.leaves, self._placeholders.tensors)
+        self.numbers = differentiable(leaving.leaves, self.placeholders.tensors)
         for index in self.numbers:
             self.outputs.append(leaving.leaves[index])
             leaving.leaves[index] = leaving.leaves[index].detach()
@@ -79,7 +83,7 @@ class PairRun(InStep):
 
     def recorded(self) -> Recorded:
         """The autograd graph. Raises `Unfit`."""
-        given = enumerate(self._placeholders.tensors)
+        given = enumerate(self.placeholders.tensors)
         names: dict[Hashable, torch.Tensor] = {("argument", i): one for i, one in given if one.requires_grad}
         names |= {("outside", i): one for i, one in enumerate(self.stand_ins.tensors)}
         return Recorded(self.outputs, names)
@@ -208,7 +212,9 @@ class _Recording(TorchDispatchMode):
         """See `Tracer`."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(
+        self, func: OpOverload[..., object], types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
             before = self._recorder.before(func, args, kwargs)
@@ -220,17 +226,17 @@ class _Recording(TorchDispatchMode):
 class _SavedHooks:
     """Notes whether hooks on saved tensors were set inside: going through the graph would call them."""
 
+    _autograd = vars(torch._C)["_autograd"]
+
     def __enter__(self) -> None:
         self.used = False
-        autograd: Any = torch._C._autograd
-        self._original = original = autograd._push_saved_tensors_default_hooks
+        self._original = original = self._autograd._push_saved_tensors_default_hooks
 
         def push(*args: object) -> object:
             self.used = True
             return original(*args)
 
-        autograd._push_saved_tensors_default_hooks = push
+        self._autograd._push_saved_tensors_default_hooks = push
 
     def __exit__(self, *_: object) -> None:
-        autograd: Any = torch._C._autograd
-        autograd._push_saved_tensors_default_hooks = self._original
+        self._autograd._push_saved_tensors_default_hooks = self._original
