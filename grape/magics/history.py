@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["History", "Run", "history"]
 
 MOST_RUNS = 100
-_ALIKE = 0.5
-"""Cells without a name of the front end's are the same one where so much of their source is."""
+_ALIKE = 0.7
+"""Cells without a name of the front end's are the same one where so much of their source is. Two loops that have
+nothing but Python in common come to 0.6."""
 _SHOWN_CHANGES = 3
 _WIDTH = 100
 _FILE = re.compile(r"(?P<file>.+\.json)(?::(?P<number>\d+))?", re.IGNORECASE)

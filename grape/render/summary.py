@@ -19,6 +19,7 @@ from ..model import (
 )
 from .spent import spent
 from .units import clean, count, duration, one_line, percent, plural, ratio
+from .verdict.said import LOOP, looked_at
 from .verdict.verdict import gpu_measured
 
 __all__ = [
@@ -48,8 +49,6 @@ __all__ = [
 _MOST_FINDINGS = 3
 _WORTH_SHOWING = 0.01
 """Of the cell's time; a hint that could save less is folded."""
-LOOP = "loop at line "
-"""So names of regions begin that are parts of a loop's body."""
 _BUCKETS = 60
 _CALLS_SHOWN = 4
 
@@ -119,7 +118,9 @@ def headline(report: ReportData) -> str:
     device = "CPU (rehearsal)" if cell.backend == "tape" else clean(cell.device)
     served = "operator streams" if cell.engine == "streams" and cell.streams else ""
     main = report.main_region
-    calls = f"{runs_of(main)}" if main is not None and main.calls else ""
+    calls = ""
+    if main is not None and main.calls:
+        calls = runs_of(main) if main.replays or main.name.startswith(LOOP) else looked_at(cell, main)
     parts = [f"{place(cell.file, None)} took {duration(took)}", device, served, calls]
     return "; ".join(part for part in parts if part)
 

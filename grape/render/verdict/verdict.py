@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...model import FEWEST_SAMPLES, SIGNIFICANT, CellEvidence, Finding, RegionReport, ReportData
 from ..units import count, one_line, percent, plural, ratio, waited, waited_pair
-from .said import Said, busy_text, calls_text, given_up, region_name
+from .said import LOOP, Said, busy_text, calls_text, given_up, looked_at, region_name
 from .unchanged import because, captured_text, new_shapes, observed_text, refused_text, why_no_change
 
 __all__ = ["build_verdict", "gpu_measured", "ran_torch"]
@@ -166,7 +166,7 @@ def _without_gpu(
     elif main.outcome == "refused":
         what = [f"{region_name(main)} stays eager{because(evidence, main)}"]
     else:
-        what = [f"observed {calls_text(main)}{new_shapes(evidence, main) or captured_text(evidence, main)}"]
+        what = [f"observed {looked_at(evidence, main)}{new_shapes(evidence, main) or captured_text(evidence, main)}"]
     return "; ".join([head, *what, *change])
 
 
@@ -196,6 +196,8 @@ def _replayed(
 
 
 def _replays(region: RegionReport) -> str:
+    if region.name.startswith(LOOP):  # of a loop the first iterations are nobody's, and not counted
+        return f"replayed {plural(region.replays, 'iteration')} of the {region_name(region)}"
     return f"replayed {count(region.replays)} of {calls_text(region)}"
 
 
