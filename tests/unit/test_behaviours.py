@@ -1,4 +1,4 @@
-"""What a person may count on wherever a cell runs under Grape, and the test in a real front end or kernel that holds it."""
+"""What a person may count on wherever a cell runs, and the test in a real front end or kernel that holds it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEHAVIOURS = {
     "keyboard": f"{PAGE}::test_keyboard_alone",
     "completion": f"{CELL}::test_kernel_completes_options_and_commands",
     "help": f"{CELL}::test_kernel_explains_the_magic",
-    "the command line tells the same": "integration/test_cli_parity.py::test_regions_and_findings_are_those_of_the_magic",
+    "parity of the CLI": "integration/test_cli_parity.py::test_regions_and_findings_are_those_of_the_magic",
     "-o": f"{CELL}::test_bad_options_and_empty_cells_say_so_and_go_on",
     "the trace opens in Perfetto": "integration/test_perfetto.py::test_every_event_is_read_and_none_is_dropped",
     "a proxied server": "browser/test_behind_a_proxy.py::test_report_view_and_buttons_work_there",
