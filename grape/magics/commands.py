@@ -7,7 +7,8 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..model import CODES
@@ -19,6 +20,8 @@ from .rewriting.taken import at_once
 from .source import broken_code
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
     from ..render import Report
 
 __all__ = ["COMMANDS", "NUMBERS", "run_command"]
@@ -58,7 +61,7 @@ def run_command(line: str) -> str:
         return command.run(*arguments)
 
 
-def _sessions() -> Any:
+def _sessions() -> ModuleType | None:
     """The session layer where something has run, else None: asking for the status must not import torch."""
     return sys.modules.get("grape.sessions")
 
@@ -80,7 +83,7 @@ def _number(command: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _shell() -> object:
+def _shell() -> InteractiveShell | None:
     from IPython.core.getipython import get_ipython
 
     return get_ipython()

@@ -49,7 +49,7 @@ class Run:
     def name(self) -> str:
         return str(self.report["cell"]["file"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(self.at))
         return {
             "number": self.number,
