@@ -126,14 +126,14 @@ def test_apply_and_undo_act_in_the_kernel(lab: Any) -> None:
 
 def test_an_error_of_the_kernel_is_one_line(lab: Any) -> None:
     view = sample_view(lab)
-    view.get_by_role("button", name="Undo: run GPT2LMHeadModel.forward eagerly again").click()
+    view.get_by_role("button", name="Undo its graphs: run GPT2LMHeadModel.forward eagerly again").click()
     view.get_by_text("GPT2LMHeadModel.forward cannot be undone here", exact=True).wait_for()
 
 
 def test_undo_of_a_region_releases_its_graphs(lab: Any) -> None:
     assert "replays" in run_code(lab, "%grape status")
     view = lab.locator(".grape-report").first
-    view.get_by_role("button", name="Undo: run step eagerly again").click()
+    view.get_by_role("button", name="Undo its graphs: run step eagerly again").click()
     view.get_by_text(re.compile("^undone: step at In")).wait_for()
     assert "replays" not in run_code(lab, "%grape status")
 
