@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from IPython.core.displaypub import DisplayPublisher
 
 from ..errors import UsageError
+from .history import history
 from .open_views import OPEN
 from .rewriting.rewrites import rewrites, why_no_fix
 
@@ -138,4 +140,5 @@ def _actions(report: Report) -> Actions:
         trace=lambda: trace_text(report),
         page=lambda: page_of(report),
         fixes=fixes if any(finding.fixable for finding in report.findings) else None,
+        runs=lambda: [asdict(row) for row in history.rows()],
     )

@@ -20,7 +20,7 @@ from ..model import (
 from ..model.kept import Kept
 from .spent import spent
 from .units import clean, count, duration, one_line, percent, plural, ratio
-from .verdict.said import LOOP, looked_at
+from .verdict.said import LOOP, calls_text, looked_at
 from .verdict.verdict import gpu_measured
 
 __all__ = [
@@ -122,7 +122,9 @@ def headline(report: ReportData) -> str:
     main = report.main_region
     calls = ""
     if main is not None and main.calls:
-        calls = runs_of(main) if main.replays or main.name.startswith(LOOP) else looked_at(cell, main)
+        seen = looked_at(cell, main)
+        told = f"looked at {seen}" if seen != calls_text(main) else seen
+        calls = runs_of(main) if main.replays or main.name.startswith(LOOP) else told
     parts = [f"{place(cell.file, None)} took {duration(took)}", device, served, calls]
     return "; ".join(part for part in parts if part)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..render import Report, graph_stores
-from ..render.summary import LOOP
+from ..render.verdict.said import LOOP
 from ..render.units import count, nbytes, plural
 from ..streams import shared
 

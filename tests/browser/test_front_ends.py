@@ -331,6 +331,26 @@ def test_a_fix_is_applied_in_place_and_undone(jupyter: Any, open_page: Opener, f
     assert run_code(page, "print(type(kept[0]).__name__, len(kept))") == "float 12"
 
 
+def test_the_runs_so_far_are_told_when_they_are_opened(jupyter: Any, open_page: Opener) -> None:
+    name = write(jupyter.folder, "runs.ipynb", MODEL, FIXABLE)
+    page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")
+    wait_for_notebook(page)
+    run_all(page)
+    page.wait_for_selector(".grape-report")
+    cell = "window.jupyterapp.shell.currentWidget.content.widgets[1].model.sharedModel"
+    page.evaluate(f"() => {cell}.setSource({cell}.getSource() + '# again')")
+    run_all(page)
+    wait_for_notebook(page)
+    page.wait_for_selector(".grape-report .grape-runs summary")
+    page.locator(".grape-runs summary").click()
+    table = page.locator(".grape-runs table")
+    table.wait_for()
+    said = table.inner_text()
+    assert re.search(r"^1\s+[\d:]+\s+In\[2\]\s", said, re.MULTILINE) and re.search(r"^2\s", said, re.MULTILINE)
+    assert "source since run 1: 1 line new, 0 gone" in said
+    assert "%grape compare A B" in page.locator(".grape-runs").inner_text()
+
+
 def test_the_magic_applies_in_place_and_undoes(jupyter: Any, open_page: Opener) -> None:
     name = write(jupyter.folder, "magic.ipynb", MODEL, FIXABLE)
     page = open_page(f"{jupyter.url}/lab/tree/{name}?reset")

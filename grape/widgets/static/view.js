@@ -67,6 +67,7 @@ class ReportView {
       this.status,
       this.taken,
       ...(beside ? [this._folded(pictures)] : pictures),
+      runsSection(this.host),
       this.tooltip,
     );
   }
