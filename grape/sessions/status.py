@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..render import Report, graph_stores
-from ..render.verdict.said import LOOP
 from ..render.units import count, nbytes, plural
+from ..render.verdict.said import LOOP
 from ..streams import shared
 
 if TYPE_CHECKING:
