@@ -164,7 +164,8 @@ def diff_text(report: Report, number: int | None) -> str:
     if number is not None:
         return _one_diff(_chosen(report, number)[0])
     shown = [_one_diff(finding) for finding in _fixable(report)]
-    reasons = [reason for finding in report.findings if finding.fix is None and (reason := why_no_fix(report, finding))]
+    without = [finding for finding in report.findings if finding.fix is None]
+    reasons = dict.fromkeys(reason for finding in without if (reason := why_no_fix(report, finding)))
     if not shown and not reasons:
         return NO_FIX
     return "\n\n".join([*shown, *(["\n".join(reasons)] if reasons else [])])
