@@ -345,6 +345,12 @@ CASES: list[tuple[str, CellEvidence, tuple[Finding, ...], str]] = [
         "no GPU here: nothing gets faster; no PyTorch work in it repeats",
     ),
     (
+        "no GPU, no region, one operator again and again",
+        tape_cell(trace=operators(40), time=None),
+        (),
+        "no GPU here: nothing gets faster; what repeats in it is too small to be a CUDA graph",
+    ),
+    (
         "model on the CPU of a CUDA machine",
         tape_cell(region(), cuda=True, time=None),
         (),
