@@ -94,10 +94,8 @@ def _status() -> str:
     if sessions is None:
         return _NOTHING_YET
     engine = sessions.engine()
-    if not rewrites and not at_once:
-        return str(engine.status())
     first = engine.applied_count + 1
-    return "\n".join([engine.status(), *rewrites.status(first), *at_once.status(first + len(rewrites))])
+    return str(engine.status([*rewrites.status(first), *at_once.status(first + len(rewrites))]))
 
 
 def _undo(number: str | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..render import Report, graph_stores
@@ -16,13 +17,21 @@ __all__ = ["status_of"]
 
 
 def status_of(
-    interceptor: Interceptor, device: str, report: Report | None, *, holds_stream: bool, applied: list[Region]
+    interceptor: Interceptor,
+    device: str,
+    report: Report | None,
+    *,
+    holds_stream: bool,
+    applied: list[Region],
+    taken: Sequence[str] = (),
 ) -> str:
-    """`applied` are the regions that hold graphs, in the order of their numbers; the stream comes behind them."""
+    """`applied` are the regions that hold graphs, in the order of their numbers; the stream comes behind them, and then
+    what was `taken` of source, a numbered line each.
+    """
     situation = interceptor.situation
     regions = [region for region in interceptor.regions if region.calls]
     stream = _stream(len(applied) + 1) if holds_stream else []
-    if not regions and not stream:
+    if not regions and not stream and not taken:
         return "grape: nothing observed yet; put %%grape on the first line of a slow cell"
     rehearsal = " (rehearsal): graphs are tried out, nothing gets faster" if situation.backend.kind == "tape" else ""
     lines = [f"grape: {device}{rehearsal}"]
@@ -35,7 +44,7 @@ def status_of(
             state += f", {_held_beside_pool(region)}"
         calls = plural(region.calls, "iteration" if region.name.startswith(LOOP) else "call")
         lines.append(f"{number} {region.name} at {region.at}: {calls}, {state}")
-    lines += stream
+    lines += [*stream, *taken]
     lines += _memory(interceptor, situation, applied=bool(applied)) if regions else []
     if report is not None:
         found = [f"{f.code} {f.name} {f.at or ''}: {f.message}" for f in report.findings]
