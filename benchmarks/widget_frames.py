@@ -102,6 +102,7 @@ CELLS = (
     """\
 import time
 from IPython.display import HTML, display
+import grape.widgets.report  # as %load_ext grape does
 from benchmarks.widget_frames import evidence_of
 from grape.magics.view import show_view
 from grape.render import build_report
