@@ -89,14 +89,13 @@ def accepted(reports: Iterable[Findings], *, codes: list[str] | None, unverified
 
 
 def _finding(raw: FindingJson) -> Finding:
-    region = raw["evidence"].get("region")
     return Finding(
         code=raw["code"],
         severity=raw["severity"],
         message=raw["message"],
         at=Position(file=raw["file"], line=raw["line"], function="<module>"),
         end_line=raw["end_line"],
-        region=str(region) if region is not None else None,
+        region=None if (region := raw["evidence"].get("region")) is None else str(region),
         evidence=tuple(raw["evidence"].items()),
     )
 
